@@ -176,7 +176,7 @@ def test_report_to_read(capsys: pytest.CaptureFixture[str], trace_file: Path, mo
     assert max(map(len, text.splitlines())) <= 80
 
 
-def test_a_replay_says_that_the_server_is_overloaded(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_replay_reports_an_overloaded_server(capsys: pytest.CaptureFixture[str]) -> None:
     asked = ["replay", "--limit", "200", "--no-progress", "--max-running", "2"]
     engine = json_of(capsys, *asked)["engine"]
     assert engine["overloaded"] is True

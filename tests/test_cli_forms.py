@@ -255,7 +255,7 @@ def test_gpus_and_what_else_is_given(
         ("MI300X OAM 192GB", "mi300x"),
     ],
 )
-def test_a_gpu_is_found_by_what_people_and_drivers_call_it(written: str, name: str) -> None:
+def test_a_gpu_is_found_by_its_usual_names(written: str, name: str) -> None:
     assert gpu_named(written) == name
 
 

@@ -237,7 +237,7 @@ def test_a_state_that_differs(capsys: pytest.CaptureFixture[str], bad: Path, tmp
     assert "only a digest differs, at operation 4" in err
 
 
-def test_a_cut_end_is_told(capsys: pytest.CaptureFixture[str], good: Path) -> None:
+def test_a_cut_end_is_reported(capsys: pytest.CaptureFixture[str], good: Path) -> None:
     whole = good.read_bytes()
     good.write_bytes(whole + b"cut")
     out, err = run(capsys, "replay", good)

@@ -41,7 +41,7 @@ def damage(folder: Path, nth: int) -> int:
     return int(place)
 
 
-def test_show_says_whose_objects_they_are(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_lists_the_namespaces_of_the_objects(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["store", "show", str(folder)]) == 0
     out = capsys.readouterr().out
     assert "5 of 8 places taken" in out
@@ -95,7 +95,7 @@ def test_verify_finds_what_is_damaged_and_gc_clears_it(
     assert main(["store", "verify", str(folder)]) == 0
 
 
-def test_gc_keeps_what_it_is_told_to(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_gc_keeps_the_given_namespaces(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     mine = carried(StoreFolder(folder).namespaces(), namespace())
     for dry, left in ((["--dry-run"], 5), ([], 3)):
         assert main(["store", "gc", str(folder), "--keep", mine[:10].upper(), *dry, "--json"]) == 0
@@ -121,7 +121,7 @@ def test_gc_keeps_what_it_is_told_to(folder: Path, capsys: pytest.CaptureFixture
         (["bench", "FOLDER", "--object-kib", "1"], "object-kib"),
     ],
 )
-def test_bad_usage_says_what_to_do(
+def test_the_error_of_bad_usage_gives_the_next_step(
     folder: Path, arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["store", *(str(folder) if one == "FOLDER" else one for one in arguments)]) == 2
@@ -142,7 +142,7 @@ def test_what_verify_recommends_clears_what_it_found(
     assert main(["store", "verify", str(folder)]) == 0
 
 
-def test_bench_leaves_nothing_behind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bench_leaves_no_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = [
         "store",
         "bench",

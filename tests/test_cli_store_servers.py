@@ -143,7 +143,7 @@ def facts(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) ->
     return json.loads(capsys.readouterr().out)
 
 
-def test_show_says_whose_objects_there_are(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_lists_the_namespaces_of_objects(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
     others = place.litter()
     assert main(["store", "show", place.url]) == 0
     out = capsys.readouterr().out
@@ -192,7 +192,7 @@ def test_verify_finds_what_is_damaged_and_gc_removes_it(
     assert facts(capsys, "show", place.url)["others"] == others
 
 
-def test_gc_keeps_what_it_is_told_to(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+def test_gc_keeps_the_given_namespaces(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
     others, mine = place.litter(), place.digests[namespace()]
     for dry, left in ((["--dry-run"], 5), ([], 3)):
         told = facts(capsys, "gc", place.url, "--keep", mine[:10].upper(), *dry)
@@ -275,7 +275,7 @@ def test_bench_that_fails_leaves_nothing_either(
         (["gc", "PLACE", "--keep", ""], "2 namespaces of this server"),
     ],
 )
-def test_bad_usage_says_what_to_do(
+def test_the_error_of_bad_usage_gives_the_next_step(
     tmp_path: Path, arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     place = filled(FolderPlace(tmp_path / "shared"))

@@ -256,7 +256,7 @@ print("codes:", codes)
 """
 
 
-def test_a_picture_of_a_file_whose_name_is_no_text(tmp_path: Path) -> None:
+def test_a_picture_of_a_trace_with_a_name_that_is_not_utf8(tmp_path: Path) -> None:
     trace = tmp_path / os.fsdecode(b"\xff$x$_\x1b.jsonl")
     trace.write_bytes(kvpool.traces.Trace.generate(10).to_jsonl())
     picture = tmp_path / "size.png"

@@ -131,7 +131,7 @@ def test_a_page_says_what_the_manager_says() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_journal_says_what_its_manager_said(tmp_path: Path, seed: int) -> None:
+def test_a_journal_gives_the_figures_of_its_manager(tmp_path: Path, seed: int) -> None:
     """All figures are equal except the reasons of misses, because a journal has no tokens. The sum of
     the misses is equal.
     """
@@ -286,7 +286,9 @@ def test_how_it_ends(tmp_path: Path) -> None:
     assert "no operations" in err
 
 
-def test_a_build_that_answers_otherwise_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_different_answer_of_this_build_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "run.kvj"
     worked(path, steps=30)
     views, _ = observe_journal(path)
@@ -344,7 +346,7 @@ def test_numbers_in_words() -> None:
     assert [_seconds(value) for value in ages] == ["-", "0.25 s", "42 s", "10 min", "2.0 h", "2.3 d"]
 
 
-def test_a_poisoned_pool_is_told() -> None:
+def test_a_poisoned_pool_is_reported() -> None:
     metrics: Any = Metrics()
     metrics.add("main", kvpool.CacheManager(16, 4))
     samples = metrics.collect()

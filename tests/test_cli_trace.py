@@ -519,7 +519,7 @@ def test_a_trace_is_written_in_pieces(to: TraceFormat) -> None:
     assert max(map(len, file.pieces)) <= 1 << 17
 
 
-def test_what_a_file_raises_comes_through() -> None:
+def test_an_error_of_a_file_object_reaches_the_caller() -> None:
     trace = kvpool.traces.Trace.generate(3000)
 
     class Full:

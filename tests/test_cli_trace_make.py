@@ -98,7 +98,7 @@ def test_times_and_answers_are_taken_from_the_log(tmp_path: Path) -> None:
     ]
 
 
-def test_text_is_what_the_tokenizer_makes_of_it(tmp_path: Path, model: Path) -> None:
+def test_text_equals_the_tokenizers_output(tmp_path: Path, model: Path) -> None:
     path = log(tmp_path, {"prompt": "be brief one two"}, {"text": "be brief three", "output": "yes no"})
     made = rows(tmp_path, path, "--tokenizer", model, "--block-size", "2")
     assert [(row["input_length"], row["output_length"]) for row in made] == [(4, 0), (3, 2)]

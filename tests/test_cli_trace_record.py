@@ -171,9 +171,7 @@ def test_what_got_lost_is_counted_and_said(
     assert "requests whose blocks were all cached are not in it" in out
 
 
-def test_a_replay_brings_what_came_before_and_what_got_lost(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_replay_brings_earlier_and_lost_batches(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     publisher = Publisher(keeps=9)
 
     def send() -> None:
@@ -278,7 +276,7 @@ def test_a_file_that_exists_is_kept(capsys: pytest.CaptureFixture[str], tmp_path
         msgpack.packb([1.0, [["BlockStored"]]]) + b"more",
     ],
 )
-def test_what_is_no_batch_is_none(data: bytes) -> None:
+def test_a_message_that_is_no_batch_gives_none(data: bytes) -> None:
     assert line_of(data) is None
 
 

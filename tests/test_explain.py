@@ -69,7 +69,7 @@ def test_an_explanation_says_what_happened_when_and_for_whom() -> None:
 
 
 @pytest.mark.parametrize("clock", [False, True])
-def test_a_policy_that_learns_says_what_it_expected(clock: bool) -> None:
+def test_a_policy_that_learns_reports_its_expectation(clock: bool) -> None:
     manager = CacheManager(num_blocks=5, block_size=4, eviction="hazard", explain=True)
     prompts = {"a": range(16), "b": range(16), "c": range(100, 116), "d": range(16)}
     for turn, (name, prompt) in enumerate(prompts.items()):
@@ -102,7 +102,7 @@ def test_a_policy_that_learns_says_what_it_expected(clock: bool) -> None:
     assert "evicted_class" not in first.to_dict()
 
 
-def test_what_others_asked_for_is_named_by_kind_and_not_by_id() -> None:
+def test_an_explanation_names_no_ids_of_requests_with_another_salt() -> None:
     manager = CacheManager(num_blocks=9, block_size=BLOCK, explain=True)
     serve(manager, "theirs", list(range(8)), extra=ExtraKeys(salt=b"one"))
     manager.admit("mine", range(8), ExtraKeys(salt=b"two"))
@@ -201,7 +201,7 @@ def test_settings() -> None:
 # --- The replay ---
 
 
-def test_a_replay_says_why_tokens_were_computed() -> None:
+def test_a_replay_reports_why_tokens_were_computed() -> None:
     trace = kvpool.traces.Trace.generate(requests=40, seed=3)
     replay = kvpool.traces.Replay(trace, mode="engine", capacity_blocks=9_000, explain=True)
     replay.advance()

@@ -98,7 +98,7 @@ def test_a_window_keeps_what_the_next_token_reads_and_a_hit_needs_no_more() -> N
     assert [block == 0 for block in again.tables[1]] == [True, True, True, False, False, False]
 
 
-def test_a_hit_that_one_group_cannot_serve_is_told_as_such() -> None:
+def test_an_admission_reports_a_hit_that_one_group_limits() -> None:
     m = manager(STATES)
     m.admit("a", range(24), allocate_tokens=8)
     m.commit("a", m.next_checkpoint("a") or 0)

@@ -268,7 +268,7 @@ def test_equal_strings_in_different_fields_give_different_digests(algorithm: Has
 
 
 @pytest.mark.parametrize("algorithm", VLLM)
-def test_vllm_tells_its_fields_apart(algorithm: HashAlgorithm) -> None:
+def test_vllm_hashes_differ_by_field(algorithm: HashAlgorithm) -> None:
     hasher = kvpool.BlockHasher(algorithm, 4, seed="0")
     extras = [
         None,
@@ -304,7 +304,7 @@ def test_equal_digests_mean_equal_tokens_and_extra_keys(both: list[tuple[dict[st
     assert (extra_of(extra_1) == extra_of(extra_2)) == (extra_1 == extra_2)
 
 
-def test_items_reach_the_blocks_that_they_overlap_and_those_behind() -> None:
+def test_an_item_changes_the_blocks_it_overlaps_and_all_later_ones() -> None:
     hasher = kvpool.BlockHasher(block_size=4)
     plain = hasher.hash_tokens(range(12))
     item = hasher.hash_tokens(range(12), kvpool.ExtraKeys(multimodal=[("image", 5, 2)]))

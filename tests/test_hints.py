@@ -178,7 +178,7 @@ MARK = st.tuples(NUMBER, st.sampled_from(["5m", "1h", "2h", 5])) | ANYTHING
     tokens=st.integers(0, 60),
     pins=st.booleans(),
 )
-def test_whatever_is_said_is_answered_and_admitted(said: dict[str, Any], tokens: int, pins: bool) -> None:
+def test_any_hints_are_answered_and_admitted(said: dict[str, Any], tokens: int, pins: bool) -> None:
     rules = HintRules.all(pins=pins, tenants={"s": 7})
     hints = read(rules, tokens=tokens, **said)
     for answer in hints.answers:
@@ -210,7 +210,7 @@ def kept(made: kvpool.CacheManager, prompts: dict[str, list[int]]) -> set[str]:
     }
 
 
-def test_hints_decide_what_goes_first() -> None:
+def test_hints_decide_the_order_of_eviction() -> None:
     made = kvpool.CacheManager(33, 4, retention=True)
     made.advance_time(0.0)
     said: dict[str, dict[str, Any]] = {
@@ -331,7 +331,7 @@ def test_what_a_session_left_is_ended() -> None:
     sessions.releasing("unknown")
 
 
-def test_sessions_are_bounded_and_survive_what_is_gone() -> None:
+def test_sessions_are_bounded_and_tolerate_released_requests() -> None:
     made = kvpool.CacheManager(64, 4, retention=True)
     sessions = Sessions(made, limit=2)
     for name in ("a", "b", "c"):

@@ -357,7 +357,7 @@ def test_a_hit_ends_where_a_state_was_kept(model: Hybrid, plain: Any) -> None:
 
 
 @pytest.mark.parametrize("group", [NARROW, WIDE])
-def test_a_hit_ends_before_what_a_window_has_lost(model: Hybrid, plain: Any, group: int) -> None:
+def test_a_hit_ends_before_evicted_blocks_of_a_window(model: Hybrid, plain: Any, group: int) -> None:
     prompt = tokens(100)
     with Engine(model, dataclasses.replace(ROOMY, keep="all", token_budget=100)) as engine:
         request = engine.submit(prompt, Sampling(max_tokens=3))

@@ -151,7 +151,7 @@ def test_a_part_is_shown_with_its_digests(start: int | None, count: int, numbers
 
 
 @pytest.mark.parametrize("until", [0, 1, 50, 99, 100, 200])
-def test_a_replay_stops_where_it_is_told(until: int) -> None:
+def test_a_replay_stops_at_the_given_operation(until: int) -> None:
     report = kvpool.journal.replay_journal(image_of(hundred()), until=until)
     assert report.is_exact
     assert report.operations == min(until, 100)
@@ -656,7 +656,7 @@ def refused_in_the_smaller_pool() -> bytes:
     return spliced(image_of(small), image_of(large))
 
 
-def test_a_difference_is_shrunk_to_what_is_needed() -> None:
+def test_a_difference_is_shrunk_to_the_needed_operations() -> None:
     image = refused_in_the_smaller_pool()
     difference = kvpool.journal.replay_journal(image).difference
     assert difference is not None

@@ -11,7 +11,7 @@ import pytest
 
 from kvpool.errors import KvpoolError, ModelConfigError
 from kvpool.models import KvShape, kv_shape, parse_config, read_config
-from kvpool.models.defaults import STANDS_IN
+from kvpool.models.defaults import VALUES_IF_ABSENT
 from kvpool.models.fields import Fields
 from kvpool.models.parts import text_part
 from kvpool.models.table import FAMILIES, family_of
@@ -406,7 +406,7 @@ def test_windows_that_are_switched_off_are_no_layout() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "field"), [(kind, field) for kind, some in STANDS_IN.items() for field in some]
+    ("kind", "field"), [(kind, field) for kind, some in VALUES_IF_ABSENT.items() for field in some]
 )
 def test_a_field_with_a_number_as_default_has_to_be_there(kind: str, field: str) -> None:
     # If the field is absent, the family's class uses its own default. If the field is null, it uses
@@ -414,7 +414,7 @@ def test_a_field_with_a_number_as_default_has_to_be_there(kind: str, field: str)
     with pytest.raises(
         ModelConfigError, match=rf"{field} is missing: must be there, or null \(absent means "
     ):
-        read({"model_type": kind, **dict.fromkeys(set(STANDS_IN[kind]) - {field})})
+        read({"model_type": kind, **dict.fromkeys(set(VALUES_IF_ABSENT[kind]) - {field})})
 
 
 def test_from_a_file_or_its_folder(tmp_path: Path) -> None:

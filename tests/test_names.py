@@ -97,7 +97,7 @@ def test_names_that_are_given(alias: str) -> None:
 
 
 @pytest.mark.parametrize("name", kvpool._removed.REPLACEMENTS)
-def test_a_removed_name_says_what_to_use(name: str) -> None:
+def test_the_error_of_a_removed_name_gives_the_new_one(name: str) -> None:
     module, _, attribute = name.rpartition(".")
     with pytest.raises(AttributeError, match=rf"^{re.escape(name)} was removed: .*CacheManager"):
         getattr(importlib.import_module(module), attribute)

@@ -148,7 +148,7 @@ def test_the_block_space_answers_as_the_plain_one(workload: Workload, samples: i
     assert all(manager.num_available == blocks - 1 for manager in managers)
 
 
-def test_the_block_space_says_never() -> None:
+def test_the_block_space_returns_never() -> None:
     group = block_space.Group(0, [1] * 40, {0: [1] * 40})
     assert block_space.PlainBlockSpaceManager(8, 4, 8).can_allocate(group) == "never"
     assert block_space.BlockSpaceManager(8, 4, 8).can_allocate(group) == "never"

@@ -368,7 +368,7 @@ def test_the_example_of_the_module_runs() -> None:
     assert doctest.testmod(kvpool.policies).failed == 0
 
 
-def test_a_policy_is_told_of_contents() -> None:
+def test_a_policy_is_notified_of_contents() -> None:
     policy = Recorder()
     pool = kvpool.BlockPool(4, 1, eviction=policy)
     [[first, second]] = fill(pool, [7, 8])
@@ -501,7 +501,7 @@ def test_an_interrupt_in_a_policy_reaches_the_caller(exit_: type[BaseException],
                 assert executor.submit(raised).result() is not None
 
 
-def test_an_interrupt_in_whoever_shows_the_warning_reaches_the_caller(
+def test_an_interrupt_while_a_warning_is_shown_reaches_the_caller(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def show(*_: object, **__: object) -> None:
@@ -520,7 +520,7 @@ def test_an_interrupt_in_whoever_shows_the_warning_reaches_the_caller(
 
 
 @pytest.mark.parametrize("where", ["deepcopy", "pop"])
-def test_an_interrupt_in_a_copy_reaches_who_looked(where: str) -> None:
+def test_an_interrupt_in_a_policys_copy_reaches_the_caller(where: str) -> None:
     class Copied(Lru):
         def __deepcopy__(self, memo: dict[int, Any]) -> Lru:
             if where == "deepcopy":

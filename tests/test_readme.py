@@ -25,7 +25,7 @@ INLINE = re.findall(r"`((?:[A-Z_]+=\S+ )?(?:kvpool|make|vllm|pip|cargo|python) [
 COMMANDS = [line for block in BLOCKS if block.language == "sh" for line in block.code.splitlines()] + INLINE
 
 
-def test_it_is_one_page_with_one_snippet_and_one_picture() -> None:
+def test_the_readme_has_one_snippet_and_one_picture() -> None:
     assert README.count("\n") <= 120
     assert [block.language for block in BLOCKS].count("python") == 1
     assert {block.language for block in BLOCKS} == {"python", "sh"}

@@ -334,7 +334,7 @@ def test_a_preempted_request_takes_the_tokens_that_a_step_samples(tmp_path: Path
     assert (manager.append_tokens("wait", [1]), manager.request("wait").tokens) == ([], 12)
 
 
-def test_a_plan_refuses_what_it_has_already(tmp_path: Path) -> None:
+def test_a_plan_refuses_a_request_that_it_already_has(tmp_path: Path) -> None:
     step = World(tmp_path).step
     step.append("run", [1])
     step.admit("other", [1])

@@ -96,12 +96,12 @@ def test_the_least_recently_used_block_goes_first(last: list[int], hits: int) ->
 
 
 @pytest.mark.parametrize(("last", "hits"), [([1], 1), ([1, 2], 2), ([1, 2, 3], 2)])
-def test_of_one_prompt_the_deepest_block_goes_first(last: list[int], hits: int) -> None:
+def test_the_deepest_block_of_a_prompt_is_evicted_first(last: list[int], hits: int) -> None:
     found = report(trace(line([1, 2, 3]), line([9]), line(last)), block_size=4, capacity_blocks=3)
     assert found["hits"]["block_hits"] == hits
 
 
-def test_a_prompt_larger_than_the_pool_is_stored_as_far_as_it_goes() -> None:
+def test_a_prompt_larger_than_the_pool_is_stored_up_to_its_capacity() -> None:
     found = report(trace(line([1, 2, 3, 4, 5]), line([1, 2, 3, 4, 5])), block_size=4, capacity_blocks=3)
     assert (found["hits"]["block_hits"], found["hits"]["blocks"]) == (3, 10)
 
@@ -208,7 +208,7 @@ def test_more_arrive_than_are_served() -> None:
     assert engine["virtual_seconds"] == pytest.approx(2.0)
 
 
-def test_nobody_waits_for_a_server_that_keeps_up() -> None:
+def test_no_request_waits_for_a_server_without_overload() -> None:
     engine = server([200 * one for one in range(20)])
     assert (engine["overloaded"], engine["served_per_s"], engine["peak_waiting"]) == (False, None, 0)
     assert engine["arrivals_per_s"] == pytest.approx(20 / 3.8)

@@ -61,7 +61,7 @@ def replayed(capsys: pytest.CaptureFixture[str], trace: Path, *arguments: str) -
     return json_of(capsys, "replay", trace, "--capacity-blocks", str(BLOCKS), *SHAPE, *arguments)
 
 
-def test_tiers_serve_what_the_device_forgot(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tiers_serve_blocks_that_the_device_evicted(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     alone = replayed(capsys, trace)
     assert "tiers" not in alone
     found = replayed(capsys, trace, *TIERS)
@@ -95,7 +95,7 @@ def test_a_fast_tier_is_worth_time_and_a_slow_one_costs_it(
     assert slow[1]["mean_time_to_first_token_ms"] > slow[0]["mean_time_to_first_token_ms"]
 
 
-def test_the_table_says_it(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table_shows_the_tiers(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert (
         main(["replay", str(trace), "--capacity-blocks", str(BLOCKS), *SHAPE, *TIERS, "--no-progress"]) == 0
     )

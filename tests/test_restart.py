@@ -119,7 +119,7 @@ def test_what_was_overwritten_since_is_a_miss(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("payloads", [True, False])
-def test_bytes_that_rot_are_found_if_they_are_looked_at(tmp_path: Path, payloads: bool) -> None:
+def test_damaged_bytes_are_found_if_payloads_are_checked(tmp_path: Path, payloads: bool) -> None:
     first = Engine(tmp_path / "engine")
     blocks = first.serve(list(range(17))).block_ids
     first.save()
@@ -161,7 +161,7 @@ def test_retention_comes_back(tmp_path: Path) -> None:
         )
 
 
-def test_what_is_cold(tmp_path: Path) -> None:
+def test_restarts_that_are_cold(tmp_path: Path) -> None:
     first = Engine(tmp_path / "engine")
     first.serve(list(range(17)))
     first.save()

@@ -68,7 +68,7 @@ def test_a_manager_has_one() -> None:
     assert len(seen) == 4
 
 
-def test_the_scrubber_goes_round() -> None:
+def test_the_scrubber_starts_again_after_the_last_block() -> None:
     pool = kvpool.BlockPool(20, 2, digest=True)
     play(pool, 3)
     before = pool.stats()
@@ -105,7 +105,7 @@ def test_bad_budgets_are_refused(blocks: object) -> None:
         kvpool.CacheManager(20, scrub_blocks=-1)
 
 
-def test_steps_scrub_if_they_are_told_to() -> None:
+def test_steps_scrub_if_scrub_blocks_is_set() -> None:
     manager = kvpool.CacheManager(40, 2, scrub_blocks=5)
     for step in range(4):
         manager.complete_step(step)

@@ -196,7 +196,7 @@ def told_secrets(text: str) -> list[str]:
     return [secret for secret in (*SECRETS, *tokens) if secret in text]
 
 
-def test_what_is_printed_tells_no_secret() -> None:
+def test_printed_text_contains_no_secret() -> None:
     salt, tenant, user, seed, key = SECRETS
     extra = kvpool.ExtraKeys(salt=salt, tenant=tenant, user=user, multimodal=[(user, 1, 2)])
     settings: dict[str, Any] = {"algorithm": "blake3", "verify": "tokens", "key": key.encode(), "seed": seed}
@@ -235,7 +235,7 @@ def test_what_is_printed_tells_no_secret() -> None:
         assert told_secrets(f"{raised.value!r} {raised.value}") == []
 
 
-def test_a_tenant_for_accounting_separates_nobody_and_one_of_the_keys_does() -> None:
+def test_a_tenant_for_accounting_separates_no_prompts_and_extra_keys_do() -> None:
     manager = kvpool.CacheManager(40, 4, retention=True)
     prompt = range(10)
     manager.admit("a", prompt, tenant=1)
@@ -245,7 +245,7 @@ def test_a_tenant_for_accounting_separates_nobody_and_one_of_the_keys_does() -> 
     assert manager.admit("d", prompt, kvpool.ExtraKeys(salt="2"), tenant=1).cached_tokens == 0
 
 
-def test_every_test_that_security_md_names_is_there() -> None:
+def test_every_test_that_security_md_names_exists() -> None:
     text = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
     named = re.findall(r"`([\w./-]+\.(?:rs|py))::(\w+)`", text)
     assert len(named) > 20

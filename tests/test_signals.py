@@ -52,7 +52,7 @@ def test_what_is_refused_changes_nothing() -> None:
     made.admit("a", range(12))
 
 
-def test_other_policies_are_told_nothing() -> None:
+def test_other_policies_get_no_ends() -> None:
     made = kvpool.CacheManager(num_blocks=33, block_size=4)
     made.admit("a", range(12))
     made.release("a", finish_reason="stop", output_tokens=2)
@@ -127,7 +127,7 @@ def test_a_signal_is_no_rule(seed: int) -> None:
     told.check_invariants()
 
 
-def test_a_rule_goes_before_a_class() -> None:
+def test_a_retention_rule_has_precedence_over_a_class() -> None:
     made = kvpool.CacheManager(num_blocks=33, block_size=4, eviction="hazard", retention=True)
     rules = {
         "kept": kvpool.Retention(60),

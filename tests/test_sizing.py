@@ -153,7 +153,7 @@ def test_hints_help_and_never_beat_the_optimum(
 
 
 @given(workloads(), st.sampled_from(["all", "full"]))
-def test_a_report_hangs_together(prompts: list[tuple[int, ...]], blocks: Literal["all", "full"]) -> None:
+def test_a_report_is_consistent(prompts: list[tuple[int, ...]], blocks: Literal["all", "full"]) -> None:
     trace = trace_of(prompts)
     seen: list[tuple[int, int]] = []
     report = size(
@@ -239,7 +239,7 @@ def test_a_sample_that_is_none(arguments: dict[str, Any], message: str) -> None:
 
 
 @given(workloads(), st.sampled_from(["all", "full"]), st.integers(1, 20))
-def test_a_report_from_a_sample_hangs_together(
+def test_a_report_from_a_sample_is_consistent(
     prompts: list[tuple[int, ...]], blocks: Literal["all", "full"], most: int
 ) -> None:
     """Counted figures equal those of the full report. Estimated figures do so, too, if the sample
@@ -447,7 +447,7 @@ def test_the_library_checks_before_it_reads() -> None:
     assert check_sizing(capacities=["5%", Size(3, "blocks")]) == [Size(5, "%"), Size(3, "blocks")]
 
 
-def test_what_is_done_is_like_what_is_to_come() -> None:
+def test_progress_of_cells_equals_progress_of_work() -> None:
     """At any time, the share of the cells that are done equals the share of the work that is done,
     although the costs of policies differ by a factor of twenty.
     """

@@ -268,7 +268,7 @@ def test_the_command_prints_the_tables(capsys: pytest.CaptureFixture[str]) -> No
     assert "add --prefill-tokens-per-s" not in flat
 
 
-def test_without_a_speed_of_prefill_loading_is_all_that_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_prefill_speed_only_loading_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     asked = [
         "size",
         "--limit",
@@ -291,7 +291,7 @@ def test_without_a_speed_of_prefill_loading_is_all_that_is_told(capsys: pytest.C
     assert "first s" not in flat
 
 
-def test_a_tier_that_never_serves_is_told_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_tier_that_never_serves_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     asked = ["size", "--limit", "60", *GRID, *LLAMA, "--capacities", "2GiB", "--host-gib", "5000", *TIERS[2:]]
     assert main(asked) == 0
     flat = " ".join(capsys.readouterr().out.split())

@@ -153,7 +153,7 @@ def test_another_namespace_is_a_cold_start(tmp_path: Path) -> None:
         assert warm.stats().restored == 2
 
 
-def test_a_namespace_is_what_its_text_says() -> None:
+def test_a_namespace_is_determined_by_its_text() -> None:
     one = namespace(extra={"engine": "vllm 0.33"}, hash_seed=b"\x00\xff")
     again = Namespace.from_json(one.to_json())
     assert again == one
@@ -329,7 +329,7 @@ def test_one_store_has_a_folder(tmp_path: Path) -> None:
     opened(tmp_path, arena)[0].close()
 
 
-def test_a_closed_store_says_so(tmp_path: Path) -> None:
+def test_a_closed_store_refuses_calls_by_name(tmp_path: Path) -> None:
     store, arena = opened(tmp_path)
     arena.write(0, payload(1))
     store.put([key(1)], [0])
@@ -343,7 +343,7 @@ def test_a_closed_store_says_so(tmp_path: Path) -> None:
         assert again.stats().restored == 1, "what was on its way was not waited for"
 
 
-def test_an_event_loop_hears_of_ends(tmp_path: Path) -> None:
+def test_an_event_loop_is_notified_of_ends(tmp_path: Path) -> None:
     store, arena = opened(tmp_path)
     with store:
         assert select.select([store], [], [], 0) == ([], [], [])
@@ -468,7 +468,7 @@ if libc.prctl(38, 1, 0, 0, 0) or libc.prctl(22, 2, ctypes.byref(Program(4, filte
 """
 
 
-def test_without_io_uring_threads_do_it_and_say_so(tmp_path: Path) -> None:
+def test_without_io_uring_threads_are_used_and_reported(tmp_path: Path) -> None:
     program = f"""{WITHOUT_IO_URING}
 sys.path[:0] = {sys.path!r}
 from pathlib import Path

@@ -124,7 +124,7 @@ def get(store: Store, arena: Arena, number: int) -> list[str]:
     return outcome
 
 
-def test_engines_find_by_asking_what_others_wrote(backends: Callable[[], Backend]) -> None:
+def test_a_probe_finds_objects_of_other_engines(backends: Callable[[], Backend]) -> None:
     one, arena = opened(backends())
     with one:
         assert [put(one, arena, number) for number in range(3)] == [["ok"]] * 3

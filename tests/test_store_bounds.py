@@ -90,7 +90,7 @@ def kept(folder: Path, name: str = "shared") -> Path:
     return next(path for path in (folder / name).glob("*/*/*") if not path.suffix)
 
 
-def test_a_link_and_a_pipe_in_a_folder_are_no_objects_and_keep_nobody_waiting(tmp_path: Path) -> None:
+def test_links_and_pipes_in_a_folder_are_no_objects_and_do_not_block(tmp_path: Path) -> None:
     whole = kept(tmp_path)
     link, pipe = (
         whole.with_name(whole.name.replace("-0", "-1")),
@@ -140,7 +140,7 @@ def test_files_of_python_stores_are_the_owners_and_links_are_refused_by_name(tmp
     assert victim.read_text() == "precious"
 
 
-def test_a_group_shares_a_folder_if_it_is_said(tmp_path: Path) -> None:
+def test_a_user_group_shares_a_folder_if_that_is_set(tmp_path: Path) -> None:
     before = os.umask(0o077)
     try:
         with Store(

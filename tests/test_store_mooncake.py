@@ -159,7 +159,7 @@ def test_what_cannot_be_reached_or_read_is_said() -> None:
             keys_of_master("127.0.0.1", nobody.getsockname()[1])
 
 
-def test_without_the_package_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mooncake.store", None)
     with pytest.raises(MissingPackageError, match="mooncake-transfer-engine"):
         inspector_from_url("mooncake://127.0.0.1")

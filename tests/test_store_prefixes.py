@@ -260,7 +260,7 @@ def test_blocks_that_the_device_has_meanwhile_are_not_written() -> None:
     engine.store.close()
 
 
-def test_what_is_behind_a_damaged_block_is_computed() -> None:
+def test_blocks_after_a_damaged_block_are_computed() -> None:
     shared = Dictionary()
     engine = Engine(Custom(shared, 1 << 20))
     engine.run("a", PROMPT)

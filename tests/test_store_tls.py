@@ -185,7 +185,7 @@ def test_objects_go_there_and_back(
         assert PASSWORD.encode() in proxy.heard
 
 
-def test_a_server_that_nobody_vouches_for_hears_nothing(
+def test_an_untrusted_server_receives_nothing(
     server: Path, certificates: Certificates, tmp_path: Path
 ) -> None:
     stranger = Certificates(tmp_path / "strangers")
@@ -205,7 +205,7 @@ def test_a_server_that_nobody_vouches_for_hears_nothing(
             moves(store, arena, range(1))
 
 
-def test_a_server_may_ask_who_this_is(server: Path, certificates: Certificates) -> None:
+def test_a_server_may_require_a_client_certificate(server: Path, certificates: Certificates) -> None:
     with proxied(server, certificates, asks=True) as proxy:
         with pytest.raises(StoreError):
             opened(url(proxy.port, certificates))
@@ -224,7 +224,7 @@ def test_a_handshake_that_drips_ends_after_the_timeout(certificates: Certificate
             Store(backend, arena, namespace(), deadline=AGES)
 
 
-def test_a_server_without_tls_hears_no_password(certificates: Certificates) -> None:
+def test_a_server_without_tls_receives_no_password(certificates: Certificates) -> None:
     """Behaves like a misconfigured server or an attacker in between."""
     heard = bytearray()
 
@@ -287,7 +287,7 @@ def test_settings_that_do_not_go_together(settings: dict[str, Any], why: str) ->
         ("redis://:secret@host?ca=/c.pem", "has a query or a fragment"),
     ],
 )
-def test_urls_say_no_more_than_they_can(address: str, why: str) -> None:
+def test_urls_with_inconsistent_or_unsupported_parts_are_refused(address: str, why: str) -> None:
     with pytest.raises(InvalidArgumentError, match=why) as refused:
         backend_from_url(address, 1 << 30)
     assert "secret" not in str(refused.value)

@@ -197,7 +197,7 @@ def test_import_needs_no_other_package() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_modules_are_imported_when_they_are_first_used() -> None:
+def test_modules_are_imported_at_their_first_use() -> None:
     code = f"""
 import sys, kvpool
 print(sorted(name for name in sys.modules if name.startswith("kvpool.") \

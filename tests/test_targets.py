@@ -244,7 +244,7 @@ def test_ci_checks_everything_where_it_can(ci: Path) -> None:
 
 @pytest.mark.parametrize("env_code", ["3", "124"])
 @pytest.mark.parametrize(("wanted", "code"), [("", 0), ("1", 1)])
-def test_a_vllm_that_cannot_be_had_is_said_and_fails_where_it_is_wanted(
+def test_an_unavailable_vllm_is_reported_and_fails_if_required(
     ci: Path, env_code: str, wanted: str, code: int
 ) -> None:
     found, called, said = run_ci(ci, ENV_CODE=env_code, KVPOOL_CI_VLLM=wanted)
@@ -257,7 +257,7 @@ def test_anything_else_that_fails_is_a_failure(ci: Path, variable: str, code: in
     assert run_ci(ci, **{variable: str(code)})[0] == code
 
 
-def test_it_can_be_left_out_and_says_so(ci: Path) -> None:
+def test_the_vllm_checks_can_be_left_out_with_a_message(ci: Path) -> None:
     code, called, said = run_ci(ci, KVPOOL_CI_VLLM="0")
     assert (code, called) == (0, ["make lint", "make test test-threads test-soak dynamo-check"])
     assert "NOT CHECKED" in said

@@ -107,13 +107,13 @@ class Prometheus:
         url = f"{self._url}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
         try:
             with urllib.request.urlopen(url, timeout=PATIENCE) as answer:
-                told = json.load(answer)
+                document = json.load(answer)
         except urllib.error.HTTPError as error:
             reason = error.read().decode(errors="replace")[:500]
             raise PrometheusError(f"{path} {parameters}: {error.code} {reason}") from error
-        if told["status"] != "success" or told.get("warnings"):
-            raise PrometheusError(f"{path} {parameters}: {told.get('error', told.get('warnings'))}")
-        return told["data"]
+        if document["status"] != "success" or document.get("warnings"):
+            raise PrometheusError(f"{path} {parameters}: {document.get('error', document.get('warnings'))}")
+        return document["data"]
 
     def problems(self) -> Iterator[str]:
         """Yields failed reads of the page, failed evaluations of rules, and panels that were always

@@ -81,10 +81,10 @@ def cxx() -> str | None:
 def host() -> str:
     """Returns the default target triple of rustc."""
     rustc = os.environ.get("RUSTC", "rustc")
-    said = subprocess.run([rustc, "-vV"], check=True, capture_output=True, text=True, cwd=ROOT).stdout
-    found = re.search(r"^host: (.*)$", said, re.MULTILINE)
+    output = subprocess.run([rustc, "-vV"], check=True, capture_output=True, text=True, cwd=ROOT).stdout
+    found = re.search(r"^host: (.*)$", output, re.MULTILINE)
     if found is None:
-        raise FuzzError(f"{rustc} -vV names no host: {said}")
+        raise FuzzError(f"{rustc} -vV names no host: {output}")
     return found[1]
 
 
@@ -177,17 +177,19 @@ def run(base: list[str], target: str, seconds: float, seeds: Path, work: Path, *
     return read_outcome(target, done.stdout, done.returncode, time.monotonic() - start, driver=driver)
 
 
-def read_outcome(target: str, said: str, code: int, seconds: float, *, driver: bool) -> Outcome:
+def read_outcome(target: str, output: str, code: int, seconds: float, *, driver: bool) -> Outcome:
     """Reads the result from the output of a run."""
-    shrunk = re.search(r"shrunk to (\d+) operations:\n", said)
+    shrunk = re.search(r"shrunk to (\d+) operations:\n", output)
     # The report extends from the failure to the end of the test.
     report = re.search(
-        r"^[^\n]*\n*shrunk to \d+ operations:\n.*?(?=^(?:stack|note|==|MS:)|\Z)", said, re.M | re.S
+        r"^[^\n]*\n*shrunk to \d+ operations:\n.*?(?=^(?:stack|note|==|MS:)|\Z)", output, re.M | re.S
     )
-    artifact = re.search(r"Test unit written to (\S+)", said)
-    runs = re.search(r"stat::number_of_executed_units: (\d+)", said) or re.search(r"(\d+) inputs in", said)
+    artifact = re.search(r"Test unit written to (\S+)", output)
+    runs = re.search(r"stat::number_of_executed_units: (\d+)", output) or re.search(
+        r"(\d+) inputs in", output
+    )
     if code != 0 and not shrunk and not artifact:
-        raise FuzzError(f"{target} broke with exit code {code}:\n{said[-4000:]}")
+        raise FuzzError(f"{target} broke with exit code {code}:\n{output[-4000:]}")
     return Outcome(
         target,
         "driver" if driver else "libFuzzer",
@@ -195,7 +197,7 @@ def read_outcome(target: str, said: str, code: int, seconds: float, *, driver: b
         int(runs[1]) if runs else None,
         code != 0,
         int(shrunk[1]) if shrunk else None,
-        report[0].strip() if report else "" if code == 0 else said[-2000:],
+        report[0].strip() if report else "" if code == 0 else output[-2000:],
         artifact[1] if artifact else None,
     )
 

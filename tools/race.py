@@ -245,11 +245,11 @@ class Race:
                 timeout=most * 6,
                 preexec_fn=limit,
             )
-            code, said = done.returncode, done.stdout.decode(errors="replace")
+            code, output = done.returncode, done.stdout.decode(errors="replace")
         except subprocess.TimeoutExpired:
-            code, said = -9, ""
+            code, output = -9, ""
         outcome = "survived" if code == 0 else "hang" if code in {-9, -24} else "killed"
-        found = shorten(said) if outcome == "killed" else ""
+        found = shorten(output) if outcome == "killed" else ""
         return Run(key, driver.name, seed, outcome, round(time.monotonic() - start, 2), found)
 
 
@@ -259,9 +259,9 @@ def package(folder: Path) -> str:
     return next(line.split('"')[1] for line in text.splitlines() if line.startswith("name = "))
 
 
-def shorten(said: str) -> str:
+def shorten(output: str) -> str:
     """Returns the failure of a driver as one line."""
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
     start = next((at + 1 for at, line in enumerate(lines) if " panicked at " in line), 0)
     wanted = [
         line for line in lines[start : start + 3] if not line.startswith(("running", "note:", "Test failed"))

@@ -131,13 +131,13 @@ def listed(page: str) -> dict[str, dict[str, str | None]]:
 
 def missing(settings: Settings, page: str) -> list[str]:
     """Returns the settings that the page lacks, or lists with another reason."""
-    said = listed(page)
+    documented_reasons = listed(page)
     problems = []
     for kind, fields in settings.items():
         for name in fields:
-            if name not in said.get(kind, {}):
+            if name not in documented_reasons.get(kind, {}):
                 problems.append(f"{kind}.{name} is not listed")
-            elif said[kind][name] != excluded_because(kind, name):
+            elif documented_reasons[kind][name] != excluded_because(kind, name):
                 problems.append(f"{kind}.{name}: the page gives another reason")
     return problems
 

@@ -317,12 +317,14 @@ def check_installed() -> int:
     series = gate.series_of(version) or signatures.VERSIONS[-1]
     failed = False
     for level in gate.LEVELS:
-        told = gate.check(level)
-        failed |= bool(told)
-        print(f"vLLM {version}, level {level}: {f'{len(told)} differences' if told else 'no difference'}")
-        differences = gate.differences(level, series) if told else []
-        if told != [str(one) for one in differences]:  # the version, or vLLM as a whole
-            print(*told, f"compared with {series}:", sep="\n")
+        reported = gate.check(level)
+        failed |= bool(reported)
+        print(
+            f"vLLM {version}, level {level}: {f'{len(reported)} differences' if reported else 'no difference'}"
+        )
+        differences = gate.differences(level, series) if reported else []
+        if reported != [str(one) for one in differences]:  # the version, or vLLM as a whole
+            print(*reported, f"compared with {series}:", sep="\n")
         for one in differences:
             print(f"  {one.name}\n  - {one.expected}\n  + {one.found}")
     return int(failed)

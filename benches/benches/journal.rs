@@ -1,7 +1,7 @@
 //! Measures the cost of a journal: runs a trace through managers without one, with a ring, and with a
 //! file, and then replays the file.
 //!
-//! Guards the claims of docs/journal.md: the time of recording, the bytes per operation, and a
+//! Guards the claims of design/journal.md: the time of recording, the bytes per operation, and a
 //! bit-exact replay.
 //!
 //! `cargo bench -p kvpool-benches --bench journal -- TRACE [MAX_RUNNING [WAY]]`

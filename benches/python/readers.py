@@ -2,7 +2,7 @@
 time of steps with readers.
 
 ``python benches/python/readers.py [--blocks 65536 1048576] [--steps 2000]`` prints the tables of
-docs/threads.md.
+design/threads.md.
 
 Alone: the processor time of every read call on a manager of each size, without other threads. The lock
 is held for a shorter time. Together: one thread runs steps, and a second one calls one reader without a

@@ -173,19 +173,19 @@ def check(model: Llama, workload: Workload, *, on_tokens: Callable[[str, int], N
         on_tokens: Called with the mode and a number of tokens, whenever tokens were sampled.
     """
     fast = model.choose_tile()
-    tell = on_tokens or (lambda _mode, _tokens: None)
+    report_tokens = on_tokens or (lambda _mode, _tokens: None)
     outcomes: list[Outcome] = []
     problems: list[str] = []
     for mode in modes(model):
-        outcome = _run(model, workload, mode, tell)
+        outcome = _run(model, workload, mode, report_tokens)
         outcomes.append(_compared(outcome, outcomes))
         problems += _shortfalls(model, mode, outcome)
-    outcomes.append(_compared(_run_plain(model, workload, outcomes[0].rows, tell), outcomes))
+    outcomes.append(_compared(_run_plain(model, workload, outcomes[0].rows, report_tokens), outcomes))
     problems += [f"{outcome.mode}: {outcome.difference}" for outcome in outcomes if outcome.difference]
     return Report(model.tile, fast, outcomes, problems)
 
 
-def _run(model: Llama, workload: Workload, mode: _Mode, tell: Callable[[str, int], None]) -> Outcome:
+def _run(model: Llama, workload: Workload, mode: _Mode, report_tokens: Callable[[str, int], None]) -> Outcome:
     """Runs the workload through an engine."""
     began, rows = time.perf_counter(), {}
     with Engine(model, mode.config) as engine:
@@ -193,7 +193,7 @@ def _run(model: Llama, workload: Workload, mode: _Mode, tell: Callable[[str, int
             engine.submit(prompt, sampling)
         for event in engine.run():
             rows[event.request, event.sample, event.position] = (_digest(event.logits), event.token)
-            tell(mode.name, 1)
+            report_tokens(mode.name, 1)
         engine.manager.check_invariants()
         held = engine.manager.stats().pool.active
         assert held == 0, f"{held} blocks are still held when all requests are over"
@@ -201,7 +201,7 @@ def _run(model: Llama, workload: Workload, mode: _Mode, tell: Callable[[str, int
 
 
 def _run_plain(
-    model: Llama, workload: Workload, sampled: dict[Key, Row], tell: Callable[[str, int], None]
+    model: Llama, workload: Workload, sampled: dict[Key, Row], report_tokens: Callable[[str, int], None]
 ) -> Outcome:
     """Computes each sample as a whole, from its first token to its last, and draws every token again."""
     began, rows = time.perf_counter(), {}
@@ -214,7 +214,7 @@ def _run_plain(
         for position, row in enumerate(logits, start=len(prompt)):
             token = draw(row, workload.sampling[request], sample=sample, position=position)
             rows[request, sample, position] = (_digest(row), token)
-        tell("plain forward", len(output))
+        report_tokens("plain forward", len(output))
     return Outcome("plain forward", time.perf_counter() - began, None, rows)
 
 

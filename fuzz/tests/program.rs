@@ -32,7 +32,7 @@ fn inputs_are_replayed_and_only_failing_ones_can_be_shrunk() {
 }
 
 #[test]
-fn bad_usage_is_told() {
+fn bad_usage_gives_an_error_message() {
     for (arguments, message) in [
         (&["random"][..], "a command and a target are needed"),
         (&["random", "pools"], "no target \"pools\": there are free_list, index, pool, manager"),

@@ -92,7 +92,7 @@ fn case(operations: Vec<Operation>) -> Case<Counter> {
 
 /// Only three of two hundred operations matter, and one of them only up to 7.
 #[test]
-fn what_does_not_matter_goes() {
+fn shrinking_removes_irrelevant_operations() {
     let mut operations = vec![Operation::Nothing; 200];
     operations[20] = Operation::Add(3);
     operations[60] = Operation::Add(90);

@@ -20,7 +20,7 @@ fn run(calls: u64, round: u64, planted: Option<Planted>) -> Result<Report, Failu
 
 /// The heap stays flat, and every configuration reaches the behaviour of a full pool.
 #[test]
-fn every_configuration_stands_a_short_soak() {
+fn every_configuration_passes_a_short_soak() {
     let report = run(40_000, 4_000, None).unwrap();
     assert!(report.heap.judged, "{:?}", report.heap);
     for one in &report.configurations {

@@ -121,7 +121,7 @@ class History:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_every_reader_knows_what_the_others_know_and_the_snapshot_says(seed: int) -> None:
+def test_every_reader_agrees_with_the_others_and_with_the_snapshot(seed: int) -> None:
     history = History(seed)
     forms = sorted({form for _, form, _ in READERS})
     sinks = {form: Collected(form) for form in forms}
@@ -182,7 +182,7 @@ def test_what_a_consumer_refuses_is_seen_here() -> None:
     publisher.close()
 
 
-def test_adapters_salts_and_tenants_are_told_and_unsalted_prompts_are_not_theirs() -> None:
+def test_salts_and_tenants_are_published_and_separate_prompts() -> None:
     manager = kvpool.CacheManager(32, block_size=BLOCK)
     sinks = [Collected("vllm"), Collected("sglang")]
     publisher = Publisher(manager, sinks, start=False, base=1)
@@ -222,7 +222,7 @@ def test_a_pool_is_followed_as_a_manager_is() -> None:
     publisher.close()
 
 
-def test_a_call_sink_is_told_everything_anew_once_it_takes_again() -> None:
+def test_a_call_sink_gets_everything_again_after_it_has_room() -> None:
     manager = kvpool.CacheManager(64, block_size=BLOCK)
     go, taken = threading.Semaphore(0), threading.Semaphore(0)
     reader, gaps = Vllm(), []
@@ -254,7 +254,7 @@ def test_a_call_sink_is_told_everything_anew_once_it_takes_again() -> None:
     publisher.close()
 
 
-def test_a_function_that_raises_is_told_everything_anew(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_function_that_raises_gets_everything_again(caplog: pytest.LogCaptureFixture) -> None:
     manager = kvpool.CacheManager(64, block_size=BLOCK)
     heard: list[bytes] = []
     called = threading.Semaphore(0)

@@ -192,7 +192,7 @@ def test_requests_that_are_none_are_counted_and_do_no_harm(
         assert replayed(publisher, socket, [bytes(8)])[-1] == [b"", END, b""]
 
 
-def test_whoever_joins_late_asks_from_the_first_number_it_sees(context: Client) -> None:
+def test_a_late_subscriber_gets_earlier_batches_by_a_replay(context: Client) -> None:
     manager, sink = kvpool.CacheManager(64, block_size=BLOCK), local()
     with publisher_of(manager, sink) as publisher:
         for request in range(3):
@@ -214,7 +214,7 @@ def test_whoever_joins_late_asks_from_the_first_number_it_sees(context: Client) 
         assert reader.prompts()["GPU"] == {(r,) * n for r in (0, 1, 2, 9) for n in (4, 8)}
 
 
-def test_a_slow_a_dead_and_a_rude_subscriber_hold_nobody_up(context: Client) -> None:
+def test_slow_dead_and_invalid_subscribers_delay_no_one_else(context: Client) -> None:
     manager, sink = kvpool.CacheManager(64, block_size=BLOCK), local(high_water_mark=4)
     with publisher_of(manager, sink) as publisher:
         slow = subscribed(context, sink, publisher)
@@ -238,7 +238,7 @@ def test_a_slow_a_dead_and_a_rude_subscriber_hold_nobody_up(context: Client) -> 
         slow.close(0)
 
 
-def test_a_thread_of_its_own_tells_without_being_asked(context: Client) -> None:
+def test_the_publishers_thread_publishes_without_a_call(context: Client) -> None:
     manager, sink = kvpool.CacheManager(64, block_size=BLOCK), local()
     with Publisher(manager, [sink], interval=0.001, heartbeat=0.01) as publisher:
         socket = connected(context, zmq.SUB, sink.endpoint)

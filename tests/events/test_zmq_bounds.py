@@ -46,7 +46,7 @@ def deaf(context: Client, kind: int, endpoint: str | None) -> Any:
     return made
 
 
-def test_replays_that_nobody_reads_have_one_bound_of_bytes_for_all_consumers(context: Client) -> None:
+def test_unread_replays_have_one_bound_of_bytes_for_all_consumers(context: Client) -> None:
     manager, bound = kvpool.CacheManager(BLOCKS + 1, block_size=4), 1 << 20
     sink = local(waiting_replay_bytes=bound)
     with publisher_of(manager, sink, heartbeat=60.0) as publisher:
@@ -114,7 +114,7 @@ def test_a_consumer_that_takes_nothing_loses_its_replay_after_the_patience(conte
         assert not replays.asked
 
 
-def test_live_batches_that_nobody_reads_have_a_bound_and_readers_are_told_anew(context: Client) -> None:
+def test_unread_live_batches_have_a_bound_and_readers_get_everything_again(context: Client) -> None:
     manager, bound = kvpool.CacheManager(4 * BLOCKS + 1, block_size=4), 1 << 20
     sink = local(waiting_bytes=bound)
     with publisher_of(manager, sink, heartbeat=60.0) as publisher:

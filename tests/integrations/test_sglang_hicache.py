@@ -107,7 +107,7 @@ def test_pages_are_lent_where_they_are_one_or_two_pieces(layout: str) -> None:
     assert isinstance(pages_of(LogicalPool(), lend=True, staging_bytes=1 << 20), Empty)
 
 
-def test_memory_that_is_not_what_it_says_is_not_lent() -> None:
+def test_memory_with_a_wrong_description_is_not_lent() -> None:
     """Pieces in other memory, a page that is larger than its pieces, and pages that move: such pages
     are copied and not lent.
     """
@@ -467,7 +467,7 @@ def test_threads_wait_for_their_own_pages(
     backend.close()
 
 
-def test_pages_behind_others_go_first(storage: Any, tmp_path: Path) -> None:
+def test_later_pages_are_evicted_first(storage: Any, tmp_path: Path) -> None:
     """Under pressure the head of a prompt stays cached, because every hit needs it."""
     pool = MhaPool()
     backend = attach(storage, tmp_path, pool, capacity_bytes=4 * 8192)

@@ -140,7 +140,7 @@ def test_an_sglang_whose_settings_are_elsewhere_is_refused(
         found()
 
 
-def test_sglang_without_a_server_is_told_apart_from_a_server(serve: Callable[..., None]) -> None:
+def test_sglang_without_a_server_has_another_identity(serve: Callable[..., None]) -> None:
     serve()
     inside = found()
     import sglang.srt.runtime_context as context
@@ -189,7 +189,7 @@ def test_environment_variables_of_sglang_are_in_the_name(
         monkeypatch.delenv(name)
 
 
-def test_weights_in_a_folder_are_told_apart_by_content(serve: Callable[..., None], model: Path) -> None:
+def test_weights_in_a_folder_differ_by_content(serve: Callable[..., None], model: Path) -> None:
     serve(model_path=str(model))
     before = found(weights=None)
     os.utime(model / "model.safetensors", (1, 1))

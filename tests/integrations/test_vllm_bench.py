@@ -21,7 +21,7 @@ def make_run(scale: int = 1, ledger: Sequence[int] = (1, 2, 3), **counts: int) -
     return Run(timings, Counts(**{**fields, **counts}), list(ledger), seconds=1.0, events=4)
 
 
-def test_ledger_tells_ids_requests_and_order() -> None:
+def test_a_ledger_distinguishes_ids_requests_and_order() -> None:
     def total(*given: tuple[int, Any]) -> int:
         ledger = Ledger()
         for job, groups in given:

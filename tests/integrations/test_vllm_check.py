@@ -116,9 +116,9 @@ def test_tokens_cached_tokens_and_preemptions() -> None:
 
 
 def test_a_run_of_stock_that_shows_nothing() -> None:
-    assert check_compare.weaknesses(make_record()) == []
+    assert check_compare.missing_coverage(make_record()) == []
     empty = Record(tokens=[[[]]], cached=[0], preemptions=0, batches=[], seconds=0.0)
-    assert [text.split(":")[0] for text in check_compare.weaknesses(empty)] == [
+    assert [text.split(":")[0] for text in check_compare.missing_coverage(empty)] == [
         "no tokens were generated",
         "nothing was preempted",
         "no prompt had cached tokens",
@@ -126,7 +126,7 @@ def test_a_run_of_stock_that_shows_nothing() -> None:
     ]
     same = make_record()
     same.tokens = [[[1, 2]]] * 3
-    assert "many prompts got the same tokens" in check_compare.weaknesses(same)[0]
+    assert "many prompts got the same tokens" in check_compare.missing_coverage(same)[0]
 
 
 def engines() -> list[Engine]:

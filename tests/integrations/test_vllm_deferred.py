@@ -35,7 +35,7 @@ def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]
     sys.modules.pop(NAME, None)
 
 
-def test_it_is_told_after_the_module_has_run_and_only_then(told: list[str]) -> None:
+def test_the_action_runs_once_after_the_modules_import(told: list[str]) -> None:
     when_imported(NAME, lambda: told.append("action"))
     assert told == []
     importlib.import_module(NAME)
@@ -44,7 +44,7 @@ def test_it_is_told_after_the_module_has_run_and_only_then(told: list[str]) -> N
     assert told == ["module", "action", "module"]
 
 
-def test_a_module_that_is_there_is_not_waited_for(told: list[str]) -> None:
+def test_an_imported_module_needs_no_wait(told: list[str]) -> None:
     importlib.import_module(NAME)
     when_imported(NAME, lambda: told.append("action"))
     assert told == ["module", "action"]
@@ -73,7 +73,7 @@ def test_a_module_that_fails_is_waited_for_again(told: list[str], tmp_path: Path
     assert told == ["module", "action"]
 
 
-def test_other_modules_are_found_as_ever(told: list[str]) -> None:
+def test_other_modules_are_found_as_before(told: list[str]) -> None:
     when_imported(NAME, lambda: told.append("action"))
     importlib.import_module("colorsys")
     assert importlib.util.find_spec(NAME + "_that_is_not_there") is None

@@ -96,7 +96,7 @@ class Manager:
         return len(hits)
 
     def free(self, request: Any) -> None:
-        part("hints").say(self, request)
+        part("hints").before_free(self, request)
         self.block_pool.free_blocks(reversed(self.tables.pop(request.request_id)))
 
 
@@ -108,7 +108,7 @@ def test_an_end_is_said_of_a_requests_blocks_in_words(reason: FinishReason) -> N
     assert (len(blocks), said, tokens) == (4 // BLOCK[0], str(reason), 7)
 
 
-def test_a_request_that_is_preempted_says_nothing() -> None:
+def test_a_preempted_request_gives_no_end() -> None:
     manager = Manager()
     manager.run([1, 2], "a", None)
     assert manager.said == []
@@ -117,20 +117,20 @@ def test_a_request_that_is_preempted_says_nothing() -> None:
 
 
 @pytest.mark.parametrize("eviction", ["lru", "arc", "s3-fifo", "adaptive"])
-def test_a_policy_that_does_not_listen_is_told_nothing(eviction: str) -> None:
+def test_a_policy_without_signals_gets_no_ends(eviction: str) -> None:
     manager = Manager(eviction)
-    assert not manager.block_pool.hears_ends
+    assert not manager.block_pool.wants_signals
     manager.run([1, 2], "a", FinishReason.STOP)
     assert manager.said == []
 
 
-def test_a_pool_of_other_memory_or_without_a_cache_is_told_nothing() -> None:
-    assert Manager().block_pool.hears_ends
-    assert not Manager(medium="CPU").block_pool.hears_ends
-    assert not Manager(caching=False).block_pool.hears_ends
+def test_a_pool_of_other_memory_or_without_a_cache_gets_no_ends() -> None:
+    assert Manager().block_pool.wants_signals
+    assert not Manager(medium="CPU").block_pool.wants_signals
+    assert not Manager(caching=False).block_pool.wants_signals
 
 
-def test_hints_and_ends_are_said_together() -> None:
+def test_hints_and_ends_are_passed_together() -> None:
     hints = part("hints")
     part("pool").BlockPool.hinting = hints.VllmHints.parse('{"priority": true}')
     manager = Manager()
@@ -151,7 +151,7 @@ def hits_of_sessions(*, told: bool) -> int:
     return hits
 
 
-def test_ends_keep_what_returns() -> None:
+def test_ends_keep_returning_sessions_cached() -> None:
     # Without the ends, the policy keeps some of every session. With them, it keeps the sessions that
     # return.
     assert hits_of_sessions(told=True) > 1.3 * hits_of_sessions(told=False)
@@ -183,5 +183,5 @@ def test_at_the_level_pool_vllms_manager_says_it() -> None:
 
 def test_only_policies_that_listen_change_where_requests_leave() -> None:
     ended = part("ended")
-    heard = [name for name in part("settings").EVICTIONS if ended.hears(name)]
+    heard = [name for name in part("settings").EVICTIONS if ended.wants_signals(name)]
     assert heard == ["hazard"]

@@ -70,7 +70,7 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recorded:
 @pytest.mark.parametrize(
     ("fails", "code"), [("torch==", 3), ("--requirement", 3), ("--download-sdist", 3), ("maturin develop", 1)]
 )
-def test_what_the_package_index_has_not_is_told_apart_from_what_fails(
+def test_a_missing_package_has_another_exit_code_than_a_failure(
     environment: Recorded, monkeypatch: pytest.MonkeyPatch, fails: str, code: int
 ) -> None:
     environment.fails = fails

@@ -118,7 +118,7 @@ def test_metrics_count_a_block_that_is_evicted_while_in_use(events: Events) -> N
 
 
 @pytest.mark.parametrize("as_int", [True, False])
-def test_hashes_are_told_as_vllm_is_set_to_tell_them(vllm: Any, as_int: bool) -> None:
+def test_hashes_are_published_in_the_form_of_vllms_setting(vllm: Any, as_int: bool) -> None:
     vllm.envs.VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES = as_int
     pool = make_pool(3)
     table = pool.get_new_blocks(2)
@@ -134,7 +134,7 @@ def test_hashes_are_told_as_vllm_is_set_to_tell_them(vllm: Any, as_int: bool) ->
     assert (removed.block_hashes, removed.group_idx) == (expected[:1], 0)
 
 
-def test_an_event_says_what_its_blocks_were_hashed_with() -> None:
+def test_an_event_contains_the_extra_keys_of_its_blocks() -> None:
     pool = make_pool(medium="CPU")
     request = request_of(
         [1, 2, 3, 4], cache_salt="s", lora_request=Lora("name", "path"), session_id="session"
@@ -150,7 +150,7 @@ def test_an_event_says_what_its_blocks_were_hashed_with() -> None:
     assert pool.take_events()[0].extra_keys == [(("cache_salt", "s"),), None, None]
 
 
-def test_reused_blocks_are_told_again_if_asked_for_and_change_nothing() -> None:
+def test_reused_blocks_are_published_again_on_request() -> None:
     pool = make_pool()
     request = request_of([1, 2, 3, 4])
     pool.cache_full_blocks(request, pool.get_new_blocks(2), 0, 2, BLOCK[0], 0)

@@ -208,7 +208,7 @@ DRIFTS: dict[str, tuple[Changes, list[str]]] = {
 
 @pytest.mark.parametrize("level", gate.LEVELS)
 @pytest.mark.parametrize("drift", DRIFTS)
-def test_a_drift_is_told_with_both_forms(make_vllm: MakeVllm, drift: str, level: str) -> None:
+def test_a_drift_is_reported_with_both_signatures(make_vllm: MakeVllm, drift: str, level: str) -> None:
     changes, lines = DRIFTS[drift]
     make_vllm("0.32.0", changes)
     assert gate.check(level) == lines
@@ -293,7 +293,7 @@ def test_an_attribute_may_become_a_property(make_vllm: MakeVllm) -> None:
     assert gate.check("pool") == []
 
 
-def test_a_level_looks_at_what_it_relies_on_alone(make_vllm: MakeVllm) -> None:
+def test_a_level_checks_only_the_interfaces_it_needs(make_vllm: MakeVllm) -> None:
     make_vllm("0.33.0", {f"{MANAGER}.KVCacheManager.get_computed_blocks": "(self, request)"})
     line = (
         f"{MANAGER}.KVCacheManager.get_computed_blocks: "
@@ -302,7 +302,7 @@ def test_a_level_looks_at_what_it_relies_on_alone(make_vllm: MakeVllm) -> None:
     assert [gate.check(level) for level in ("pool", "manager", "shadow")] == [[], [line], [line]]
 
 
-def test_what_differs_between_versions_is_told_apart(make_vllm: MakeVllm) -> None:
+def test_interfaces_that_differ_between_versions_are_distinguished(make_vllm: MakeVllm) -> None:
     make_vllm("0.33.0", {f"{UTILS}.generate_lookahead_block_hash_extra_keys": None})
     assert [one.split(":")[0] for one in gate.check("pool")] == [
         f"{UTILS}.generate_lookahead_block_hash_extra_keys"
@@ -373,7 +373,7 @@ def test_a_module_that_cannot_be_imported_is_one_line(
     assert gate.check("pool") == [f"vllm.v1.engine.core: expected a module, found {found}"]
 
 
-def test_a_folder_that_is_gone_is_a_module_that_is_gone(make_vllm: MakeVllm) -> None:
+def test_a_missing_folder_is_a_missing_module(make_vllm: MakeVllm) -> None:
     shutil.rmtree(make_vllm() / "v1/engine")
     assert gate.check("shadow") == ["vllm.v1.engine.core: expected a module, found nothing"]
 

@@ -315,7 +315,7 @@ def test_a_shared_prefix_is_kept_where_a_request_turns_off() -> None:
     assert calls.find_longest_cache_hit(request.block_hashes, 8)[1:] == (6, 2)
 
 
-def test_who_listens_is_told_of_every_block_that_is_taken_hit_or_cached() -> None:
+def test_observers_are_notified_of_every_block_taken_hit_or_cached() -> None:
     class Pool:
         """Stands in for vLLM's pool with a collector of metrics and events."""
 
@@ -349,7 +349,7 @@ def test_who_listens_is_told_of_every_block_that_is_taken_hit_or_cached() -> Non
     assert pool.seen == [("touch", [1, 2]), ("touch", [5]), ("new", 1), ("new", 1)]
 
 
-def test_how_much_of_a_request_is_cached_is_what_the_group_has_that_has_least() -> None:
+def test_the_cached_tokens_of_a_request_are_those_of_the_smallest_group() -> None:
     stock = Stock(40, [("full", 2, 0, 0), ("sliding", 4, 3, 0)])
     calls = groups_of(stock)
     assert calls.cached_tokens("r") == 0
@@ -358,7 +358,7 @@ def test_how_much_of_a_request_is_cached_is_what_the_group_has_that_has_least() 
     assert calls.cached_tokens("r") == 8
 
 
-def test_each_group_alone_says_what_it_has() -> None:
+def test_each_group_reports_its_own_hit() -> None:
     stock = Stock(40, [("full", 2, 0, 0), ("aligned", 2, 0, 0)], segments=0)
     calls = groups_of(stock)
     calls.allocate_slots(request_of("r", [1] * 5), 4)

@@ -55,7 +55,7 @@ class Manager:
         return [block.block_id for block in blocks]
 
     def free(self, request: Any) -> None:
-        part("hints").say(self, request)
+        part("hints").before_free(self, request)
         self.block_pool.free_blocks(reversed(self.tables.pop(request.request_id)))
 
     def cached_order(self) -> list[int]:

@@ -57,7 +57,7 @@ def test_every_pool_writes_a_journal_of_its_own_that_replays(
         assert report.operations == pools[0].core.journal_stats().operations > 4
 
 
-def test_a_pool_whose_journal_cannot_be_made_does_without(
+def test_a_pool_whose_journal_cannot_be_created_has_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / f"kvpool-{os.getpid()}-0.kvj").mkdir()
@@ -163,7 +163,7 @@ def test_a_fork_of_the_engine_writes_nothing(tmp_path: Path, monkeypatch: pytest
     assert report.operations == pool.core.journal_stats().operations
 
 
-def test_a_folder_that_cannot_be_made_is_said_and_stops_nothing(
+def test_a_folder_that_cannot_be_created_is_reported_and_stops_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").write_text("in the way")

@@ -158,7 +158,7 @@ def look(calls: Calls, tokens: list[int]) -> tuple[list[int], int]:
 FEW = 3
 
 
-def test_a_lookup_of_another_request_with_the_same_prefix_goes_on_from_there() -> None:
+def test_a_lookup_with_the_same_prefix_continues_an_earlier_lookup() -> None:
     calls = Calls(16, max_len=40)
     cached(calls, "a", [0] * 20)
     ids, _ = look(calls, [0] * 20)

@@ -150,7 +150,7 @@ def test_a_lookup_of_full_attention_makes_chains_of_its_groups() -> None:
     assert cached(pool) == [2, 1, 3, 4]
 
 
-def test_a_chain_goes_on_where_an_earlier_call_ended() -> None:
+def test_a_chain_continues_after_the_blocks_of_an_earlier_call() -> None:
     pool = make_pool(eviction="s3-fifo")
     pool.chain_groups([FULL])
     table = pool.get_new_blocks(3)
@@ -160,7 +160,7 @@ def test_a_chain_goes_on_where_an_earlier_call_ended() -> None:
     assert cached(pool) == [3, 2, 1]
 
 
-def test_a_chain_does_not_go_on_behind_a_null_block_or_one_of_others() -> None:
+def test_a_chain_ends_at_a_null_block_and_at_a_foreign_block() -> None:
     pool = make_pool(eviction="s3-fifo")
     pool.chain_groups([FULL])
     (first, last), loose = pool.get_new_blocks(2), LooseBlock(1000, ref_cnt=1)
@@ -170,7 +170,7 @@ def test_a_chain_does_not_go_on_behind_a_null_block_or_one_of_others() -> None:
     assert cached(pool) == [1, 2]
 
 
-def test_what_is_cached_beside_blocks_of_others_hangs_on_the_block_under_its_parents_key() -> None:
+def test_a_block_cached_beside_foreign_blocks_has_the_block_of_its_parents_key_as_parent() -> None:
     pool = make_pool(eviction="s3-fifo")
     pool.chain_groups([FULL])
     first, last = pool.get_new_blocks(2)
@@ -181,7 +181,7 @@ def test_what_is_cached_beside_blocks_of_others_hangs_on_the_block_under_its_par
     assert cached(pool) == [2, 1]
 
 
-def test_a_part_of_a_block_hangs_on_the_block_before_it() -> None:
+def test_a_partial_block_has_the_block_before_it_as_parent() -> None:
     pool = make_pool(eviction="s3-fifo")
     pool.chain_groups([1])
     first, part_of = pool.get_new_blocks(2)

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.usefixtures("vllm")
 
 
 @pytest.mark.parametrize("caching", [True, False])
-def test_metrics_hear_of_every_block_in_order(caching: bool) -> None:
+def test_metrics_are_notified_of_every_block_in_order(caching: bool) -> None:
     metrics = Metrics()
     pool = make_pool(4, None, caching=caching, metrics_collector=metrics)
     table = pool.get_new_blocks(2)

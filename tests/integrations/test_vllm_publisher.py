@@ -96,7 +96,7 @@ def vllm() -> Iterator[Any]:
             setattr(owner, name, value)
 
 
-def test_hashes_are_told_as_vllm_is_set_to_tell_them(vllm: Any) -> None:
+def test_hashes_are_published_in_the_form_of_vllms_setting(vllm: Any) -> None:
     vllm.envs.VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES = False
     publisher, manager = engine()
     cache(manager.block_pool, [1, 2, 3, 4])
@@ -136,7 +136,7 @@ def cache(pool: Any, tokens: list[int], *, group: int = 0, **more: Any) -> list[
     return list(blocks)
 
 
-def test_a_pool_that_claims_a_publisher_makes_no_objects_and_what_it_holds_is_told() -> None:
+def test_a_pool_with_a_publisher_returns_no_events_and_publishes_its_contents() -> None:
     publisher, manager = engine()
     pool = manager.block_pool
     blocks = cache(pool, [1, 2, 3, 4, 5, 6])
@@ -168,7 +168,7 @@ def test_other_pools_and_settings_get_vllms_publisher_and_vllms_objects() -> Non
     assert Manager(pool).take_events() == [], "nobody is asked where nobody listens"
 
 
-def test_one_publisher_is_one_pools_and_one_that_is_gone_is_nobodys() -> None:
+def test_a_publisher_belongs_to_one_pool_and_a_closed_one_to_none() -> None:
     publisher, manager = engine()
     other = make_pool()
     assert manager.block_pool.feed is not None
@@ -185,7 +185,7 @@ def test_one_publisher_is_one_pools_and_one_that_is_gone_is_nobodys() -> None:
     left.shutdown()
 
 
-def test_a_window_is_told_for_itself_with_what_is_before_it() -> None:
+def test_a_window_is_published_with_the_parent_before_it() -> None:
     publisher, manager = engine(16)
     tokens = list(range(12))
     request = request_of(tokens)
@@ -200,7 +200,7 @@ def test_a_window_is_told_for_itself_with_what_is_before_it() -> None:
     publisher.shutdown()
 
 
-def test_an_event_says_what_its_blocks_were_hashed_with() -> None:
+def test_an_event_contains_the_extra_keys_of_its_blocks() -> None:
     publisher, manager = engine(16)
     cache(
         manager.block_pool,
@@ -218,9 +218,7 @@ def test_an_event_says_what_its_blocks_were_hashed_with() -> None:
 
 
 @pytest.mark.parametrize("broken", ["tokens", "keys"])
-def test_what_cannot_be_read_to_be_told_is_not_cached_either(
-    broken: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_block_that_cannot_be_published_is_not_cached(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # In an earlier version such a block was cached: lookups found it, but neither it nor the blocks
     # after it were published.
     publisher, manager = engine()
@@ -241,7 +239,7 @@ def test_what_cannot_be_read_to_be_told_is_not_cached_either(
     publisher.shutdown()
 
 
-def test_what_others_tell_goes_out_in_the_same_sequence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_of_others_are_published_in_the_same_sequence(monkeypatch: pytest.MonkeyPatch) -> None:
     encoder = types.SimpleNamespace(encode=lambda batch: msgpack.packb([batch.ts, batch.events, batch.rank]))
     packing = types.SimpleNamespace(msgpack=types.SimpleNamespace(Encoder=lambda: encoder))
     monkeypatch.setitem(sys.modules, "msgspec", packing)
@@ -270,7 +268,7 @@ def test_sockets_are_open_before_there_is_a_pool_and_closed_at_the_end() -> None
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_random_calls_of_a_pool_are_told_exactly(seed: int) -> None:
+def test_random_calls_of_a_pool_are_published_exactly(seed: int) -> None:
     publisher, manager = engine(24)
     pool = manager.block_pool
     numbers = random.Random(seed)

@@ -172,7 +172,7 @@ def test_a_name_that_cannot_be_set_leaves_all_the_others_as_they_were(
 
 
 @pytest.mark.parametrize(("level", "managers"), [("pool", 0), ("manager", 2)])
-def test_a_level_replaces_its_names_and_says_so(
+def test_a_level_replaces_its_names_and_logs_that(
     vllm: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, level: str, managers: int
 ) -> None:
     monkeypatch.setenv("KVPOOL_VLLM", level.upper())

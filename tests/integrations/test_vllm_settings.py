@@ -1,4 +1,4 @@
-"""The table of vLLM's settings in docs/stored-names.md matches kvpool's behaviour.
+"""The table of vLLM's settings in design/vllm-settings.md matches kvpool's behaviour.
 tools/vllm_settings.py checks that.
 """
 

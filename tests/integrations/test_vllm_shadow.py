@@ -121,7 +121,7 @@ def test_a_different_result_is_reported_once(
 
 
 @pytest.mark.parametrize("error", [RuntimeError(SALT, SECRET), BaseException(SALT)])
-def test_what_the_mirror_raises_reaches_nobody(
+def test_an_error_of_the_mirror_does_not_reach_the_caller(
     pair: tuple[Any, Any, Comparison], caplog: pytest.LogCaptureFixture, folder: Path, error: BaseException
 ) -> None:
     manager, mirror, comparison = pair
@@ -283,11 +283,11 @@ def test_a_report_that_fails_ends_it_all_the_same(
     check_off(manager, comparison)
 
 
-def test_it_says_now_and_then_that_all_is_well(
+def test_the_shadow_logs_regularly_that_there_is_no_difference(
     pair: tuple[Any, Any, Comparison], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     manager, _, _ = pair
-    monkeypatch.setattr(comparing, "TOLD_EVERY", 10)
+    monkeypatch.setattr(comparing, "LOG_EVERY", 10)
     with caplog.at_level(logging.INFO):
         for _ in range(25):
             manager.get_blocks("first")
@@ -319,9 +319,7 @@ def test_vllms_hashes_are_returned_and_compared(
     assert hasher(request()) is theirs  # our hasher is not called any more
 
 
-def test_a_hasher_that_raises_or_falls_short_reaches_nobody(
-    shadow: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_faulty_hasher_does_not_affect_the_caller(shadow: Any, caplog: pytest.LogCaptureFixture) -> None:
     theirs = [b"\x01" * 32]
 
     def broken(_: Any) -> list[bytes]:

@@ -179,7 +179,7 @@ def test_a_shared_back_end_is_asked_once_a_step(vllm: Vllm, tmp_path: Path) -> N
         closed.tier.shutdown()
 
 
-def test_who_cannot_say_has_nothing(vllm: Vllm, tmp_path: Path) -> None:
+def test_a_server_that_is_down_is_a_miss(vllm: Vllm, tmp_path: Path) -> None:
     """If a server is down, requests are computed, and later lookups ask again."""
     engine = Engine(vllm, tmp_path, url=f"folder://{tmp_path}")
     for broken in tmp_path.iterdir():
@@ -198,7 +198,7 @@ def test_who_cannot_say_has_nothing(vllm: Vllm, tmp_path: Path) -> None:
     assert list(tier.get_finished_jobs()) == []
     assert not tier.has_pending_work()
     assert tier.lookup(key(1), engine.context) is LookupResult.MISS
-    tier._doubted[key(1)] = 0.0
+    tier._unknown_until[key(1)] = 0.0
     assert tier.lookup(key(1), engine.context) is LookupResult.RETRY
     tier.shutdown()
 
@@ -216,7 +216,7 @@ def until(done: Any) -> None:
         time.sleep(0.001)
 
 
-def test_a_load_that_misses_keeps_what_it_got(vllm: Vllm, tmp_path: Path) -> None:
+def test_a_load_that_misses_keeps_the_loaded_blocks(vllm: Vllm, tmp_path: Path) -> None:
     engine = Engine(vllm, tmp_path)
     engine.memory[0] = 5
     engine.job([key(1)], [0], load=False)
@@ -247,7 +247,7 @@ def test_a_damaged_chunk_is_computed_and_not_served(vllm: Vllm, tmp_path: Path) 
     engine.tier.shutdown()
 
 
-def test_what_is_evicted_is_told_and_what_is_touched_stays(vllm: Vllm, tmp_path: Path) -> None:
+def test_evictions_are_published_and_touched_keys_stay(vllm: Vllm, tmp_path: Path) -> None:
     engine = Engine(vllm, tmp_path, capacity_bytes=2 * (CHUNK + 4096), enable_kv_events=True)
     for number in (1, 2):
         engine.job([key(number)], [number], load=False)
@@ -562,7 +562,7 @@ def test_a_setting_without_a_form_is_reported_and_starts_cold(
         engine.tier.shutdown()
 
 
-def test_weights_in_a_folder_are_told_apart_by_content(vllm: Vllm, tmp_path: Path) -> None:
+def test_weights_in_a_folder_differ_by_content(vllm: Vllm, tmp_path: Path) -> None:
     folder = tmp_path / "model"
     folder.mkdir()
     file = folder / "model.safetensors"

@@ -17,9 +17,9 @@ from kvpool.integrations.vllm.trail import (
     plain,
     same,
     told,
-    told_briefly,
-    told_difference,
-    told_error,
+    brief_values,
+    first_difference,
+    error_summary,
 )
 from tests.integrations.shadow_stand_ins import (
     SALT,
@@ -69,7 +69,7 @@ def test_keys_that_are_removed_together_have_no_order() -> None:
     assert same((1, 2), (1, 2))
 
 
-def test_what_is_told_has_no_tokens() -> None:
+def test_described_values_contain_no_tokens() -> None:
     assert told((Event([b"a", b"b"], [SECRET]),)) == [{"event": "Event", "hashes": 2}]
     assert told(b"\x01" * 32) == "01" * 8
     assert told((b"\x01" * 32, b"\x02" * 32)) == {"hashes": 2, "last": "02" * 8}
@@ -80,25 +80,25 @@ def test_what_is_told_has_no_tokens() -> None:
     assert told(Raised.of(ValueError(SALT))) == {"raised": "ValueError"}
 
 
-def test_the_first_difference_is_told_with_where_it_is() -> None:
-    assert told_difference((1, (2, 3)), (1, (2, 4))) == ({"at": [1, 1], "is": 3}, {"at": [1, 1], "is": 4})
-    assert told_difference((1,), (1, 2)) == ({"at": [1], "is": "<nothing>"}, {"at": [1], "is": 2})
-    assert told_difference({"a": 1}, {"b": 1}) == ({"at": ["a"], "is": 1}, {"at": ["a"], "is": "<nothing>"})
-    assert told_difference(None, 3) == (None, 3)
+def test_the_first_difference_is_described_with_its_position() -> None:
+    assert first_difference((1, (2, 3)), (1, (2, 4))) == ({"at": [1, 1], "is": 3}, {"at": [1, 1], "is": 4})
+    assert first_difference((1,), (1, 2)) == ({"at": [1], "is": "<nothing>"}, {"at": [1], "is": 2})
+    assert first_difference({"a": 1}, {"b": 1}) == ({"at": ["a"], "is": 1}, {"at": ["a"], "is": "<nothing>"})
+    assert first_difference(None, 3) == (None, 3)
     events = (Event([b"a"], [SECRET]),), (Event([b"a"], [SECRET + 1]),)
     field = {"at": [0, "token_ids"], "is": "<different>"}
-    assert told_difference(*events) == (field, field)
+    assert first_difference(*events) == (field, field)
     long = tuple(range(1000))
-    assert told_briefly(long, (*long[:-1], 7)) == ('{"at": [999], "is": 999}', '{"at": [999], "is": 7}')
-    assert told_briefly((1,), (2,)) == ("[1]", "[2]")
+    assert brief_values(long, (*long[:-1], 7)) == ('{"at": [999], "is": 999}', '{"at": [999], "is": 7}')
+    assert brief_values((1,), (2,)) == ("[1]", "[2]")
 
 
-def test_of_an_error_only_what_is_about_blocks_is_told() -> None:
+def test_of_an_error_only_text_about_blocks_is_logged() -> None:
     def raise_it(error: Exception) -> str:
         try:
             raise error
         except Exception as caught:
-            return told_error(caught)
+            return error_summary(caught)
 
     assert SALT not in raise_it(KeyError(SALT))
     assert raise_it(KeyError(SALT)).startswith("KeyError (test_vllm_trail.py:")

@@ -162,7 +162,7 @@ def test_a_damaged_memory_counts_as_an_empty_one(folder: Path, remembered: Path,
     assert len(json.loads(remembered.read_text())) == 1
 
 
-def test_a_memory_that_others_can_write_is_not_believed(folder: Path, remembered: Path) -> None:
+def test_a_digest_file_that_others_can_write_is_not_used(folder: Path, remembered: Path) -> None:
     before = content_of(folder)
     (key,) = json.loads(remembered.read_text())
     remembered.write_text(json.dumps({key: "0" * 64}))

@@ -479,7 +479,7 @@ def test_defect_c5_running_out_midway_changes_nothing() -> None:
 
 
 @pytest.mark.lineage(ancestor="003", item="C6: never, later and a watermark")
-def test_defect_c6_never_is_told_apart_from_later() -> None:
+def test_defect_c6_never_differs_from_later() -> None:
     manager = manager_of(gpu=10, watermark=0.2)
     statuses = [manager.can_allocate(group_of(2, n)) for n in (1, 8, 9, 11)]
     assert statuses == [AllocStatus.OK, AllocStatus.OK, AllocStatus.NEVER, AllocStatus.NEVER]

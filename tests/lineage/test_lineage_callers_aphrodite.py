@@ -78,7 +78,7 @@ def test_the_last_block_of_a_table_is_never_skipped() -> None:
 
 
 @lineage("callers: a block behind a hole, or of one table alone, is not common")
-def test_a_hole_and_a_difference_end_what_is_common() -> None:
+def test_a_gap_and_a_difference_end_the_common_prefix() -> None:
     allocator = allocator_of("prefix_caching", 8)
     chain: Any = [allocator.allocate_immutable(None, [0] * SIZE)]
     for n in range(1, 4):

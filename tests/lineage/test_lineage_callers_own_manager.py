@@ -190,7 +190,7 @@ def test_an_own_manager_s_calls(seed: int, setting: dict[str, Any]) -> None:
 
 
 @lineage("callers: a prefix that is evicted between lookup and allocation is computed again")
-def test_a_prefix_that_is_gone_when_it_is_allocated() -> None:
+def test_a_prefix_that_is_evicted_before_its_allocation() -> None:
     scheduler = OwnScheduler(0, 4, 0, caching=True)
     manager: Any = scheduler.manager
     first, second = (scheduler.group_of([7] * 8) for _ in range(2))

@@ -184,7 +184,7 @@ def test_defect_21_the_window_does_not_cap_what_is_allocated() -> None:
 
 
 @lineage("3.8: can_allocate without a waiting sequence")
-def test_nobody_is_waiting() -> None:
+def test_a_group_without_waiting_sequences_is_refused() -> None:
     manager, group = manager_of(), group_of(4)
     group.become(Status.RUNNING)
     for call in (manager.can_allocate, manager.allocate):
@@ -520,7 +520,7 @@ def test_common_computed_blocks() -> None:
 
 
 @lineage("4: what was looked up and evicted before it was allocated is not skipped")
-def test_a_prompt_is_told_what_it_really_got() -> None:
+def test_a_prompt_reports_the_hit_at_its_allocation() -> None:
     """vllm#37164: between lookup and allocation another request takes the blocks."""
     manager = manager_of(6, caching=True)
     old = start(manager, group_of(16))

@@ -133,7 +133,7 @@ def test_unknown_devices_and_ids() -> None:
 @lineage("3.5: free and fork pick the allocator by id, None asserts")
 def test_a_handle_without_an_id_is_an_error() -> None:
     allocator = create()
-    loose = NaiveBlock(None, [1], B, allocator._on(GPU))
+    loose = NaiveBlock(None, [1], B, allocator._allocator_on(GPU))
     for call in (allocator.free, allocator.fork):
         with pytest.raises(AssertionError):
             call(loose)
@@ -211,7 +211,7 @@ def test_defect_15_every_device_is_reset() -> None:
     allocator = create("prefix_caching")
     gpu, cpu = chain(allocator, 1)[0], chain(allocator, 1, CPU, first=100)[0]
     hashes: list[int] = [hash_block_tokens(True, None, cpu.token_ids)]
-    allocator._on(CPU).mark_blocks_as_computed([])
+    allocator._allocator_on(CPU).mark_blocks_as_computed([])
     allocator.free(cpu)
     assert allocator.find_cached_blocks_prefix(hashes, CPU) == hashes
     assert allocator.reset_prefix_cache() is False  # the GPU's block is in use
@@ -441,7 +441,7 @@ def test_hit_rate_of_swaps_and_failures() -> None:
 
 
 @lineage("3.5: swaps that nobody fetches are not kept for ever")
-def test_swaps_that_nobody_fetches() -> None:
+def test_swaps_that_the_engine_never_fetches() -> None:
     allocator = create("naive", gpu=2, cpu=2)
     blocks = chain(allocator, 2)
     for _ in range(50):

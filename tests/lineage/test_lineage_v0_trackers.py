@@ -108,7 +108,7 @@ def test_the_answer_for_a_waiting_prompt_counts_no_evicted_block(gone: int | Non
     seq = Seq(1, 16)
     assert tracker.get_num_cached_tokens(seq) == 8
     if gone is not None:
-        gpu = allocator._on(GPU)
+        gpu = allocator._allocator_on(GPU)
         gpu._pool.drop_cached([gpu._to_core(blocks[gone])])
     kept = 8 if gone is None else B * gone
     assert (
@@ -211,7 +211,7 @@ def test_extra_keys_and_epoch(extra: int | kvpool.ExtraKeys | None) -> None:
     tracker = ComputedBlocksTracker(allocator, B, enable_caching=True)
     seq = Seq(1, 8, extra)
     assert tracker.get_num_cached_tokens(seq) == 8
-    allocator._on(GPU)._pool.bump_epoch()
+    allocator._allocator_on(GPU)._pool.bump_epoch()
     assert tracker.get_num_cached_tokens(seq) == 0
     tracker.remove_seq(1)
     cache(allocator, 2, extra)

@@ -13,7 +13,7 @@ from tests.integrations.pool_stand_ins import cached_keys, digest, key_of, make_
 
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("way", ["full", "longer part", "replaced", "moved"])
-def test_property_17_a_superseded_part_is_not_found_and_not_told_of_again(
+def test_property_17_a_superseded_part_is_neither_found_nor_published_again(
     vllm: Any, way: str, shared: bool
 ) -> None:
     """vllm#49125: the digest of a part outlived the promotion of its block, and was removed once more

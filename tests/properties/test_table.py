@@ -1,4 +1,4 @@
-"""docs/properties.md names every property with tests that exist. Without this check the table would
+"""design/properties.md names every property with tests that exist. Without this check the table would
 soon be out of date.
 """
 

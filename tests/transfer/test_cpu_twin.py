@@ -715,7 +715,7 @@ def test_nothing_is_known_before_the_end(own: TransferEngine) -> None:
     assert known == (None, None, True, True)
 
 
-def test_each_end_is_told_once(own: TransferEngine) -> None:
+def test_each_end_is_reported_once(own: TransferEngine) -> None:
     _, store = small()
     transfers = [own.submit(store, store, [(0, 1)]) for _ in range(20)]
     transfers[3].wait()
@@ -730,7 +730,7 @@ def test_each_end_is_told_once(own: TransferEngine) -> None:
     assert all(one.done() and one.error is None for one in transfers)
 
 
-def test_an_end_that_was_not_awaited_is_still_told(own: TransferEngine) -> None:
+def test_an_end_after_a_timed_out_wait_is_still_reported(own: TransferEngine) -> None:
     _, store = small()
     told = 0
     for _ in range(TRIES):
@@ -745,7 +745,7 @@ def test_an_end_that_was_not_awaited_is_still_told(own: TransferEngine) -> None:
     assert told == 1
 
 
-def test_poll_tells_of_transfers_that_nobody_holds(own: TransferEngine) -> None:
+def test_poll_reports_transfers_without_references(own: TransferEngine) -> None:
     _, store = small()
     for _ in range(63):
         own.submit(store, store, [(0, 1)])
@@ -808,7 +808,7 @@ def test_many_threads_close_an_engine() -> None:
     assert together(*[close] * 4) == [True] * 4
 
 
-def test_a_closed_store_ends_what_it_has(own: TransferEngine) -> None:
+def test_transfers_of_a_closed_store_still_end(own: TransferEngine) -> None:
     tensor, store = small()
     occupy(own)
     transfer = own.submit(store, store, [(0, 1)])
@@ -858,7 +858,7 @@ def test_stores_and_tensors_live_until_the_end(own: TransferEngine) -> None:
     pytest.fail("no transfer was under way when it was looked at")
 
 
-def test_a_store_keeps_what_it_is_told() -> None:
+def test_a_store_keeps_its_keep_alive_object() -> None:
     memory = noise(64, 1)
     store = BlockStore.from_regions([(memory.data_ptr(), 8, 8)], 8, keep_alive=memory)
     gone = weakref.ref(memory)
@@ -975,7 +975,7 @@ class _InterruptedError(Exception):
     pass
 
 
-def test_a_wait_hears_signals(own: TransferEngine) -> None:
+def test_a_wait_reacts_to_signals(own: TransferEngine) -> None:
     def interrupt(*_: object) -> None:
         raise _InterruptedError
 

@@ -241,7 +241,7 @@ def test_a_plan_of_a_tier_without_a_store_starts_nothing() -> None:
         assert memory.same(before)
 
 
-def test_a_swap_that_somebody_else_ended_is_told() -> None:
+def test_a_swap_that_another_caller_ended_is_reported() -> None:
     memory, host = _pair()
     manager = kvpool.CacheManager(num_blocks=8, block_size=4, host_blocks=8)
     for name in "ab":

@@ -272,7 +272,7 @@ def test_pageable_memory_is_copied_but_not_given_to_kernels(cuda: Driver) -> Non
     assert dst.block(0) == buffer.raw[:64]
 
 
-def test_strictly_what_the_driver_was_not_told_of_is_pageable(cuda: Driver) -> None:
+def test_in_strict_mode_unknown_memory_is_pageable(cuda: Driver) -> None:
     buffer = ctypes.create_string_buffer(4096)
     base = ctypes.addressof(buffer)
     device, stream = cuda.alloc(4096), cuda.stream()

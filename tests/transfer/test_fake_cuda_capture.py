@@ -35,7 +35,7 @@ def capture(lazy: Driver) -> tuple[Driver, int]:
     return lazy, stream
 
 
-def test_a_batch_is_refused_by_a_capture_that_goes_on(capture: tuple[Driver, int]) -> None:
+def test_a_batch_is_refused_during_a_capture(capture: tuple[Driver, int]) -> None:
     cuda, stream = capture
     cuda.call("cuThreadExchangeStreamCaptureMode", ctypes.byref(c_int(2)))
     device = cuda.alloc(128)

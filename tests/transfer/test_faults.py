@@ -284,7 +284,7 @@ def test_a_pageable_copy_that_fails(fake_library: FakeCuda) -> None:
 
 
 @pytest.mark.parametrize("setting", ["fail_launch", "fail_memcpy", "fail_execution"])
-def test_a_swap_whose_copies_fail_is_aborted(setting: str, fake_library: FakeCuda) -> None:
+def test_a_swap_with_failed_copies_is_aborted(setting: str, fake_library: FakeCuda) -> None:
     """The request continues as if no swap had been started: nothing leaks, and nothing is freed twice."""
     script = f"""
     cpu, device, host = stores()

@@ -175,9 +175,7 @@ def test_what_cannot_be_captured_is_refused(engine: TransferEngine, device: Bloc
     assert device.block(1) != device.block(3)
 
 
-def test_engines_work_on_while_somebody_captures(
-    engine: TransferEngine, device: Blocks, driver: Driver
-) -> None:
+def test_engines_work_during_a_capture(engine: TransferEngine, device: Blocks, driver: Driver) -> None:
     """In torch's default mode, a query of any event from any thread would end the capture."""
     stream = driver.stream()
     pinned = BlockStore.host(8, like=device.store)

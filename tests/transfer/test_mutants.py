@@ -464,7 +464,7 @@ def test_the_threads_context_and_capture_mode_stay(
 
 
 @pytest.mark.parametrize("count", [3, 200])
-def test_ends_that_nobody_holds_are_told(
+def test_ends_of_transfers_without_references_are_reported(
     count: int, lazy: FakeCuda, device: Blocks, pool: BlockStore
 ) -> None:
     with TransferEngine("cuda:0") as engine:

@@ -644,7 +644,7 @@ def test_the_same_memory_in_another_shape() -> None:
         assert np.array_equal(there, expected)
 
 
-def test_lists_that_differ_behind_the_first_tensor() -> None:
+def test_lists_that_differ_after_the_first_tensor() -> None:
     first, second, third = rows(1), rows(2), rows(3)
     targets = [torch.zeros(6, 4), torch.zeros(6, 4)]
     for other in (second, third, second):

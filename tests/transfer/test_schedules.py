@@ -262,7 +262,7 @@ def test_stores_live_until_the_copy_has_ended(method: Method, lazy: FakeCuda) ->
     engine.close()
 
 
-def test_ends_are_told_once(lazy: FakeCuda) -> None:
+def test_poll_reports_each_end_once(lazy: FakeCuda) -> None:
     device = on_device(lazy)
     pinned = BlockStore.host(8, like=device.store)
     with TransferEngine("cuda:0") as engine:
@@ -278,7 +278,7 @@ def test_ends_are_told_once(lazy: FakeCuda) -> None:
     device.release()
 
 
-def test_an_engine_waits_for_all_and_tells_nothing(lazy: FakeCuda) -> None:
+def test_an_engines_wait_covers_all_transfers_and_reports_no_ends(lazy: FakeCuda) -> None:
     device = on_device(lazy)
     pinned = BlockStore.host(8, like=device.store)
     with TransferEngine("cuda:0") as engine:

@@ -43,7 +43,7 @@ NAMESPACE: Final = Namespace(
 )
 
 
-class Trouble:
+class FaultyBackend:
     """A back end in memory that sometimes fails, loses or damages objects, or is slow; see
     ``kvpool.store.CustomBackend``.
     """
@@ -119,7 +119,7 @@ class Load:
             watermark=0.02,
         )
         arena = Arena(slots=256, slot_bytes=BLOCK_BYTES)
-        self.backend = Trouble()
+        self.backend = FaultyBackend()
         self._store = Store(
             Custom(self.backend, 12 << 20),
             arena,

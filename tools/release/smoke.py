@@ -25,7 +25,7 @@ from importlib import metadata
 from pathlib import Path
 
 #: Output of the README's first snippet: the first prompt computes everything, the second shares six blocks.
-SAID = ["0", "[1, 2, 3, 4, 5, 6, 7]", "96"]
+EXPECTED_OUTPUT = ["0", "[1, 2, 3, 4, 5, 6, 7]", "96"]
 
 
 def snippet(readme: str) -> list[str]:
@@ -89,7 +89,10 @@ def main() -> None:
     import kvpool
 
     printed = snippet(readme)
-    require(printed[: len(SAID)] == SAID, f"the README's first snippet prints {printed}, not {SAID}")
+    require(
+        printed[: len(EXPECTED_OUTPUT)] == EXPECTED_OUTPUT,
+        f"the README's first snippet prints {printed}, not {EXPECTED_OUTPUT}",
+    )
     (plugin,) = metadata.entry_points(group="vllm.general_plugins", name="kvpool")
     require(plugin.load()() is None, "the plug-in's entry point returns something")
     refused = under_load()

@@ -75,7 +75,7 @@ def changes(events: Iterable[Event]) -> list[Change]:
     return found
 
 
-def counted(found: Iterable[Change]) -> list[Change]:
+def cached_changes(found: Iterable[Change]) -> list[Change]:
     """Returns only the changes that affect whether a hash is cached at all.
 
     vLLM reports every copy of a block. If a hash has several copies, only storing the first and
@@ -158,7 +158,7 @@ def compare_events(stock: Record, other: Record, events: str) -> list[str]:
         return [f"event batch {place} differs ({ours} batches, stock {theirs})"]
     found = changes(other.events)
     problems = inconsistencies(found)
-    wanted, had = collections.Counter(counted(changes(stock.events))), collections.Counter(found)
+    wanted, had = collections.Counter(cached_changes(changes(stock.events))), collections.Counter(found)
     for kind in sorted({change[0] for change in (*wanted, *had)}):
         missing = sum(n for change, n in (wanted - had).items() if change[0] == kind)
         added = sum(n for change, n in (had - wanted).items() if change[0] == kind)
@@ -167,7 +167,7 @@ def compare_events(stock: Record, other: Record, events: str) -> list[str]:
     return problems
 
 
-def weaknesses(record: Record) -> list[str]:
+def missing_coverage(record: Record) -> list[str]:
     """Returns the reasons why a run of stock would show nothing."""
     problems = []
     if not any(any(one) for prompt in record.tokens for one in prompt):
@@ -193,7 +193,7 @@ def verdict(engines: Sequence[Engine]) -> list[str]:
     if stock.replaced:
         problems.append(f"the level stock is not stock vLLM: kvpool has replaced {', '.join(stock.replaced)}")
     for scenario, record in stock.scenarios.items():
-        problems += [f"stock, {scenario}: {weakness}" for weakness in weaknesses(record)]
+        problems += [f"stock, {scenario}: {weakness}" for weakness in missing_coverage(record)]
     for engine in engines[1:]:
         if engine.broken:
             continue

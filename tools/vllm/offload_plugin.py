@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 #: Functions to call after the tests.
-UNDONE: Final[list[Callable[[], None]]] = []
+CLEANUPS: Final[list[Callable[[], None]]] = []
 
 
 def use_policy() -> None:
@@ -96,7 +96,7 @@ def use_tier() -> None:
             tier.shutdown()
         scratch.cleanup()
 
-    UNDONE.append(end)
+    CLEANUPS.append(end)
 
     class Tier(module.KvpoolStoreTier):  # type: ignore[name-defined, misc]
         count = 0
@@ -142,5 +142,5 @@ def pytest_configure() -> None:
 
 
 def pytest_unconfigure() -> None:
-    while UNDONE:
-        UNDONE.pop()()
+    while CLEANUPS:
+        CLEANUPS.pop()()

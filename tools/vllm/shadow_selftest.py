@@ -257,7 +257,7 @@ def listening(vllm: SimpleNamespace) -> Iterator[tuple[Lines, Path]]:
         logger.removeHandler(lines)
 
 
-def agree(vllm: SimpleNamespace, kind: str) -> int:
+def check_agreement(vllm: SimpleNamespace, kind: str) -> int:
     """Checks that no difference is reported without a defect. Returns the number of operations."""
     with listening(vllm) as (lines, folder):
         manager = make_manager(vllm, kind)
@@ -272,7 +272,7 @@ def agree(vllm: SimpleNamespace, kind: str) -> int:
     return int(comparison.operations)
 
 
-def agree_on_any_groups(vllm: SimpleNamespace, seeds: range) -> tuple[int, int]:
+def check_random_groups(vllm: SimpleNamespace, seeds: range) -> tuple[int, int]:
     """Checks that random groups cause no difference. Returns the number of operations and of hits."""
     operations = hits = 0
     for seed in seeds:
@@ -467,8 +467,8 @@ def main() -> int:
     calls: Counter[str] = Counter()
     with counting(calls):
         for kind in KINDS:
-            print(f"{kind}: {agree(vllm, kind):,} operations, no difference")
-        operations, hits = agree_on_any_groups(vllm, range(DRAWN))
+            print(f"{kind}: {check_agreement(vllm, kind):,} operations, no difference")
+        operations, hits = check_random_groups(vllm, range(DRAWN))
     print(f"{DRAWN} configurations of groups: {operations:,} operations, {hits:,} hits, no difference")
     assert hits > operations // 100, f"only {hits} hits"
     everything_is_called(calls)

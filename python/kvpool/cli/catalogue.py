@@ -14,7 +14,7 @@ from rich.text import Text
 
 from kvpool.cli import options  # noqa: TC001 - Typer reads the annotations
 from kvpool.cli.capacity import SizeOptions
-from kvpool.cli.gpus import Gpu, Gpus, GpuShare, WeightsGib, gpu_memory, say_copies
+from kvpool.cli.gpus import Gpu, Gpus, GpuShare, WeightsGib, gpu_memory, warn_of_copies
 from kvpool.cli.problems import UsageError, bad_usage
 from kvpool.cli.rows import flat, one_form, print_csv
 from kvpool.cli.tables import figure, show
@@ -87,7 +87,7 @@ def models_command(
             _print_list(shapes, block_size, chunk, dtype or "bf16")
         return
     gib = capacity_gib if memory is None else memory.kv_gib
-    say_copies(memory, shape)
+    warn_of_copies(memory, shape)
     try:
         facts = _facts(shape, block_size, chunk) | _fit(shape.groups(block_size), request_tokens, chunk, gib)
     except ValueError as error:

@@ -140,18 +140,18 @@ def compare_command(
             raise UsageError("reports are compared as they are: options of traces and sizes go with traces")
         found = _of_reports(reports, (a, b))
     elif trace is not None:
-        asked = _asked([a, b], capacities, shape)
+        asked = _sizes_wanted([a, b], capacities, shape)
         found = of_policies(sized(loaded(str(trace)), str(trace), [a, b]), (a, b))
     else:
         names: list[str] = parts("--policies", policies) if policies != "all" else [*POLICIES]
-        asked = _asked(names, capacities, shape)
+        asked = _sizes_wanted(names, capacities, shape)
         for path in (a, b):
             check_output(html, ".html", Path(path))
         traces = loaded(a), loaded(b)
         stats = json.loads(traces[0].stats_json()), json.loads(traces[1].stats_json())
         pair = sized(traces[0], a, names), sized(traces[1], b, names)
         found = of_traces(pair, stats, (a, b), (_labels(pair[0], asked), _labels(pair[1], asked)))
-    _tell(found, html, as_json=as_json, as_csv=as_csv)
+    _print(found, html, as_json=as_json, as_csv=as_csv)
 
 
 def _any_given(*values: object) -> bool:
@@ -172,7 +172,7 @@ def _labels(report: SizingReport, asked: list[Size]) -> dict[int, str]:
     }
 
 
-def _asked(names: list[str], capacities: str, shape: KvShape | None) -> list[Size]:
+def _sizes_wanted(names: list[str], capacities: str, shape: KvShape | None) -> list[Size]:
     try:
         return check_sizing(
             policies=cast("list[EvictionPolicy]", names),
@@ -235,7 +235,7 @@ def _of_reports(reports: tuple[dict[str, Any], dict[str, Any]], names: tuple[str
         ) from None
 
 
-def _tell(found: Comparison, html: Path | None, *, as_json: bool, as_csv: bool) -> None:
+def _print(found: Comparison, html: Path | None, *, as_json: bool, as_csv: bool) -> None:
     if html is not None:
         from kvpool.cli.compare_page import render
 

@@ -31,7 +31,7 @@ __all__ = [
     "WeightsGib",
     "gpu_memory",
     "gpu_named",
-    "say_copies",
+    "warn_of_copies",
 ]
 
 #: GiB of memory, by name.
@@ -62,7 +62,7 @@ _NOISE: Final = re.compile(r"nvidia|amd|instinct|geforce|tesla|tensor|core|gpu|s
 #: The largest relative difference between the size in a name and the list. Vendors round, and ECC
 #: reduces the size.
 _ROUNDED: Final = 0.15
-_ALSO: Final = {"a10g": "a10"}
+_ALIASES: Final = {"a10g": "a10"}
 
 #: The default share of engines.
 _SHARE: Final = 0.9
@@ -196,7 +196,7 @@ def gpu_named(text: str) -> str:
     words = [word for word in re.findall(r"[a-z0-9]+", plain) if not _NOISE.fullmatch(word)]
     size = next((int(word[4:]) for word in words if re.fullmatch(r"size\d+", word)), None)
     asked = _joined("".join(word for word in words if not word.startswith("size")))
-    known = {_joined(name): name for name in GPUS} | _ALSO
+    known = {_joined(name): name for name in GPUS} | _ALIASES
     if size is None and asked not in known and len(words) > 1 and words[-1].isdecimal():
         size, asked = int(words[-1]), "".join(words[:-1])
     if size is None and asked in known:
@@ -237,7 +237,7 @@ def kv_heads(shape: KvShape) -> int | None:
     return min(found, default=None)
 
 
-def say_copies(memory: GpuMemory | None, shape: KvShape | None) -> None:
+def warn_of_copies(memory: GpuMemory | None, shape: KvShape | None) -> None:
     """Print a note on stderr if there are more GPUs than KV heads.
 
     Tensor parallelism then keeps copies of the KV.

@@ -78,7 +78,7 @@ MaxGib = Annotated[
 #: holds the contents that a replay knows, and the operations as data. Measured on journals of replayed
 #: traces of 8,000 and 12,000 requests, and rounded up. A file is read one frame at a time. Standard
 #: input is kept in memory, and counts once more.
-_READS: Final = 0
+_NO_COPIES: Final = 0
 _REPLAYS: Final = 12
 OBSERVES: Final = 14
 _EXPORTS: Final = 20
@@ -120,7 +120,7 @@ def show_command(
     Blocks are shown as the first eight bytes of their digests, and requests by
     the slot that the manager had given them.
     """
-    with readable(file, max_gib, _READS) as source:
+    with readable(file, max_gib, _NO_COPIES) as source:
         info = kvpool.journal.read_journal(source, start=start, count=count)
     if as_json:
         facts = {name: getattr(info, name) for name in _FACTS}
@@ -204,7 +204,7 @@ def bisect_command(
 
 def _compare(file: Path, other: Path, max_gib: float, *, as_json: bool) -> None:
     """Compare two journals and print the result."""
-    with readable(file, max_gib, _READS) as first, readable(other, max_gib, _READS) as second:
+    with readable(file, max_gib, _NO_COPIES) as first, readable(other, max_gib, _NO_COPIES) as second:
         infos = [kvpool.journal.read_journal(source) for source in (first, second)]
         found = kvpool.journal.compare_journals(first, second)
     operations = [info.operations for info in infos]

@@ -18,7 +18,7 @@ import kvpool
 from kvpool.cli import options
 from kvpool.cli.capacity import SizeOptions
 from kvpool.cli.files import check_output
-from kvpool.cli.gpus import Gpu, Gpus, GpuShare, WeightsGib, gpu_memory, say_copies
+from kvpool.cli.gpus import Gpu, Gpus, GpuShare, WeightsGib, gpu_memory, warn_of_copies
 from kvpool.cli.plot import HitRatePlot, need_matplotlib
 from kvpool.cli.problems import UsageError, bad_usage
 from kvpool.cli.replay_tiers import beneath, stacks, with_tiers
@@ -101,7 +101,7 @@ def replay_command(
         capacity_blocks, capacity_gib, model, dtype, layers, kv_heads, head_dim, latent_dim, config, memory
     )
     capacity = sizes.capacity(block_size)
-    say_copies(memory, capacity.shape)
+    warn_of_copies(memory, capacity.shape)
     try:
         kept = parse_keep(keep)
     except InvalidArgumentError as error:

@@ -25,7 +25,7 @@ from rich.progress import (
 from kvpool.cli import options
 from kvpool.cli.capacity import SizeOptions
 from kvpool.cli.files import check_output
-from kvpool.cli.gpus import Gpu, Gpus, GpuShare, WeightsGib, gpu_memory, say_copies
+from kvpool.cli.gpus import Gpu, Gpus, GpuShare, WeightsGib, gpu_memory, warn_of_copies
 from kvpool.cli.plot import need_matplotlib
 from kvpool.cli.problems import SHAPE_HINT, UsageError, bad_usage
 from kvpool.cli.rows import one_form, print_csv
@@ -199,7 +199,7 @@ def size_command(
     shape = SizeOptions(None, None, model, dtype, layers, kv_heads, head_dim, latent_dim, config).shape()
     if memory is not None and shape is None:
         raise UsageError("--gpu needs the KV shape of a model", f"add {SHAPE_HINT}")
-    say_copies(memory, shape)
+    warn_of_copies(memory, shape)
     if prefill_tokens_per_s is not None and shape is None:
         raise UsageError("--prefill-tokens-per-s needs the KV shape of a model", f"add {SHAPE_HINT}")
     if prefill_tokens_per_s is not None and not prefill_tokens_per_s > 0:

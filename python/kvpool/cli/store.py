@@ -29,7 +29,7 @@ from kvpool.cli.examples import EXAMPLES
 from kvpool.cli.problems import UsageError
 from kvpool.cli.store_bench import Measured, measure
 from kvpool.cli.store_servers import gc_server, is_server, show_server, verify_server
-from kvpool.cli.store_words import at, described, digests_kept, say_cleared, size_words
+from kvpool.cli.store_words import at, described, digests_kept, print_cleared, size_words
 from kvpool.cli.tables import show
 from kvpool.cli.terminal import shown
 from kvpool.errors import InvalidArgumentError, StoreInUseError, StoreNotFoundError
@@ -230,7 +230,7 @@ def gc_command(
         "namespaces_forgotten": unused,
         "dry_run": dry_run,
     }
-    say_cleared(facts, "cleared", as_json=as_json)
+    print_cleared(facts, "cleared", as_json=as_json)
 
 
 @store_app.command("bench", epilog=EXAMPLES["store bench"])

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from kvpool.cli.problems import UsageError
-from kvpool.cli.store_words import described, digests_kept, say_cleared, size_words
+from kvpool.cli.store_words import described, digests_kept, print_cleared, size_words
 from kvpool.cli.terminal import shown
 from kvpool.errors import InvalidArgumentError, StoreError, StoreNotFoundError
 from kvpool.store.inspect import inspector_from_url
@@ -35,7 +35,7 @@ __all__ = ["gc_server", "is_server", "show_server", "verify_server"]
 #: The most damaged objects that are listed.
 _LISTED: Final = 20
 #: The most damaged objects whose names are kept for the output.
-_KEPT: Final = 10_000
+_MAX_PROBLEMS: Final = 10_000
 
 
 @dataclasses.dataclass(slots=True)
@@ -54,7 +54,7 @@ class _Found:
         for name, digest, _, length, problem in page.objects:
             if digest is None:
                 self.damaged += 1
-                if len(self.problems) < _KEPT:
+                if len(self.problems) < _MAX_PROBLEMS:
                     self.problems.append((name, problem or "damaged"))
             else:
                 self.objects[digest] += 1
@@ -121,7 +121,7 @@ def verify_server(url: str, *, timeout: float, as_json: bool, progress: bool) ->
         for name, problem in found.problems[:_LISTED]:
             typer.echo(f"  {name}: {shown(problem)}")
         if found.damaged > _LISTED:
-            typer.echo(f"  and {found.damaged - _LISTED:,} more; --json lists {_KEPT:,}")
+            typer.echo(f"  and {found.damaged - _LISTED:,} more; --json lists {_MAX_PROBLEMS:,}")
     if found.damaged:
         typer.echo(f"next: kvpool store gc --verify {shown(place)} removes them", err=True)
         raise typer.Exit(1)
@@ -168,7 +168,7 @@ def gc_server(
         "namespaces_forgotten": forgotten,
         "dry_run": dry_run,
     }
-    say_cleared(facts, "removed", f"; {found.others:,} things of others are not touched", as_json=as_json)
+    print_cleared(facts, "removed", f"; {found.others:,} things of others are not touched", as_json=as_json)
 
 
 def _open(url: str) -> Inspector:

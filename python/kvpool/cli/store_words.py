@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from kvpool.store import Namespace
 
-__all__ = ["at", "described", "digests_kept", "say_cleared", "size_words"]
+__all__ = ["at", "described", "digests_kept", "print_cleared", "size_words"]
 
 
 def digests_kept(known: set[str], keep: list[str] | None, what: str) -> set[str]:
@@ -64,7 +64,7 @@ def described(namespace: Namespace | None) -> str:
     )
 
 
-def say_cleared(facts: dict[str, Any], verb: str, more: str = "", *, as_json: bool) -> None:
+def print_cleared(facts: dict[str, Any], verb: str, more: str = "", *, as_json: bool) -> None:
     """Print what ``gc`` has cleared, or would clear."""
     if as_json:
         typer.echo(json.dumps(facts, indent=2))

@@ -32,7 +32,7 @@ __all__ = ["record_command"]
 
 #: Counters of vLLM: finished requests, prompt tokens that were looked up, and those that were cached.
 _FINISHED: Final = "vllm:request_success_total"
-_ASKED: Final = "vllm:prefix_cache_queries_total"
+_QUERIES: Final = "vllm:prefix_cache_queries_total"
 _CACHED: Final = "vllm:prefix_cache_hits_total"
 #: Seconds between two checks for Ctrl-C, and until a note about a publisher that does not answer.
 _SLICE: Final = 0.2
@@ -133,7 +133,7 @@ def record_command(
 
 
 def _counters(url: str) -> dict[str, float]:
-    names = (_FINISHED, _ASKED, _CACHED)
+    names = (_FINISHED, _QUERIES, _CACHED)
     try:
         reading = read_url(url, 10.0, names)
     except PageError as error:
@@ -147,7 +147,7 @@ def _counters(url: str) -> dict[str, float]:
 
 def _server(requests: int, before: dict[str, float], after: dict[str, float]) -> dict[str, Any]:
     """Return the server's own counts of this time, and the share of its requests in the trace."""
-    finished, asked, cached = (after[name] - before[name] for name in (_FINISHED, _ASKED, _CACHED))
+    finished, asked, cached = (after[name] - before[name] for name in (_FINISHED, _QUERIES, _CACHED))
     return {
         "finished_requests": int(finished),
         "reconstructed_share": min(requests / finished, 1.0) if finished > 0 else None,

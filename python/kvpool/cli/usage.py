@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["described", "did_you_mean"]
 
 #: The limit in words, by pydantic's name of the error.
-_MUST: Final = {
+_REQUIREMENTS: Final = {
     "int_parsing": "a whole number",
     "int_from_float": "a whole number",
     "int_parsing_size": "a whole number",
@@ -76,7 +76,7 @@ def _bad_value(error: Any, message: str, see: str) -> tuple[str, str]:
         return f"{name} is {value!r}: must be one of {', '.join(choices[1:])}", _or(
             see, did_you_mean(value, choices[1:])
         )
-    must = _MUST.get(first["type"])
+    must = _REQUIREMENTS.get(first["type"])
     if must is None:
         return f"{name} is {value!r}: {first['msg'][:1].lower()}{first['msg'][1:]}", see
     if "parsing" in first["type"]:

@@ -33,14 +33,14 @@ AT_ONCE: Final = 8
 #: second request of a consumer replaces its first.
 MOST_REPLAYS: Final = 64
 #: Seconds after sending a part in which its consumer is polled often.
-_EAGER: Final = 0.1
+_EAGER_SECONDS: Final = 0.1
 #: The most messages that wait for one consumer: a part, its end, and messages that ZeroMQ has not yet
 #: counted as sent.
 _HIGH_WATER_MARK: Final = 8 * AT_ONCE
 
 
 @dataclasses.dataclass(slots=True)
-class _Asked:
+class _ReplayRequest:
     """The latest request of a consumer."""
 
     #: The frames at the beginning of its answers.
@@ -97,7 +97,7 @@ class ReplaySocket:
         )
         # Sending to a disconnected consumer is an error, and ends its replay.
         self.router.socket.router_mandatory = True
-        self.asked: dict[bytes, _Asked] = {}
+        self.asked: dict[bytes, _ReplayRequest] = {}
         #: Number of requests that were malformed, or exceeded the limit of consumers.
         self.refused = 0
 
@@ -134,9 +134,9 @@ class ReplaySocket:
             except self._zmq.ZMQError as error:
                 # The consumer is disconnected, or takes nothing. It may request the replay again.
                 logger.warning("a replay ended early: %s", error)
-        return any(now - asked.sent < _EAGER or name in ready for name, asked in self.asked.items())
+        return any(now - asked.sent < _EAGER_SECONDS or name in ready for name, asked in self.asked.items())
 
-    def _send(self, asked: _Asked, now: float) -> bool:
+    def _send(self, asked: _ReplayRequest, now: float) -> bool:
         """Sends a part. Returns whether there is more."""
         batches = self._replays(asked.next, AT_ONCE)
         asked.part, asked.sent = [], now
@@ -160,7 +160,7 @@ class ReplaySocket:
                 self.refused += 1
                 continue
             before = self.asked.get(frames[0])
-            asked = _Asked(frames[:-1], struct.unpack(">Q", frames[-1])[0], last)
+            asked = _ReplayRequest(frames[:-1], struct.unpack(">Q", frames[-1])[0], last)
             if before is not None:
                 # After a second request, the next part waits until the earlier part has been sent.
                 asked.part, asked.sent = before.part, before.sent

@@ -22,7 +22,7 @@ __all__ = ["Range", "actions_of", "follow"]
 Range = tuple[int, int | None, Retention]
 
 #: The most actions of one envelope that are read.
-MOST: Final = 64
+MAX_ACTIONS: Final = 64
 #: The priority of an action that has none.
 _USUAL: Final = 70
 _NOT_RETENTION: Final = ("prefetch", "share", "transfer", "offload")
@@ -42,9 +42,9 @@ def actions_of(envelope: Any) -> tuple[list[Any], list[Answer]]:
     actions = _get(envelope, "actions")
     if not isinstance(actions, (list, tuple)):
         return [], [Answer("kv_hints", "ignored", "it has no list of actions")]
-    if len(actions) > MOST:
-        return list(actions[:MOST]), [
-            Answer("kv_hints", "clipped", f"{len(actions)} actions: the first {MOST} count")
+    if len(actions) > MAX_ACTIONS:
+        return list(actions[:MAX_ACTIONS]), [
+            Answer("kv_hints", "clipped", f"{len(actions)} actions: the first {MAX_ACTIONS} count")
         ]
     return list(actions), []
 

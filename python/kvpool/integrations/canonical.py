@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["Canonical", "digest_of", "fields_of", "short"]
 
 #: Depth of nesting beyond which a value counts as unknown, such as a damaged setting.
-_DEEPEST: Final = 32
+_MAX_DEPTH: Final = 32
 #: A folder with more entries than this is not read, because a setting may name any folder.
 _MOST_FILES: Final = 2_000
 #: Longer texts are replaced by their digest, because a file beside the store shows the texts to people.
@@ -110,7 +110,7 @@ class Canonical:
             return self._unknown(name, value) if "<" in value.__qualname__ else ["class", _named(value)]
         if (kind.__module__, kind.__name__) in _NAMED_BY_STR:
             return [kind.__name__, str(value)]
-        if id(value) in self._within or len(self._within) > _DEEPEST:
+        if id(value) in self._within or len(self._within) > _MAX_DEPTH:
             return self._unknown(name, value)
         self._within.append(id(value))
         try:

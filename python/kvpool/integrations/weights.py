@@ -48,7 +48,7 @@ _SMALL: Final = 1 << 20
 #: Two changes within one tick of the file system's clock have the same times.
 _SETTLED: Final = 2_000_000_000
 #: The most digests that are remembered; the oldest are dropped.
-_MOST: Final = 10_000
+_MAX_ENTRIES: Final = 10_000
 _THREADS: Final = min(8, os.cpu_count() or 1)
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 _HEX: Final = re.compile(r"[0-9a-f]{64}")
@@ -258,7 +258,7 @@ class _Remembered:
         if not self._new:
             return
         kept = self._read() | self._new
-        text = json.dumps(dict(list(kept.items())[-_MOST:]), indent=0)
+        text = json.dumps(dict(list(kept.items())[-_MAX_ENTRIES:]), indent=0)
         other = self._path.with_name(f"{self._path.name}.{os.getpid()}.{time.time_ns()}")
         with contextlib.suppress(OSError):
             self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

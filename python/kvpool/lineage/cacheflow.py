@@ -95,7 +95,7 @@ class GroupSwap:
     ) -> None:
         self._manager, self._seq_ids, self._references = manager, seq_ids, references
         self._route, self._swap = route, swap
-        self._over = False
+        self._is_ended = False
         source, target = route
         pairs = swap.mapping.items() if swap else ()
         #: Source block to destination block, each once.
@@ -142,11 +142,11 @@ class GroupSwap:
         self._close()
 
     def _check_open(self) -> None:
-        if self._over:
+        if self._is_ended:
             raise RequestStateError("the swap is over")
 
     def _close(self) -> None:
-        self._over = True
+        self._is_ended = True
         for seq_id in self._seq_ids:
             del self._manager._swaps[seq_id]
 

@@ -32,7 +32,7 @@ SECONDS: Final = 10.0
 #: The most bytes of a request line and its headers.
 LONGEST_REQUEST: Final = 128 << 10
 #: Seconds that a new connection waits for the thread of a connection that is being closed.
-_GIVE_WAY: Final = 1.0
+_WAIT_SECONDS: Final = 1.0
 
 
 class BoundedServer(ThreadingMixIn, WSGIServer):
@@ -55,7 +55,7 @@ class BoundedServer(ThreadingMixIn, WSGIServer):
         """Serves a connection on its own thread. If no thread is free, an older connection is closed."""
         if not self._free.acquire(blocking=False):
             self._end_one()
-            if not self._free.acquire(timeout=_GIVE_WAY):
+            if not self._free.acquire(timeout=_WAIT_SECONDS):
                 self.shutdown_request(request)
                 return
         with self._lock:

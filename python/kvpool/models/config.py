@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from kvpool.errors import ModelConfigError
-from kvpool.models.defaults import STANDS_IN
+from kvpool.models.defaults import VALUES_IF_ABSENT
 from kvpool.models.fields import Fields
 from kvpool.models.parts import text_part
 from kvpool.models.quantized import stored_dtype
@@ -110,7 +110,7 @@ def parse_config(
     family, kind = family_of(config, nested=nested)
     if nested:
         config = config.with_defaults(family.defaults.get(kind, {}))
-    config.require_said(STANDS_IN.get(kind, {}))
+    config.require_present(VALUES_IF_ABSENT.get(kind, {}))
     layers = family.read(config)
     if not layers:
         raise ModelConfigError("no layer keeps anything: kvpool has nothing to size", "model_type")

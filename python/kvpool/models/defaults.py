@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-__all__ = ["DEFAULTS", "STANDS_IN"]
+__all__ = ["DEFAULTS", "VALUES_IF_ABSENT"]
 
 
 def _class(layers: int, hidden: int, heads: int, kv_heads: int | str, **more: Any) -> dict[str, Any]:
@@ -54,7 +54,7 @@ DEFAULTS: Final[dict[str, dict[str, Any]]] = {
 
 #: By ``model_type``: fields for which absence differs from ``null``, because the family's class has a
 #: number as default. A file must contain them, or set them to ``null``.
-STANDS_IN: Final[dict[str, dict[str, int]]] = {
+VALUES_IF_ABSENT: Final[dict[str, dict[str, int]]] = {
     "mistral": {"sliding_window": 4096},
     "ministral": {"sliding_window": 4096},
     "exaone4": {"sliding_window": 4096},

@@ -20,7 +20,7 @@ MOST_LAYERS: Final = 10_000
 
 #: The largest value of a dimension. Products of four dimensions and the number of layers stay
 #: printable.
-_MOST: Final = 1 << 24
+_MAX_COUNT: Final = 1 << 24
 
 #: The most characters of a value that a message shows.
 _SHOWN: Final = 60
@@ -109,7 +109,7 @@ class Fields:
                 expected = f"absent: the name suggests a layout that kvpool does not know for {family}"
                 raise self.refused(name, expected)
 
-    def require_said(self, numbers: Mapping[str, int]) -> None:
+    def require_present(self, numbers: Mapping[str, int]) -> None:
         """Raise for an absent field whose default in the family's class differs from ``null``.
 
         Args:
@@ -140,7 +140,7 @@ class Fields:
         """Return whether a field is a list."""
         return isinstance(self._values.get(name), list)
 
-    def count(self, *names: str, least: int = 1, most: int = _MOST) -> int:
+    def count(self, *names: str, least: int = 1, most: int = _MAX_COUNT) -> int:
         """Return the whole number in the first of these fields that is present."""
         name = next((name for name in names if self.has(name)), None)
         if name is None:

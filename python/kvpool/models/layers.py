@@ -74,11 +74,11 @@ class Layers:
         if self.kind not in {"full", "sliding", "chunked", "state"}:
             raise ValueError(f"kind is {self.kind!r}; allowed: full, sliding, chunked, state")
         require_count("count", self.count)
-        require_count("state_bytes" if self.kind == "state" else "elements", self._kept())
+        require_count("state_bytes" if self.kind == "state" else "elements", self._size())
         require_count("index_bytes", self.index_bytes, least=0)
         require_count("span", self.span, least=int(self.kind in {"sliding", "chunked"}))
 
-    def _kept(self) -> int:
+    def _size(self) -> int:
         return self.state_bytes if self.kind == "state" else self.elements
 
     @property

@@ -184,7 +184,7 @@ class _Job:
         if self.blocks > 2**32 - 8:
             raise InvalidArgumentError(f"capacities is {self.blocks:,} blocks: must be at most {2**32 - 8:,}")
 
-    def run(self, trace: Trace, tell: Callable[[int], None]) -> schema.GroupRun:
+    def run(self, trace: Trace, count_done: Callable[[int], None]) -> schema.GroupRun:
         # The pool is never larger than the trace can fill, to save memory.
         facts = trace.summary()
         tokens = facts["unique_blocks"] * trace.block_tokens + facts["longest_input"]
@@ -200,7 +200,7 @@ class _Job:
         done, total = 0, replay.total
         while done < total:
             before, done = done, replay.advance(_SLICE)
-            tell(done - before)
+            count_done(done - before)
         report = json.loads(replay.report_json())
         rates: dict[tuple[str, int | None], float] = {}
         for group in report["groups"]:
@@ -234,7 +234,7 @@ def _run_all(
         threading.Event(),
     )
 
-    def tell(requests: int) -> None:
+    def count_done(requests: int) -> None:
         nonlocal done
         with lock:
             done += requests
@@ -242,7 +242,7 @@ def _run_all(
             raise InvalidArgumentError("stopped")
 
     with concurrent.futures.ThreadPoolExecutor(workers or os.cpu_count() or 1) as pool:
-        waiting = [pool.submit(job.run, trace, tell) for job in jobs_of]
+        waiting = [pool.submit(job.run, trace, count_done) for job in jobs_of]
         try:
             while concurrent.futures.wait(waiting, timeout=0.2).not_done:
                 if progress is not None and done:

@@ -36,7 +36,7 @@ _MOST_EMPTY: Final = 1 << 16
 #: Bytes of the longest object that is read.
 _LONGEST: Final = 1 << 32
 #: Bytes of a shared folder's file before its payload.
-_FRONT: Final = 4096
+_FRONT_BYTES: Final = 4096
 
 
 class Inspector(Protocol):
@@ -148,8 +148,8 @@ class SharedFolderInspector:
             return None
         try:
             with opened_regular(file) as opened:
-                length = os.fstat(opened.fileno()).st_size - _FRONT + HEADER_BYTES
-                front = opened.read(_FRONT)[:HEADER_BYTES]
+                length = os.fstat(opened.fileno()).st_size - _FRONT_BYTES + HEADER_BYTES
+                front = opened.read(_FRONT_BYTES)[:HEADER_BYTES]
                 payload = opened.read(_LONGEST) if verify else None
         except FileNotFoundError:
             return None  # removed since it was listed

@@ -212,7 +212,7 @@ class PrefixStore:
         self._epoch = manager.epoch
         self._names = _Names(2 * manager.num_blocks)
         self._slots = Slots(arena, keeps=host)
-        self._host, self._back = host, write == "back"
+        self._host, self._writes_back = host, write == "back"
         #: With ``write="back"``, the number of slots to keep available.
         self._ready = max(1, arena.slots // 4)
         #: Per job: its prefetch, its slots, and (for loads) the positions of its blocks in the
@@ -252,10 +252,10 @@ class PrefixStore:
         block_size = self._manager.block_size
         whole = (max(len(cursor), 1) - 1) // block_size
         started = Prefetch(cursor, block_size, first, self._names.of(cursor)[first:whole])
-        self._go_on(started)
+        self._continue(started)
         return started
 
-    def _go_on(self, started: Prefetch) -> None:
+    def _continue(self, started: Prefetch) -> None:
         """Takes blocks from host memory and loads the rest, from the first block on.
 
         If the store does not know whether it has a block, asks it once.
@@ -355,9 +355,9 @@ class PrefixStore:
         if not started._done and not started._admitted:
             started._done = True
             if started.done:
-                self._let_go(started)
+                self._release(started)
 
-    def _let_go(self, started: Prefetch) -> None:
+    def _release(self, started: Prefetch) -> None:
         self._slots.leave(started._slots)
         started._slots = []
 
@@ -417,10 +417,10 @@ class PrefixStore:
                 kept[at] = slot
                 if self._host:
                     self._slots.keep(slot, digests[at])
-        if self._back:
+        if self._writes_back:
             for at, slot in zip(wanted, taken, strict=True):
                 if offered[at]:
-                    self._slots.soil(slot, at * block_size)
+                    self._slots.mark_dirty(slot, at * block_size)
             self._slots.leave([slot for slot in kept if slot is not None])
             self._write_back()
             return sum(offered[at] for at in wanted)
@@ -440,7 +440,7 @@ class PrefixStore:
 
         Call it in every step; it does not wait.
         """
-        self._take_in(self._store.poll())
+        self._handle_ended(self._store.poll())
         self._write_back()
 
     def wait(self, timeout: float = 1.0) -> None:
@@ -453,7 +453,7 @@ class PrefixStore:
             ended = self._store.wait(timeout)
             if not ended:
                 return
-            self._take_in(ended)
+            self._handle_ended(ended)
             self._write_back()
 
     def flush(self, timeout: float = 1.0) -> None:
@@ -465,7 +465,7 @@ class PrefixStore:
         """Offers dirty blocks to the store, the oldest first, until enough slots are or will be free."""
         block_size = self._manager.block_size
         coming = sum(len(slots) for started, slots, _ in self._jobs.values() if started is None)
-        while self._back and (all_of_it or self._slots.reclaimable + coming < self._ready):
+        while self._writes_back and (all_of_it or self._slots.reclaimable + coming < self._ready):
             dirty = self._slots.next_dirty()
             if dirty is None:
                 return
@@ -475,7 +475,7 @@ class PrefixStore:
             self._jobs[job] = (None, [slot], [])
             coming += 1
 
-    def _take_in(self, ended: list[tuple[int, list[Outcome]]]) -> None:
+    def _handle_ended(self, ended: list[tuple[int, list[Outcome]]]) -> None:
         for job, outcomes in ended:
             started, slots, loads = self._jobs.pop(job)
             if started is None:
@@ -491,7 +491,7 @@ class PrefixStore:
                     at for at, (of, outcome) in enumerate(there) if outcome != "ok" and not self._has(of)
                 )
                 started._digests = started._digests[: next(lacking, None)]
-                self._go_on(started)
+                self._continue(started)
 
     def _has(self, digest: bytes) -> bool:
         return self._slots.find(digest) is not None
@@ -520,7 +520,7 @@ class PrefixStore:
                 )  # released meanwhile: it ends now
         finally:
             if started._done:
-                self._let_go(started)
+                self._release(started)
 
     def renew(self, namespace: Namespace) -> None:
         """Switches to other weights.

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 __all__ = ["open_replica"]
 
 #: The most replicas in one folder.
-MOST: Final = 64
+MAX_REPLICAS: Final = 64
 
 _Opened = TypeVar("_Opened")
 
 
-def open_replica(root: str, opener: Callable[[str], _Opened], most: int = MOST) -> _Opened:
+def open_replica(root: str, opener: Callable[[str], _Opened], most: int = MAX_REPLICAS) -> _Opened:
     """Opens the first replica's folder that no living engine uses.
 
     Args:

@@ -108,7 +108,7 @@ class Slots:
             self._by_digest[digest] = slot
             self._digests[slot] = digest
 
-    def soil(self, slot: int, first_token: int) -> None:
+    def mark_dirty(self, slot: int, first_token: int) -> None:
         """Marks a slot's content as still to be written to the store."""
         if slot in self._digests:
             self._dirty[slot] = first_token

@@ -83,13 +83,13 @@ class PlanExecutor:
         self._manager = manager
         self._engine = engine
         self._stores = list(stores)
-        self._under_way: list[_Batch] = []
-        self._over: list[FinishedSwap] = []
+        self._running: list[_Batch] = []
+        self._finished: list[FinishedSwap] = []
 
     @property
     def in_flight(self) -> int:
         """Number of swaps whose end ``poll`` has not returned yet."""
-        return len(self._over) + sum(len(batch.swaps) for batch in self._under_way)
+        return len(self._finished) + sum(len(batch.swaps) for batch in self._running)
 
     def run(
         self, swaps: Iterable[int] = (), *, stream: Literal["current"] | CudaStream | int | None = "current"
@@ -120,7 +120,7 @@ class PlanExecutor:
                 raise
             return
         if begun or transfers:
-            self._under_way.append(_Batch(begun, transfers))
+            self._running.append(_Batch(begun, transfers))
 
     def poll(self) -> list[FinishedSwap]:
         """Completes the swaps whose copies have ended, and aborts those whose copies failed.
@@ -128,19 +128,19 @@ class PlanExecutor:
         Does not wait. Returns the swaps that ended since the last call.
         """
         going = []
-        for batch in self._under_way:
+        for batch in self._running:
             if all(transfer.done() for transfer in batch.transfers):
                 failed = next((transfer.error for transfer in batch.transfers if transfer.error), None)
                 self._end(batch.swaps, failed)
             else:
                 going.append(batch)
-        self._under_way = going
-        over, self._over = self._over, []
+        self._running = going
+        over, self._finished = self._finished, []
         return over
 
     def wait(self) -> list[FinishedSwap]:
         """Waits until all running copies have ended. Returns the result of ``poll``."""
-        for batch in self._under_way:
+        for batch in self._running:
             for transfer in batch.transfers:
                 # poll returns the error
                 with contextlib.suppress(KvpoolError):
@@ -160,4 +160,4 @@ class PlanExecutor:
                 # Other code ended the swap. This is a failure like any other, and the other swaps
                 # continue.
                 failure = refusal
-            self._over.append(FinishedSwap(swap, blocks, failure))
+            self._finished.append(FinishedSwap(swap, blocks, failure))

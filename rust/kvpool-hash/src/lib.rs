@@ -18,7 +18,7 @@
 //!   collide.
 //!
 //! Digests depend only on the configuration and the input, not on the process, the host, its byte order
-//! or the environment. The byte-level specification is `docs/hashing.md`.
+//! or the environment. The byte-level specification is `design/hash-specification.md`.
 //! `tests/data/hash_vectors.json` contains vectors, made by an independent Python program.
 //!
 //! SHA-256, the default, is always compiled in. The other hash functions and vLLM's encodings are cargo

@@ -92,7 +92,7 @@ mod tests {
 
     /// Covers every length up to several blocks, so that each boundary of the padding is included.
     #[test]
-    fn all_ways_agree() {
+    fn all_sha256_implementations_agree() {
         let message: Vec<u8> = (0..1000u32).map(|i| (i * 7 + i / 256) as u8).collect();
         for len in 0..message.len() - PADDING {
             let expected = digested(&message[..len]);

@@ -20,7 +20,7 @@ fn compiled_in() -> impl Iterator<Item = HashAlgorithm> {
 
 /// Names are known in every build, and digests that were computed elsewhere are accepted.
 #[test]
-fn what_is_not_compiled_in_is_refused_and_says_what_to_enable() {
+fn an_algorithm_that_is_not_compiled_in_is_refused_with_its_features() {
     assert!(compiled_in().count() > 0);
     for &algorithm in HashAlgorithm::ALL {
         assert_eq!(algorithm.name().parse(), Ok(algorithm));
@@ -49,7 +49,7 @@ fn the_default_configuration_works_in_every_build() {
 }
 
 #[test]
-fn configurations_that_are_refused() {
+fn invalid_configurations_are_refused() {
     let refused = |config: HasherConfig| BlockHasher::new(config).unwrap_err();
     let default = HasherConfig::default;
     let error = refused(HasherConfig { block_size: 0, ..default() });
@@ -142,7 +142,7 @@ fn debug_hides_key_and_seed() {
 }
 
 #[test]
-fn seeds_and_keys_change_what_they_should() {
+fn seeds_and_keys_change_only_the_hashes_that_use_them() {
     let make = |algorithm, seed: Option<&str>, key| {
         let config = HasherConfig {
             algorithm,
@@ -171,7 +171,7 @@ fn seeds_and_keys_change_what_they_should() {
 }
 
 #[test]
-fn types_are_what_callers_rely_on() {
+fn types_have_the_traits_and_sizes_that_callers_rely_on() {
     fn shared<T: Send + Sync + Clone + std::fmt::Debug>() {}
     shared::<BlockHasher>();
     shared::<HashCursor>();
@@ -183,7 +183,7 @@ fn types_are_what_callers_rely_on() {
 
 #[cfg(feature = "vllm")]
 #[test]
-fn rebase_hashes_again_only_where_the_epoch_is_hashed() {
+fn rebase_rehashes_only_if_the_epoch_is_part_of_the_hash() {
     let rehashed = |algorithm, verify| {
         let mut cursor = HashCursor::new(hasher(algorithm, 4, verify), ExtraKeys::default()).unwrap();
         cursor.append(&[1; 10]);
@@ -204,7 +204,7 @@ fn rebase_hashes_again_only_where_the_epoch_is_hashed() {
 /// Checks both directions: another salt never hits, and the same salt does. The first alone would hold
 /// for a broken hash, too.
 #[test]
-fn salts_separate_and_only_salts() {
+fn different_salts_never_share_and_equal_salts_do() {
     for algorithm in compiled_in() {
         let hasher = hasher(algorithm, 4, Verify::None);
         let chain = |salt: &[u8]| {

@@ -454,7 +454,7 @@ fn items_that_a_turn_cannot_bring_change_nothing() {
 }
 
 #[test]
-fn an_item_goes_with_its_first_token() {
+fn truncation_before_an_item_removes_it() {
     let extra = ExtraKeys { multimodal: vec![late(2), late(5), late(9)], ..ExtraKeys::default() };
     let mut cursor = HashCursor::new(hasher(HashAlgorithm::Sha256, 4, Verify::None), extra).unwrap();
     cursor.append(&[0; 8]);

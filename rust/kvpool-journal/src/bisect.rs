@@ -120,14 +120,14 @@ fn compare_in<O: DeserializeOwned + Serialize + PartialEq + Words>(
     first: &JournalReader<'_>,
     second: &JournalReader<'_>,
 ) -> Result<Option<Divergence>, ReplayError> {
-    let told = |entry: &Entry<O>| match entry {
+    let described = |entry: &Entry<O>| match entry {
         Entry::Operation(operation, check) => format!("{}, answered {check:08x}", shown(operation)),
         Entry::Digest(digest) => format!("digest {digest:016x}"),
     };
     for (one, other) in first.records::<O>().zip(second.records::<O>()) {
         let ((operation, one), (_, other)) = (one?, other?);
         if one != other {
-            let (first, second) = (Some(told(&one)), Some(told(&other)));
+            let (first, second) = (Some(described(&one)), Some(described(&other)));
             return Ok(Some(Divergence { operation, first, second }));
         }
     }

@@ -21,7 +21,7 @@ use crate::error::{ReplayError, zeros};
 use crate::numbers::Numbers;
 
 /// The base of made-up keys. Any value works, because recorded keys are eight bytes of a digest.
-const UNHEARD_OF: u64 = 0x9e37_79b9_7f4a_7c15;
+const MADE_UP_KEYS: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// A known content.
 #[derive(Clone, Copy, Debug)]
@@ -96,8 +96,9 @@ impl Contents {
     /// may add the fingerprint.
     fn token(&mut self, key: u64, fingerprint: u64, parent: Option<u32>) -> Result<u32, ReplayError> {
         let by_key = self.tokens.get(&(key, 0)).copied();
-        let unsaid = |token: &u32| self.contents.get(*token as usize).is_some_and(|one| one.fingerprint == 0);
-        let known = self.tokens.get(&(key, fingerprint)).copied().or(by_key.filter(unsaid));
+        let without_fingerprint =
+            |token: &u32| self.contents.get(*token as usize).is_some_and(|one| one.fingerprint == 0);
+        let known = self.tokens.get(&(key, fingerprint)).copied().or(by_key.filter(without_fingerprint));
         if let Some(token) = known {
             if let Some(content) = self.contents.get_mut(token as usize) {
                 content.parent = content.parent.or(parent);
@@ -119,8 +120,8 @@ impl Contents {
     }
 
     /// Returns key and fingerprint of a content that occurs in no journal.
-    fn unheard_of(&self) -> ContentKey {
-        let key = UNHEARD_OF ^ self.contents.len() as u64;
+    fn made_up_key(&self) -> ContentKey {
+        let key = MADE_UP_KEYS ^ self.contents.len() as u64;
         (key, if self.hasher.has_fingerprints() { key } else { 0 })
     }
 
@@ -322,7 +323,7 @@ impl Contents {
             // counter as token could collide with another prompt's content.
             let (key, fingerprint) = match keys.next() {
                 Some(key) => (key, fingerprints.next().unwrap_or(0)),
-                None => self.unheard_of(),
+                None => self.made_up_key(),
             };
             *last = self.token(key, fingerprint, parent)?;
             parent = Some(*last);

@@ -296,11 +296,11 @@ impl<S> Journaled<S> {
 
 /// Largest number of blocks per operation between two digests for which each digest counts all blocks.
 /// For larger pools, the subject records which blocks change, which costs every operation some 0.1 us.
-const COUNTED_ANEW: usize = 4;
+const RECOUNT_LIMIT: usize = 4;
 
 /// Whether the subject records which blocks have changed since the last digest.
-pub(crate) const fn notes_changes(num_blocks: usize, journal: JournalConfig) -> bool {
-    journal.digest_every > 0 && num_blocks / COUNTED_ANEW > journal.digest_every as usize
+pub(crate) const fn tracks_changes(num_blocks: usize, journal: JournalConfig) -> bool {
+    journal.digest_every > 0 && num_blocks / RECOUNT_LIMIT > journal.digest_every as usize
 }
 
 /// Settings of a [`kvpool_vllm::Pool`].

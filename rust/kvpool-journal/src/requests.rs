@@ -88,7 +88,7 @@ impl Requests {
     }
 
     /// Returns the requests of an append and their tokens.
-    pub(crate) fn sampled(
+    pub(crate) fn append_arguments(
         &mut self,
         manager: &CacheManager,
         append: &AppendRecord,
@@ -110,7 +110,7 @@ impl Requests {
     }
 
     /// Returns the request of a turn and its tokens.
-    pub(crate) fn spoken(
+    pub(crate) fn turn_arguments(
         &mut self,
         manager: &CacheManager,
         TurnRecord { request, tokens, filled, .. }: &TurnRecord,

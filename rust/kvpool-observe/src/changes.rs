@@ -13,20 +13,20 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use kvpool::observe::{ClearCause, RemovalCause};
 use kvpool::retention::EvictionCause;
-use kvpool::{Kept, Outlook};
+use kvpool::{CacheTime, Outlook};
 
 /// The part of an [`Outlook`] that differs between blocks. One is stored per remembered content, so the
 /// parts that all outlooks of a pool share are stored once.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Glance {
+pub(crate) struct CompactOutlook {
     class: u16,
-    kept_per_hit: Option<Kept>,
+    kept_per_hit: Option<CacheTime>,
 }
 
-impl Glance {
-    /// Expands to an outlook. `like` is any other outlook of the same pool.
-    pub(crate) const fn outlook(self, like: Outlook) -> Outlook {
-        let mut outlook = like;
+impl CompactOutlook {
+    /// Expands to an outlook. `template` is any other outlook of the same pool.
+    pub(crate) const fn outlook(self, template: Outlook) -> Outlook {
+        let mut outlook = template;
         (outlook.class, outlook.kept_per_hit) = (self.class, self.kept_per_hit);
         outlook
     }
@@ -40,7 +40,7 @@ const _: () = assert!(size_of::<Cause>() <= 16);
 pub(crate) enum Cause {
     /// An allocation needed its block. Contains the policy's outlook of the block, if the policy gives
     /// one.
-    Evicted(EvictionCause, Option<Glance>),
+    Evicted(EvictionCause, Option<CompactOutlook>),
     /// The caller dropped it by its block id.
     ById,
     /// The pool was reset.
@@ -66,7 +66,7 @@ pub(crate) enum Change {
 pub(crate) struct ChangeLog {
     changes: Arc<Mutex<Vec<Change>>>,
     /// The first outlook that was logged. It supplies the parts that all outlooks of the pool share.
-    like: Arc<OnceLock<Outlook>>,
+    template: Arc<OnceLock<Outlook>>,
 }
 
 impl ChangeLog {
@@ -83,8 +83,8 @@ impl ChangeLog {
             RemovalCause::Evicted(cause) => Cause::Evicted(
                 cause,
                 outlook.map(|outlook| {
-                    self.like.get_or_init(|| outlook);
-                    Glance { class: outlook.class, kept_per_hit: outlook.kept_per_hit }
+                    self.template.get_or_init(|| outlook);
+                    CompactOutlook { class: outlook.class, kept_per_hit: outlook.kept_per_hit }
                 }),
             ),
             _ => Cause::ById,
@@ -101,8 +101,8 @@ impl ChangeLog {
     }
 
     /// Returns the first outlook that was logged, if any.
-    pub(crate) fn like(&self) -> Option<Outlook> {
-        self.like.get().copied()
+    pub(crate) fn template(&self) -> Option<Outlook> {
+        self.template.get().copied()
     }
 
     /// Moves the changes since the last call into `changes`, which is cleared first.

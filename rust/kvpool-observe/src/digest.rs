@@ -424,7 +424,7 @@ mod tests {
     use super::{Changed, mix, take_in};
 
     #[test]
-    fn what_has_changed_is_what_was_named() {
+    fn changed_blocks_are_those_that_were_noted() {
         // Spans more than two words of `words`.
         const BLOCKS: u64 = 9000;
         let mut changed = Changed::default();

@@ -198,7 +198,7 @@ impl FeedBatch {
     /// Appends tokens and returns their span.
     pub(crate) fn add(&mut self, tokens: &[u32]) -> TokenSpan {
         let start = self.tokens.len() as u32;
-        match <&Usual>::try_from(tokens) {
+        match <&UsualBlock>::try_from(tokens) {
             Ok(usual) => self.tokens.extend_from_slice(usual),
             Err(_) => self.tokens.extend_from_slice(tokens),
         }
@@ -220,12 +220,12 @@ impl FeedBatch {
 }
 
 /// The tokens of a block of the usual size. A copy of a fixed size needs no call.
-type Usual = [u32; 16];
+type UsualBlock = [u32; 16];
 
 /// Copies the tokens of a block into its slot.
 #[inline]
 fn copy(tokens: &[u32], to: &mut [u32]) {
-    match (<&Usual>::try_from(tokens), <&mut Usual>::try_from(&mut *to)) {
+    match (<&UsualBlock>::try_from(tokens), <&mut UsualBlock>::try_from(&mut *to)) {
         (Ok(tokens), Ok(to)) => *to = *tokens,
         _ => to.copy_from_slice(tokens),
     }
@@ -376,12 +376,12 @@ impl Feed {
 /// hashed with any, and the tokens of contents of KV-cache groups. It has the same bound as a feed. If
 /// it overflows, the caller makes the feed [`Feed::forget`].
 #[derive(Debug, Default)]
-pub(crate) struct Learning {
+pub(crate) struct LearnedLog {
     capacity: usize,
     batch: FeedBatch,
 }
 
-impl Learning {
+impl LearnedLog {
     pub(crate) fn new(capacity: usize) -> Self {
         Self { capacity, ..Self::default() }
     }

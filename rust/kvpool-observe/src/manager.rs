@@ -18,7 +18,7 @@ use crate::changes::ChangeLog;
 use crate::digest::{self, take_in};
 use crate::events::EventBatch;
 use crate::explain::{ExplainConfig, ExplainError, Explainer, Explanation, MissStats};
-use crate::feed::{Feed, FeedBatch, Learning, held};
+use crate::feed::{Feed, FeedBatch, LearnedLog, held};
 use crate::metrics::PoolMetrics;
 use crate::scrub::{ManagerScrubber, ScrubReport};
 use crate::watch::{PoolWatch, Watch, WatchConfig, insert_feed};
@@ -65,7 +65,7 @@ struct Requests {
     /// The number of blocks to scrub when a step completes.
     scrub_blocks: usize,
     /// Facts for feeds that the pools do not have.
-    learning: Option<Box<Learning>>,
+    learning: Option<Box<LearnedLog>>,
     /// Whether tiers beneath the device have metrics, and so need the time.
     metered: bool,
 }
@@ -117,7 +117,7 @@ impl ManagerObserver for Requests {
 
     fn time_passed(&mut self, now: f64, manager: &mut CacheManager) {
         if self.metered {
-            tell_time(manager, now, 1);
+            set_tier_times(manager, now, 1);
         }
     }
 
@@ -127,7 +127,7 @@ impl ManagerObserver for Requests {
 }
 
 /// Passes the time to the observers of the tiers from `first` on.
-fn tell_time(manager: &mut CacheManager, now: f64, first: usize) {
+fn set_tier_times(manager: &mut CacheManager, now: f64, first: usize) {
     for tier in first..manager.tiers().len() {
         if let Some((watch, _)) = manager.tier_observer_mut::<Watch>(tier) {
             watch.time_passed(now);
@@ -340,7 +340,7 @@ impl ManagerWatch for CacheManager {
             self.observe(Box::new(Requests::default()));
         }
         if let Some(requests) = self.observer_mut::<Requests>() {
-            requests.learning = Some(Box::new(Learning::new(capacity)));
+            requests.learning = Some(Box::new(LearnedLog::new(capacity)));
         }
         Ok(())
     }
@@ -416,7 +416,7 @@ impl ManagerWatch for CacheManager {
     fn observe_time(&mut self, now: f64) -> Result<(), PoolError> {
         let device = self.pool().observer::<Watch>();
         device.map_or(Ok(()), |watch| watch.check_time(now))?;
-        tell_time(self, now, 0);
+        set_tier_times(self, now, 0);
         Ok(())
     }
 
@@ -467,7 +467,7 @@ mod tests {
     /// A manager returns only the events of the device. Regression: the host tier once recorded events
     /// too.
     #[test]
-    fn the_host_keeps_no_events() {
+    fn the_host_tier_records_no_events() {
         let config =
             kvpool::ManagerConfig { num_blocks: 9, host_blocks: 9, ..kvpool::ManagerConfig::default() };
         let watch = ManagerWatchConfig { event_capacity: 100, ..ManagerWatchConfig::default() };

@@ -29,7 +29,7 @@ fn bytes(num_blocks: usize, config: AdvisorConfig) -> (isize, isize) {
 }
 
 #[test]
-fn it_holds_what_it_says_and_little() {
+fn the_advisor_uses_no_more_memory_than_it_reports() {
     for num_blocks in [2, 1000, 1 << 20, 1 << 22] {
         let (held, said) = bytes(num_blocks, AdvisorConfig::default());
         println!("{num_blocks} blocks: {held} bytes, {said} stated");
@@ -65,7 +65,7 @@ fn chain(nth: u64, blocks: u64) -> HashChain {
 
 /// No traffic makes the advisor's memory grow. A lookup allocates only its list of sampled blocks.
 #[test]
-fn nothing_grows() {
+fn memory_does_not_grow() {
     let policies: Vec<_> = kvpool_policies::ALL
         .iter()
         .copied()

@@ -33,7 +33,7 @@ fn bytes(num_blocks: usize, records: Option<usize>) -> isize {
 }
 
 #[test]
-fn a_record_takes_what_is_said() {
+fn a_record_takes_the_documented_memory() {
     let (small, large) = (bytes(100, Some(1 << 16)), bytes(100, Some(1 << 18)));
     let each = (large - small) as f64 / f64::from((1 << 18) - (1 << 16));
     println!("{each:.2} bytes per record, {small} in all of 2^16");
@@ -50,7 +50,7 @@ fn a_record_takes_what_is_said() {
 /// Runs 300 prompts of 4 to 7 blocks in turn in a pool of 200 blocks. Each prompt shares half of its
 /// tokens with others.
 #[test]
-fn nothing_grows() {
+fn memory_does_not_grow() {
     let mut manager = manager(201, Some(512), true);
     let mut held = 0;
     for turn in 0..6_000_u32 {

@@ -60,7 +60,7 @@ fn large_blocks_are_remembered_as_long_as_small_ones() {
 /// Two pools that hold the same number of tokens get the same advice for the same traffic. The sizes of
 /// a curve are in blocks of the pool.
 #[test]
-fn an_advisor_says_the_same_of_large_blocks_as_of_small_ones() {
+fn advice_is_the_same_for_large_and_small_blocks() {
     let advised = |blocks, specs| {
         let watch = ManagerWatchConfig { advisor: Some(AdvisorConfig::default()), ..Default::default() };
         let mut manager = watched(blocks, specs, &watch);

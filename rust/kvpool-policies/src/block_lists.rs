@@ -6,7 +6,7 @@
 //!
 //! Invariants: those of `list` hold for each list. A block is on one list or on none, and its
 //! neighbours are on the same list. If a link is found that its neighbour does not mirror, the lists
-//! count as *torn*: from then on they accept and return nothing.
+//! count as *damaged*: from then on they accept and return nothing.
 //!
 //! Costs: every operation is O(1). 9 bytes per block, allocated at once, and 24 bytes per list. A
 //! policy that stores more per block may provide its own array that includes the links ([`Members`]).
@@ -114,7 +114,7 @@ pub struct BlockLists<M = Bare> {
     /// The number of blocks on any list.
     linked: u32,
     /// Whether links were found that do not mirror each other, or that lead from one list to another.
-    torn: bool,
+    damaged: bool,
 }
 
 impl<M: Members> BlockLists<M> {
@@ -128,7 +128,7 @@ impl<M: Members> BlockLists<M> {
             return Err(PoolError::config("num_lists", num_lists, format!("at most {}", M::MOST)));
         }
         let lists = vec![List::default(); num_lists];
-        let mut lists = Self { lists, members: M::default(), linked: 0, torn: false };
+        let mut lists = Self { lists, members: M::default(), linked: 0, damaged: false };
         lists.grow(num_blocks)?;
         Ok(lists)
     }
@@ -162,14 +162,14 @@ impl<M: Members> BlockLists<M> {
     #[must_use]
     pub fn front(&self, list: usize) -> Option<BlockId> {
         let front = self.lists.get(list)?.front()?;
-        (!self.torn && self.is_on(list, front.get())).then_some(front)
+        (!self.damaged && self.is_on(list, front.get())).then_some(front)
     }
 
     /// Returns the block at the back of `list`.
     #[must_use]
     pub fn back(&self, list: usize) -> Option<BlockId> {
         let back = self.lists.get(list)?.back()?;
-        (!self.torn && self.is_on(list, back.get())).then_some(back)
+        (!self.damaged && self.is_on(list, back.get())).then_some(back)
     }
 
     fn is_on(&self, list: usize, block: u32) -> bool {
@@ -200,17 +200,17 @@ impl<M: Members> BlockLists<M> {
     pub fn push(&mut self, list: usize, block: BlockId, in_front: bool) -> bool {
         let known = !block.is_null() && block.index() < self.members.num_links();
         let loose = known && self.list_of(block).is_none();
-        let Some(ends) = self.lists.get(list).filter(|_| loose && !self.torn) else { return false };
+        let Some(ends) = self.lists.get(list).filter(|_| loose && !self.damaged) else { return false };
         let end = if in_front { ends.front() } else { ends.back() };
         let sound = end.is_none_or(|end| self.is_on(list, end.get()));
         let (ends, links) = (&mut self.lists[list], &mut self.members);
-        self.torn =
+        self.damaged =
             !(sound && if in_front { ends.push_front(links, block) } else { ends.push_back(links, block) });
-        if !self.torn {
+        if !self.damaged {
             self.linked += 1;
             self.members.note(block.get(), Some(list)); // below `MOST`
         }
-        !self.torn
+        !self.damaged
     }
 
     /// Removes `block` from its list and returns the list. Returns `None`, and changes nothing, if it
@@ -222,14 +222,14 @@ impl<M: Members> BlockLists<M> {
     }
 
     fn remove_from(&mut self, list: usize, block: BlockId) -> Option<usize> {
-        if self.torn {
+        if self.damaged {
             return None;
         }
         let &Link { prev, next } = self.members.link(block.get())?;
         let sound = self.is_beside(list, prev) && self.is_beside(list, next);
         let removed = self.lists.get_mut(list).filter(|_| sound);
-        self.torn = !removed.is_some_and(|ends| ends.remove(&mut self.members, block));
-        if self.torn {
+        self.damaged = !removed.is_some_and(|ends| ends.remove(&mut self.members, block));
+        if self.damaged {
             return None;
         }
         self.linked = self.linked.wrapping_sub(1); // a wrong count is found by the checks, not here
@@ -249,10 +249,10 @@ impl<M: Members> BlockLists<M> {
         put: impl Fn(&mut M, u32, Link) -> bool,
     ) -> usize {
         let sound = self.lists.get(list).and_then(List::back).is_none_or(|back| self.is_on(list, back.get()));
-        self.torn |= !sound;
-        let Some(ends) = self.lists.get_mut(list).filter(|_| !self.torn) else { return 0 };
+        self.damaged |= !sound;
+        let Some(ends) = self.lists.get_mut(list).filter(|_| !self.damaged) else { return 0 };
         let done = ends.push_back_run(&mut self.members, len, |at| ids(at).get(), put);
-        self.torn = ends.is_torn();
+        self.damaged = ends.is_torn();
         self.linked += done as u32;
         done
     }
@@ -268,9 +268,9 @@ impl<M: Members> BlockLists<M> {
         blocks: &[BlockId],
         take: impl Fn(&mut M, BlockId) -> Option<Link>,
     ) -> usize {
-        let Some(ends) = self.lists.get_mut(list).filter(|_| !self.torn) else { return 0 };
+        let Some(ends) = self.lists.get_mut(list).filter(|_| !self.damaged) else { return 0 };
         let taken = ends.remove_run(&mut self.members, blocks, take);
-        self.torn = ends.is_torn();
+        self.damaged = ends.is_torn();
         // A wrong count is found by the checks, not here.
         self.linked = self.linked.wrapping_sub(taken as u32);
         taken
@@ -287,22 +287,22 @@ impl<M: Members> BlockLists<M> {
         self.pop_if(list, front, |_, _| true)
     }
 
-    /// Removes and returns the front or the back block of `list`, if `goes` returns true for it.
+    /// Removes and returns the front or the back block of `list`, if `qualifies` returns true for it.
     #[inline]
     pub fn pop_if(
         &mut self,
         list: usize,
         front: bool,
-        goes: impl Fn(&M, BlockId) -> bool,
+        qualifies: impl Fn(&M, BlockId) -> bool,
     ) -> Option<BlockId> {
-        let ends = self.lists.get_mut(list).filter(|_| !self.torn)?;
+        let ends = self.lists.get_mut(list).filter(|_| !self.damaged)?;
         let block = if front { ends.front() } else { ends.back() }?;
         let is_on = self.members.list_of(block.get()) == Some(list);
-        if is_on && !goes(&self.members, block) {
+        if is_on && !qualifies(&self.members, block) {
             return None;
         }
-        self.torn = !is_on || ends.pop(&mut self.members, front).is_none();
-        if self.torn {
+        self.damaged = !is_on || ends.pop(&mut self.members, front).is_none();
+        if self.damaged {
             return None;
         }
         self.members.note(block.get(), None);
@@ -338,7 +338,7 @@ impl<M: Members> BlockLists<M> {
     /// The violated invariant.
     pub fn check_block(&self, block: BlockId) -> Result<(), InvariantViolation> {
         const NAME: &str = "L2 (a block and its neighbours are on the same list)";
-        ensure(!self.torn, NAME, || "a change found links that do not mirror each other".into())?;
+        ensure(!self.damaged, NAME, || "a change found links that do not mirror each other".into())?;
         if block.is_null() {
             self.lists.iter().try_for_each(|list| list.check_block(&self.members, block))?;
             let sum = self.lists.iter().fold(0, |sum, list| list.len().wrapping_add(sum));
@@ -363,7 +363,7 @@ impl<M: Members> BlockLists<M> {
     /// The first violated invariant.
     pub fn check_invariants(&self) -> Result<(), InvariantViolation> {
         const NAME: &str = "L2 (each list contains exactly the blocks marked for it)";
-        ensure(!self.torn, NAME, || "a change found links that do not mirror each other".into())?;
+        ensure(!self.damaged, NAME, || "a change found links that do not mirror each other".into())?;
         let mut linked = 0;
         for (list, ends) in self.lists.iter().enumerate() {
             linked += ends.check_invariants(&self.members)?;

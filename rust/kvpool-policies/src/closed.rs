@@ -37,7 +37,7 @@ pub(crate) mod chains;
 
 use kvpool::parts::{ensure, sort_deepest_first, try_reserve};
 use kvpool::retention::{
-    EvictionCause, Hint, Retain, Retention, RetentionConfig, RetentionStats, Said, TenantId,
+    EvictionCause, Hint, Retain, Retention, RetentionConfig, RetentionStats, SavedRetention, TenantId,
 };
 use kvpool::{
     BlockId, Candidate, Content, Evictor, InvariantViolation, NULL_BLOCK, Outlook, Policy, PoolError,
@@ -158,7 +158,7 @@ pub struct Closed<P> {
     nodes: Vec<Node>,
     idle: usize,
     /// Whether a child left a parent whose count was already 0: a link or a count was wrong.
-    torn: bool,
+    damaged: bool,
 }
 
 impl<P: Policy + Clone> Closed<P> {
@@ -169,7 +169,7 @@ impl<P: Policy + Clone> Closed<P> {
     /// memory.
     pub fn new(policy: P, num_blocks: usize, retention: Option<&RetentionConfig>) -> Result<Self, PoolError> {
         let order = Ranks::new(policy, num_blocks, retention)?;
-        let mut closed = Self { order, nodes: Vec::new(), idle: 0, torn: false };
+        let mut closed = Self { order, nodes: Vec::new(), idle: 0, damaged: false };
         closed.grow(num_blocks)?;
         Ok(closed)
     }
@@ -196,7 +196,7 @@ impl<P: Policy + Clone> Closed<P> {
     }
 
     /// Links `block` to `parent`, if `parent` has a content.
-    fn hang(&mut self, block: BlockId, parent: BlockId) {
+    fn set_parent(&mut self, block: BlockId, parent: BlockId) {
         let Some(&Node { generation, flags, .. }) = self.nodes.get(parent.index()) else { return };
         if parent != block
             && flags & Node::KNOWN != 0
@@ -239,7 +239,7 @@ impl<P: Policy + Clone> Closed<P> {
         {
             match parent.children.checked_sub(1) {
                 Some(children) => parent.children = children,
-                None => self.torn = true, // the scrubber finds and reports it
+                None => self.damaged = true, // the scrubber finds and reports it
             }
             if parent.flags & WAITS == WAITS && parent.children == 0 {
                 return BlockId::new(was.parent);
@@ -260,7 +260,7 @@ impl<P: Policy + Clone> Closed<P> {
     }
 
     /// Registers a block whose content is unknown, with a content of its own.
-    fn registered_unsaid(&mut self, block: BlockId, depth: u32) {
+    fn register_unknown(&mut self, block: BlockId, depth: u32) {
         self.registered(block, Content { key: block.get().into(), depth }, None);
     }
 
@@ -371,7 +371,7 @@ impl<P: Policy + Clone> Evictor for Closed<P> {
 
     fn relink(&mut self, block: BlockId, parent: BlockId) {
         if self.node(block).is(Node::KNOWN) && !self.node(block).is(Node::IDLE) {
-            self.hang(block, parent);
+            self.set_parent(block, parent);
         }
     }
 
@@ -420,7 +420,7 @@ impl<P: Policy + Clone> Evictor for Closed<P> {
                     continue;
                 }
                 if flags & Node::KNOWN == 0 {
-                    self.registered_unsaid(block, depth);
+                    self.register_unknown(block, depth);
                 }
                 self.unpark(block);
             }
@@ -519,7 +519,7 @@ impl<P: Policy + Clone> Evictor for Closed<P> {
     fn check_block(&self, block: BlockId) -> Result<(), InvariantViolation> {
         const NAME: &str = "E2 (the count of idle children is correct)";
         self.order.check_block(block)?;
-        ensure(!self.torn, NAME, || "a child left a parent whose count of children was 0".into())?;
+        ensure(!self.damaged, NAME, || "a child left a parent whose count of children was 0".into())?;
         let node = self.node(block);
         ensure(node.is_sound(), "E3 (the flags of a block are consistent)", || {
             format!("{block:?}: {node:?}")
@@ -613,7 +613,7 @@ impl<P: Policy + Clone> Retain for Closed<P> {
         self.order.stats()
     }
 
-    fn said(&self, block: BlockId) -> Option<Said> {
+    fn said(&self, block: BlockId) -> Option<SavedRetention> {
         self.order.said(block)
     }
 

@@ -25,7 +25,7 @@ fn a_policy_is_its_name() {
 /// In a run of registered blocks, each block's parent is the block before it. A run of released or used
 /// blocks ends at the first block in use. `pop` returns as many victims as the order contains.
 #[test]
-fn a_run_ends_where_it_has_to() {
+fn a_run_ends_at_the_first_block_in_use() {
     let ids = |ids: &[u32]| ids.iter().copied().map(BlockId::new).collect::<Vec<_>>();
     for &policy in ALL {
         for retention in [None, Some(RetentionConfig::default())] {
@@ -58,7 +58,7 @@ fn a_run_ends_where_it_has_to() {
 }
 
 #[test]
-fn the_lru_of_the_core_says_which_one_has_retention() {
+fn the_error_of_the_cores_lru_names_the_lru_with_retention() {
     let retention = Some(RetentionConfig::default());
     let config = PoolConfig { eviction: EvictionPolicy::LRU, retention, ..PoolConfig::default() };
     assert_eq!(config.eviction, LRU);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use kvpool::{Kept, RequestId};
+use kvpool::{CacheTime, RequestId};
 use kvpool_observe::explain::{MissCounts, MissSpan, Requester};
 use kvpool_observe::{ExplainConfig, Explanation, GroupReach};
 use pyo3::types::{PyBool, PyDict};
@@ -95,7 +95,7 @@ impl PyMissSpan {
     #[getter]
     fn expected_return_s(&self) -> Option<f32> {
         match self.0.reason.outlook()?.kept_per_hit? {
-            Kept::Seconds(seconds) => Some(seconds),
+            CacheTime::Seconds(seconds) => Some(seconds),
             _ => None,
         }
     }
@@ -103,7 +103,7 @@ impl PyMissSpan {
     #[getter]
     fn expected_return_capacities(&self) -> Option<f32> {
         match self.0.reason.outlook()?.kept_per_hit? {
-            Kept::Capacities(capacities) => Some(capacities),
+            CacheTime::Capacities(capacities) => Some(capacities),
             _ => None,
         }
     }

@@ -81,7 +81,7 @@ impl Chains {
     }
 
     /// Returns a unique id.
-    fn alone(&mut self) -> u64 {
+    fn unique_id(&mut self) -> u64 {
         self.next += 1;
         self.next - 1
     }
@@ -118,7 +118,7 @@ pub(crate) fn regroup(
 ) -> Result<Box<[u64]>, TraceError> {
     let tokens = tokens as usize;
     let wanted = if listed { tokens.div_ceil(to) } else { tokens / to };
-    let mut new = room_for(wanted, to)?;
+    let mut new = reserve_ids(wanted, to)?;
     let mut parent = ROOT;
     if to >= from {
         for group in ids.chunks((to / from).max(1)).take(wanted) {
@@ -137,7 +137,7 @@ pub(crate) fn regroup(
                     new.extend((0..reached as u64).map(|place| first + place));
                     parent = first;
                 }
-                None => new.extend((0..reached).map(|_| chains.alone())),
+                None => new.extend((0..reached).map(|_| chains.unique_id())),
             }
         }
     }
@@ -146,7 +146,7 @@ pub(crate) fn regroup(
 
 /// Returns an empty list with room for the ids of a request in blocks of `to` tokens. A short input can
 /// represent many ids, so a lack of memory is an error.
-pub(crate) fn room_for(references: usize, to: usize) -> Result<Vec<u64>, TraceError> {
+pub(crate) fn reserve_ids(references: usize, to: usize) -> Result<Vec<u64>, TraceError> {
     let mut ids = Vec::new();
     ids.try_reserve_exact(references)
         .map_err(|_| TraceError::NoMemory { references: references as u64, to })?;
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn larger_blocks_are_named_by_their_last() {
+    fn larger_blocks_are_identified_by_their_last_part() {
         let mut chains = Chains::default();
         let mut of =
             |ids: &[u64], tokens, listed| regroup(&mut chains, ids, tokens, 16, 64, listed).unwrap().to_vec();
@@ -186,14 +186,14 @@ mod tests {
     }
 
     #[test]
-    fn ids_that_no_memory_holds_are_an_error() {
-        let error = room_for(usize::MAX / 8, 16).unwrap_err();
+    fn too_many_ids_for_memory_are_an_error() {
+        let error = reserve_ids(usize::MAX / 8, 16).unwrap_err();
         let TraceError::NoMemory { references, to: 16 } = error else { panic!("{error}") };
         assert_eq!(references, (usize::MAX / 8) as u64);
     }
 
     #[test]
-    fn smaller_blocks_are_parts_and_unknown_text_is_nobodys() {
+    fn smaller_blocks_are_parts_and_unknown_text_is_unique() {
         let mut chains = Chains::default();
         let mut of =
             |ids: &[u64], tokens, listed| regroup(&mut chains, ids, tokens, 64, 16, listed).unwrap().to_vec();

@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn cuts_at_the_length() {
+    fn expansion_ends_at_the_prompt_length() {
         let expander = TokenExpander::new(16).unwrap();
         let mut out = vec![9];
         expander.expand(&[2, u64::MAX], 17, &mut out).unwrap();
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn unlisted_partial_blocks_are_private() {
+    fn partial_blocks_without_an_id_match_no_other_request() {
         let expander = TokenExpander::new(16).unwrap();
         let request =
             TraceRequest { timestamp_ms: 0.0, input_length: 40, output_length: 1, hash_ids: [1, 2].into() };
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_change_nothing() {
+    fn an_error_leaves_the_output_unchanged() {
         assert_eq!(TokenExpander::new(0), Err(ExpandError::ZeroBlockTokens));
         let mut out = vec![1];
         for (ids, length, expected) in [(&[1, 2][..], 16, 1), (&[1, 2], 48, 3), (&[1, 2], 50, 4)] {

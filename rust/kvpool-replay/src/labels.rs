@@ -135,7 +135,7 @@ impl Labels {
     }
 
     /// Whether all labels are empty, which is equivalent to no labels.
-    pub(crate) fn say_nothing(&self) -> bool {
+    pub(crate) fn are_all_empty(&self) -> bool {
         self.entries.iter().all(|entry| *entry == Entry::default())
     }
 }

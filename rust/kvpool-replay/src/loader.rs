@@ -134,7 +134,7 @@ impl TraceLoader {
         if !reader.take_record()? {
             match self.further_files.pop_front() {
                 Some(file) => {
-                    reader.go_on_with(open_file(&file, &self.bytes_read)?)?;
+                    reader.continue_with(open_file(&file, &self.bytes_read)?)?;
                     self.file = Some(file);
                 }
                 None => {

@@ -109,7 +109,7 @@ impl<R: BufRead> TraceReader<R> {
     /// Returns and removes the labels of the requests so far.
     pub fn take_labels(&mut self) -> Labels {
         let labels = std::mem::take(&mut self.labels);
-        if labels.say_nothing() { Labels::default() } else { labels }
+        if labels.are_all_empty() { Labels::default() } else { labels }
     }
 
     /// Decodes one record. Returns `false` at the end of the input.
@@ -134,7 +134,7 @@ impl<R: BufRead> TraceReader<R> {
     }
 
     /// Continues with the records of another input, in the same format.
-    pub(crate) fn go_on_with(&mut self, input: R) -> Result<(), TraceError> {
+    pub(crate) fn continue_with(&mut self, input: R) -> Result<(), TraceError> {
         self.records = Records::open(input, self.options.max_line_bytes)?;
         Ok(())
     }

@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn partial_blocks_may_be_left_out_by_all() {
+    fn all_requests_may_omit_partial_blocks() {
         let full = vec![request(0.0, 1024, &[0, 1]), request(1.0, 1500, &[0, 1]), request(2.0, 20, &[])];
         let trace = Trace::new(full.clone(), 512).unwrap();
         assert_eq!((trace.summary().partial_blocks, trace.summary().block_references), (0, 4));

@@ -279,12 +279,12 @@ fn policies(global_lock: bool) {
 }
 
 #[test]
-fn a_policy_that_comes_back_is_refused_and_nobody_else_with_a_global_lock() {
+fn only_a_reentrant_policy_is_refused_with_a_global_lock() {
     check(|| policies(true));
 }
 
 #[test]
-fn a_policy_that_comes_back_is_refused_and_nobody_else_without_a_global_lock() {
+fn only_a_reentrant_policy_is_refused_without_a_global_lock() {
     check(|| policies(false));
 }
 

@@ -149,7 +149,7 @@ fn a_prompt_hashed_before_the_epoch_changed_is_refused_and_never_hits() {
 
 #[test]
 #[should_panic(expected = "KV of other weights")]
-fn who_only_relabels_a_stale_prompt_hits_other_weights() {
+fn a_stale_prompt_with_only_a_new_label_hits_other_weights() {
     check(|| prompts_and_epochs(true, &Counter::new(0)));
 }
 
@@ -252,7 +252,7 @@ fn a_step_that_was_planned_before_a_change_does_nothing() {
 
 #[test]
 #[should_panic(expected = "there was room for both")]
-fn who_checks_first_and_acts_later_is_surprised() {
+fn a_check_before_a_separate_commit_can_be_stale() {
     let outcomes = Arc::new([const { Counter::new(0) }; 2]);
     check(move || planned_steps(true, &outcomes));
 }
@@ -337,13 +337,13 @@ fn vec_of_counters(length: usize) -> Vec<Counter> {
 }
 
 #[test]
-fn no_block_is_in_two_hands() {
+fn no_block_has_two_owners() {
     check(|| hands(false));
 }
 
 #[test]
 #[should_panic(expected = "was found for")]
-fn who_looks_first_and_acquires_later_gets_other_content() {
+fn a_lookup_with_a_separate_acquire_can_return_other_content() {
     check(|| hands(true));
 }
 
@@ -394,7 +394,7 @@ fn fences(fenced: bool) {
 }
 
 #[test]
-fn a_fenced_block_is_nobody_elses_before_its_step_has_ended() {
+fn a_fenced_block_has_no_new_owner_before_its_step_ends() {
     check(|| fences(true));
 }
 

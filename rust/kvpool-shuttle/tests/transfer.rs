@@ -53,7 +53,7 @@ fn content(store: &Store, block: i64) -> u8 {
 /// No wake-up is lost: threads that wait for one transfer, wait for all, or poll are notified of every
 /// end.
 #[test]
-fn every_end_is_told_to_whoever_waits() {
+fn every_end_is_reported_to_waiting_threads() {
     check(|| {
         let (engine, store) = (engine(), store());
         let first = submit(&engine, &store, (0, 1), After::Nothing).expect("checked");
@@ -114,10 +114,10 @@ fn an_end_is_polled_once() {
 }
 
 /// The number of transfers that an engine keeps is bounded under every schedule. A thread that submits
-/// more waits for the oldest transfer, and this wait ends. `UNTOLD` is 2 in a model, so the engine
+/// more waits for the oldest transfer, and this wait ends. `MAX_UNREPORTED` is 2 in a model, so the engine
 /// keeps 4 transfers. The threads' transfers follow one another across two engines.
 #[test]
-fn whoever_submits_too_much_waits() {
+fn a_thread_that_submits_too_much_waits() {
     let untold = Arc::new(Counter::new(0));
     let seen = untold.clone();
     check(move || {
@@ -193,7 +193,7 @@ fn after_close_nothing_is_under_way() {
 
 /// Two threads call `close`, and both calls return.
 #[test]
-fn it_is_closed_by_two_at_once() {
+fn two_threads_can_close_an_engine_at_once() {
     check(|| {
         let (engine, store) = (engine(), store());
         let transfer = submit(&engine, &store, (0, 1), After::Nothing).expect("checked");

@@ -73,23 +73,23 @@ struct Answer {
 pub(crate) struct Answers {
     last: HashMap<ObjectKey, Answer>,
     /// Times and keys of the answers, oldest first. A key that was answered again is contained twice.
-    told: VecDeque<(Duration, ObjectKey)>,
+    by_age: VecDeque<(Duration, ObjectKey)>,
     capacity: usize,
     lasts: Duration,
 }
 
 impl Answers {
     pub(crate) fn new(capacity: usize, lasts: Duration) -> Self {
-        Self { last: HashMap::new(), told: VecDeque::new(), capacity, lasts }
+        Self { last: HashMap::new(), by_age: VecDeque::new(), capacity, lasts }
     }
 
     /// Records whether the object exists. `next` is the number of the next task.
-    pub(crate) fn tell(&mut self, key: ObjectKey, there: bool, now: Duration, next: u64) {
+    pub(crate) fn report(&mut self, key: ObjectKey, there: bool, now: Duration, next: u64) {
         let until = now.saturating_add(self.lasts);
         self.last.insert(key, Answer { until, there, from: next });
-        self.told.push_back((until, key));
-        while self.told.len() > self.capacity
-            && let Some((until, oldest)) = self.told.pop_front()
+        self.by_age.push_back((until, key));
+        while self.by_age.len() > self.capacity
+            && let Some((until, oldest)) = self.by_age.pop_front()
         {
             if self.last.get(&oldest).is_some_and(|last| last.until == until) {
                 self.last.remove(&oldest);
@@ -113,7 +113,7 @@ impl Answers {
 
     pub(crate) fn forget_all(&mut self) {
         self.last.clear();
-        self.told.clear();
+        self.by_age.clear();
     }
 }
 
@@ -137,17 +137,17 @@ mod tests {
     }
 
     #[test]
-    fn answers_end_and_are_few() {
+    fn answers_expire_and_are_bounded() {
         let second = Duration::from_secs(1);
         let mut answers = Answers::new(2, second);
-        answers.tell(key(1, 0), false, Duration::ZERO, 5);
+        answers.report(key(1, 0), false, Duration::ZERO, 5);
         assert_eq!([answers.since(&key(1, 0), 4), answers.since(&key(1, 0), 5)], [Some(false), None]);
         assert_eq!(answers.of(&key(1, 0), second / 2), Some(false));
         assert_eq!(answers.of(&key(1, 0), second), None);
-        answers.tell(key(1, 0), true, second, 0);
-        answers.tell(key(2, 0), false, second, 0);
+        answers.report(key(1, 0), true, second, 0);
+        answers.report(key(2, 0), false, second, 0);
         assert_eq!(answers.of(&key(1, 0), second), Some(true), "reported again");
-        answers.tell(key(3, 0), false, second, 0);
+        answers.report(key(3, 0), false, second, 0);
         assert_eq!((answers.of(&key(1, 0), second), answers.of(&key(2, 0), second)), (None, Some(false)));
         answers.forget(&key(2, 0));
         assert_eq!(answers.of(&key(2, 0), second), None);

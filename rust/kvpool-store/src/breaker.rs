@@ -101,7 +101,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
-    fn it_opens_after_failures_in_a_row_and_tries_one() {
+    fn failures_in_a_row_open_the_breaker() {
         let mut breaker = Breaker::new(BreakerConfig { failures: 2, pause: SECOND });
         breaker.failed(Duration::ZERO);
         breaker.succeeded();
@@ -120,7 +120,7 @@ mod tests {
 
     /// The failure of an object that was sent before the breaker opened does not extend the pause.
     #[test]
-    fn an_open_one_ignores_ends() {
+    fn an_open_breaker_ignores_late_failures() {
         let mut breaker = Breaker::new(BreakerConfig { failures: 1, pause: SECOND });
         breaker.failed(Duration::ZERO);
         breaker.failed(SECOND / 2);

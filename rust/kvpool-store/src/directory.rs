@@ -81,7 +81,7 @@ pub(crate) struct Directory {
     order: Box<dyn Policy>,
     free: VecDeque<Place>,
     /// Doomed places without a transfer, which have to be cleared.
-    unclear: VecDeque<Place>,
+    to_clear: VecDeque<Place>,
     held: usize,
     /// Namespaces of the objects. The last is that of new objects.
     namespaces: Vec<NamespaceDigest>,
@@ -117,7 +117,7 @@ impl Directory {
             by_key,
             order,
             free: VecDeque::new(),
-            unclear: VecDeque::new(),
+            to_clear: VecDeque::new(),
             held: 0,
             namespaces: vec![namespace],
             leaving: HashSet::new(),
@@ -152,7 +152,7 @@ impl Directory {
         entry.resident.push((key, 0));
         if self.by_key.contains_key(&key) {
             entry.state = State::Doomed;
-            self.unclear.push_back(place);
+            self.to_clear.push_back(place);
             return false;
         }
         *entry = Entry { state: State::Held, key: Some(key), len, depth, ..std::mem::take(entry) };
@@ -245,7 +245,7 @@ impl Directory {
         let entry = &mut self.entries[place as usize];
         entry.pins = entry.pins.saturating_sub(1);
         if entry.pins == 0 && entry.state == State::Doomed {
-            self.unclear.push_back(place);
+            self.to_clear.push_back(place);
         }
     }
 
@@ -297,7 +297,7 @@ impl Directory {
         entry.state = State::Doomed;
         self.order.forget(block(place));
         if entry.pins == 0 {
-            self.unclear.push_back(place);
+            self.to_clear.push_back(place);
         }
         true
     }
@@ -313,8 +313,8 @@ impl Directory {
 
     /// Returns the next place to clear, and the objects that may be there. The place is pinned until
     /// the clearing ends.
-    pub(crate) fn next_unclear(&mut self) -> Option<(Place, Vec<ObjectName>)> {
-        let place = self.unclear.pop_front()?;
+    pub(crate) fn next_to_clear(&mut self) -> Option<(Place, Vec<ObjectName>)> {
+        let place = self.to_clear.pop_front()?;
         self.entries[place as usize].pins = 1;
         Some((place, self.residents(place)))
     }
@@ -334,7 +334,7 @@ impl Directory {
             }
             self.free.push_back(place);
         } else {
-            self.unclear.push_back(place);
+            self.to_clear.push_back(place);
         }
     }
 
@@ -345,7 +345,7 @@ impl Directory {
 
     /// With `asked`, records that the back end is asked to remove an object which has no place here.
     /// Otherwise, records that the removal has ended.
-    pub(crate) fn leave(&mut self, key: ObjectKey, asked: bool) {
+    pub(crate) fn set_leaving(&mut self, key: ObjectKey, asked: bool) {
         let name = (key, self.namespaces.len() as u32 - 1);
         if asked {
             self.leaving.insert(name);
@@ -375,7 +375,7 @@ impl Directory {
             let blank = entry.pins == 0 && entry.resident.is_empty();
             ensure(entry.state != State::Free || blank, "a free place is pinned, or was not cleared")?;
             let waits = entry.state == State::Doomed && entry.pins == 0;
-            ensure(waits == self.unclear.contains(&(place as u32)), "a doomed place is not to be cleared")?;
+            ensure(waits == self.to_clear.contains(&(place as u32)), "a doomed place is not to be cleared")?;
         }
         self.order.check_invariants().map_err(|violation| violation.to_string())
     }

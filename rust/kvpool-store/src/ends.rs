@@ -52,11 +52,11 @@ pub(crate) struct Ends {
 
 impl Ends {
     /// Reports an end; `false` if the store is gone.
-    pub(crate) fn tell(&self, done: Done) -> bool {
-        let told = self.sender.send(done).is_ok();
+    pub(crate) fn report(&self, done: Done) -> bool {
+        let sent = self.sender.send(done).is_ok();
         // Fails only if the 64-bit counter of unread ends is full. The file is readable then anyway.
         let _ = rustix::io::write(&*self.event, &1_u64.to_ne_bytes());
-        told
+        sent
     }
 }
 
@@ -74,7 +74,7 @@ impl Ended {
 
     /// Makes the file unreadable until the next end is reported. Call this before ends are taken: an
     /// end that is reported meanwhile then makes the file readable again, even if it was already taken.
-    pub(crate) fn quiet(&self) {
+    pub(crate) fn clear_event(&self) {
         let _ = rustix::io::read(&*self.event, &mut [0; 8]); // fails if no end was reported
     }
 

@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_that_is_there_stays_unless_it_is_replaced() {
+    fn an_existing_record_stays_unless_replaced() {
         let folder = std::env::temp_dir().join(format!("kvpool-generation-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         let (of, one, other) =

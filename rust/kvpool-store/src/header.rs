@@ -304,7 +304,7 @@ mod tests {
 
     /// The result is correct for any number of pieces, and any length of the last one.
     #[test]
-    fn what_is_copied_is_verified_as_what_is_read() {
+    fn copies_are_verified_like_reads() {
         let key = ObjectKey { hash: BlockHash::from_bytes([7; 32]), group: 0 };
         let tokens = TokenRange { first: 0, count: 16 };
         for len in [0, 1, PIECE - 1, PIECE, PIECE + 1, 3 * PIECE, 3 * PIECE + 4097] {

@@ -60,7 +60,7 @@ mod tests {
 
     /// A child process shares the open file, and so does a clone.
     #[test]
-    fn it_is_released_with_its_owner_whoever_has_the_file_open_still() {
+    fn a_drop_releases_the_lock_while_a_clone_is_open() {
         let path = std::env::temp_dir().join(format!("kvpool-locked-{}", std::process::id()));
         let is_busy =
             || LockedFile::open(&path).is_err_and(|error| error.kind() == io::ErrorKind::ResourceBusy);

@@ -56,15 +56,15 @@ pub(crate) enum Target {
     /// The slot itself, which the load holds until it has ended.
     Slot(Writing),
     /// Memory of the worker, from which the payload is then copied into the slot.
-    Staged(Lent),
+    Staged(StagedSlot),
 }
 
 /// The slot of a staged load. It is taken once, by the first to ask: by the worker, to copy
 /// into it, or by the store, after the deadline.
 #[derive(Clone, Debug)]
-pub(crate) struct Lent(Arc<Mutex<Option<Writing>>>);
+pub(crate) struct StagedSlot(Arc<Mutex<Option<Writing>>>);
 
-impl Lent {
+impl StagedSlot {
     pub(crate) fn new(slot: Writing) -> Self {
         Self(Arc::new(Mutex::new(Some(slot))))
     }
@@ -175,7 +175,7 @@ mod tests {
     use crate::arena::Arena;
 
     #[test]
-    fn loads_go_first_and_nothing_waits_for_ever() {
+    fn loads_precede_but_no_task_starves() {
         let (queue, arena) = (Queue::default(), Arena::new(20, 1).unwrap());
         let namespace = NamespaceDigest::from_bytes([0; 32]);
         let key = ObjectKey { hash: kvpool::BlockHash::from_bytes([0; 32]), group: 0 };

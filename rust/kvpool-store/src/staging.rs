@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_used_is_used_again() {
+    fn used_slots_are_reused() {
         for longest in [1, 4096, 65536, (1 << 20) + 1, 3 << 20] {
             let staging = Staging::new(longest, 2).unwrap();
             let taken: Vec<_> = (0..100).map(|_| staging.take().unwrap()).collect();

@@ -13,7 +13,7 @@ use crate::error::{BackendError, StoreError};
 use crate::header::{HEADER_BYTES, Header, HeaderError, Mismatch};
 use crate::namespace::NamespaceDigest;
 use crate::object::{Object, ObjectMut, ObjectName, Page, Place};
-use crate::queue::{Lent, Target, Work};
+use crate::queue::{StagedSlot, Target, Work};
 use crate::staging::Staging;
 
 /// An object that is being moved. A store creates it, and a [`Lane`](crate::Lane) moves it.
@@ -32,7 +32,7 @@ enum Way {
     Read {
         into: Writing,
         /// The slot to which the payload is copied, if `into` is another memory.
-        lent: Option<Lent>,
+        staged_slot: Option<StagedSlot>,
     },
     Write {
         from: Source,
@@ -111,12 +111,12 @@ impl Transfer {
                 Ok(Self { id, name: ObjectName { namespace, key }, place: Some(place), len, page, way })
             }
             Work::Read { place, key, len, into } => {
-                let (into, lent) = match into {
+                let (into, staged_slot) = match into {
                     Target::Slot(slot) => (slot, None),
-                    Target::Staged(lent) => (memory.payload()?, Some(lent)),
+                    Target::Staged(staged_slot) => (memory.payload()?, Some(staged_slot)),
                 };
                 let (name, page) = (ObjectName { namespace, key }, memory.page());
-                Ok(Self { id, name, place, len, page, way: Way::Read { into, lent } })
+                Ok(Self { id, name, place, len, page, way: Way::Read { into, staged_slot } })
             }
             other @ (Work::Probe { .. } | Work::Clear { .. }) => Err(Refused::Other(other)),
         }
@@ -141,12 +141,12 @@ impl Transfer {
     pub(crate) fn end(mut self, moved: Result<(), BackendError>, memory: &mut Memory) -> End {
         let end = match &mut self.way {
             Way::Write { .. } => moved.map_or_else(End::from, |()| End::Success),
-            Way::Read { into, lent } => {
+            Way::Read { into, staged_slot } => {
                 let ObjectName { namespace, key } = self.name;
                 let payload = &mut into[..self.len as usize];
                 // No other code has the slot until this has ended, so wrong bytes are removed before
                 // that.
-                let mut slot = lent.take().and_then(|lent| lent.take());
+                let mut slot = staged_slot.take().and_then(|staged_slot| staged_slot.take());
                 let end = match moved {
                     Ok(()) => check(&self.page, |header| {
                         header.expect(namespace, key, self.len)?;

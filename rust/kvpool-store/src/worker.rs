@@ -19,13 +19,13 @@ use crate::transfer::{Memory, Refused, Transfer};
 pub(crate) fn run(queue: &Queue, backend: &Arc<dyn Backend>, ends: &Ends, memory: Memory, share: u64) {
     let mut worker = Worker { backend: backend.as_ref(), ends, memory, share };
     if let Some(mut lane) = backend.lane() {
-        worker.several(queue, lane.as_mut());
+        worker.run_in_lane(queue, lane.as_mut());
     }
     worker.one_by_one(queue);
 }
 
 /// The store is gone, or the lane is broken.
-struct Over;
+struct WorkerStop;
 
 struct Worker<'a> {
     backend: &'a dyn Backend,
@@ -38,25 +38,25 @@ struct Worker<'a> {
 impl Worker<'_> {
     fn one_by_one(&mut self, queue: &Queue) {
         while let Some(task) = queue.take() {
-            let told = self.begin(task).and_then(|transfer| match transfer {
+            let outcome = self.begin(task).and_then(|transfer| match transfer {
                 Some(mut transfer) => {
                     let id = transfer.id();
                     let end = self.caught(|worker| {
                         let moved = perform(&mut transfer, worker.backend);
                         worker.check(transfer, moved)
                     });
-                    self.tell(id, end)
+                    self.report(id, end)
                 }
                 None => Ok(()),
             });
-            if told.is_err() {
+            if outcome.is_err() {
                 return;
             }
         }
     }
 
     /// Keeps a lane filled. If the store is gone, the lane waits for the transfers in flight.
-    fn several(&mut self, queue: &Queue, lane: &mut dyn Lane) {
+    fn run_in_lane(&mut self, queue: &Queue, lane: &mut dyn Lane) {
         let (mut moving, mut bytes) = (0, 0);
         loop {
             while moving == 0 || (moving < lane.room() && bytes < self.share) {
@@ -68,7 +68,7 @@ impl Worker<'_> {
                         lane.start(transfer);
                     }
                     Ok(None) => {}
-                    Err(Over) => return,
+                    Err(WorkerStop) => return,
                 }
             }
             if moving == 0 {
@@ -83,7 +83,7 @@ impl Worker<'_> {
     }
 
     /// Prepares the transfer of a task; `None` if the task has ended.
-    fn begin(&mut self, task: Task) -> Result<Option<Transfer>, Over> {
+    fn begin(&mut self, task: Task) -> Result<Option<Transfer>, WorkerStop> {
         let Task { id, namespace, work } = task;
         let mut begun = Ok(None);
         let end = self.caught(|worker| match Transfer::begin(id, namespace, work, &mut worker.memory) {
@@ -95,15 +95,15 @@ impl Worker<'_> {
             Err(Refused::Other(work)) => worker.ask(namespace, work),
         });
         match begun {
-            Ok(None) => self.tell(id, end).map(|()| None),
+            Ok(None) => self.report(id, end).map(|()| None),
             begun => begun,
         }
     }
 
-    fn end(&mut self, transfer: Transfer, moved: Result<(), BackendError>) -> Result<(), Over> {
+    fn end(&mut self, transfer: Transfer, moved: Result<(), BackendError>) -> Result<(), WorkerStop> {
         let id = transfer.id();
         let end = self.caught(|worker| worker.check(transfer, moved));
-        self.tell(id, end)
+        self.report(id, end)
     }
 
     /// Returns the end of a transfer. A damaged object without a known place is removed now, because no
@@ -136,7 +136,7 @@ impl Worker<'_> {
             .unwrap_or_else(|_| End::Failed(format!("{name} panicked")))
     }
 
-    fn tell(&self, id: u64, end: End) -> Result<(), Over> {
-        if self.ends.tell(Done { id, end }) { Ok(()) } else { Err(Over) }
+    fn report(&self, id: u64, end: End) -> Result<(), WorkerStop> {
+        if self.ends.report(Done { id, end }) { Ok(()) } else { Err(WorkerStop) }
     }
 }

@@ -86,7 +86,7 @@ fn lead_away(path: &Path, victim: &Path) {
 }
 
 #[test]
-fn a_link_in_the_place_of_a_file_is_refused_by_its_path_and_its_target_is_as_it_was() {
+fn a_symbolic_link_is_refused_and_its_target_does_not_change() {
     let folder = Folder::new();
     let (inside, victim) = (folder.path().join("disk"), folder.path().join("victim"));
     store(disk(&inside).unwrap()).0.close();
@@ -179,7 +179,7 @@ fn snapshots_and_slots_neither_follow_links_nor_read_what_a_link_names() {
 
 /// Opening a pipe waits until its other end is opened.
 #[test]
-fn a_pipe_in_the_place_of_a_file_keeps_nobody_waiting() {
+fn a_pipe_instead_of_a_file_does_not_block() {
     let folder = Folder::new();
     let inside = folder.path().join("shared");
     let (mut kept, arena) = store(shared(&inside, false).unwrap());

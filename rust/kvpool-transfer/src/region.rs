@@ -117,8 +117,9 @@ impl Array {
         // a block. So a store of one block is cut like a store of many, and the two fit. A stride below
         // which no dimension lies shows nothing.
         let block_stride = self.strides[block_dim];
-        let told = self.shape[block_dim] == 1 && inner.iter().any(|&dim| self.strides[dim] < block_stride);
-        let outside = |dim: usize| told && self.strides[dim] >= block_stride;
+        let stride_is_known =
+            self.shape[block_dim] == 1 && inner.iter().any(|&dim| self.strides[dim] < block_stride);
+        let outside = |dim: usize| stride_is_known && self.strides[dim] >= block_stride;
         let mut piece = 1_u64;
         let mut scattered = Vec::new();
         for dim in inner {

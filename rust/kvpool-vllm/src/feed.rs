@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_is_noted_with_its_tokens_if_its_key_is_new() {
+    fn a_new_key_is_recorded_with_the_tokens_of_its_block() {
         let mut log = FeedLog::new(9);
         log.stored(run(&[1, 2, 3]), &[Some(false), Some(true), None]);
         let batch = taken(&mut log);
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_noted_when_its_last_copy_goes() {
+    fn a_key_is_recorded_when_its_last_copy_is_removed() {
         let mut log = FeedLog::new(9);
         let key = Key::new(&[7; 16], 0).unwrap();
         let removed = |last_copy| Removed { block: 1, key, last_copy };
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_that_is_not_taken_is_dropped() {
+    fn a_full_log_is_dropped() {
         let mut log = FeedLog::new(2);
         log.stored(run(&[1, 2]), &[Some(true); 2]);
         log.stored(run(&[3]), &[Some(true)]);

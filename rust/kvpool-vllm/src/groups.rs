@@ -149,7 +149,7 @@ mod tests {
     use super::{Arrival, Growth, Step};
 
     #[test]
-    fn a_window_gives_up_what_lies_left_of_it() {
+    fn a_window_releases_the_blocks_before_it() {
         let window = GroupSpec::new(GroupKind::Sliding { window: 4 }, 2);
         let step = Step { settled: 7, slots: 9, ..Step::default() };
         // The next token has position 7 and reads positions 4 to 7.
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_gets_null_blocks_for_what_lies_left_of_the_window() {
+    fn an_arriving_request_gets_null_blocks_before_its_window() {
         let window = GroupSpec::new(GroupKind::Sliding { window: 4 }, 2);
         let of = |computed, slots, hits, most| Arrival::of(&window, computed, slots, hits, 0, most);
         assert_eq!(of(8, 11, 4, 99), Arrival { skipped: 2, missing: 2 });
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_is_the_last_token_s() {
+    fn a_state_belongs_to_the_last_token() {
         let state = GroupSpec::new(GroupKind::State, 4);
         let dead = |settled| Growth::of(&state, Step { settled, ..Step::default() }, 9, 0).dead;
         assert_eq!([0, 1, 4, 5, 8, 9].map(dead), [0, 0, 0, 1, 1, 2]);

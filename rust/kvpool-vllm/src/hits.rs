@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hit_is_of_all_groups_and_null_where_a_window_reads_nothing() {
+    fn a_hit_is_null_where_a_window_reads_nothing() {
         let (pool, groups) = cached();
         let hits = Hits::new(&groups, 2, vec![(vec![0], false, 2), (vec![1], false, 2)]).unwrap();
         let mut last = vec![LastHit::default(); 2];
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn families_of_groups_that_are_not_there_are_refused() {
+    fn families_with_missing_groups_are_refused() {
         let (_, groups) = cached();
         let text = |alignment, members: Vec<usize>| {
             Hits::new(&groups, alignment, vec![(members, false, 0)]).unwrap_err().to_string()

@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lookup_that_stands_asks_for_what_follows_alone() {
+    fn a_valid_result_needs_only_the_next_lookups() {
         let mut hit = LastHit::default();
         assert_eq!(look(&mut hit, 0, 0, 9, 5), (true, 6));
         assert_eq!(look(&mut hit, 0, 0, 9, 5), (false, 1));
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn it_does_not_stand_after_a_removal_for_a_shorter_prompt_or_for_another() {
+    fn a_removal_or_another_prompt_invalidates_the_result() {
         for (removals, from, len) in [(1, 0, 9), (0, 0, 4), (0, 1, 9)] {
             let mut hit = LastHit::default();
             look(&mut hit, 0, 0, 9, 5);

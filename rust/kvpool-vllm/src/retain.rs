@@ -166,13 +166,13 @@ mod tests {
     }
 
     #[test]
-    fn a_group_alone_caches_what_no_later_step_computes_again() {
+    fn a_single_group_caches_settled_tokens() {
         let alone = Finals { alignment: None, recomputed: 2, drops: true, block_tokens: 4 };
         assert_eq!([0, 1, 9].map(|tokens| alone.of(tokens)), [0, 0, 7]);
     }
 
     #[test]
-    fn one_of_several_groups_caches_up_to_where_a_hit_can_end_and_a_block_more_where_that_is_dropped() {
+    fn several_groups_cache_to_the_alignment_and_a_dropped_block() {
         let of = Finals { alignment: Some(8), recomputed: 0, drops: false, block_tokens: 4 };
         assert_eq!([7, 8, 15, 16].map(|tokens| of.of(tokens)), [0, 8, 8, 16]);
         let drops = Finals { drops: true, ..of };
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_keeps_what_a_hit_at_a_boundary_reads() {
+    fn a_window_keeps_the_blocks_of_a_hit_at_a_boundary() {
         let of = Retention { reads: Reads::Window(5), block_tokens: 2, alignment: 8, drops: false };
         // The window keeps blocks 2 and 3 of every four: a hit of 8 tokens reads 4 tokens.
         assert_eq!(kept(of, 9, None, &[]), [2, 3, 6, 7]);
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_whose_last_block_is_dropped_keeps_one_behind_the_boundary() {
+    fn a_dropping_window_keeps_a_block_after_the_boundary() {
         let of = Retention { reads: Reads::Window(3), block_tokens: 2, alignment: 8, drops: true };
         assert_eq!(kept(of, 10, None, &[]), [3, 4, 7, 8]);
         assert_eq!(kept(of, 10, Some(0), &[8]), [3, 4]);

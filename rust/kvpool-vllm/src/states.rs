@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_takes_a_state_and_its_drafts_whatever_the_prompt() {
+    fn an_arriving_request_takes_a_state_and_its_drafts() {
         let states = States { speculative: 1, ..States::default() };
         assert_eq!(states.arrival(&SPEC, 0, 40, 0).missing, 2);
         assert_eq!(states.arrival(&SPEC, 8, 8, 2).missing, 1, "its state is that of the hit");
@@ -142,13 +142,13 @@ mod tests {
     }
 
     #[test]
-    fn the_state_before_goes_when_a_settled_token_is_in_the_next_block() {
+    fn the_previous_state_is_freed_after_a_settled_token_in_the_next_block() {
         let past = |settled| States::default().is_past(&SPEC, 0, settled);
         assert_eq!([0, 4, 5, 8].map(past), [false, false, true, true]);
     }
 
     #[test]
-    fn the_end_of_a_prompt_is_where_the_same_prompt_goes_on() {
+    fn the_tail_is_the_last_state_that_the_same_prompt_can_use() {
         let tail = |drops, lookahead| States { drops, lookahead, ..States::default() }.tail(16, 4);
         assert_eq!([tail(false, None), tail(false, Some(5)), tail(true, None)], [12, 8, 12]);
         assert_eq!(States::default().tail(17, 4), 16);

@@ -121,7 +121,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_finds_what_probing_every_block_finds(
+        fn the_lookup_equals_probing_every_block(
             cached in prop::collection::vec(prop::bool::weighted(0.8), 0..40),
             need in 1..9usize,
             step in 1..5usize,

@@ -78,7 +78,7 @@ fn a_state_moves_unless_the_block_of_a_draft_is_shared_or_cached() {
 }
 
 #[test]
-fn a_request_that_comes_takes_no_more_than_the_group_ever_holds() {
+fn an_arriving_request_takes_at_most_the_groups_maximum() {
     let window = Group { most: Some(3), ..Group::new("sliding", 4, 2, 1).unwrap() };
     let call = Call { new: 3, whole: true, ..Call::default() };
     let arrival = window.arrival(&call.step(8, 0, 40, 99), 4).unwrap();

@@ -65,7 +65,7 @@ fn cached(pool: &Pool) -> Vec<u32> {
 }
 
 #[test]
-fn a_use_of_a_free_block_is_told() {
+fn the_pool_notifies_a_use_of_a_free_block() {
     let mut pool = pool("s3-fifo");
     singles(&mut pool, &[1, 2, 3]);
     pool.touch(&[1]).unwrap();
@@ -78,7 +78,7 @@ fn a_use_of_a_free_block_is_told() {
 }
 
 #[test]
-fn a_use_of_a_block_that_is_in_use_is_told() {
+fn the_pool_notifies_a_use_of_a_block_in_use() {
     let mut pool = pool("s3-fifo");
     let blocks = take(&mut pool, 2);
     cache(&mut pool, Start::at(0), &[1], &[1], CHAINED);
@@ -125,7 +125,7 @@ fn a_chain_is_evicted_from_its_end_whatever_call_cached_it() {
 }
 
 #[test]
-fn a_block_behind_one_that_is_not_cached_hangs_on_nothing() {
+fn a_block_after_an_uncached_block_has_no_parent() {
     let mut pool = pool("s3-fifo");
     let table = take(&mut pool, 3);
     cache(&mut pool, Start::at(0), &table[..1], &[1], CHAINED);
@@ -143,7 +143,7 @@ fn a_block_behind_one_that_is_not_cached_hangs_on_nothing() {
 }
 
 #[test]
-fn a_block_may_hang_on_one_with_its_own_key() {
+fn a_block_may_have_a_parent_with_its_own_key() {
     // Block 1 got by hand the key that is also the parent of the next block.
     let mut pool = pool("s3-fifo");
     let table = take(&mut pool, 2);
@@ -219,7 +219,7 @@ impl Policy for ByDepth {
 }
 
 #[test]
-fn of_one_release_the_deepest_goes_first_and_the_depth_is_the_position_in_the_table() {
+fn blocks_of_one_release_are_evicted_from_the_end_of_the_table() {
     let mut pool = pool("s3-fifo");
     let table = take(&mut pool, 3);
     cache(&mut pool, Start::at(0), &table[..2], &[1, 2, 3], 1);
@@ -251,7 +251,7 @@ fn of_one_release_the_deepest_goes_first_and_the_depth_is_the_position_in_the_ta
 }
 
 #[test]
-fn a_group_is_chained_from_the_time_it_is_said_to_be() {
+fn a_group_is_chained_from_the_call_of_chain_group_on() {
     let mut pool = Pool::with_policy(8, true, kvpool_policies::S3_FIFO).unwrap();
     let table = take(&mut pool, 4);
     cache(&mut pool, Start::at(0), &table[..2], &[1, 2], 5);
@@ -265,7 +265,7 @@ fn a_group_is_chained_from_the_time_it_is_said_to_be() {
 }
 
 #[test]
-fn of_two_copies_each_hangs_on_its_own() {
+fn each_of_two_copies_has_its_own_parent() {
     let mut pool = pool("s3-fifo");
     let table = take(&mut pool, 4);
     cache(&mut pool, Start::at(0), &table[..2], &[1, 2], CHAINED);
@@ -278,7 +278,7 @@ fn of_two_copies_each_hangs_on_its_own() {
 }
 
 #[test]
-fn a_part_of_a_block_hangs_on_the_block_under_the_parents_key_and_the_full_block_is_another_content() {
+fn a_partial_block_has_the_block_of_its_parents_key_as_parent() {
     let mut pool = pool("s3-fifo");
     let table = take(&mut pool, 2);
     let parent = key(&[1], CHAINED);
@@ -322,7 +322,7 @@ fn a_free_block_whose_hash_is_dropped_is_reused_next() {
 }
 
 #[test]
-fn what_hung_on_a_dropped_block_hangs_on_nothing() {
+fn children_of_a_dropped_block_have_no_parent() {
     let mut pool = pool("s3-fifo");
     let table = take(&mut pool, 3);
     cache(&mut pool, Start::at(0), &table, &[1, 2, 3], CHAINED);
@@ -354,7 +354,7 @@ fn a_reset_forgets_the_history_and_every_block_is_free_again() {
 }
 
 #[test]
-fn a_block_that_is_unpinned_without_a_hash_may_be_cached_where_it_stands() {
+fn an_unpinned_free_block_can_get_a_hash() {
     for policy in policies() {
         let mut pool = Pool::with_policy(4, true, policy).unwrap();
         take(&mut pool, 2);
@@ -371,7 +371,7 @@ fn a_block_that_is_unpinned_without_a_hash_may_be_cached_where_it_stands() {
 }
 
 #[test]
-fn what_is_made_up_for_a_block_without_a_hash_ends_with_its_stay() {
+fn the_invented_content_of_a_block_without_a_hash_ends_with_its_reuse() {
     let mut pool = pool("s3-fifo");
     take(&mut pool, 2);
     for _ in 0..3 {
@@ -434,7 +434,7 @@ fn what_is_popped_and_claimed_was_evicted_as_far_as_the_policy_knows() {
 }
 
 #[test]
-fn without_caching_no_policy_is_told_anything() {
+fn without_caching_a_policy_gets_no_notifications() {
     for policy in policies() {
         let mut pool = Pool::with_policy(4, false, policy).unwrap();
         assert!(!pool.keeps_history());

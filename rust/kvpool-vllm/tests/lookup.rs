@@ -53,7 +53,7 @@ fn find(families: Vec<Family>, alignment: usize, limit: usize, cached: &[&[usize
 proptest! {
     /// If no block is computed again, the result is the longest hit that all families can serve.
     #[test]
-    fn it_is_the_core_s_longest_hit(
+    fn the_hit_is_the_longest_that_all_families_serve(
         kinds in prop::collection::vec((0..4usize, 1..4usize, 2..14usize), 1..4),
         cached in prop::collection::vec(prop::collection::vec(prop::bool::weighted(0.8), 48), 3),
         limit in 0..96usize,
@@ -113,7 +113,7 @@ fn a_digest_s_tokens_are_dropped_where_hits_end_inside_blocks() {
 }
 
 #[test]
-fn who_has_looked_behind_a_length_does_not_look_again_where_another_such_family_shortens_it() {
+fn a_family_with_a_margin_does_not_look_again_when_another_shortens_the_hit() {
     let dropping = |window| Family { drops: true, margin: UNIT, ..family(Reads::Window(window), UNIT) };
     let all: Vec<_> = (0..8).collect();
     // The first family has blocks 5 to 7 (a hit of 14 tokens needs one more) and block 3. The second

@@ -11,7 +11,7 @@ fn key(nth: u8) -> Key {
 }
 
 #[test]
-fn a_content_is_the_digest_s_first_bytes_told_apart_by_the_group() {
+fn a_content_is_the_start_of_the_digest_combined_with_the_group() {
     let digest = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16];
     let content = |digest: &[u8], group| Key::new(digest, group).unwrap().content();
     assert_eq!(content(&digest, 0), 0x0807_0605_0403_0201);
@@ -45,7 +45,7 @@ fn a_key_has_at_most_39_bytes() {
 }
 
 #[test]
-fn what_is_shorter_than_a_group_is_a_key_of_no_digest() {
+fn a_key_shorter_than_its_group_number_has_no_digest() {
     for len in 0..4 {
         let key = Key::from_bytes(&[7; 4][..len]).unwrap();
         assert_eq!((key.as_bytes().len(), key.digest()), (len, &[][..]));
@@ -78,7 +78,7 @@ fn zeros_at_the_end_of_a_key_count() {
 }
 
 #[test]
-fn a_digest_is_not_its_own_beginning_with_zeros_behind() {
+fn a_digest_differs_from_its_prefix_padded_with_zeros() {
     // The order of the lengths does not matter. The core pads names to one length, and the other
     // lengths never become one of its names.
     for lengths in [[16, 17, 32, 15], [32, 16, 17, 31], [17, 16, 32, 0]] {
@@ -197,7 +197,7 @@ proptest! {
 }
 
 #[test]
-fn a_key_of_one_block_becomes_one_of_two_and_goes_with_the_last() {
+fn a_key_can_have_two_blocks_and_ends_with_the_last() {
     let mut pool = in_use(4);
     assert!(pool.insert_hash(key(0), 1, Some(4)));
     assert!(!pool.keys().was_shared(&key(0)));
@@ -221,7 +221,7 @@ fn a_key_of_one_block_becomes_one_of_two_and_goes_with_the_last() {
 }
 
 #[test]
-fn a_further_key_is_one_of_its_own_and_goes_with_the_hash() {
+fn a_second_key_of_a_block_is_removed_with_its_hash() {
     let mut pool = in_use(4);
     pool.insert_hash(key(0), 1, Some(4));
     assert!(pool.insert_hash(key(1), 1, Some(2)));
@@ -301,7 +301,7 @@ fn a_pool_with_many_keys_finds_each_and_forgets_all() {
 }
 
 #[test]
-fn a_queue_reads_as_one_list_whatever_is_done_to_it_by_hand() {
+fn a_queue_stays_one_list_after_any_manual_change() {
     let mut pool = Pool::new(6, true).unwrap();
     let order = |pool: &Pool| pool.order().collect::<Vec<_>>();
     assert_eq!((pool.pop_from_queue(4), order(&pool)), (vec![1, 2, 3, 4], vec![5]));
@@ -405,7 +405,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(4000))]
 
     #[test]
-    fn slots_are_what_vllms_formulas_say(case in case()) {
+    fn slots_equal_vllms_formulas(case in case()) {
         let size = |value: i64| usize::try_from(value).unwrap();
         let spec = GroupSpec::new(GroupKind::Full, size(case.block_size));
         let [computed, tokens] = [case.num_computed + case.new_computed, case.num_tokens]

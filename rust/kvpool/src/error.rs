@@ -182,7 +182,7 @@ pub struct ConfigDetail {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("invariant {invariant} is broken: {detail}")]
 pub struct InvariantViolation {
-    /// The number and name of the invariant, as in ARCHITECTURE.md.
+    /// The number and name of the invariant, as in design/invariants.md.
     pub invariant: &'static str,
     /// The expected and the actual state.
     pub detail: String,

@@ -71,7 +71,8 @@ pub use allocator::BlockAllocator;
 pub use block::{BlockId, BlockState, MAX_BLOCKS, NULL_BLOCK};
 pub use error::{ConfigDetail, InvariantViolation, PoolError, Refusal};
 pub use evictor::{
-    Candidate, Content, EvictionPolicy, Evictor, Finish, Kept, LruEvictor, Outlook, Policy, Release, Signal,
+    CacheTime, Candidate, Content, EvictionPolicy, Evictor, Finish, LruEvictor, Outlook, Policy, Release,
+    Signal,
 };
 pub use fence::{Ticket, Until};
 pub use free_list::FreeBlockList;

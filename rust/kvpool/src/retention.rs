@@ -247,7 +247,7 @@ pub struct RetentionStats {
 
 /// The retention of a block in an image.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Said {
+pub struct SavedRetention {
     /// The hint about the block. An absolute time to live is reduced to the rest of it.
     pub retention: Retention,
     /// Number of seconds until the time to live ends, if it is running.
@@ -287,7 +287,7 @@ pub trait Retain {
 
     /// Returns the retention of `block`, for an image. `None` if there is no hint, or if the evictor
     /// does not provide it.
-    fn said(&self, _block: BlockId) -> Option<Said> {
+    fn said(&self, _block: BlockId) -> Option<SavedRetention> {
         None
     }
 

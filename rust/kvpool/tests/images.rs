@@ -86,7 +86,7 @@ impl World {
 
 /// With LRU and no references, the restored pool is exactly the same: every later answer is equal.
 #[test]
-fn a_restored_pool_goes_on_as_if_it_had_never_stopped() {
+fn a_restored_pool_behaves_as_without_the_restart() {
     for seed in 0..150 {
         let mut numbers = Numbers(seed);
         let mut world = World::new(config());
@@ -148,7 +148,7 @@ fn every_policy_has_its_order_again() {
 
 /// Blocks that were held are cached, after all blocks that were not: their requests will return.
 #[test]
-fn what_was_in_use_is_cached_and_goes_last() {
+fn a_block_that_was_in_use_is_cached_and_evicted_last() {
     let mut world = World::new(config());
     let mut numbers = Numbers(3);
     for _ in 0..40 {
@@ -165,7 +165,7 @@ fn what_was_in_use_is_cached_and_goes_last() {
 }
 
 #[test]
-fn what_does_not_agree_is_a_miss() {
+fn a_saved_block_that_the_check_refuses_is_a_miss() {
     let mut world = World::new(config());
     let chain = chain(&world.hasher, 1, 8, 0);
     let table = world.pool.allocate(8).unwrap();
@@ -240,7 +240,7 @@ fn retention_lasts() {
 }
 
 #[test]
-fn what_is_no_image_of_this_pool_is_refused_whole() {
+fn an_image_of_another_pool_is_refused_as_a_whole() {
     let mut world = World::new(config());
     let mut numbers = Numbers(9);
     for _ in 0..60 {
@@ -295,7 +295,7 @@ fn a_manager_is_warm() {
 
 /// Whole requests: the restored manager returns what the original one returns.
 #[test]
-fn a_restored_manager_goes_on_as_if_it_had_never_stopped() {
+fn a_restored_manager_behaves_as_without_the_restart() {
     for seed in 0..60 {
         let config = ManagerConfig { num_blocks: 40, block_size: 2, ..ManagerConfig::default() };
         let mut manager = CacheManager::new(config.clone()).unwrap();

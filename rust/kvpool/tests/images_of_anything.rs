@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::numbers::Numbers;
 use kvpool::retention::{
-    Keep, Priority, Retention, RetentionConfig, Said, TenantId, TenantLimits, Then, Ttl,
+    Keep, Priority, Retention, RetentionConfig, SavedRetention, TenantId, TenantLimits, Then, Ttl,
 };
 use kvpool::{
     BlockHash, BlockHasher, BlockId, BlockPool, DuplicatePolicy, ExtraKeys, HashCursor, HasherConfig,
@@ -66,7 +66,7 @@ fn number(numbers: &mut Numbers) -> f64 {
     ODD[numbers.below(ODD.len())]
 }
 
-fn said(numbers: &mut Numbers) -> Said {
+fn said(numbers: &mut Numbers) -> SavedRetention {
     let keep = match numbers.below(4) {
         0 => Keep::Pinned,
         1 => Keep::Demoted,
@@ -80,7 +80,7 @@ fn said(numbers: &mut Numbers) -> Said {
     let then = if numbers.below(2) == 0 { Then::Demote } else { Then::Normal };
     let remaining = (numbers.below(2) == 0).then(|| number(numbers));
     let tenant = (numbers.below(2) == 0).then(|| TenantId(numbers.below(3) as u32));
-    Said { retention: Retention { keep, ttl, then }, remaining, tenant }
+    SavedRetention { retention: Retention { keep, ttl, then }, remaining, tenant }
 }
 
 /// Changes one random field of an image.

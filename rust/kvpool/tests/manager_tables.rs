@@ -609,7 +609,7 @@ fn operations_in_all() -> u32 {
 }
 
 #[test]
-fn every_request_reads_back_what_it_wrote() {
+fn every_request_reads_its_own_content() {
     const LENGTH: u32 = 100;
     let config = Config {
         cases: operations_in_all().div_ceil(LENGTH),

@@ -271,11 +271,11 @@ impl ReferenceManager {
     /// Returns the existing positions of the table that are written: those of the slots after the last
     /// token.
     fn touched(&self, request: &ReferenceRequest, slots: usize) -> std::ops::Range<usize> {
-        self.touched_behind(request, request.tokens.len(), slots)
+        self.touched_after(request, request.tokens.len(), slots)
     }
 
     /// Like `touched`, but the slots begin after a given number of tokens.
-    fn touched_behind(
+    fn touched_after(
         &self,
         request: &ReferenceRequest,
         tokens: usize,
@@ -432,7 +432,7 @@ impl ReferenceManager {
         let mut request = self.requests.get(&id)?.clone();
         let mut changes = Vec::new();
         // The slots of accepted drafts have been written.
-        for index in self.touched_behind(&request, before.max(request.computed), slots) {
+        for index in self.touched_after(&request, before.max(request.computed), slots) {
             let block = request.blocks[index];
             if self.device().users(block) == 1 && in_place {
                 self.pools[0].drop_cached(&[block]);

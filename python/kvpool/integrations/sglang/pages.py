@@ -162,19 +162,19 @@ class Copied(Pages):
         if self._is_viewed:
             self.copy_out(slot, self.pool.get_data_page(first_index, flat=False))
         else:
-            self.pool.set_from_flat_data_page(first_index, self._held(slot).view(self._dtype))
+            self.pool.set_from_flat_data_page(first_index, self._slot_tensor(slot).view(self._dtype))
 
     def copy_in(self, slot: int, tensor: Any) -> None:
         """Copies a tensor into a slot."""
         items = self._items(tensor)
-        self._held(slot).numpy().reshape(items.shape)[...] = items
+        self._slot_tensor(slot).numpy().reshape(items.shape)[...] = items
 
     def copy_out(self, slot: int, tensor: Any) -> None:
         """Copies a slot into a tensor."""
         items = self._items(tensor)
-        items[...] = self._held(slot).numpy().reshape(items.shape)
+        items[...] = self._slot_tensor(slot).numpy().reshape(items.shape)
 
-    def _held(self, slot: int) -> Any:
+    def _slot_tensor(self, slot: int) -> Any:
         return self._memory[slot, : self.part_bytes]
 
     def _items(self, tensor: Any) -> Any:

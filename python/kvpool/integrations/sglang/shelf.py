@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["Shelf", "digest_of", "is_shared", "left", "open_backend"]
 
 #: Seconds that one thread waits for the store on behalf of all threads.
-_A_WHILE: Final = 1.0
+_WAIT_SECONDS: Final = 1.0
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 
 
@@ -85,7 +85,7 @@ class _Jobs:
         self._store = store
         self._ended: dict[int, list[Outcome]] = {}
         self._abandoned: set[int] = set()
-        self._someone_waits = False
+        self._has_waiter = False
         self._changed = threading.Condition()
 
     def outcomes(self, job: int, until: float | None = None) -> list[Outcome]:
@@ -100,7 +100,7 @@ class _Jobs:
         while True:
             with self._changed:
                 self._changed.wait_for(
-                    lambda: job in self._ended or not self._someone_waits,
+                    lambda: job in self._ended or not self._has_waiter,
                     None if until is None else left(until),
                 )
                 if job in self._ended:
@@ -108,15 +108,15 @@ class _Jobs:
                 if until is not None and not left(until):
                     self._abandoned.add(job)
                     return []
-                if self._someone_waits:
+                if self._has_waiter:
                     continue
-                self._someone_waits = True
+                self._has_waiter = True
             ended: list[tuple[int, list[Outcome]]] = []
             try:
-                ended = self._store.wait(_A_WHILE if until is None else min(_A_WHILE, left(until)))
+                ended = self._store.wait(_WAIT_SECONDS if until is None else min(_WAIT_SECONDS, left(until)))
             finally:
                 with self._changed:
-                    self._someone_waits = False
+                    self._has_waiter = False
                 self._take(ended)
 
     def _take(self, ended: list[tuple[int, list[Outcome]]]) -> None:

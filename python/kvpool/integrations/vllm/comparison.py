@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kvpool import errors
 
 from . import LOGGER_NAME, journals
-from .trail import Operation, Raised, Trail, plain, same, told, told_briefly, told_difference, told_error
+from .trail import Operation, Raised, Trail, plain, same, told, brief_values, first_difference, error_summary
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -93,7 +93,7 @@ COORDINATOR: Final = (
 #: The least number of operations between two comparisons of the whole state, and between two log lines
 #: that report no difference.
 STATE_EVERY: Final = 64
-TOLD_EVERY: Final = 100_000
+LOG_EVERY: Final = 100_000
 
 
 class _Foreign(Exception):  # noqa: N818 (never leaves the module)
@@ -186,7 +186,7 @@ class Comparison:
         except _Foreign:
             return None
         except Exception as error:
-            self._report(name, "before the call", None, Raised.of(error), told_error(error))
+            self._report(name, "before the call", None, Raised.of(error), error_summary(error))
             return None
 
     def _mirrored(self, value: Any) -> Any:
@@ -241,7 +241,7 @@ class Comparison:
             self.stop()
             raise
         except BaseException as error:  # a panic in Rust is not an Exception
-            self._report(name, "kvpool raised", None, Raised.of(error), told_error(error))
+            self._report(name, "kvpool raised", None, Raised.of(error), error_summary(error))
 
     def _compare(self, name: str, prepared: _Call, theirs: Any, ours: Any) -> None:
         self.trail.add(Operation(self.operations, name, prepared.shown, theirs))
@@ -259,7 +259,7 @@ class Comparison:
             return
         if self.operations % self._state_every == 0:
             self.compare_state(name)
-        if self.operations % TOLD_EVERY == 0 and self.running:
+        if self.operations % LOG_EVERY == 0 and self.running:
             logger.info("kvpool shadow: %d operations, no difference", self.operations)
 
     def _mirror_raised(
@@ -271,13 +271,13 @@ class Comparison:
             # kvpool changes nothing when it raises. vLLM may have completed a part of the call, which
             # cannot be undone.
             if self._different_state() is not None:
-                self._stand_down(name, f"vLLM raised {theirs.error} and has done a part of it")
+                self._stop_comparing(name, f"vLLM raised {theirs.error} and has done a part of it")
         elif isinstance(error, errors.InvalidBlockError) and self._freed_too_often():
-            self._stand_down(
+            self._stop_comparing(
                 name, "vLLM has freed a block more often than it was taken, which kvpool refuses"
             )
         else:
-            self._report(name, "kvpool raised", theirs, Raised.of(error), told_error(error))
+            self._report(name, "kvpool raised", theirs, Raised.of(error), error_summary(error))
 
     def _freed_too_often(self) -> bool:
         return any(block.ref_cnt < 0 and not block.is_null for block in self.manager.block_pool.blocks)
@@ -298,7 +298,7 @@ class Comparison:
                 return what, theirs, ours
         return None
 
-    def _stand_down(self, name: str, why: str) -> None:
+    def _stop_comparing(self, name: str, why: str) -> None:
         """Ends the comparison without a difference, because the two cannot be compared any more."""
         logger.warning("kvpool shadow: off after operation %d, %s: %s", self.operations, name, why)
         self.stop()
@@ -306,16 +306,16 @@ class Comparison:
     def _report(self, name: str, what: str, theirs: Any, ours: Any, detail: str = "") -> None:
         """Reports a difference and ends the comparison. Raises nothing."""
         try:
-            first = told_difference(theirs, ours)
+            first = first_difference(theirs, ours)
             told_both = {
                 "vllm": told(theirs),
                 "kvpool": told(ours),
                 "first": {"vllm": first[0], "kvpool": first[1]},
             }
             difference = {"difference": what, "operation": self.operations, "call": name, "detail": detail}
-            where = self.trail.write_or_say_why(self.setting, {**difference, **told_both})
+            where = self.trail.write_or_explain(self.setting, {**difference, **told_both})
             where += journals.leave_behind(self.mirror.block_pool, self.trail.folder)
-            brief = told_briefly(theirs, ours)
+            brief = brief_values(theirs, ours)
             logger.error(
                 "kvpool shadow: operation %d, %s, first difference, %s: vLLM %s, kvpool %s%s; %s. "
                 "The shadow is off, vLLM goes on alone.",

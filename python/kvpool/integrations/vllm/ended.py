@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(LOGGER_NAME)
 
 
-def hears(eviction: str) -> bool:
+def wants_signals(eviction: str) -> bool:
     """Returns whether the policy of this name wants signals.
 
-    >>> hears("hazard"), hears("lru")
+    >>> wants_signals("hazard"), wants_signals("lru")
     (True, False)
     """
     return _core.vllm.VllmPool(2, True, eviction).wants_signals
@@ -44,7 +44,7 @@ def check() -> None:
             raise RuntimeError(f"the eviction asks how requests end, and this vLLM's Request has no {name}")
 
 
-def say(core: VllmPool, managers: Iterable[Any], request: Any) -> None:
+def before_free(core: VllmPool, managers: Iterable[Any], request: Any) -> None:
     """Notifies the policy that a request has ended and is about to free its blocks.
 
     The blocks are still in the tables of vLLM's managers, one per group.
@@ -52,8 +52,8 @@ def say(core: VllmPool, managers: Iterable[Any], request: Any) -> None:
     if not request.is_finished():
         return
     reason = request.get_finished_reason()
-    said = None if reason is None else str(reason)
+    reason_text = None if reason is None else str(reason)
     for manager in managers:
         table = manager.req_to_blocks.get(request.request_id)
         if table:
-            core.signal([block.block_id for block in table], said, request.num_output_tokens)
+            core.signal([block.block_id for block in table], reason_text, request.num_output_tokens)

@@ -117,7 +117,7 @@ def check(level: str) -> list[str]:
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        return [f"vLLM cannot be compared: {_told(error)}"]
+        return [f"vLLM cannot be compared: {_error_text(error)}"]
 
 
 def installed_version() -> str | None:
@@ -148,14 +148,14 @@ def differences(level: str, series: str) -> list[Difference]:
         series: One of ``SUPPORTED``. The installed vLLM may be of another series.
     """
     found = _other_forms(level, series)
-    told = [difference.name for difference in found]
+    reported = [difference.name for difference in found]
     # The shadow level puts a pool only into its mirror. It reports what the manager level would do
     # here.
     for path in REPLACED["manager" if level == "shadow" else level]:
         dotted = path.replace(":", ".")
         # Skip names that are missing or have another form, because they are listed already.
-        if not any(f"{dotted}.".startswith(f"{name}.") for name in told):
-            found += _taken(path)
+        if not any(f"{dotted}.".startswith(f"{name}.") for name in reported):
+            found += _check_replaced(path)
     return found
 
 
@@ -184,7 +184,7 @@ def _other_forms(level: str, series: str) -> list[Difference]:
     return found
 
 
-def _taken(path: str) -> list[Difference]:
+def _check_replaced(path: str) -> list[Difference]:
     """Checks the object under a name that a level replaces.
 
     Returns a difference if the object is not vLLM's or kvpool's own, or if its owner only inherits it.
@@ -206,7 +206,7 @@ def _taken(path: str) -> list[Difference]:
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        called = f"what cannot be looked at ({_told(error)})"
+        called = f"what cannot be looked at ({_error_text(error)})"
     return [Difference(f"{module}.{name}", "vLLM's own", called)]
 
 
@@ -225,7 +225,7 @@ def _listed(names: Any) -> str:
     return f"{', '.join(first)} and {last}" if first else str(last)
 
 
-def _told(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     """Formats an error in one line, even if its ``str`` fails."""
     try:
         text = " ".join(str(error).split())
@@ -243,7 +243,7 @@ def _imported(name: str) -> ModuleType | str:
     except BaseException as error:  # SystemExit, and panics of extensions, are not Exceptions
         # The missing module may be a parent package of ``name``.
         missing = isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}.")
-        return _NOTHING if missing else _told(error)
+        return _NOTHING if missing else _error_text(error)
 
 
 def _compared(module: ModuleType, name: str, path: str, expected: str) -> Difference | None:
@@ -255,7 +255,7 @@ def _compared(module: ModuleType, name: str, path: str, expected: str) -> Differ
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        found = f"what cannot be looked at ({_told(error)})"
+        found = f"what cannot be looked at ({_error_text(error)})"
     # A property can be read like an attribute.
     same = found in (expected, _OURS) or (expected == "attribute" and found == "property")
     return None if same else Difference(path, expected, found)

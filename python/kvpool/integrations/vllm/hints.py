@@ -39,8 +39,8 @@ logger = logging.getLogger(LOGGER_NAME)
 
 _NAME: Final = "KVPOOL_VLLM_HINTS"
 #: Fields that requests of vLLM never have.
-_NOT_VLLMS: Final = ("cache_key", "breakpoints")
-_RULES: Final = tuple(field.name for field in fields(HintRules) if field.name not in _NOT_VLLMS)
+_NOT_IN_VLLM: Final = ("cache_key", "breakpoints")
+_RULES: Final = tuple(field.name for field in fields(HintRules) if field.name not in _NOT_IN_VLLM)
 _END: Final = Retention(demoted=True)
 
 
@@ -128,11 +128,11 @@ class HintReader:
         for manager in managers:
             table = manager.req_to_blocks.get(request.request_id)
             if table:
-                self._say(
+                self._apply(
                     hints, [block.block_id for block in table], manager.block_size, ends=request.is_finished()
                 )
 
-    def _say(self, hints: Hints, table: list[int], block_size: int, *, ends: bool) -> None:
+    def _apply(self, hints: Hints, table: list[int], block_size: int, *, ends: bool) -> None:
         """Applies the hints of a request to one table of its blocks. Later hints override earlier ones."""
         if hints.tenant is not None:
             self._core.assign_tenant(table, hints.tenant)
@@ -146,14 +146,14 @@ class HintReader:
             self.blocks.update(accepted=report.accepted, clipped=report.clipped, ignored=report.ignored)
 
 
-def say(manager: Any, request: Any) -> None:
+def before_free(manager: Any, request: Any) -> None:
     """Applies a request's hints and its end to its blocks, before vLLM's KV-cache manager frees them."""
     pool, managers = manager.block_pool, manager.coordinator.single_type_managers
     reader: HintReader | None = getattr(pool, "hints", None)
     if reader is not None:
         reader.leaving(managers, request)
-    if getattr(pool, "hears_ends", False):
-        ended.say(pool.core, managers, request)
+    if getattr(pool, "wants_signals", False):
+        ended.before_free(pool.core, managers, request)
 
 
 def replacements(asked: str = f"{_NAME} is set") -> list[tuple[Any, str, Any]]:
@@ -173,11 +173,11 @@ def replacements(asked: str = f"{_NAME} is set") -> list[tuple[Any, str, Any]]:
     if not callable(getattr(Request, "is_finished", None)):
         raise RuntimeError(f"{asked}, and this vLLM's Request has no is_finished")
 
-    def saying(stock: Any) -> Any:
+    def with_hints(stock: Any) -> Any:
         def call(self: Any, request: Any) -> Any:
-            say(self, request)
+            before_free(self, request)
             return stock(self, request)
 
         return call
 
-    return [(KVCacheManager, name, saying(vars(KVCacheManager)[name])) for name in leaving]
+    return [(KVCacheManager, name, with_hints(vars(KVCacheManager)[name])) for name in leaving]

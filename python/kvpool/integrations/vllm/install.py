@@ -42,9 +42,11 @@ def replacements(level: str) -> list[Replacement]:
     if level != "shadow":
         found += publisher.replacements()
     if BlockPool.hinting is not None:
-        saying = hints.replacements()  # asked at each level: it knows of which vLLM hints can be followed
-        found += saying if level == "pool" else []
-    if ended.hears(BlockPool.eviction):
+        hint_replacements = (
+            hints.replacements()
+        )  # asked at each level: it knows of which vLLM hints can be followed
+        found += hint_replacements if level == "pool" else []
+    if ended.wants_signals(BlockPool.eviction):
         ended.check()
         if level == "pool" and BlockPool.hinting is None:
             found += hints.replacements(f"the eviction {BlockPool.eviction} asks how requests end")

@@ -64,7 +64,7 @@ class KVCacheManager(stock.KVCacheManager):  # type: ignore[misc]
         super().__init__(*args, **kwargs)
         self.empty_kv_cache_blocks = KVCacheBlocks(tuple(() for _ in range(self.num_kv_cache_groups)))
         pool = self.block_pool
-        self._hinted = getattr(pool, "hints", None) is not None or getattr(pool, "hears_ends", False)
+        self._hinted = getattr(pool, "hints", None) is not None or getattr(pool, "wants_signals", False)
         #: The calls into Rust; ``None`` if vLLM's own methods are used.
         self.groups = calls = _calls_of(self)
         self._find: Any = None
@@ -102,14 +102,14 @@ class KVCacheManager(stock.KVCacheManager):  # type: ignore[misc]
     def free(self, request: Any) -> None:
         """Frees a request's blocks, the last first."""
         if self._hinted:
-            hints.say(self, request)
+            hints.before_free(self, request)
         if self.groups is None or not self.groups.free(request.request_id):
             super().free(request)
 
     def pop_blocks_for_free(self, request: Any) -> list[Any]:
         """Removes a request's blocks from its tables. The caller frees them later."""
         if self._hinted:
-            hints.say(self, request)
+            hints.before_free(self, request)
         return cast("list[Any]", super().pop_blocks_for_free(request))
 
     def get_block_ids(self, request_id: str) -> tuple[list[int], ...]:
@@ -268,7 +268,7 @@ def _groups_of(manager: KVCacheManager, groups: list[dict[str, Any]]) -> _core.v
         drops=bool(coordinator.eagle_group_ids if dropping is None else dropping),
         by_series_33=dropping is not None,
         lookup=_lookup_of(coordinator),
-        on_removed=(pool.feed or pool._tell_removed) if listening else None,
+        on_removed=(pool.feed or pool._notify_removed) if listening else None,
         on_cached=(pool.feed or pool.cache_full_blocks) if listening else None,
         # A collector has to be notified of every block, in order.
         metered=pool if manager.metrics_collector is not None else None,

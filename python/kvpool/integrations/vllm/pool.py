@@ -100,7 +100,7 @@ class BlockPool:
         #: Reads the hints of requests that leave; ``None`` without hints.
         self.hints = HintReader(self.core, hinting.rules) if hinting is not None else None
         #: Whether the policy is notified how requests end.
-        self.hears_ends = enable_caching and medium == _GPU and self.core.wants_signals
+        self.wants_signals = enable_caching and medium == _GPU and self.core.wants_signals
         self.blocks: list[Any] = self.core.blocks
         self.null_block = self.blocks[0]
         self.free_block_queue = FreeBlockQueue(self)
@@ -247,13 +247,20 @@ class BlockPool:
                 block_hashes = kv_cache_utils.resolve_block_hashes(
                     block_hashes, self.hash_block_size, block_size
                 )
-            told = (request, block_hashes, num_cached_blocks, num_full_blocks, block_size, kv_cache_group_id)
+            arguments = (
+                request,
+                block_hashes,
+                num_cached_blocks,
+                num_full_blocks,
+                block_size,
+                kv_cache_group_id,
+            )
             if result is None:
-                result = self._cache_loose(blocks, *told[1:], block_mask)
+                result = self._cache_loose(blocks, *arguments[1:], block_mask)
             removed, new = result
-            self._tell_removed(removed)
+            self._notify_removed(removed)
             if self.enable_kv_cache_events:
-                self.events.stored(*told, new)
+                self.events.stored(*arguments, new)
 
     def _hashes_per_block(self, block_size: int) -> int:
         scale, rest = divmod(block_size, self.hash_block_size)
@@ -375,7 +382,7 @@ class BlockPool:
         tokens_before = block.block_hash_num_tokens
         is_shorter = block.block_hash is not None and tokens_before is not None and tokens_before < num_tokens
         if replace_existing_hashes or (not known and is_shorter):
-            self._tell_removed(self._take_keys(block))
+            self._notify_removed(self._take_keys(block))
         depth = (num_tokens - 1) // block_size
         before = None
         if depth and self._keeps_history:
@@ -412,16 +419,16 @@ class BlockPool:
         return [key for key, _ in self._take_keys(block)]
 
     def _emit_block_removed_events(self, block_hashes: list[bytes]) -> None:
-        self._tell_removed([(key, not self.blocks_of(key)) for key in block_hashes])
+        self._notify_removed([(key, not self.blocks_of(key)) for key in block_hashes])
 
     def _maybe_evict_cached_block(self, block: Any) -> bool:
         if self.metrics_collector:
             self.metrics_collector.on_block_evicted(block)
         removed = self._take_keys(block)
-        self._tell_removed(removed)
+        self._notify_removed(removed)
         return bool(removed)
 
-    def _tell_removed(self, removed: list[tuple[bytes, bool]]) -> None:
+    def _notify_removed(self, removed: list[tuple[bytes, bool]]) -> None:
         if removed and self.enable_kv_cache_events:
             self.events.removed(removed)
 
@@ -449,7 +456,7 @@ class BlockPool:
                 if self.enable_caching:
                     self.metrics_collector.on_block_evicted(block)
                 self.metrics_collector.on_block_allocated(block)
-        self._tell_removed(removed)
+        self._notify_removed(removed)
         return blocks
 
     def touch(self, blocks: Sequence[Any]) -> None:
@@ -527,7 +534,7 @@ class BlockPool:
         for block_id in block_ids:
             if self.metrics_collector:
                 self.metrics_collector.on_block_evicted(self.blocks[block_id])
-            self._tell_removed(self.core.evict(block_id, exact))
+            self._notify_removed(self.core.evict(block_id, exact))
 
     def reset_prefix_cache(self) -> bool:
         """Drops all cached content. Returns ``False``, and changes nothing, while a block is in use."""

@@ -27,7 +27,7 @@ from .comparison import Comparison
 from .events import StockEvents
 from .manager import KVCacheManager
 from .pool import BlockPool
-from .trail import Operation, Raised, Trail, plain, told, told_error
+from .trail import Operation, Raised, Trail, plain, told, error_summary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -49,14 +49,14 @@ class ShadowKVCacheManager(stock.KVCacheManager):  # type: ignore[misc]
                 return
             self.comparison = Comparison(self, make_mirror(args, kwargs), _setting(self))
         except Exception as error:
-            logger.error("kvpool shadow: off: kvpool's manager cannot be made: %s", told_error(error))
+            logger.error("kvpool shadow: off: kvpool's manager cannot be made: %s", error_summary(error))
 
 
 def make_mirror(args: tuple[Any, ...], kwargs: dict[str, Any]) -> KVCacheManager:
     """Makes kvpool's manager for these arguments, with vLLM's events and without statistics."""
     bound = inspect.signature(_StockManager).bind(*args, **kwargs)
     listens = bound.arguments.get("metrics_collector") is not None
-    bound.arguments.update({"metrics_collector": Unheard() if listens else None, "log_stats": False})
+    bound.arguments.update({"metrics_collector": NullCollector() if listens else None, "log_stats": False})
     with _coordinator_over_kvpool():
         mirror = KVCacheManager(*bound.args, **bound.kwargs)
     pools = {type(group.block_pool) for group in mirror.coordinator.single_type_managers}
@@ -65,7 +65,7 @@ def make_mirror(args: tuple[Any, ...], kwargs: dict[str, Any]) -> KVCacheManager
     return mirror
 
 
-class Unheard:
+class NullCollector:
     """A collector of metrics for the mirror, if vLLM has one. It receives the same calls and ignores them."""
 
     def on_block_allocated(self, _block: Any) -> None:
@@ -160,7 +160,7 @@ class ShadowHasher:
         except (KeyboardInterrupt, SystemExit, GeneratorExit):
             raise
         except BaseException as error:  # a panic in Rust is not an Exception
-            self._report(request, tuple(theirs), Raised.of(error), told_error(error))
+            self._report(request, tuple(theirs), Raised.of(error), error_summary(error))
 
     def _report(self, request: Any, theirs: tuple[bytes, ...], ours: Any, detail: str) -> None:
         self._ours = None
@@ -172,7 +172,7 @@ class ShadowHasher:
                 at = next((one for one in range(ends) if theirs[one] != ours[one]), ends)
                 both = (theirs[at : at + 1], ours[at : at + 1])
             shown = {"vllm": told(both[0]), "kvpool": told(both[1]), "hash": at, "detail": detail}
-            where = self._trail.write_or_say_why(
+            where = self._trail.write_or_explain(
                 {"kvpool": _version("kvpool"), "vllm": _version("vllm")},
                 {"difference": "hashes", "operation": self._calls, "call": "hash", **shown},
             )
@@ -202,6 +202,6 @@ def get_request_block_hasher(
     try:
         ours = hashing.get_request_block_hasher(hash_block_size, caching_hash_fn, *more, **named)
     except Exception as error:
-        logger.error("kvpool shadow: hashes are not compared: %s", told_error(error))
+        logger.error("kvpool shadow: hashes are not compared: %s", error_summary(error))
         return theirs
     return theirs if type(ours) is type(theirs) else ShadowHasher(theirs, ours)

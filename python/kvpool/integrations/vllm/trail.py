@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 #: Errors whose text contains only block ids and counts.
-_TOLD_ERRORS = (
+_ERRORS_WITH_TEXT = (
     errors.InvalidBlockError,
     errors.OutOfBlocksError,
     errors.BlocksInUseError,
@@ -150,26 +150,26 @@ def told(value: Any) -> Any:
     return f"<{value.kind if isinstance(value, Other) else type(value).__name__}>"
 
 
-def told_briefly(theirs: Any, ours: Any) -> tuple[str, str]:
+def brief_values(theirs: Any, ours: Any) -> tuple[str, str]:
     """Formats two different plain values for a log line.
 
     Long values are reduced to the part that differs first.
     """
     texts = [json.dumps(told(one)) for one in (theirs, ours)]
     if max(map(len, texts)) > _SHORT:
-        texts = [json.dumps(one) for one in told_difference(theirs, ours)]
+        texts = [json.dumps(one) for one in first_difference(theirs, ours)]
     texts = [
         text if len(text) <= _SHORT else f"{text[:_SHORT]}... ({len(text)} characters)" for text in texts
     ]
     return texts[0], texts[1]
 
 
-def told_difference(theirs: Any, ours: Any) -> tuple[Any, Any]:
+def first_difference(theirs: Any, ours: Any) -> tuple[Any, Any]:
     """Returns the first part in which two plain values differ, with its position, both as JSON.
 
-    >>> told_difference((1, (2, 3)), (1, (2, 4)))
+    >>> first_difference((1, (2, 3)), (1, (2, 4)))
     ({'at': [1, 1], 'is': 3}, {'at': [1, 1], 'is': 4})
-    >>> told_difference({"a": 1}, {})
+    >>> first_difference({"a": 1}, {})
     ({'at': ['a'], 'is': 1}, {'at': ['a'], 'is': '<nothing>'})
     """
     at: list[Any] = []
@@ -204,11 +204,11 @@ def _first_different(theirs: Any, ours: Any) -> Any:
     return None
 
 
-def told_error(error: BaseException) -> str:
+def error_summary(error: BaseException) -> str:
     """Formats an error and its calls. The text is included only for kvpool's own errors about blocks."""
     frames = traceback.extract_tb(error.__traceback__)
     steps = [f"{Path(frame.filename).name}:{frame.lineno} {frame.name}" for frame in frames]
-    text = f": {error}" if isinstance(error, _TOLD_ERRORS) else ""
+    text = f": {error}" if isinstance(error, _ERRORS_WITH_TEXT) else ""
     return f"{type(error).__name__}{text} ({' > '.join(steps[-6:])})"
 
 
@@ -256,7 +256,7 @@ class Trail:
                 file.write(json.dumps(line) + "\n")
         return path
 
-    def write_or_say_why(self, setting: Mapping[str, Any], difference: Mapping[str, Any]) -> str:
+    def write_or_explain(self, setting: Mapping[str, Any], difference: Mapping[str, Any]) -> str:
         """Calls :meth:`write`, and returns a text for the log. Raises nothing.
 
         The text is the path, or the reason why writing failed.

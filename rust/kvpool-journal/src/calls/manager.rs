@@ -17,7 +17,7 @@ use super::manager_kinds::{
     Rehashed, Request, Requests, Reuse, Swap, Turn, batch, name,
 };
 use super::table::calls;
-use crate::journaled::{Journaled, Recordable, Recording, notes_changes};
+use crate::journaled::{Journaled, Recordable, Recording, tracks_changes};
 use crate::requests::{Requests as Memory, refs};
 use crate::{
     AppendRecord, Filled, IdRecord, Journal, JournalConfig, JournalHeader, Name, PlanRecord, Planned,
@@ -52,13 +52,13 @@ calls! {
     /// See [`CacheManager::append_ragged`].
     Append append(append: Append) by hand, "{append}",
         |manager, memory| {
-            let (ids, tokens) = memory.sampled(manager, append)?;
+            let (ids, tokens) = memory.append_arguments(manager, append)?;
             Ok(answer(&manager.append(&append.rows(&refs(&ids), &tokens))))
         };
     /// See [`CacheManager::append_turn`].
     AppendTokens append_tokens(turn: Turn) by hand, "{turn}",
         |manager, memory| {
-            let (id, tokens) = memory.spoken(manager, turn)?;
+            let (id, tokens) = memory.turn_arguments(manager, turn)?;
             Ok(answer(&manager.append_tokens(id.as_ref(), &tokens, &[], turn.lookahead)))
         };
     Commit commit(request: Request, computed_tokens: Length) -> Answer<usize>,
@@ -344,7 +344,7 @@ impl Recordable for CacheManager {
         let mut manager = Self::new(config)?.watched(watch)?;
         let tiers = manager.tiers();
         let blocks = (0..tiers.len()).filter_map(|tier| Some(tiers.pool(tier).ok()?.num_blocks())).sum();
-        if notes_changes(blocks, journal) {
+        if tracks_changes(blocks, journal) {
             manager.keep_digest()?;
         }
         Ok(manager)

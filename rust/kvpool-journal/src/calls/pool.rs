@@ -10,7 +10,7 @@ use super::kinds::{
 };
 use super::table::calls;
 use crate::contents::Contents;
-use crate::journaled::{Recordable, notes_changes};
+use crate::journaled::{Recordable, tracks_changes};
 use crate::{JournalConfig, JournalHeader};
 
 type Answer<T> = Result<T, PoolError>;
@@ -73,7 +73,7 @@ impl Recordable for BlockPool {
 
     fn create(config: PoolConfig, watch: &WatchConfig, journal: JournalConfig) -> Result<Self, PoolError> {
         let mut pool = Self::new(config)?.watched(watch)?;
-        if notes_changes(pool.num_blocks(), journal) {
+        if tracks_changes(pool.num_blocks(), journal) {
             pool.keep_digest()?;
         }
         Ok(pool)

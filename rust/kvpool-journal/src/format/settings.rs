@@ -167,7 +167,7 @@ mod tests {
 
     /// These bytes never change, because journals of older versions contain them.
     #[test]
-    fn the_format_is_what_it_was() {
+    fn the_format_is_unchanged() {
         assert_written(&Name::Id(RequestId::Int(-1)), &[1, 0, 1]);
         assert_written(
             &Rows::Ids(vec![IdRecord(RequestId::Str("a".into())), IdRecord(RequestId::Int(2))]),

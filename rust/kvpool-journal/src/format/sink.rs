@@ -100,7 +100,7 @@ mod tests {
     use super::Sink;
 
     #[test]
-    fn a_ring_has_the_latest_frames_that_fit_and_not_much_memory_beside_them() {
+    fn a_ring_keeps_the_latest_frames_in_bounded_memory() {
         const CAPACITY: usize = 1000;
         let mut ring = Sink::ring(CAPACITY);
         ring.header(*b"headings", b"frame");

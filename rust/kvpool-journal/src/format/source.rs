@@ -37,9 +37,9 @@ impl JournalFile {
     /// # Errors
     /// [`JournalError::Io`].
     pub fn open(path: &Path) -> Result<Self, JournalError> {
-        let told = |error: std::io::Error| JournalError::Io(format!("{}: {error}", path.display()));
-        let file = File::open(path).map_err(told)?;
-        let about = file.metadata().map_err(told)?;
+        let to_error = |error: std::io::Error| JournalError::Io(format!("{}: {error}", path.display()));
+        let file = File::open(path).map_err(to_error)?;
+        let about = file.metadata().map_err(to_error)?;
         if !about.is_file() {
             return Err(JournalError::Io(format!("{}: is not a regular file", path.display())));
         }

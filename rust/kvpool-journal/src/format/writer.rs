@@ -83,10 +83,10 @@ impl Background {
         let progress = Arc::new(Progress::default());
         let (frames, messages) = channel();
         let (written, spares) = sync_channel(SPARES);
-        let told = Arc::clone(&progress);
+        let thread_progress = Arc::clone(&progress);
         let handle = Builder::new()
             .name("kvpool-journal".into())
-            .spawn(move || write(writer, &messages, &written, &told))
+            .spawn(move || write(writer, &messages, &written, &thread_progress))
             .map_err(|error| JournalError::Io(format!("no thread to write the journal: {error}")))?;
         let (process, thread) = (std::process::id(), Some(Thread { frames, spares, handle }));
         Ok(Self { process, progress, thread, stopped: None, waits: false })
@@ -196,7 +196,7 @@ fn write(
     spares: &SyncSender<Vec<u8>>,
     progress: &Progress,
 ) {
-    let _told = Panicked(progress);
+    let _panicked = Panicked(progress);
     for message in messages {
         let is_well = progress.failed.get().is_none();
         let done = match &message {

@@ -24,7 +24,7 @@ fn recorded(config: ManagerConfig, calls: &[super::world::Call]) -> Vec<u8> {
 /// The second of two equal appends copies the bytes of the first. All differences between appends are
 /// in their records.
 #[test]
-fn records_of_appends_say_what_was_asked() {
+fn records_of_appends_contain_the_arguments() {
     let config = ManagerConfig { num_blocks: 64, block_size: 4, ..ManagerConfig::default() };
     let mut manager = recorded_manager(config, EVENTS, ring(7));
     let admit = |manager: &mut Journaled<CacheManager>, id: &str| {
@@ -232,7 +232,7 @@ fn a_disk_that_is_full_stops_the_journal_and_not_the_pool() {
 }
 
 #[test]
-fn a_ring_keeps_the_latest_operations_and_says_that_it_cannot_be_replayed() {
+fn a_ring_keeps_the_latest_operations_and_refuses_a_replay() {
     let config = JournalConfig { digest_every: 8, frame_bytes: 64 };
     let journal = Journal::ring(1024, config).unwrap();
     let mut pool =
@@ -252,7 +252,7 @@ fn a_ring_keeps_the_latest_operations_and_says_that_it_cannot_be_replayed() {
 }
 
 #[test]
-fn another_answer_is_a_difference_and_is_told() {
+fn another_answer_is_reported_as_a_difference() {
     let mut pool =
         Journaled::<BlockPool>::with_journal(PoolConfig { num_blocks: 9, ..PoolConfig::default() }, ring(1))
             .unwrap();
@@ -354,7 +354,7 @@ fn operations_that_are_repeated_or_missing_are_refused() {
 }
 
 #[test]
-fn a_frame_with_other_operations_than_it_says_is_refused() {
+fn a_frame_with_a_wrong_number_of_operations_is_refused() {
     let (header, frames) = in_frames();
     for said in [0, 99] {
         let mut frame = frames[0].clone();

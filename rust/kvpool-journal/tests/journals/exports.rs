@@ -117,7 +117,7 @@ fn an_export_is_bounded() {
 /// The exporter keeps none of the text: each piece is at most a few lines, and the first piece that is
 /// refused ends the export.
 #[test]
-fn an_export_goes_out_as_it_is_made() {
+fn an_export_is_written_while_it_is_made() {
     for language in [Language::Rust, Language::Python] {
         let mut seen = [0; 2];
         for (operations, seen) in [100, 8000].into_iter().zip(&mut seen) {

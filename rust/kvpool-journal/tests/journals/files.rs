@@ -14,9 +14,9 @@ use proptest::prelude::*;
 use super::world::{Call, EVENTS, any_settings, calls, recorded_manager, ring, run_manager};
 
 /// A file that is removed when this value is dropped.
-struct Kept(PathBuf);
+struct TemporaryFile(PathBuf);
 
-impl Kept {
+impl TemporaryFile {
     fn new(bytes: &[u8]) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -31,7 +31,7 @@ impl Kept {
     }
 }
 
-impl Drop for Kept {
+impl Drop for TemporaryFile {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.0);
     }
@@ -76,7 +76,7 @@ proptest! {
         cuts in prop::collection::vec((any::<u32>(), any::<Option<u8>>()), 8),
     ) {
         let image = recorded(config, &calls);
-        let whole = Kept::new(&image);
+        let whole = TemporaryFile::new(&image);
         prop_assert_eq!(told(&image), told(&whole.open()));
         for (at, bit) in cuts {
             let at = at as usize % image.len();
@@ -85,7 +85,7 @@ proptest! {
                 None => bytes.truncate(at),
                 Some(bit) => bytes[at] ^= 1 << (bit % 8),
             }
-            let kept = Kept::new(&bytes);
+            let kept = TemporaryFile::new(&bytes);
             let file = kept.open();
             prop_assert_eq!(told(&bytes), told(&file));
             let (of_bytes, of_files) = (compare(&image, &bytes), compare(&whole.open(), &file));
@@ -108,7 +108,7 @@ fn a_file_that_changes_while_it_is_read_is_an_error() {
     let image = long();
     let all = entries(&JournalReader::new(&image).unwrap()).unwrap();
     for change in ["shorter", "other"] {
-        let kept = Kept::new(&image);
+        let kept = TemporaryFile::new(&image);
         let file = kept.open();
         let reader = JournalReader::new(&file).unwrap();
         assert_eq!(entries(&reader).unwrap(), all);
@@ -143,9 +143,9 @@ fn a_file_that_changes_while_it_is_read_is_an_error() {
 }
 
 #[test]
-fn what_is_appended_later_is_not_read() {
+fn operations_appended_later_are_not_read() {
     let image = long();
-    let kept = Kept::new(&image[..image.len() / 2]);
+    let kept = TemporaryFile::new(&image[..image.len() / 2]);
     let file = kept.open();
     let before = told(&file);
     std::fs::write(&kept.0, &image).unwrap();
@@ -154,7 +154,7 @@ fn what_is_appended_later_is_not_read() {
 }
 
 #[test]
-fn what_is_no_file_is_refused_by_name() {
+fn a_path_that_is_no_file_is_refused_by_name() {
     let folder = std::env::temp_dir();
     for (path, said) in
         [(folder.clone(), "is not a regular file"), (folder.join("kvpool-none.kvj"), "No such file")]
@@ -162,7 +162,7 @@ fn what_is_no_file_is_refused_by_name() {
         let refused = JournalFile::open(&path).unwrap_err().to_string();
         assert!(refused.contains(said) && refused.contains(&path.display().to_string()), "{refused}");
     }
-    let empty = Kept::new(b"");
+    let empty = TemporaryFile::new(b"");
     let file = empty.open();
     assert!(JournalSource::from(&file).is_empty());
     assert!(matches!(JournalReader::new(&file), Err(JournalError::NotAJournal { .. })));

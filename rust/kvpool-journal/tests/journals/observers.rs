@@ -74,7 +74,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn no_answer_and_no_eviction_depends_on_who_watches(config in any_settings(), calls in calls(160)) {
+    fn observers_change_no_answer_and_no_eviction(config in any_settings(), calls in calls(160)) {
         let mut bare = watched(config.clone(), &ManagerWatchConfig::default());
         run(&mut bare, &calls);
         for watch in observers() {

@@ -61,7 +61,7 @@ proptest! {
 
 /// A chain of digests alone does not show which of two epochs' contents is the parent of which.
 #[test]
-fn chains_without_fingerprints_leave_the_epochs_apart() {
+fn chains_without_fingerprints_do_not_link_epochs() {
     let config = ManagerConfig {
         num_blocks: 6,
         block_size: 1,

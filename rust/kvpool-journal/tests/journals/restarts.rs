@@ -197,7 +197,7 @@ fn config(seed: u64) -> ManagerConfig {
 }
 
 #[test]
-fn nobody_can_tell_a_manager_that_was_restarted() {
+fn a_restarted_manager_gives_the_same_answers() {
     let (mut restarts, mut blocks) = (0, 0);
     for seed in 0..60 {
         let report = day(config(seed), seed);
@@ -208,7 +208,7 @@ fn nobody_can_tell_a_manager_that_was_restarted() {
 }
 
 #[test]
-fn nor_one_of_a_hybrid_model() {
+fn a_restarted_hybrid_manager_gives_the_same_answers() {
     let mut blocks = 0;
     for seed in 0..30 {
         let config = config(seed);
@@ -229,7 +229,7 @@ fn nor_one_of_a_hybrid_model() {
 }
 
 #[test]
-fn nor_a_pool() {
+fn a_restarted_pool_gives_the_same_answers() {
     for seed in 0..60 {
         let config = ManagerConfig { block_size: 1, ..config(seed) };
         let hasher = HasherConfig { block_size: 1, ..HasherConfig::default() };
@@ -287,7 +287,7 @@ fn nor_a_pool() {
 /// priority. The comparison finds these differences, so the tests above are able to fail. Nothing else
 /// differs, and the restored state is valid.
 #[test]
-fn what_does_not_last_is_found() {
+fn the_comparison_finds_state_that_a_restart_loses() {
     let limits = TenantLimits { tenant: TenantId(1), floor: 2, ceiling: Some(5) };
     let retention = Some(RetentionConfig { pin_budget: 3, tenants: vec![limits] });
     let counting = [kvpool_policies::S3_FIFO, kvpool_policies::ARC];
@@ -309,7 +309,7 @@ fn what_does_not_last_is_found() {
 }
 
 #[test]
-fn what_has_no_image_is_refused() {
+fn a_pool_without_an_image_is_refused() {
     let refused = |journal: &[u8]| match replay_restarting(journal, Options::default(), &mut |_| true) {
         Err(ReplayError::Settings(reason)) => reason,
         other => panic!("{other:?}"),

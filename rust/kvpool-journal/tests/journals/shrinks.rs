@@ -13,7 +13,7 @@ proptest! {
 
     /// The remaining items still fail, and none of them can be left out.
     #[test]
-    fn what_is_left_is_minimal(items in prop::collection::vec(0u8..20, 0..40),
+    fn the_shrunk_list_is_minimal(items in prop::collection::vec(0u8..20, 0..40),
         needed in prop::collection::vec(0u8..20, 1..4)) {
         let fails = |items: &[u8]| {
             let mut rest = items.iter();
@@ -88,7 +88,7 @@ fn out_of_blocks_shrinks_to_the_allocation_that_needs_it() {
 /// If a prompt is shortened, an append may fill blocks that the recorded one did not fill. These are
 /// new contents, and not the journal's first content in the middle of another prompt.
 #[test]
-fn blocks_that_only_a_shorter_prompt_fills_are_nobodys() {
+fn blocks_that_only_a_shorter_prompt_fills_are_new_contents() {
     let tenants = vec![TenantLimits { tenant: TenantId(1), floor: 1, ceiling: Some(3) }];
     let config = ManagerConfig {
         num_blocks: 19,

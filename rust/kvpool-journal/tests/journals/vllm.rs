@@ -122,7 +122,7 @@ fn records(pool: &mut Journaled<Pool>) -> Vec<VllmCall> {
 }
 
 #[test]
-fn what_is_withheld_is_not_told_nor_what_only_that_refuses() {
+fn withheld_counts_and_their_refusals_are_not_recorded() {
     let mut pool = recorded(8, true, kvpool_policies::LRU);
     let mut out = Vec::new();
     pool.unrecorded(|pool| pool.set_num_free(2)).unwrap();

@@ -73,7 +73,7 @@ fn operations(written: &Mutex<Vec<u8>>) -> u64 {
 }
 
 #[test]
-fn a_writer_that_hangs_stops_no_operation_and_a_flush_waits_for_it() {
+fn a_blocked_writer_stops_no_operation_and_a_flush_waits_for_it() {
     let Gated { journal, begun, words, written } = Gated::new();
     let mut pool = pool(journal);
     begun.recv().unwrap();
@@ -95,7 +95,7 @@ fn a_writer_that_hangs_stops_no_operation_and_a_flush_waits_for_it() {
 }
 
 #[test]
-fn a_journal_that_is_too_far_behind_stops_and_says_so() {
+fn a_journal_that_is_too_slow_stops_with_an_error() {
     let Gated { journal, begun, words, written } = Gated::new();
     let mut pool = pool(journal);
     begun.recv().unwrap();
@@ -136,7 +136,7 @@ fn a_journal_that_waits_loses_nothing() {
 }
 
 #[test]
-fn the_end_of_a_journal_is_written_when_it_goes() {
+fn a_dropped_journal_writes_its_last_frame() {
     let Gated { journal, words, written, .. } = Gated::new();
     let mut pool = pool(journal);
     drop(words);

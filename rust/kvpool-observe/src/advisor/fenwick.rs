@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ones_at_once_are_ones_one_by_one() {
+    fn fill_ones_equals_adding_ones() {
         for entries in 0..40_usize {
             for ones in 0..=entries {
                 let (mut filled, mut added) = (Fenwick::new(entries), Fenwick::new(entries));

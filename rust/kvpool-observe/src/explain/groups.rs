@@ -12,7 +12,7 @@ use kvpool::groups::{Blocks, GroupSpec, Groups, Tokens};
 
 use super::reason::{GroupReach, MissReason, MissSpan};
 use super::record::Status;
-use super::{Asked, Explainer, before};
+use super::{AdmissionContext, Explainer, before};
 use crate::digest::group_key;
 
 /// A group whose contents are looked up in the record.
@@ -37,7 +37,7 @@ impl Group<'_> {
 
 impl Explainer {
     /// Returns how far each group would have served the prompt, and why no further.
-    pub(super) fn reach(&self, asked: &Asked<'_>, groups: &Groups) -> Vec<GroupReach> {
+    pub(super) fn reach(&self, asked: &AdmissionContext<'_>, groups: &Groups) -> Vec<GroupReach> {
         let each = groups.specs().iter().zip(asked.admitted.reach).enumerate();
         let mut reach: Vec<_> = each
             .map(|(number, (&spec, &Tokens(reach_tokens)))| {
@@ -54,14 +54,14 @@ impl Explainer {
     }
 
     /// Returns the status in the record of the group's block at a position.
-    fn status_in(&self, asked: &Asked<'_>, group: Group<'_>, block: usize) -> Option<Status> {
+    fn status_in(&self, asked: &AdmissionContext<'_>, group: Group<'_>, block: usize) -> Option<Status> {
         let unit = group.groups.naming_unit(group.number, Blocks(block))?;
         let hash = asked.request.cursor.chain().hashes().get(unit.0)?;
         Some(self.record.status(self.record.find(group_key(hash.key(), group.number as u16))?))
     }
 
     /// Whether the tokens of a hash unit, and therefore all before it, were ever computed.
-    fn is_written(&self, asked: &Asked<'_>, unit: usize) -> bool {
+    fn is_written(&self, asked: &AdmissionContext<'_>, unit: usize) -> bool {
         let hash = asked.request.cursor.chain().hashes().get(unit);
         let status =
             hash.and_then(|hash| self.record.find(hash.key())).map(|entry| self.record.status(entry));
@@ -69,7 +69,7 @@ impl Explainer {
     }
 
     /// Returns why a group with this reach serves no longer hit. Empty if no longer hit is possible.
-    fn ends(&self, asked: &Asked<'_>, group: Group<'_>, reach: usize) -> Vec<MissSpan> {
+    fn ends(&self, asked: &AdmissionContext<'_>, group: Group<'_>, reach: usize) -> Vec<MissSpan> {
         let Group { groups, spec, .. } = group;
         let limit = Tokens(asked.request.cursor.num_tokens().saturating_sub(1));
         let most = groups.align(spec.ending_within(limit));
@@ -128,7 +128,13 @@ impl Explainer {
     }
 
     /// Returns the first block after the reach of a full-attention group that the group lacks.
-    fn end_of_full(&self, asked: &Asked<'_>, group: Group<'_>, reach: usize, most: Tokens) -> MissSpan {
+    fn end_of_full(
+        &self,
+        asked: &AdmissionContext<'_>,
+        group: Group<'_>,
+        reach: usize,
+        most: Tokens,
+    ) -> MissSpan {
         let spec = group.spec;
         let blocks = reach / spec.block_tokens..spec.covering(most).0 + spec.margin;
         let block = blocks.clone().find(|&block| self.status_in(asked, group, block) != Some(Status::Cached));
@@ -137,7 +143,13 @@ impl Explainer {
     }
 
     /// Returns why a full-attention group lacks a block. `first` if the group has all blocks before it.
-    fn missing(&self, asked: &Asked<'_>, group: Group<'_>, block: usize, first: bool) -> MissReason {
+    fn missing(
+        &self,
+        asked: &AdmissionContext<'_>,
+        group: Group<'_>,
+        block: usize,
+        first: bool,
+    ) -> MissReason {
         let (tokens, unit) = (group.tokens(block), group.groups.unit());
         let end = (tokens.end / unit).min(asked.request.cursor.chain().len());
         match (tokens.start / unit..end).find(|&unit| !self.is_written(asked, unit)) {
@@ -147,7 +159,7 @@ impl Explainer {
     }
 
     /// Returns why a group no longer has a block that it had cached.
-    fn gone_from(&self, asked: &Asked<'_>, group: Group<'_>, block: usize) -> MissReason {
+    fn gone_from(&self, asked: &AdmissionContext<'_>, group: Group<'_>, block: usize) -> MissReason {
         match self.status_in(asked, group, block) {
             Some(Status::Gone(cause, operation, admission)) => {
                 self.departure(cause, operation, admission, asked.principal)
@@ -157,7 +169,7 @@ impl Explainer {
     }
 
     /// Returns why a hash unit was never computed. `first` if all units before it were computed.
-    fn not_written(&self, asked: &Asked<'_>, unit: usize, first: bool) -> MissReason {
+    fn not_written(&self, asked: &AdmissionContext<'_>, unit: usize, first: bool) -> MissReason {
         let cursor = asked.request.cursor;
         let hash = cursor.chain().hashes().get(unit);
         match hash.and_then(|hash| self.record.find(hash.key())) {
@@ -170,7 +182,7 @@ impl Explainer {
     /// this one were missed because of another group.
     pub(super) fn reason_in_groups(
         &self,
-        asked: &Asked<'_>,
+        asked: &AdmissionContext<'_>,
         reach: &[GroupReach],
         unit: usize,
         unserved: bool,

@@ -75,7 +75,7 @@ struct Operation {
 
 /// An admission that is being explained.
 #[derive(Clone, Copy)]
-struct Asked<'a> {
+struct AdmissionContext<'a> {
     admitted: &'a Admitted<'a>,
     request: RequestView<'a>,
     manager: &'a CacheManager,
@@ -215,8 +215,9 @@ impl Explainer {
             Cause::Evicted(EvictionCause::EndOfLife, _) => MissReason::EndOfLife { when, requester },
             Cause::Evicted(EvictionCause::Expired, _) => MissReason::Expired { when, requester },
             Cause::Evicted(EvictionCause::TenantCeiling, _) => MissReason::TenantCeiling { when, requester },
-            Cause::Evicted(_, glance) => {
-                let outlook = glance.zip(self.log.like()).map(|(glance, like)| glance.outlook(like));
+            Cause::Evicted(_, compact) => {
+                let outlook =
+                    compact.zip(self.log.template()).map(|(compact, template)| compact.outlook(template));
                 MissReason::Evicted { when, policy: self.policy, requester, outlook }
             }
         }
@@ -248,8 +249,8 @@ impl Explainer {
     }
 
     /// Returns why a remembered content is not cached.
-    fn standing(&self, asked: &Asked<'_>, position: usize, number: u32) -> MissReason {
-        let Asked {
+    fn standing(&self, asked: &AdmissionContext<'_>, position: usize, number: u32) -> MissReason {
+        let AdmissionContext {
             admitted: Admitted { slot: own, .. },
             request: RequestView { cursor, .. },
             manager,
@@ -274,8 +275,8 @@ impl Explainer {
 
     /// Explains the prompt of a request that was just matched. The caller has applied all earlier
     /// changes.
-    fn explain(&self, asked: &Asked<'_>) -> Explanation {
-        let Asked { admitted, request, manager, .. } = *asked;
+    fn explain(&self, asked: &AdmissionContext<'_>) -> Explanation {
+        let AdmissionContext { admitted, request, manager, .. } = *asked;
         let (hits, cursor) = (admitted.hits, request.cursor);
         let block_size = cursor.hasher().block_size();
         let mut explanation = Explanation {
@@ -364,7 +365,7 @@ impl Explainer {
             // The evictions by its own allocation are applied afterwards, because those contents were
             // cached at the time of the lookup.
             let principal = principal_of(request);
-            let explanation = self.explain(&Asked { admitted, request, manager, principal });
+            let explanation = self.explain(&AdmissionContext { admitted, request, manager, principal });
             self.misses.add(&explanation);
             self.begin(admitted, request, manager);
             self.set(admitted.slot, explanation);

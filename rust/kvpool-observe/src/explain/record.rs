@@ -44,7 +44,7 @@ const CACHED: usize = 1;
 
 /// The values of "no entry" and "no request".
 const NONE: u32 = 0;
-const NOBODY: u32 = u32::MAX;
+const NO_REQUEST: u32 = u32::MAX;
 
 /// The predecessor of a content in its chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,7 +112,7 @@ impl Entry {
         cause: Cause::ById,
         operation: 0,
         admission: 0,
-        owners: [NOBODY; 2],
+        owners: [NO_REQUEST; 2],
         generation: 0,
         parent: NONE,
         parent_generation: 0,
@@ -202,15 +202,15 @@ impl Record {
 
     /// The slots of the requests that may be computing the content.
     pub(super) fn owners(&self, number: u32) -> impl Iterator<Item = usize> {
-        self.entry(number).owners.into_iter().filter(|&owner| owner != NOBODY).map(|owner| owner as usize)
+        self.entry(number).owners.into_iter().filter(|&owner| owner != NO_REQUEST).map(|owner| owner as usize)
     }
 
     /// Records that the request in `slot` computes the content, too. `still` returns whether an earlier
     /// request still computes it.
     pub(super) fn own(&mut self, number: u32, slot: usize, still: impl Fn(usize) -> bool) {
         let first = self.owners(number).find(|&owner| owner != slot && still(owner));
-        let slot = u32::try_from(slot).unwrap_or(NOBODY);
-        self.entry_mut(number).owners = first.map_or([slot, NOBODY], |first| [first as u32, slot]);
+        let slot = u32::try_from(slot).unwrap_or(NO_REQUEST);
+        self.entry_mut(number).owners = first.map_or([slot, NO_REQUEST], |first| [first as u32, slot]);
     }
 
     /// Returns the entry of a predecessor, `None` if it has no entry. The start of prompts always has
@@ -279,14 +279,14 @@ impl Record {
 
     /// Records that lookups can find the content with this key from now on.
     pub(super) fn appeared(&mut self, key: u64) {
-        let number = self.enter_bare(key);
+        let number = self.enter_key(key);
         self.entry_mut(number).flags |= Entry::COMPUTED;
         self.put(number, CACHED);
     }
 
     /// Records that lookups can no longer find the content with this key.
     pub(super) fn departed(&mut self, key: u64, cause: Cause, operation: u64, admission: u64) {
-        let number = self.enter_bare(key);
+        let number = self.enter_key(key);
         self.put(number, GONE);
         self.leave(number, cause, operation, admission);
     }
@@ -306,7 +306,7 @@ impl Record {
     }
 
     /// Returns the entry of a content, and adds one without tokens or predecessor if necessary.
-    fn enter_bare(&mut self, key: u64) -> u32 {
+    fn enter_key(&mut self, key: u64) -> u32 {
         self.find(key).unwrap_or_else(|| {
             let number = self.begin(key);
             self.entry_mut(number).flags |= Entry::DOUBT;

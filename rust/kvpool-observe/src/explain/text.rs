@@ -15,9 +15,9 @@ impl fmt::Display for When {
 }
 
 /// Formats " for request ..." if the requester is known, otherwise nothing.
-struct For<'a>(&'a Requester);
+struct ForRequester<'a>(&'a Requester);
 
-impl fmt::Display for For<'_> {
+impl fmt::Display for ForRequester<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             Requester::Request(id) => write!(f, " for request {id}"),
@@ -34,7 +34,7 @@ impl fmt::Display for MissReason {
             Self::NotRemembered => f.write_str("never seen, or no longer remembered"),
             Self::Diverged { token } => write!(f, "differs from token {token} on from what was seen before"),
             Self::Evicted { when, policy, requester, outlook } => {
-                write!(f, "evicted {when} by {policy}{}", For(requester))?;
+                write!(f, "evicted {when} by {policy}{}", ForRequester(requester))?;
                 let Some(outlook) = outlook else { return Ok(()) };
                 write!(f, "; of the class \"{}\", ", outlook.class_words())?;
                 match outlook.kept_per_hit {
@@ -43,13 +43,13 @@ impl fmt::Display for MissReason {
                 }
             }
             Self::Expired { when, requester } => {
-                write!(f, "its time to live ended; evicted {when}{}", For(requester))
+                write!(f, "its time to live ended; evicted {when}{}", ForRequester(requester))
             }
             Self::EndOfLife { when, requester } => {
-                write!(f, "marked as not to be used again; evicted {when}{}", For(requester))
+                write!(f, "marked as not to be used again; evicted {when}{}", ForRequester(requester))
             }
             Self::TenantCeiling { when, requester } => {
-                write!(f, "its tenant was above its ceiling; evicted {when}{}", For(requester))
+                write!(f, "its tenant was above its ceiling; evicted {when}{}", ForRequester(requester))
             }
             Self::DroppedById { when } => write!(f, "dropped by id {when}"),
             Self::Reset { when } => write!(f, "removed by a reset {when}"),

@@ -21,7 +21,7 @@
 //! 100 ns. A parent that is removed or comes back costs O(descendants).
 
 mod checks;
-mod telling;
+mod reporting;
 
 use std::sync::Arc;
 
@@ -70,7 +70,7 @@ struct Node {
     /// The tiers that hold it, one bit each.
     tiers: u8,
     /// The tiers in which consumers know it, one bit each.
-    told: u8,
+    reported: u8,
     /// The tiers that hold it and in which it is open, one bit each.
     open: u8,
     has_tokens: bool,
@@ -209,7 +209,7 @@ impl Contents {
             digest,
             group,
             tiers: 0,
-            told: 0,
+            reported: 0,
             open: 0,
             has_tokens: false,
             dirty: false,
@@ -359,7 +359,7 @@ impl Contents {
             at
         });
         if self.node(at).is_some_and(|node| node.tiers == 0) {
-            self.hang(at, before);
+            self.reparent(at, before);
         }
         let bit = 1 << tier;
         if let Some(node) = self.nodes.get_mut(at as usize)
@@ -391,7 +391,7 @@ impl Contents {
     }
 
     /// Moves a node to another parent, unless that would make a cycle.
-    fn hang(&mut self, at: u32, before: u32) {
+    fn reparent(&mut self, at: u32, before: u32) {
         let Some(parent) = self.node(at).map(|node| node.parent).filter(|&parent| parent != before) else {
             return;
         };
@@ -439,14 +439,14 @@ impl Contents {
         let Some(at) = self.find(digest, group).filter(held) else { return };
         if let Some(parent) = parent {
             let before = self.node_of_parent(parent, group);
-            if self.node(at).is_some_and(|node| node.told == 0) {
-                self.hang(at, before);
+            if self.node(at).is_some_and(|node| node.reported == 0) {
+                self.reparent(at, before);
             }
             self.free_if_idle(before);
         }
         self.give_tokens(at, tokens);
         if let (Some(node), Some(keys)) = (self.nodes.get_mut(at as usize), keys)
-            && node.told == 0
+            && node.reported == 0
         {
             node.keys = Some(Box::new(keys.clone()));
         }
@@ -486,13 +486,13 @@ impl Contents {
             // One event clears everything, instead of one removal per content.
             self.cleared = true;
             for node in &mut self.nodes {
-                node.told = 0;
+                node.reported = 0;
             }
         }
     }
 
     /// The parts of an event about a node: its digest, its tokens and its extra keys.
-    pub(crate) fn told(&self, at: u32) -> Option<(Digest, &[u32], Option<&Keys>)> {
+    pub(crate) fn reported(&self, at: u32) -> Option<(Digest, &[u32], Option<&Keys>)> {
         let node = self.node(at)?;
         let len = self.block_tokens(node.group);
         let start = at as usize * self.stride;

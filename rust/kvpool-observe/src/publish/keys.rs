@@ -1,4 +1,4 @@
-//! `KeysOf`: translates the extra keys of a request's blocks to those of events.
+//! `KeyTranslator`: translates the extra keys of a request's blocks to those of events.
 //!
 //! | kvpool | events |
 //! |---|---|
@@ -22,7 +22,7 @@ use crate::publish::event::{Extra, Label};
 
 /// Caches the label of the latest request, because the blocks of a request come one after the other.
 #[derive(Default)]
-pub(crate) struct KeysOf {
+pub(crate) struct KeyTranslator {
     latest: Option<(Arc<ExtraKeys>, Arc<Label>)>,
 }
 
@@ -51,7 +51,7 @@ fn salt_of(extra: &ExtraKeys) -> Option<String> {
     Some(parts.into_iter().chain(salt).collect::<Vec<_>>().join(";"))
 }
 
-impl KeysOf {
+impl KeyTranslator {
     /// Returns the keys of a block of `block_tokens` tokens; `None` if it has no extra keys.
     pub(crate) fn of(&mut self, learned: &Learned, block_tokens: usize) -> Option<Keys> {
         let extra = learned.extra.as_ref()?;

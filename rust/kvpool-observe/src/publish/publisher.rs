@@ -28,7 +28,7 @@ use crate::publish::contents::{Arrival, Change, Contents, Keys};
 use crate::publish::encode::encode;
 use crate::publish::event::{Digest, Event, Extra, GroupName, Label};
 use crate::publish::form::Form;
-use crate::publish::keys::KeysOf;
+use crate::publish::keys::KeyTranslator;
 
 /// The number of contents after which a full report starts a new batch.
 const SNAPSHOT_CONTENTS: usize = 8192;
@@ -350,7 +350,7 @@ impl Publisher {
                 _ => self.cleared(tier),
             }
         }
-        let mut keys = KeysOf::default();
+        let mut keys = KeyTranslator::default();
         for learned in &batch.learned {
             let tokens = batch.tokens(learned.tokens);
             let keys = keys.of(learned, tokens.len());
@@ -494,17 +494,18 @@ impl Publisher {
 
     fn encoded(&self, form: Form, now: f64, changes: &[Change]) -> Arc<[u8]> {
         let plain = Arc::new(Label::default());
-        let told: Vec<Told> = changes.iter().filter_map(|change| self.told(change, &plain)).collect();
-        let events: Vec<Event<'_>> = told.iter().filter_map(|told| self.event(told)).collect();
+        let reported: Vec<EventData> =
+            changes.iter().filter_map(|change| self.reported(change, &plain)).collect();
+        let events: Vec<Event<'_>> = reported.iter().filter_map(|reported| self.event(reported)).collect();
         encode(form, now, self.rank, &events).into()
     }
 
     /// Collects the data of a change that its event borrows.
-    fn told(&self, change: &Change, plain: &Arc<Label>) -> Option<Told> {
+    fn reported(&self, change: &Change, plain: &Arc<Label>) -> Option<EventData> {
         match change {
-            Change::Cleared => Some(Told::Cleared),
+            Change::Cleared => Some(EventData::Cleared),
             Change::Removed { tier, group, digests } => {
-                Some(Told::Removed { tier: *tier, group: *group, digests: digests.clone() })
+                Some(EventData::Removed { tier: *tier, group: *group, digests: digests.clone() })
             }
             Change::Stored { tier, nodes } => {
                 let (group, parent) = self.contents.place(*nodes.first()?)?;
@@ -513,7 +514,7 @@ impl Publisher {
                 let mut tokens = Vec::with_capacity(nodes.len() * block_tokens);
                 let (mut label, mut extra) = (Arc::clone(plain), Vec::new());
                 for (position, &node) in nodes.iter().enumerate() {
-                    let (digest, some, keys) = self.contents.told(node)?;
+                    let (digest, some, keys) = self.contents.reported(node)?;
                     digests.push(digest);
                     tokens.extend_from_slice(some);
                     if let Some(keys) = keys {
@@ -527,20 +528,20 @@ impl Publisher {
                 if !extra.is_empty() {
                     extra.resize(nodes.len(), None);
                 }
-                Some(Told::Stored { tier: *tier, group, digests, parent, tokens, label, extra })
+                Some(EventData::Stored { tier: *tier, group, digests, parent, tokens, label, extra })
             }
         }
     }
 
-    fn event<'a>(&'a self, told: &'a Told) -> Option<Event<'a>> {
-        Some(match told {
-            Told::Cleared => Event::Cleared,
-            Told::Removed { tier, group, digests } => Event::Removed {
+    fn event<'a>(&'a self, reported: &'a EventData) -> Option<Event<'a>> {
+        Some(match reported {
+            EventData::Cleared => Event::Cleared,
+            EventData::Removed { tier, group, digests } => Event::Removed {
                 tier: *tier,
                 group: &self.groups.get(usize::from(*group))?.name,
                 hashes: digests,
             },
-            Told::Stored { tier, group, digests, parent, tokens, label, extra } => {
+            EventData::Stored { tier, group, digests, parent, tokens, label, extra } => {
                 let group = self.groups.get(usize::from(*group))?;
                 Event::Stored {
                     tier: *tier,
@@ -565,7 +566,7 @@ struct Shared {
 }
 
 /// The data that an [`Event`] borrows.
-enum Told {
+enum EventData {
     Cleared,
     Stored {
         tier: u8,

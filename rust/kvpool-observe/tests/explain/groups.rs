@@ -112,7 +112,7 @@ fn a_hit_ends_inside_a_block() {
 
 /// A state that was kept has been dropped. The explanation names the reason, `dropped-by-id`.
 #[test]
-fn a_state_is_gone() {
+fn a_dropped_state_limits_a_hit() {
     let mut manager = manager(12, vec![FULL, kept(GroupKind::State, Keep::Every(8))]);
     run_in_chunks(&mut manager, "a", &tokens(0, 4), &[8]);
     // Drops both states of `a` by their ids. The group of full attention keeps all of its blocks.
@@ -174,7 +174,7 @@ fn a_window_was_given_up() {
 /// Full attention can also be the group that limits a hit. Its explanation is the same as without other
 /// groups.
 #[test]
-fn full_attention_limits_as_ever() {
+fn full_attention_can_limit_a_hit() {
     let mut manager = manager(12, vec![FULL, GroupSpec::new(GroupKind::Sliding { window: 5 }, BLOCK)]);
     run(&mut manager, "a", &tokens(0, 4));
     run(&mut manager, "b", &tokens(100, 6));
@@ -191,7 +191,7 @@ fn full_attention_limits_as_ever() {
 /// The prompt was never computed: every group reports that, and no single group is reported as the
 /// limit.
 #[test]
-fn nothing_was_ever_there() {
+fn a_prompt_that_was_never_computed_limits_no_group() {
     let groups = vec![FULL, kept(GroupKind::State, Keep::All), GroupSpec::new(GroupKind::Cross, BLOCK)];
     let mut manager = manager(40, groups);
     admit(&mut manager, "a", &tokens(0, 3));
@@ -209,7 +209,7 @@ fn nothing_was_ever_there() {
 
 /// One digest in two groups is two contents, even at the same position: dropping one leaves the other.
 #[test]
-fn the_groups_of_a_content_come_and_go_apart() {
+fn groups_drop_one_digest_separately() {
     let mut manager = manager(40, vec![FULL, FULL]);
     run(&mut manager, "a", &tokens(0, 3));
     let of = |group: u16| {
@@ -241,7 +241,7 @@ fn a_fork_evicts_for_its_states() {
 /// The policy chose a block while a planned copy pinned it. The block leaves when the plan is handed
 /// out.
 #[test]
-fn what_a_copy_pinned_goes_with_the_plan() {
+fn a_block_pinned_by_a_copy_leaves_with_the_plan() {
     let state = GroupSpec { keep: Keep::Junctions, ..GroupSpec::new(GroupKind::State, 2) };
     let groups = Groups::new(vec![state, state, GroupSpec::new(GroupKind::Full, 4)], None).unwrap();
     let config = ManagerConfig { num_blocks: 10, block_size: 2, groups: Some(groups), ..Default::default() };

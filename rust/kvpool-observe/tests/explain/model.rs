@@ -37,7 +37,7 @@ struct Content {
 
 /// The retention hints of a block.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Said {
+pub(super) struct BlockHints {
     pub(super) demoted: bool,
     pub(super) priority: bool,
     /// The time at which its time to live ends, and whether the block is demoted then.
@@ -45,7 +45,7 @@ pub(super) struct Said {
     pub(super) expired: bool,
 }
 
-impl Said {
+impl BlockHints {
     fn cause(self, policy: &str) -> (&'static str, Option<String>) {
         match self {
             Self { expired: true, .. } => ("expired", None),
@@ -67,7 +67,7 @@ pub(super) struct Model {
     all_contexts: BTreeMap<Vec<u32>, Vec<ExtraKeys>>,
     /// Contents that lookups could find after the last operation, by block.
     cached: BTreeMap<BlockId, BlockHash>,
-    pub(super) said: BTreeMap<BlockId, Said>,
+    pub(super) said: BTreeMap<BlockId, BlockHints>,
     policy: String,
     strict: bool,
     pub(super) time: Option<f64>,

@@ -15,7 +15,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 
-use super::model::{Model, Prompt, Runner, Said, is_running};
+use super::model::{BlockHints, Model, Prompt, Runner, is_running};
 use super::{BLOCK, explaining};
 
 const LIFE: f64 = 10.0;
@@ -143,21 +143,21 @@ impl World {
         for at in positions {
             let shared = self.manager.pool().ref_count(table[at]) > Some(1);
             let said = self.model.said.entry(table[at]).or_default();
-            let demote = |said: &mut Said| {
+            let demote = |said: &mut BlockHints| {
                 if !shared {
                     let expired = said.expired && said.demoted;
-                    *said = Said { demoted: true, expired, ..Said::default() };
+                    *said = BlockHints { demoted: true, expired, ..BlockHints::default() };
                 }
             };
             match hints.ranges.first().map(|range| range.retention) {
                 Some(Retention { ttl: Some(_), .. }) if now < until && ends => {}
                 Some(Retention { ttl: Some(_), then, .. }) if now < until => {
                     let deadline = Some((until, then == Then::Demote));
-                    *said = Said { priority: true, deadline, ..Said::default() };
+                    *said = BlockHints { priority: true, deadline, ..BlockHints::default() };
                 }
                 Some(Retention { ttl: Some(_), then: Then::Demote, .. }) => demote(said),
                 Some(Retention { ttl: None, .. }) if !ends => {
-                    *said = Said { priority: true, ..Said::default() };
+                    *said = BlockHints { priority: true, ..BlockHints::default() };
                 }
                 None if hints.no_cache && !ends && at >= *own_from => demote(said),
                 _ => {}
@@ -378,7 +378,7 @@ impl World {
                     self.model.time = Some(self.now);
                     for said in self.model.said.values_mut() {
                         if let Some((_, demoted)) = said.deadline.filter(|&(until, _)| until <= self.now) {
-                            *said = Said { demoted, expired: true, ..Said::default() };
+                            *said = BlockHints { demoted, expired: true, ..BlockHints::default() };
                         }
                     }
                 }
@@ -412,7 +412,7 @@ proptest! {
      })]
 
     #[test]
-    fn the_reason_is_the_models(
+    fn the_reason_equals_the_models(
         policy in proptest::sample::select(kvpool_policies::ALL),
         retention: bool,
         operations in vec(operation(), 1..90),
@@ -422,7 +422,7 @@ proptest! {
 
     /// A record that forgets never gives a wrong reason.
     #[test]
-    fn what_is_forgotten_is_not_made_up(
+    fn a_record_that_forgets_gives_no_wrong_reason(
         policy in proptest::sample::select(kvpool_policies::ALL),
         retention: bool,
         operations in vec(operation(), 1..90),

@@ -2,7 +2,7 @@
 
 use kvpool::retention::{Keep, Priority, Retention, RetentionConfig, TenantId, TenantLimits, Then, Ttl};
 use kvpool::{
-    Adapter, AdmitOptions, CacheManager, ExtraKeys, Finish, HashAlgorithm, Kept, Loaded, ManagerConfig,
+    Adapter, AdmitOptions, CacheManager, CacheTime, ExtraKeys, Finish, HashAlgorithm, Loaded, ManagerConfig,
     MultimodalItem, Part, RequestId, RetentionRange, Signal,
 };
 use kvpool_observe::explain::{Requester, When};
@@ -46,7 +46,7 @@ fn never_seen() {
 
 /// The prompt continues a known prompt, so no token differs from a known content.
 #[test]
-fn never_seen_behind_what_was() {
+fn never_seen_after_a_known_prompt() {
     let mut manager = manager(8);
     run(&mut manager, "a", &tokens(0, 2));
     assert_eq!(admit(&mut manager, "b", &tokens(0, 4)), 8);
@@ -103,7 +103,7 @@ fn evicted_when_by_which_policy_and_for_whom() {
 /// The class of an eviction follows from the block, its uses and the hints of its request. The time is
 /// the caller's clock, if the caller passes a clock.
 #[test]
-fn evicted_by_a_policy_that_says_what_it_expected() {
+fn evicted_by_a_policy_that_reports_its_expectation() {
     for clock in [false, true] {
         let eviction = kvpool_policies::HAZARD;
         let mut manager = manager_of(ManagerConfig { num_blocks: 5, eviction, ..ManagerConfig::default() });
@@ -130,8 +130,8 @@ fn evicted_by_a_policy_that_says_what_it_expected() {
             format!("used twice, {gap} apart, prompt known in part, answer of 200 or more, end of turn")
         );
         match outlook.kept_per_hit {
-            Some(Kept::Seconds(kept)) => assert!(clock && kept > 1.0, "{kept}"),
-            Some(Kept::Capacities(kept)) => assert!(!clock && kept > 0.0, "{kept}"),
+            Some(CacheTime::Seconds(kept)) => assert!(clock && kept > 1.0, "{kept}"),
+            Some(CacheTime::Capacities(kept)) => assert!(!clock && kept > 0.0, "{kept}"),
             other => panic!("before anything is learned some hits are expected: {other:?}"),
         }
         let said = explanation.to_string();
@@ -244,7 +244,7 @@ fn end_of_life() {
 }
 
 #[test]
-fn tenant_ceiling_and_the_id_of_another_tenants_request_is_not_told() {
+fn tenant_ceiling_hides_the_id_of_another_tenants_request() {
     let limits = TenantLimits { tenant: TenantId(7), floor: 0, ceiling: Some(1) };
     let mut manager = retaining(4, vec![limits]);
     let seven = AdmitOptions { tenant: Some(TenantId(7)), ..AdmitOptions::default() };
@@ -270,7 +270,7 @@ fn tenant_ceiling_and_the_id_of_another_tenants_request_is_not_told() {
 }
 
 #[test]
-fn dropped_by_id_and_what_is_behind_it_is_not_reached() {
+fn dropped_by_id_makes_later_blocks_unreachable() {
     let mut manager = manager(8);
     admit(&mut manager, "a", &tokens(0, 4));
     manager.commit("a", 16).unwrap();
@@ -308,7 +308,7 @@ fn the_last_copy_counts() {
 /// An admission evicts the blocks after its first missed block. The lookup came before, so these blocks
 /// count as cached.
 #[test]
-fn what_an_admission_evicts_was_there_when_it_looked() {
+fn blocks_that_an_admission_evicts_count_as_cached() {
     let mut manager = manager(4);
     admit(&mut manager, "a", &tokens(0, 4));
     manager.commit("a", 16).unwrap();
@@ -361,7 +361,7 @@ fn adapted(id: &[u8]) -> ExtraKeys {
 }
 
 #[test]
-fn other_salt_and_no_id_is_told() {
+fn other_salt_hides_the_request_id() {
     let mut manager = manager(8);
     run_with(&mut manager, "a", &tokens(0, 2), salted(b"one"));
     admit_with(&mut manager, "b", &tokens(0, 2), salted(b"two"));
@@ -529,7 +529,7 @@ fn collision() {
 /// Blocks after a collision are never published. A request that waits for them gets that reason instead
 /// of `BeingComputed`.
 #[test]
-fn what_cannot_be_published_is_not_being_computed() {
+fn blocks_after_a_collision_are_not_being_computed() {
     let mut manager = colliding(17);
     admit_with(&mut manager, "a", &tokens(0, 2), image(1));
     admit_with(&mut manager, "b", &tokens(0, 3), image(2));
@@ -543,7 +543,7 @@ fn what_cannot_be_published_is_not_being_computed() {
 }
 
 #[test]
-fn a_resumption_is_explained_anew_and_counted_apart() {
+fn a_resumption_has_its_own_explanation_and_counts() {
     let mut manager = manager(4);
     admit(&mut manager, "a", &tokens(0, 3));
     manager.commit("a", 12).unwrap();
@@ -617,7 +617,7 @@ fn spans_are_bounded() {
 }
 
 #[test]
-fn a_manager_that_explains_nothing_says_so() {
+fn a_manager_without_explanations_returns_an_error() {
     let config = ManagerConfig { num_blocks: 9, block_size: BLOCK, ..ManagerConfig::default() };
     let mut manager = CacheManager::new(config).unwrap();
     run(&mut manager, "a", &tokens(0, 2));

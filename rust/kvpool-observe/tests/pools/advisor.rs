@@ -113,7 +113,7 @@ fn requests_count_for_their_tenants() {
 /// In a chat, each turn finds the answer of the turn before, which no lookup asked for. The advisor has
 /// to count registrations, or it would treat the answer as new.
 #[test]
-fn answers_take_their_place() {
+fn registered_answers_count_as_references() {
     let mut manager = manager(401);
     let mut tokens: Vec<u32> = (0..20).collect();
     for turn in 0..8_u32 {
@@ -170,7 +170,7 @@ fn single_blocks_are_references() {
 
 /// A block whose parent is not cached is not a hit, in a ghost cache as in the pool.
 #[test]
-fn nothing_behind_a_gap_is_a_hit() {
+fn a_block_after_a_gap_is_not_a_hit() {
     let hasher = BlockHasher::new(HasherConfig { block_size: 1, ..HasherConfig::default() }).unwrap();
     let first = ChainLink::new(&hasher, None, &[0], &ExtraKeys::default()).unwrap();
     let second = ChainLink::new(&hasher, Some(&first), &[1], &ExtraKeys::default()).unwrap();

@@ -71,7 +71,7 @@ proptest! {
     })]
 
     #[test]
-    fn whoever_listens_knows_what_there_is(
+    fn notifications_describe_the_whole_pool(
         eviction in policies(),
         duplicates in duplicates(),
         operations in operations(50),

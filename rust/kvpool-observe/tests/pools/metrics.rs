@@ -186,7 +186,7 @@ proptest! {
 }
 
 #[test]
-fn a_pool_that_is_not_metered_says_nothing() {
+fn a_pool_without_metrics_reports_none() {
     let mut pool = pool(PoolConfig::default());
     assert_eq!(pool.metrics(), None);
     pool.observe_time(5.0).unwrap();
@@ -211,7 +211,7 @@ fn time_does_not_go_backwards() {
 
 /// Retention and metrics share one clock in every tier. A time in the past changes nothing.
 #[test]
-fn a_manager_with_retention_tells_the_time() {
+fn retention_and_metrics_share_one_clock() {
     let config = ManagerConfig {
         num_blocks: 9,
         host_blocks: 9,

@@ -21,7 +21,7 @@ fn payloads() -> WatchConfig {
 }
 
 /// Returns a pool that holds a chain of three adopted blocks with the payloads 10, 11 and 12.
-fn hung() -> (BlockPool, Vec<BlockId>) {
+fn attached() -> (BlockPool, Vec<BlockId>) {
     let mut pool = pool(PoolConfig::default(), &payloads());
     let blocks = [2, 4, 6].map(BlockId::new).to_vec();
     pool.adopt(&blocks, &chain_of(&[1, 2, 3], 0), 0).unwrap();
@@ -35,7 +35,7 @@ fn numbers(gone: Vec<Evicted>) -> Vec<(u32, Payload)> {
 
 #[test]
 fn a_payload_comes_out_with_its_content_and_once() {
-    let (mut pool, blocks) = hung();
+    let (mut pool, blocks) = attached();
     pool.set_payloads(&blocks[..1], vec![Payload::Bytes((*b"node").into())]).unwrap(); // replaces 10
     pool.release_table(&blocks).unwrap();
     assert_eq!(pool.take_evicted(), []);
@@ -59,7 +59,7 @@ fn a_payload_comes_out_with_its_content_and_once() {
 
 #[test]
 fn all_of_them_come_out_by_block_when_everything_is_forgotten() {
-    let (mut pool, blocks) = hung();
+    let (mut pool, blocks) = attached();
     pool.bump_epoch().unwrap();
     let expected = [(2, 10), (4, 11), (6, 12)].map(|(block, number)| (block, Payload::Number(number)));
     assert_eq!(numbers(pool.take_evicted()), expected);
@@ -73,7 +73,7 @@ fn not_registered(block: BlockId, position: usize) -> Result<(), PayloadError> {
 
 #[test]
 fn refused_payloads_are_not_set() {
-    let (mut pool, blocks) = hung();
+    let (mut pool, blocks) = attached();
     for block in [0, 1, 99, u32::MAX].map(BlockId::new) {
         let two = vec![Payload::Number(1); 2];
         assert_eq!(pool.set_payloads(&[blocks[0], block], two), not_registered(block, 1));
@@ -124,12 +124,12 @@ fn numbered(gone: &Evicted) -> Option<(BlockId, (BlockHash, u64))> {
 
 /// The payload of each block, with the content that the block had when the payload was set.
 #[derive(Default)]
-struct Hung {
+struct AttachedPayloads {
     by_block: BTreeMap<BlockId, (BlockHash, u64)>,
     next: u64,
 }
 
-impl Check for Hung {
+impl Check for AttachedPayloads {
     fn changed(&mut self, pool: &mut BlockPool, _reason: Reason, fresh: &[BlockId]) {
         // A block that is handed out again may get the content that it lost.
         let is_gone = |block: &BlockId, hash| fresh.contains(block) || pool.hash_of(*block) != Some(hash);
@@ -169,11 +169,11 @@ proptest! {
         let watch = WatchConfig {
             event_capacity: if beside { 8 } else { 0 }, digest: beside, metrics: beside, advisor, ..payloads()
         };
-        let (mut traffic, mut hung) = (Traffic::new(eviction, duplicates), Hung::default());
+        let (mut traffic, mut attached) = (Traffic::new(eviction, duplicates), AttachedPayloads::default());
         traffic.pool.watch(&watch).unwrap();
         let mut scrubber = Scrubber::default();
         for operation in &operations {
-            traffic.run(operation, &mut hung);
+            traffic.run(operation, &mut attached);
             traffic.pool.check_invariants().unwrap();
             scrubber.scrub(&mut traffic.pool, 4).unwrap();
             if let Some(digest) = traffic.pool.state_digest() {

@@ -51,7 +51,7 @@ struct Run {
 
 /// The tiers of a content, its parent, and whether it is a first block.
 type Held = (BTreeSet<u8>, Option<BlockHash>, bool);
-type Told = BTreeSet<(u8, u16, BlockHash)>;
+type Published = BTreeSet<(u8, u16, BlockHash)>;
 
 impl Run {
     fn new(groups: Option<Groups>, host_blocks: usize, capacity: usize) -> Self {
@@ -155,7 +155,7 @@ impl Run {
         self.take_in();
         self.publisher.flush(0.0, f64::INFINITY);
         self.publisher.contents().check().unwrap();
-        let told: Told = self
+        let told: Published = self
             .publisher
             .contents()
             .told_of()
@@ -167,7 +167,7 @@ impl Run {
     }
 
     /// Computes the contents that the pools hold and a lookup can reach, from every block.
-    fn reachable(&self) -> Told {
+    fn reachable(&self) -> Published {
         let mut held: BTreeMap<(u16, BlockHash), Held> = BTreeMap::new();
         for tier in 0..self.manager.tiers().len() {
             let pool = self.manager.tiers().pool(tier).unwrap();
@@ -219,14 +219,14 @@ fn hybrid() -> Groups {
 
 proptest! {
     #[test]
-    fn what_is_told_is_what_can_be_reached(operations in operations()) {
+    fn published_contents_are_the_reachable_ones(operations in operations()) {
         let mut run = Run::new(None, 12, 1 << 20);
         operations.iter().for_each(|operation| run.take(operation));
         run.flush();
     }
 
     #[test]
-    fn a_feed_that_overflows_is_made_good(operations in operations(), capacity in 1_usize..20) {
+    fn an_overflow_of_the_feed_is_repaired(operations in operations(), capacity in 1_usize..20) {
         let mut run = Run::new(None, 0, capacity);
         operations.iter().filter(|operation| {
             // The notice of a salt is lost with the feed, and contents with that salt are not published
@@ -237,7 +237,7 @@ proptest! {
     }
 
     #[test]
-    fn every_group_is_told_of(operations in operations()) {
+    fn every_group_is_published(operations in operations()) {
         let mut run = Run::new(Some(hybrid()), 12, 1 << 20);
         operations.iter().for_each(|operation| run.take(operation));
         run.flush();
@@ -245,7 +245,7 @@ proptest! {
 }
 
 #[test]
-fn a_lost_salt_is_not_told_without_it() {
+fn contents_with_a_lost_salt_are_not_published() {
     let mut run = Run::new(None, 0, 2);
     run.flush();
     run.take(&Operation::Admit { prompt: vec![1; 8], salt: true });

@@ -46,7 +46,7 @@ fn numbers_begin_at_the_base_of_the_start_and_the_first_word_is_cleared() {
 }
 
 #[test]
-fn a_lost_batch_is_a_number_that_nobody_gets_and_everything_anew() {
+fn a_lost_batch_leaves_a_gap_and_everything_is_published_again() {
     let mut publisher = publisher();
     let (one, other) = (publisher.add(SinkConfig::default()), publisher.add(SinkConfig::default()));
     publisher.flush(1.0, 5.0);
@@ -70,7 +70,7 @@ fn a_lost_batch_is_a_number_that_nobody_gets_and_everything_anew() {
 }
 
 #[test]
-fn a_sink_without_room_is_told_everything_once_it_has_some() {
+fn a_held_sink_gets_everything_after_it_has_room() {
     let mut publisher = publisher();
     let sink = publisher.add(SinkConfig::default());
     let first = publisher.flush(1.0, 5.0);
@@ -105,7 +105,7 @@ fn a_clock_that_is_set_back_holds_no_heartbeat_up() {
 }
 
 #[test]
-fn batches_of_others_go_out_behind_what_changed_with_numbers_of_the_sequence() {
+fn batches_of_others_follow_the_changes_with_the_next_numbers() {
     let mut publisher = publisher();
     let sink = publisher.add(SinkConfig::default());
     publisher.pass_on(vec![7]);
@@ -133,7 +133,7 @@ fn an_empty_batch_is_sent_where_nothing_was_for_a_while() {
 }
 
 #[test]
-fn replays_have_what_is_kept_and_no_more_is_kept_than_was_said() {
+fn replays_contain_the_retained_batches_within_their_limit() {
     let mut publisher = publisher();
     let sink = publisher.add(SinkConfig { replay_batches: 3, ..SinkConfig::default() });
     let small = publisher.add(SinkConfig { replay_bytes: 1, ..SinkConfig::default() });
@@ -152,7 +152,7 @@ fn replays_have_what_is_kept_and_no_more_is_kept_than_was_said() {
 }
 
 #[test]
-fn what_is_told_anew_is_cut_into_batches_that_are_told_in_order() {
+fn republication_is_cut_into_batches_in_order() {
     let mut publisher = publisher();
     chain(&mut publisher, 20_000);
     let sink = publisher.add(SinkConfig::default());
@@ -169,7 +169,7 @@ fn what_is_told_anew_is_cut_into_batches_that_are_told_in_order() {
 }
 
 #[test]
-fn runs_end_where_the_label_changes_and_extra_keys_stand_for_their_blocks() {
+fn runs_end_where_the_label_changes_and_extra_keys_belong_to_their_blocks() {
     let mut publisher = publisher();
     publisher.add(SinkConfig::default());
     publisher.add(SinkConfig { form: "sglang".parse::<Form>().unwrap(), ..SinkConfig::default() });
@@ -214,7 +214,7 @@ fn settings_that_mean_nothing_are_refused_by_name() {
 }
 
 #[test]
-fn groups_and_tiers_that_there_are_not_are_counted_and_change_nothing() {
+fn unknown_groups_and_tiers_are_counted_and_change_nothing() {
     let mut publisher = publisher();
     let digest = Digest::of_number(1);
     publisher.stored(0, 1, digest, None, Some(&[1, 2]));

@@ -39,7 +39,7 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn every_vector_is_what_the_encoder_writes() {
+fn every_vector_equals_the_encoders_output() {
     let (plain, none, full) = (Label::default(), GroupName::default(), full());
     let (one, two) = ([first()], [first(), second()]);
     let removed = Event::Removed { tier: 0, group: &full, hashes: &two };

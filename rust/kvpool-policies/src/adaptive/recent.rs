@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_evicted_again_has_one_place() {
+    fn a_key_that_is_evicted_twice_has_one_place() {
         let mut recent = of(3);
         [(1, 7), (2, 7), (1, 5)].into_iter().for_each(|(key, count)| recent.push(key, count));
         recent.check_invariants(0).unwrap();
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn growing_forgets_nothing_and_brings_nothing_back() {
+    fn growing_keeps_exactly_the_remembered_evictions() {
         let mut recent = of(3);
         (1..=5).for_each(|key| recent.push(key, key as u8));
         recent.reserve(0, 5).unwrap();

@@ -35,7 +35,7 @@ use super::{Closed, Node};
 pub struct Chained<P> {
     closed: Closed<P>,
     /// The block of this request that was released last, and the number of blocks to come.
-    behind: BlockId,
+    last_released: BlockId,
     left: u32,
 }
 
@@ -45,7 +45,7 @@ impl<P: Policy + Clone> Chained<P> {
     /// # Errors
     /// [`PoolError::InvalidConfig`] if there is not enough memory for this number of blocks.
     pub fn new(policy: P, num_blocks: usize) -> Result<Self, PoolError> {
-        Ok(Self { closed: Closed::new(policy, num_blocks, None)?, behind: NULL_BLOCK, left: 0 })
+        Ok(Self { closed: Closed::new(policy, num_blocks, None)?, last_released: NULL_BLOCK, left: 0 })
     }
 
     /// The flags of a block; `None` if the order has no such block.
@@ -56,7 +56,7 @@ impl<P: Policy + Clone> Chained<P> {
     /// Makes `block` idle, if it is not.
     fn begin_wait(&mut self, block: BlockId, flags: u8) {
         if flags & Node::KNOWN == 0 {
-            self.closed.registered_unsaid(block, 0);
+            self.closed.register_unknown(block, 0);
         }
         if flags & Node::IDLE == 0 {
             self.closed.begin_idle(block);
@@ -65,12 +65,12 @@ impl<P: Policy + Clone> Chained<P> {
 
     /// Replaces the parent of `child` by `parent`, if `child` is idle and deeper. The depths ensure
     /// that links form no cycle.
-    fn hang_on(&mut self, child: BlockId, parent: BlockId) {
+    fn replace_parent(&mut self, child: BlockId, parent: BlockId) {
         let deeper = self.closed.node(child).depth > self.closed.node(parent).depth;
         if deeper && self.closed.contains(child) && self.closed.parent(child) != Some(parent) {
             // Removes the block and inserts it again with the new parent.
             self.closed.end_idle(child);
-            self.closed.hang(child, parent);
+            self.closed.set_parent(child, parent);
             self.closed.begin_idle(child);
         }
     }
@@ -90,7 +90,7 @@ impl<P: Policy + Clone> Policy for Chained<P> {
     }
 
     fn begin_release(&mut self, release: &Release<'_>) {
-        (self.behind, self.left) = (NULL_BLOCK, release.length);
+        (self.last_released, self.left) = (NULL_BLOCK, release.length);
         self.closed.order.policy.begin_release(release);
     }
 
@@ -117,8 +117,8 @@ impl<P: Policy + Clone> Policy for Chained<P> {
         self.closed.order.release(block);
         if self.left > 0 {
             self.left -= 1;
-            let child = std::mem::replace(&mut self.behind, block);
-            self.hang_on(child, block);
+            let child = std::mem::replace(&mut self.last_released, block);
+            self.replace_parent(child, block);
         }
     }
 
@@ -158,7 +158,7 @@ impl<P: Policy + Clone> Policy for Chained<P> {
 
     fn clear(&mut self) {
         self.closed.clear();
-        (self.behind, self.left) = (NULL_BLOCK, 0);
+        (self.last_released, self.left) = (NULL_BLOCK, 0);
     }
 
     fn grow(&mut self, num_blocks: usize) -> Result<(), PoolError> {

@@ -97,9 +97,9 @@ pub(super) const fn numbered(class: u16, timed: bool) -> u16 {
 }
 
 /// Formats a description of a class, by its [public number](numbered).
-pub(super) fn words(class: u16, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+pub(super) fn describe(class: u16, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let (class, timed) = (usize::from(class & !COUNTED), class & COUNTED == 0);
-    let (history, said) = (class % HISTORIES, class / HISTORIES);
+    let (history, signal_part) = (class % HISTORIES, class / HISTORIES);
     let uses = ["used twice", "used 3 to 7 times", "used 8 times or more"];
     let gaps = if timed {
         [
@@ -131,8 +131,9 @@ pub(super) fn words(class: u16, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let shares = ["new", "known in part", "known"];
     let outputs = ["", ", answer of 32 tokens or more", ", answer of 200 or more", ", answer of 600 or more"];
     let finishes = ["", ", end of turn", ", tool calls"];
-    let (share, output) = (shares[said / (OUTPUTS * FINISHES) % SHARES], outputs[said / FINISHES % OUTPUTS]);
-    write!(f, ", prompt {share}{output}{}", finishes[said % FINISHES])
+    let (share, output) =
+        (shares[signal_part / (OUTPUTS * FINISHES) % SHARES], outputs[signal_part / FINISHES % OUTPUTS]);
+    write!(f, ", prompt {share}{output}{}", finishes[signal_part % FINISHES])
 }
 
 /// The range of the share of known blocks in a prompt of `length` blocks.
@@ -145,14 +146,14 @@ pub(super) fn share(length: u32, known: u32) -> u16 {
 }
 
 /// Encoded signals start here. They are stored in place of a class, and are above all classes.
-const SAID: u16 = 1 << 15;
+const FIRST_SIGNAL: u16 = 1 << 15;
 /// No signal was given.
-pub(super) const UNSAID: u16 = SAID;
+pub(super) const NO_SIGNAL: u16 = FIRST_SIGNAL;
 /// Neither a class nor a signal.
-pub(super) const NOBODYS: u16 = u16::MAX;
+pub(super) const NO_CLASS: u16 = u16::MAX;
 
 /// Encodes a signal, to be stored with a block in use.
-pub(super) fn say(signal: Signal) -> u16 {
+pub(super) fn encode_signal(signal: Signal) -> u16 {
     let tokens = signal.output_tokens.unwrap_or(0);
     let output = [32, 200, 600].iter().filter(|&&least| tokens >= least).count();
     let finish = match signal.finish {
@@ -160,37 +161,38 @@ pub(super) fn say(signal: Signal) -> u16 {
         Finish::Stop => 1,
         Finish::ToolCalls => 2,
     };
-    SAID + (output * FINISHES + finish) as u16
+    FIRST_SIGNAL + (output * FINISHES + finish) as u16
 }
 
 /// Extracts the part of a class that the signal determines: 0 if the value is a class.
 #[inline]
-pub(super) const fn said(class: u16) -> u16 {
-    class.saturating_sub(SAID)
+pub(super) const fn signal_part(class: u16) -> u16 {
+    class.saturating_sub(FIRST_SIGNAL)
 }
 
 /// Computes the class of a block.
 #[inline]
-pub(super) fn of(share: u16, said: u16, history: History) -> u16 {
-    (share * (OUTPUTS * FINISHES) as u16 + said) * HISTORIES as u16 + history.number() as u16
+pub(super) fn of(share: u16, signal_part: u16, history: History) -> u16 {
+    (share * (OUTPUTS * FINISHES) as u16 + signal_part) * HISTORIES as u16 + history.number() as u16
 }
 
 /// Returns the class of an idle block, or class 0 for a value that is not a class. The latter occurs
 /// only after errors of the caller.
 #[inline]
 pub(super) const fn learned(class: u16) -> u16 {
-    if waits(class) { class } else { 0 }
+    if is_class(class) { class } else { 0 }
 }
 
 /// Whether the value is the class of an idle block, not the encoded signal of a block in use.
 #[inline]
-pub(super) const fn waits(class: u16) -> bool {
-    class < SAID
+pub(super) const fn is_class(class: u16) -> bool {
+    class < FIRST_SIGNAL
 }
 
 /// Whether the value is a valid class or encoded signal.
 pub(super) const fn is_sound(class: u16) -> bool {
-    (class as usize) < CLASSES || (class >= SAID && ((class - SAID) as usize) < OUTPUTS * FINISHES)
+    (class as usize) < CLASSES
+        || (class >= FIRST_SIGNAL && ((class - FIRST_SIGNAL) as usize) < OUTPUTS * FINISHES)
 }
 
 #[cfg(test)]
@@ -198,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_class_has_a_number_of_its_own_and_says_its_history() {
+    fn every_class_has_a_unique_number_that_encodes_its_history() {
         let mut seen = vec![false; CLASSES];
         for (known, tokens, finish) in [0, 5, 10]
             .into_iter()
@@ -207,13 +209,16 @@ mod tests {
                 [Finish::Unknown, Finish::Stop, Finish::ToolCalls].map(|finish| (known, tokens, finish))
             })
         {
-            let (share, said) = (share(10, known), said(say(Signal { finish, output_tokens: Some(tokens) })));
+            let (share, signal_part) = (
+                share(10, known),
+                signal_part(encode_signal(Signal { finish, output_tokens: Some(tokens) })),
+            );
             let gaps = (0..GAPS as u8).map(|gap| FIRST_GAP + GAP_STEP * gap);
             let used = gaps.flat_map(|gap| USES.map(|uses| History { uses, gap }));
             for history in used.chain([History::NEW]) {
-                let class = of(share, said, history);
+                let class = of(share, signal_part, history);
                 assert!(!std::mem::replace(&mut seen[usize::from(class)], true));
-                assert_eq!(of(share, said, History::of_class(class)), class);
+                assert_eq!(of(share, signal_part, History::of_class(class)), class);
             }
         }
         assert!(seen.iter().all(|&seen| seen));
@@ -221,11 +226,11 @@ mod tests {
 
     /// The gap in the description agrees with that in the number.
     #[test]
-    fn every_class_has_words_of_its_own() {
+    fn every_class_has_a_unique_description() {
         struct Words(u16);
         impl fmt::Display for Words {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                words(self.0, f)
+                describe(self.0, f)
             }
         }
         let all: std::collections::BTreeSet<_> = (0..CLASSES as u16)
@@ -238,7 +243,7 @@ mod tests {
         );
         let twice = |seconds: f64| {
             let history = History::NEW.again((seconds * 16.0) as u32);
-            Words(of(0, said(say(Signal::default())), history)).to_string()
+            Words(of(0, signal_part(encode_signal(Signal::default())), history)).to_string()
         };
         for (seconds, gap) in [
             (5.9, "less than 6 s"),
@@ -259,7 +264,7 @@ mod tests {
     }
 
     fn of_parts(share: u16, signal: Signal) -> u16 {
-        of(share, said(say(signal)), History::NEW)
+        of(share, signal_part(encode_signal(signal)), History::NEW)
     }
 
     #[test]

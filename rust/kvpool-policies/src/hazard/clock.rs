@@ -1,17 +1,17 @@
 //! `Clock`: the time, from the caller or from admitted blocks.
 //!
 //! Owns: the choice between the caller's clock and an internal one, which counts admitted blocks. The
-//! caller's clock is used from its first time on. If it does not move during [`STILL`] capacities of
+//! caller's clock is used from its first time on. If it does not move during [`MAX_STILL`] capacities of
 //! admitted blocks, it is ignored until everything is forgotten. Otherwise ages would never grow, and
 //! blocks that were used once would be kept for ever.
 //!
 //! Invariant: time never goes backward.
 
 use super::age;
-use kvpool::Kept;
+use kvpool::CacheTime;
 
 /// The number of capacities of admitted blocks within which the caller's clock must move.
-const STILL: u64 = 8;
+const MAX_STILL: u64 = 8;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Source {
@@ -19,9 +19,9 @@ enum Source {
     #[default]
     Own,
     /// The caller passes times. Contains the latest, in ticks.
-    Told(u64),
+    Caller(u64),
     /// The internal clock, because the caller's clock did not move.
-    OwnForGood,
+    OwnPermanently,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -46,16 +46,16 @@ impl Clock {
     }
 
     /// Whether ticks are the caller's time.
-    pub(super) const fn is_told(self) -> bool {
-        matches!(self.source, Source::Told(_))
+    pub(super) const fn uses_callers_clock(self) -> bool {
+        matches!(self.source, Source::Caller(_))
     }
 
     /// Converts ticks to the unit that users see.
-    pub(super) fn kept(self, ticks: f64) -> Kept {
-        if self.is_told() {
-            Kept::Seconds((ticks / f64::from(age::SECOND)) as f32)
+    pub(super) fn kept(self, ticks: f64) -> CacheTime {
+        if self.uses_callers_clock() {
+            CacheTime::Seconds((ticks / f64::from(age::SECOND)) as f32)
         } else {
-            Kept::Capacities((ticks / age::CAPACITY as f64) as f32)
+            CacheTime::Capacities((ticks / age::CAPACITY as f64) as f32)
         }
     }
 
@@ -64,13 +64,13 @@ impl Clock {
     #[inline]
     pub(super) fn admit(&mut self, capacity: usize) -> bool {
         let capacity = (capacity as u64).max(1);
-        if let Source::Told(_) = self.source {
+        if let Source::Caller(_) = self.source {
             self.admitted += 1;
-            if self.admitted <= capacity.saturating_mul(STILL) {
+            if self.admitted <= capacity.saturating_mul(MAX_STILL) {
                 return false;
             }
             self.admitted = 0;
-            self.source = Source::OwnForGood;
+            self.source = Source::OwnPermanently;
             return true;
         }
         self.admitted += age::CAPACITY;
@@ -82,20 +82,20 @@ impl Clock {
     }
 
     /// Sets the caller's time, in seconds. Returns whether the length of a tick changes.
-    pub(super) fn tell(&mut self, seconds: f64) -> bool {
-        if !seconds.is_finite() || self.source == Source::OwnForGood {
+    pub(super) fn set_callers_time(&mut self, seconds: f64) -> bool {
+        if !seconds.is_finite() || self.source == Source::OwnPermanently {
             return false;
         }
         let ticks = (seconds * f64::from(age::SECOND)) as u64; // rounds down; negative times become 0
         let begins = match self.source {
-            Source::Told(before) if ticks <= before => return false,
-            Source::Told(before) => {
+            Source::Caller(before) if ticks <= before => return false,
+            Source::Caller(before) => {
                 self.now = self.now.wrapping_add((ticks - before) as u32);
                 false
             }
-            Source::Own | Source::OwnForGood => true,
+            Source::Own | Source::OwnPermanently => true,
         };
-        self.source = Source::Told(ticks);
+        self.source = Source::Caller(ticks);
         self.admitted = 0;
         begins
     }
@@ -115,20 +115,24 @@ mod tests {
     #[test]
     fn the_callers_clock_counts_from_its_first_time() {
         let mut clock = Clock::default();
-        assert!(clock.tell(1e9), "ticks are seconds from now on");
-        assert!(!clock.tell(1e9 + 2.5) && !clock.tell(1e9 + 1.0) && !clock.tell(f64::NAN));
+        assert!(clock.set_callers_time(1e9), "ticks are seconds from now on");
+        assert!(
+            !clock.set_callers_time(1e9 + 2.5)
+                && !clock.set_callers_time(1e9 + 1.0)
+                && !clock.set_callers_time(f64::NAN)
+        );
         assert_eq!(clock.age(0), 40, "2.5 s, and never back");
         clock.admit(1);
         assert_eq!(clock.now(), 40);
     }
 
     #[test]
-    fn a_clock_that_stands_still_is_believed_no_more() {
+    fn a_clock_that_stops_is_ignored() {
         let mut clock = Clock::default();
-        clock.tell(5.0);
+        clock.set_callers_time(5.0);
         assert!((0..80).all(|_| !clock.admit(10)));
         assert!(clock.admit(10));
-        assert!(!clock.tell(6.0));
+        assert!(!clock.set_callers_time(6.0));
         let before = clock.now();
         (0..10).for_each(|_| assert!(!clock.admit(10)));
         assert_eq!(clock.age(before), age::CAPACITY as u32);

@@ -54,12 +54,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_comes_back_late_goes_newest_first_and_what_falls_off_oldest_first() {
+    fn late_reuse_evicts_the_newest_and_falling_hazard_the_oldest() {
         let (old, new) = (BlockId::new(1), BlockId::new(2));
         let mut lists = BlockLists::<States>::new(4, 3).unwrap();
         let mut clock = Clock::default();
-        clock.tell(0.0);
-        clock.tell(20.0);
+        clock.set_callers_time(0.0);
+        clock.set_callers_time(20.0);
         let mut table = Table::new().unwrap();
         table.event(1, age::bin(30 * age::SECOND), 1000); // class 1 comes back after half a minute
         table.event(2, age::bin(age::SECOND), 1000); // class 2 comes back after a second

@@ -13,8 +13,8 @@
 //! comes back.
 //!
 //! *Batches.* Access to the line of a ghost is a cache miss. So ghosts are collected until there are
-//! [`TOGETHER`], or until the memory is read. Then the lines of all are fetched at once. The lines for
-//! the contents of one call are fetched at once, too ([`Memory::ask_for`]).
+//! [`BATCH`], or until the memory is read. Then the lines of all are fetched at once. The lines for
+//! the contents of one call are fetched at once, too ([`Memory::prefetch`]).
 //!
 //! Costs: one cache line per eviction or admission that is remembered. 7 bytes per block of the pool.
 //! Small pools forget fastest, so they have up to four times as many ghosts, which is at most 0.11 MB
@@ -28,7 +28,7 @@ use kvpool::{Content, PoolError};
 /// One block in this number is remembered: those whose depths are multiples of it.
 pub(super) const EVERY: u32 = 4;
 /// The number of ghosts that are stored at once.
-const TOGETHER: usize = 16;
+const BATCH: usize = 16;
 /// The number of ghosts per bucket.
 const WAYS: usize = 8;
 /// The number of ghosts per block of the pool: 7/8.
@@ -38,7 +38,7 @@ const SHARE: (usize, usize) = (7, 8);
 /// times the factor. Both were chosen on the traces that the policy is tuned on. A factor of 4 up to 16
 /// k blocks with 57,344 in larger pools was worse where LRU is best, with caches of a fifth of a
 /// workload and more. Thresholds of 28,672 or 40,960 were worse where loops and scans come back late.
-const FEW: (usize, usize) = (57_344, 4);
+const SMALL_POOL: (usize, usize) = (57_344, 4);
 
 /// An evicted content.
 #[derive(Clone, Copy, Debug)]
@@ -72,7 +72,7 @@ impl Ghost {
     }
 
     /// Whether this ghost, of a content at `depth`, also represents a neighbour.
-    pub(super) const fn holds_for(self, depth: u32, neighbour: Content) -> bool {
+    pub(super) const fn represents(self, depth: u32, neighbour: Content) -> bool {
         if neighbour.depth < depth {
             // In stream form, which starts from the deep end, a use of the deeper block implies a use
             // of this one.
@@ -91,7 +91,7 @@ type Waiting = (u64, u16, u32);
 pub(super) struct Memory {
     ghosts: Vec<[Ghost; WAYS]>,
     /// The ghosts to be stored: the first `num_waiting` entries.
-    waiting: [Waiting; TOGETHER],
+    waiting: [Waiting; BATCH],
     num_waiting: usize,
     /// The depth of the last evicted content, if it is not one that is remembered, with its mark and
     /// those of the neighbours after it.
@@ -109,13 +109,13 @@ impl Memory {
     /// Fetches the cache lines of those of `contents` that may be remembered, so that later lookups hit
     /// the CPU cache.
     #[inline]
-    pub(super) fn ask_for(&self, contents: impl Iterator<Item = Content>) {
+    pub(super) fn prefetch(&self, contents: impl Iterator<Item = Content>) {
         let remembered = contents.filter(|content| content.depth.is_multiple_of(EVERY));
-        self.ask_for_keys(remembered.map(|content| content.key));
+        self.prefetch_keys(remembered.map(|content| content.key));
     }
 
     #[inline]
-    fn ask_for_keys(&self, keys: impl Iterator<Item = u64>) {
+    fn prefetch_keys(&self, keys: impl Iterator<Item = u64>) {
         let line = |key: u64| self.ghosts.get(self.place(key).0).map_or(0, |bucket| bucket[0].mark);
         std::hint::black_box(keys.fold(0, |read, key| read ^ line(key)));
     }
@@ -143,14 +143,14 @@ impl Memory {
             *place = (content.key, marks << CLASS | class, stamp);
             self.num_waiting += 1;
         }
-        self.num_waiting == TOGETHER
+        self.num_waiting == BATCH
     }
 
     /// Stores the collected ghosts. Calls `lost` with each ghost that had to make room.
     pub(super) fn settle(&mut self, now: u32, mut lost: impl FnMut(Ghost)) {
         let (waiting, count) = (self.waiting, std::mem::take(&mut self.num_waiting));
         let waiting = &waiting[..count];
-        self.ask_for_keys(waiting.iter().map(|&(key, ..)| key));
+        self.prefetch_keys(waiting.iter().map(|&(key, ..)| key));
         for &(key, what, stamp) in waiting {
             self.replace(key, what, stamp, now).into_iter().for_each(&mut lost);
         }
@@ -167,12 +167,12 @@ impl Memory {
             ghost => u64::from(now.wrapping_sub(ghost.stamp)),
         };
         let first = (rank(&ghosts[0]), 0);
-        let (what_goes, place) = (1..WAYS).fold(first, |most, at| {
+        let (victim_rank, place) = (1..WAYS).fold(first, |most, at| {
             let rank = rank(&ghosts[at]);
             if rank > most.0 { (rank, at) } else { most }
         });
         let before = std::mem::replace(&mut ghosts[place], Ghost { mark, what, stamp });
-        (what_goes < FREE).then_some(before)
+        (victim_rank < FREE).then_some(before)
     }
 
     /// The capacity: the maximum number of ghosts.
@@ -194,7 +194,7 @@ impl Memory {
 
     fn buckets_for(capacity: usize) -> usize {
         let ghosts = capacity / SHARE.1 * SHARE.0;
-        let (few, times) = FEW;
+        let (few, times) = SMALL_POOL;
         let more = if ghosts < few { (ghosts * few).isqrt().min(ghosts * times) } else { ghosts };
         more.div_ceil(WAYS).max(1)
     }
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ghost_holds_for_the_neighbours_that_went_right_before_it() {
+    fn a_ghost_represents_neighbours_evicted_just_before_it() {
         let content = |depth: u32| Content { key: u64::from(depth) + 100, depth };
         let other = |depth: u32| Content { key: u64::from(depth) + 101, depth };
         let mut memory = of(100);
@@ -249,22 +249,22 @@ mod tests {
         }
         let ghost = memory.take(content(12).key).unwrap();
         assert_eq!(ghost.class(), CLASSES as u16 - 1);
-        assert!([13, 14, 11, 9].into_iter().all(|depth| ghost.holds_for(12, content(depth))));
-        assert!([15, 16, 17, 8, 0].into_iter().all(|depth| !ghost.holds_for(12, content(depth))));
-        assert!([13, 14, 15].into_iter().all(|depth| !ghost.holds_for(12, other(depth))));
+        assert!([13, 14, 11, 9].into_iter().all(|depth| ghost.represents(12, content(depth))));
+        assert!([15, 16, 17, 8, 0].into_iter().all(|depth| !ghost.represents(12, content(depth))));
+        assert!([13, 14, 15].into_iter().all(|depth| !ghost.represents(12, other(depth))));
         let ghost = memory.take(content(0).key).unwrap();
-        assert!(ghost.holds_for(0, content(1)) && !ghost.holds_for(0, content(3)), "there was a gap");
+        assert!(ghost.represents(0, content(1)) && !ghost.represents(0, content(3)), "there was a gap");
     }
 
     #[test]
-    fn small_pools_remember_more_for_each_block_and_no_pool_less_than_a_smaller_one() {
+    fn small_pools_have_more_ghosts_per_block() {
         let ghosts = |capacity: usize| Memory::buckets_for(capacity) * WAYS;
         assert_eq!([64, 4096, 16_384, 65_536, 1 << 20].map(ghosts), [224, 14_336, 28_672, 57_344, 917_504]);
         assert!((0..100_000).step_by(64).all(|capacity| ghosts(capacity) <= ghosts(capacity + 64)));
     }
 
     #[test]
-    fn what_is_taken_is_gone() {
+    fn a_ghost_can_be_taken_once() {
         let mut memory = of(100);
         assert!(push(&mut memory, head(7), 3, 50, 60).is_none());
         assert!(push(&mut memory, head(7), 4, 70, 80).is_none(), "the same key again");
@@ -296,7 +296,7 @@ mod tests {
     /// Regression: with an even step, a sample contained one way of all buckets, or every other one.
     /// With a step of 56 it estimated 107,296 ghosts instead of 38,188.
     #[test]
-    fn a_sample_counts_what_a_memory_has_that_is_not_full() {
+    fn a_sample_estimates_the_number_of_ghosts() {
         for capacity in [1 << 17, 75_000, 90_000] {
             let mut memory = of(capacity);
             for key in 0..memory.len() as u64 / 3 {
@@ -313,7 +313,7 @@ mod tests {
 
     /// Batches have the same result as single ghosts, and the same ghosts make room.
     #[test]
-    fn ghosts_that_are_put_down_together_are_those_that_are_put_down_one_by_one() {
+    fn a_batch_of_ghosts_equals_single_ghosts() {
         let (mut one_by_one, mut together) = (of(50), of(50));
         let (mut random, mut lost) = (1_u64, [Vec::new(), Vec::new()]);
         for at in 0..2_000_u32 {

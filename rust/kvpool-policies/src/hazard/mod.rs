@@ -84,12 +84,12 @@ const fn sample_step(len: usize) -> usize {
     (len / SAMPLE) | 1
 }
 
-const NOBODY: (BlockId, u16, u32) = (NULL_BLOCK, 0, 0);
+const NO_VICTIM: (BlockId, u16, u32) = (NULL_BLOCK, 0, 0);
 
 /// The state of a block before and after a call. Most blocks of a request are in the same state, so the
 /// result for one block is reused for the next.
 #[derive(Clone, Copy, Debug)]
-struct Alike {
+struct CachedStep {
     before: State,
     after: State,
     /// For a hit: the bin of its age.
@@ -97,8 +97,8 @@ struct Alike {
 }
 
 /// A value that equals the state of no block.
-const NONE_ALIKE: Alike =
-    Alike { before: State { class: class::NOBODYS, ..UNKNOWN }, after: UNKNOWN, bin: 0 };
+const NO_CACHED_STEP: CachedStep =
+    CachedStep { before: State { class: class::NO_CLASS, ..UNKNOWN }, after: UNKNOWN, bin: 0 };
 
 /// The `hazard` policy: evicts by the times after which content of the same class was used again.
 ///
@@ -127,8 +127,8 @@ pub struct Hazard {
     /// no ghost.
     found: Option<(u32, Ghost)>,
     /// The last block that was hit, and the last block of the current release.
-    hit: Alike,
-    returned: Alike,
+    hit: CachedStep,
+    returned: CachedStep,
     released: u64,
     learned: u64,
     /// The number of releases at which worths are learned again.
@@ -150,10 +150,10 @@ impl Hazard {
             memory: Memory::default(),
             ranked: 0,
             share: 0,
-            gone: NOBODY,
+            gone: NO_VICTIM,
             found: None,
-            hit: NONE_ALIKE,
-            returned: NONE_ALIKE,
+            hit: NO_CACHED_STEP,
+            returned: NO_CACHED_STEP,
             released: 0,
             learned: 0,
             learns: 0,
@@ -223,7 +223,7 @@ impl Hazard {
     /// Counts the reuse.
     fn remembered(&mut self, content: Content) -> Option<Ghost> {
         if !content.depth.is_multiple_of(EVERY) {
-            let holds = |&(depth, ghost): &(u32, Ghost)| ghost.holds_for(depth, content);
+            let holds = |&(depth, ghost): &(u32, Ghost)| ghost.represents(depth, content);
             return self.found.filter(holds).map(|(_, ghost)| ghost);
         }
         let ghost = self.memory.take(content.key);
@@ -242,7 +242,8 @@ impl Hazard {
         let step = sample_step(states.len());
         let blocks = (turn % step..states.len()).step_by(step).map(|block| BlockId::new(block as u32));
         // Blocks that were set aside because they have children count like those on the lists.
-        for state in blocks.filter_map(|block| states.get(block)).filter(|state| class::waits(state.class)) {
+        for state in blocks.filter_map(|block| states.get(block)).filter(|state| class::is_class(state.class))
+        {
             self.table.wait(state.class, age::bin(self.clock.age(state.stamp)), step as u32);
         }
         let step = sample_step(self.memory.len());
@@ -256,11 +257,11 @@ impl Hazard {
     /// Pops the next block at the same end of the last victim's class, if it has the same stamp. If
     /// nothing else has changed, it still has the lowest rank.
     #[inline]
-    fn pop_alike(&mut self) -> Option<BlockId> {
+    fn pop_same_run(&mut self) -> Option<BlockId> {
         let Run { class, stamp, oldest } = self.tails.run()?;
-        let is_alike =
+        let has_state =
             |states: &States, block: BlockId| states.get(block).is_some_and(|state| state.stamp == stamp);
-        self.lists.pop_if(class.into(), oldest, is_alike)
+        self.lists.pop_if(class.into(), oldest, has_state)
     }
 
     /// Returns the candidate of a class with the lowest rank.
@@ -279,7 +280,7 @@ impl Hazard {
         let mut ends = Ends { lists: &self.lists, clock: self.clock, table: &mut self.table };
         let run = self.tails.next(|class| ends.least(class))?;
         let victim = self.lists.pop(run.class.into(), run.oldest)?;
-        self.tails.went(run);
+        self.tails.record_eviction(run);
         Some(victim)
     }
 
@@ -289,8 +290,8 @@ impl Hazard {
         let stamp = self.clock.now();
         if self.hit.before != before || self.hit.after.stamp != stamp {
             let age = self.clock.age(before.stamp);
-            let after = State { stamp, class: class::UNSAID, history: before.history.again(age) };
-            self.hit = Alike { before, after, bin: age::bin(age) };
+            let after = State { stamp, class: class::NO_SIGNAL, history: before.history.again(age) };
+            self.hit = CachedStep { before, after, bin: age::bin(age) };
         }
         self.hit.after
     }
@@ -300,8 +301,8 @@ impl Hazard {
     fn released_as(&mut self, before: State) -> State {
         let stamp = self.clock.now();
         if self.returned.before != before || self.returned.after.stamp != stamp {
-            let class = class::of(self.share, class::said(before.class), before.history);
-            self.returned = Alike { before, after: State { stamp, class, ..before }, bin: 0 };
+            let class = class::of(self.share, class::signal_part(before.class), before.history);
+            self.returned = CachedStep { before, after: State { stamp, class, ..before }, bin: 0 };
         }
         self.returned.after
     }
@@ -350,7 +351,7 @@ impl Policy for Hazard {
         if self.lists.list_of(block).is_none()
             && let Some(state) = self.lists.members.get_mut(block)
         {
-            state.class = class::say(signal);
+            state.class = class::encode_signal(signal);
         }
     }
 
@@ -360,7 +361,7 @@ impl Policy for Hazard {
 
     fn set_time(&mut self, now: f64) {
         self.settle(); // with the time of their eviction
-        if self.clock.tell(now) {
+        if self.clock.set_callers_time(now) {
             self.restart();
         }
     }
@@ -373,9 +374,9 @@ impl Policy for Hazard {
         if run.is_empty() {
             return;
         }
-        self.gone = NOBODY;
+        self.gone = NO_VICTIM;
         self.settle();
-        self.memory.ask_for(run.iter().map(|&(_, content)| content));
+        self.memory.prefetch(run.iter().map(|&(_, content)| content));
         let capacity = self.capacity();
         for &(block, content) in run {
             self.unlist(block);
@@ -385,7 +386,7 @@ impl Policy for Hazard {
             let history = self.remembered(content).map_or(History::NEW, |ghost| {
                 History::of_class(ghost.class()).again(self.clock.age(ghost.stamp))
             });
-            self.set(block, State { stamp: self.clock.now(), class: class::UNSAID, history });
+            self.set(block, State { stamp: self.clock.now(), class: class::NO_SIGNAL, history });
         }
     }
 
@@ -396,7 +397,7 @@ impl Policy for Hazard {
         self.found = None;
         // If the block is in use already, several requests use it together. That does not count as a
         // reuse.
-        if let Some(before) = self.state(block).filter(|state| class::waits(state.class)) {
+        if let Some(before) = self.state(block).filter(|state| class::is_class(state.class)) {
             let after = self.hit_of(before);
             self.set(block, after);
             self.table.event(before.class, self.hit.bin, 1);
@@ -409,14 +410,14 @@ impl Policy for Hazard {
         }
         let mut rest = blocks;
         while let [first, ..] = rest {
-            let Some(before) = self.state(*first).filter(|state| class::waits(state.class)) else {
+            let Some(before) = self.state(*first).filter(|state| class::is_class(state.class)) else {
                 rest = &rest[1..];
                 continue;
             };
             let after = self.hit_of(before);
             let taken = self.lists.remove_run(before.class.into(), rest, |states, block| {
-                let is_alike = |entry: &&mut Entry| entry.state == before && entry.link.is_linked();
-                let entry = states.entry_mut(block).filter(is_alike)?;
+                let has_state = |entry: &&mut Entry| entry.state == before && entry.link.is_linked();
+                let entry = states.entry_mut(block).filter(has_state)?;
                 Some(std::mem::replace(entry, Entry { link: Link::LOOSE, state: after }).link)
             });
             if taken > 0 {
@@ -438,7 +439,7 @@ impl Policy for Hazard {
             known = release.blocks.iter().filter(|candidate| used(candidate.block)).count() as u32;
         }
         self.share = class::share(length, known);
-        self.returned = NONE_ALIKE;
+        self.returned = NO_CACHED_STEP;
     }
 
     fn release_all(&mut self, blocks: &[Candidate]) {
@@ -452,8 +453,8 @@ impl Policy for Hazard {
             let until_learned = self.learns.saturating_sub(self.released).max(1);
             let run = &rest[..rest.len().min(until_learned.try_into().unwrap_or(usize::MAX))];
             let put = |states: &mut States, id: u32, link: Link| {
-                let is_alike = |entry: &&mut Entry| entry.state == before && !entry.link.is_linked();
-                let entry = states.entry_mut(BlockId::new(id)).filter(is_alike);
+                let has_state = |entry: &&mut Entry| entry.state == before && !entry.link.is_linked();
+                let entry = states.entry_mut(BlockId::new(id)).filter(has_state);
                 entry.map(|entry| *entry = Entry { link, state: after }).is_some()
             };
             let put = self.lists.push_back_run(after.class.into(), run.len(), |at| run[at].block, put);
@@ -477,7 +478,7 @@ impl Policy for Hazard {
     #[inline]
     fn pop(&mut self) -> Option<BlockId> {
         let is_ranked = self.ranked == self.clock.now();
-        let alike = if is_ranked { self.pop_alike() } else { None };
+        let alike = if is_ranked { self.pop_same_run() } else { None };
         alike.or_else(|| self.pop_least())
     }
 
@@ -485,8 +486,8 @@ impl Policy for Hazard {
         self.unlist(block);
         // The limit of a tenant or a wrapper removes the block, not this policy. So the waiting time of
         // the block is not learned from.
-        if let Some(state) = self.state(block).filter(|state| class::waits(state.class)) {
-            self.set(block, State { class: class::UNSAID, ..state });
+        if let Some(state) = self.state(block).filter(|state| class::is_class(state.class)) {
+            self.set(block, State { class: class::NO_SIGNAL, ..state });
         }
     }
 
@@ -501,7 +502,7 @@ impl Policy for Hazard {
             let alike = self.tails.run().filter(|run| (run.class, run.stamp) == (class, state.stamp));
             let next = if alike.is_some_and(|run| !run.oldest) { self.least(class) } else { alike };
             match next {
-                Some(run) => self.tails.went(run),
+                Some(run) => self.tails.record_eviction(run),
                 None => self.tails.change(class),
             }
         }
@@ -527,7 +528,7 @@ impl Policy for Hazard {
         }
         let worth = self.table.worths_now(class).at(age);
         let kept = (worth > 0).then(|| self.clock.kept(table::WORTH / f64::from(worth)));
-        Some(Outlook::new(class::numbered(class, self.clock.is_told()), kept, class::words))
+        Some(Outlook::new(class::numbered(class, self.clock.uses_callers_clock()), kept, class::describe))
     }
 
     fn forget(&mut self, block: BlockId) {
@@ -542,8 +543,8 @@ impl Policy for Hazard {
         self.tails.clear();
         self.memory.clear();
         (self.ranked, self.released, self.learned, self.decayed) = (0, 0, 0, 0);
-        (self.share, self.gone, self.found) = (0, NOBODY, None);
-        (self.hit, self.returned) = (NONE_ALIKE, NONE_ALIKE);
+        (self.share, self.gone, self.found) = (0, NO_VICTIM, None);
+        (self.hit, self.returned) = (NO_CACHED_STEP, NO_CACHED_STEP);
         self.set_learns();
     }
 

@@ -25,7 +25,7 @@ pub(super) struct State {
 }
 
 /// The state of a block without a content.
-pub(super) const UNKNOWN: State = State { stamp: 0, class: class::UNSAID, history: History::NEW };
+pub(super) const UNKNOWN: State = State { stamp: 0, class: class::NO_SIGNAL, history: History::NEW };
 
 /// Compares two states as one number each, because runs of equal blocks are found by comparison.
 impl PartialEq for State {

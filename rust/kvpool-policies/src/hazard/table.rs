@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn before_anything_is_learned_it_is_lru() {
+    fn an_empty_table_orders_like_lru() {
         let mut table = Table::new().unwrap();
         let first = table.worths(0).worths;
         assert!((0..CLASSES as u16).all(|class| table.worths(class).worths == first));
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_back_soon_is_worth_more_than_what_comes_back_late_or_never() {
+    fn blocks_reused_soon_are_worth_more_than_late_or_never() {
         let mut table = Table::new().unwrap();
         table.event(1, 2, 1000);
         table.event(2, 9, 1000);
@@ -401,7 +401,7 @@ mod tests {
 
     /// If `may_rise` is false, no younger block is worth less by a quarter.
     #[test]
-    fn what_may_rise_is_known() {
+    fn may_rise_is_true_wherever_a_younger_block_is_worth_less() {
         let mut table = Table::new().unwrap();
         table.event(1, 9, 1000);
         table.event(2, 5, 90);
@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_counts_while_it_does_and_is_forgotten_by_and_by() {
+    fn waiting_blocks_lower_the_worth_and_are_forgotten_gradually() {
         let mut table = Table::new().unwrap();
         table.event(1, 2, 1000);
         table.learn();
@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_counts_are_borne() {
+    fn the_largest_counts_do_not_overflow() {
         let mut table = Table::new().unwrap();
         for class in 0..CLASSES as u16 {
             for bin in 0..BINS {

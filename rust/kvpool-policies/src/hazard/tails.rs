@@ -78,7 +78,7 @@ impl Tails {
 
     /// Records the eviction of a victim of this run.
     #[inline]
-    pub(super) const fn went(&mut self, run: Run) {
+    pub(super) const fn record_eviction(&mut self, run: Run) {
         self.change(run.class);
         self.run = Some(run);
     }
@@ -155,7 +155,7 @@ mod tests {
     /// Compares with a search over all classes. Each turn changes one class, mostly that of the last
     /// victim, or all of them.
     #[test]
-    fn the_lowest_is_found_in_whatever_group() {
+    fn the_lowest_rank_is_found_in_any_group() {
         let mut tails = Tails::new();
         let mut ranks = [EMPTY; CLASSES];
         let mut random = 1_u64;

@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_that_are_not_there_have_no_deadline() {
+    fn unknown_blocks_have_no_deadline() {
         let mut deadlines = Deadlines::default();
         deadlines.grow(2).expect("there is memory");
         deadlines.set(BlockId::new(2), 1.0);

@@ -22,13 +22,13 @@ mod tenants;
 use std::ops::Range;
 
 use deadlines::Deadlines;
-use tenants::{NOBODY, Tenants};
+use tenants::{NO_TENANT, Tenants};
 
 use crate::block_lists::BlockLists;
 use kvpool::parts::{ensure, no_clock, try_reserve};
 use kvpool::retention::{
-    EvictionCause, Hint, Keep, Priority, Retention, RetentionConfig, RetentionStats, Said, TenantId,
-    TenantLimits, Then, Ttl,
+    EvictionCause, Hint, Keep, Priority, Retention, RetentionConfig, RetentionStats, SavedRetention,
+    TenantId, TenantLimits, Then, Ttl,
 };
 use kvpool::{BlockId, Candidate, Content, InvariantViolation, Policy, PoolError, Release};
 
@@ -52,8 +52,8 @@ struct Entry {
     expired: bool,
 }
 
-const UNSAID: Entry =
-    Entry { idle_ttl: -1.0, rank: NORMAL, tenant: NOBODY, then: Then::Normal, expired: false };
+const NO_RETENTION: Entry =
+    Entry { idle_ttl: -1.0, rank: NORMAL, tenant: NO_TENANT, then: Then::Normal, expired: false };
 
 impl Entry {
     /// The cause that an eviction of the block would have now.
@@ -148,13 +148,13 @@ impl<P: Policy> Ranks<P> {
             self.lists.grow(num_blocks)?;
             self.deadlines.grow(num_blocks)?;
             self.tenants.grow(num_blocks)?;
-            self.entries.resize(num_blocks.max(self.entries.len()), UNSAID);
+            self.entries.resize(num_blocks.max(self.entries.len()), NO_RETENTION);
         }
         self.policy.grow(num_blocks)
     }
 
     fn entry(&self, block: BlockId) -> Entry {
-        self.entries.get(block.index()).copied().unwrap_or(UNSAID)
+        self.entries.get(block.index()).copied().unwrap_or(NO_RETENTION)
     }
 
     pub(super) fn set_expired(&mut self, block: BlockId, expired: bool) {
@@ -360,7 +360,7 @@ impl<P: Policy> Ranks<P> {
         self.deadlines.end(block);
         let Entry { rank, tenant, .. } = self.entry(block);
         if let Some(entry) = self.entries.get_mut(block.index()) {
-            *entry = UNSAID;
+            *entry = NO_RETENTION;
         }
         self.count_less(rank);
         self.tenants.lose(tenant);
@@ -368,7 +368,7 @@ impl<P: Policy> Ranks<P> {
     }
 
     pub(super) fn clear(&mut self) {
-        self.entries.fill(UNSAID);
+        self.entries.fill(NO_RETENTION);
         self.lists.clear();
         self.filled = 0;
         self.deadlines.clear();
@@ -412,7 +412,7 @@ impl<P: Policy> Ranks<P> {
             entry.expired &= before == DEMOTED && rank == DEMOTED;
             entry.idle_ttl = match retention.ttl {
                 Some(Ttl::Idle(seconds)) => seconds,
-                _ => UNSAID.idle_ttl,
+                _ => NO_RETENTION.idle_ttl,
             };
         }
         if before != rank {
@@ -467,7 +467,8 @@ impl<P: Policy> Ranks<P> {
     /// Assigns `block` to a tenant, if it has none. The block is in the order if it is `idle`.
     pub(super) fn assign(&mut self, block: BlockId, tenant: TenantId, idle: bool) {
         let tenant = self.tenants.find(tenant);
-        let Some(entry) = self.entries.get_mut(block.index()).filter(|entry| entry.tenant == NOBODY) else {
+        let Some(entry) = self.entries.get_mut(block.index()).filter(|entry| entry.tenant == NO_TENANT)
+        else {
             return;
         };
         entry.tenant = tenant;
@@ -481,7 +482,7 @@ impl<P: Policy> Ranks<P> {
         }
     }
 
-    pub(super) fn said(&self, block: BlockId) -> Option<Said> {
+    pub(super) fn said(&self, block: BlockId) -> Option<SavedRetention> {
         let Entry { idle_ttl, rank, tenant, then, .. } = self.entry(block);
         let remaining = self.deadlines.of(block).and_then(|deadline| Some(deadline - self.now?));
         let keep = match rank {
@@ -490,8 +491,11 @@ impl<P: Policy> Ranks<P> {
             rank => Keep::Priority(Priority::new(rank - 1).ok()?),
         };
         let ttl = if idle_ttl >= 0.0 { Some(Ttl::Idle(idle_ttl)) } else { remaining.map(Ttl::Absolute) };
-        let said =
-            Said { retention: Retention { keep, ttl, then }, remaining, tenant: self.tenants.id(tenant) };
+        let said = SavedRetention {
+            retention: Retention { keep, ttl, then },
+            remaining,
+            tenant: self.tenants.id(tenant),
+        };
         (said.retention != Retention::NORMAL || said.tenant.is_some()).then_some(said)
     }
 
@@ -568,7 +572,8 @@ impl<P: Policy> Ranks<P> {
             if known(block) {
                 counts[usize::from(entry.rank)] += 1;
             } else {
-                let said = entry.rank != NORMAL || entry.tenant != NOBODY || self.deadlines.contains(block);
+                let said =
+                    entry.rank != NORMAL || entry.tenant != NO_TENANT || self.deadlines.contains(block);
                 ensure(!said, "R1 (a block without a content has no retention)", || {
                     format!("{block:?}: {entry:?}")
                 })?;

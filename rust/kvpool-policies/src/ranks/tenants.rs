@@ -13,7 +13,7 @@ use kvpool::retention::{TenantId, TenantLimits};
 use kvpool::{BlockId, InvariantViolation, PoolError};
 
 /// The index for blocks without a tenant, or whose tenant has no limits.
-pub(super) const NOBODY: u8 = u8::MAX;
+pub(super) const NO_TENANT: u8 = u8::MAX;
 
 #[derive(Clone, Debug)]
 pub(super) struct Tenants {
@@ -49,9 +49,9 @@ impl Tenants {
         self.sheltered.grow(num_blocks)
     }
 
-    /// Returns the index of a tenant; [`NOBODY`] if it has no limits.
+    /// Returns the index of a tenant; [`NO_TENANT`] if it has no limits.
     pub(super) fn find(&self, tenant: TenantId) -> u8 {
-        self.limits.binary_search_by_key(&tenant, |limits| limits.tenant).map_or(NOBODY, |at| at as u8)
+        self.limits.binary_search_by_key(&tenant, |limits| limits.tenant).map_or(NO_TENANT, |at| at as u8)
     }
 
     /// Returns the tenant with an index.
@@ -109,7 +109,7 @@ impl Tenants {
     /// Adds `block` to the idle blocks: at the front if `first`, otherwise as the one released last.
     #[inline]
     pub(super) fn list(&mut self, tenant: u8, block: BlockId, first: bool) {
-        if tenant == NOBODY {
+        if tenant == NO_TENANT {
             return;
         }
         if !first {

@@ -302,7 +302,7 @@ proptest! {
     #![proptest_config(ProptestConfig { max_shrink_iters: 20_000, ..ProptestConfig::default() })]
 
     #[test]
-    fn it_is_its_model(blocks in 2_u32..14, steps in prop::collection::vec(random::step(), 1..160)) {
+    fn equals_its_model(blocks in 2_u32..14, steps in prop::collection::vec(random::step(), 1..160)) {
         let n = blocks as usize;
         random::agree(&mut Adaptive::new(n).unwrap(), &mut Model::new(n), blocks, &steps);
     }
@@ -389,7 +389,7 @@ fn document(number: u64, blocks: u64) -> impl Iterator<Item = u64> {
 /// The policies sample one key of 1, 2 or 8, and grow over a bound between these rates. The traffic
 /// favours different modes: scans with some popular contents, a loop, sessions.
 #[test]
-fn in_larger_pools_it_is_its_model_too() {
+fn equals_its_model_in_larger_pools() {
     let mut seen = [false; 6];
     for (capacity, grown, requests) in [(160, 190, 3_000), (1_900, 2_100, 450), (8_200, 8_300, 160)] {
         let mut policy = Adaptive::new(capacity + 1).unwrap();
@@ -497,12 +497,12 @@ fn mode_0_is_lru() {
 }
 
 #[test]
-fn mode_1_makes_what_was_used_again_a_capacity_younger() {
+fn mode_1_makes_reused_content_younger_by_one_capacity() {
     assert_eq!(lives(1), [1, 2, 2, 2, 2]);
 }
 
 #[test]
-fn mode_2_makes_it_two_capacities_younger() {
+fn mode_2_makes_reused_content_younger_by_two_capacities() {
     assert_eq!(lives(2), [1, 3, 3, 3, 3]);
 }
 
@@ -519,13 +519,13 @@ fn mode_4_adds_eight_capacities_per_doubling() {
 /// A proven block lives four capacities longer. Most new contents are not proven and leave at once, so
 /// they need only a quarter of the room.
 #[test]
-fn mode_5_keeps_what_was_proven() {
+fn mode_5_keeps_reused_content() {
     let [once, proven @ ..] = lives(5);
     assert!(once <= 1 && proven.iter().all(|lives| (4..=5).contains(lives)), "{once} {proven:?}");
 }
 
 #[test]
-fn a_content_that_comes_back_goes_on_from_its_uses() {
+fn a_returning_content_keeps_its_number_of_uses() {
     let content = |key| Content { key, depth: 0 };
     let mut policy = Adaptive::fixed(5, Mode::ALL[4]).unwrap();
     let mut cycle = |evictions: u64| {
@@ -614,7 +614,7 @@ fn sessions_that_end_are_left_to_lru() {
 /// There are popular documents among twice as many that are requested only once. Contents that were
 /// used before are worth keeping.
 #[test]
-fn scans_do_not_flush_what_is_popular() {
+fn scans_do_not_evict_popular_content() {
     let mut seed = 3;
     let popular = |seed: &mut u64| random_of(seed) % 40;
     let requests: Vec<_> = (0..8000_u64)
@@ -648,7 +648,7 @@ fn the_same_calls_give_the_same_order() {
 /// Contents, uses and the current mode survive growth, also over the bounds of sampling. Every capacity
 /// is then the new one.
 #[test]
-fn growing_keeps_what_there_is() {
+fn growing_keeps_contents_uses_and_mode() {
     let mut policy = Adaptive::new(1001).unwrap();
     let requests: Vec<_> = (0..4000).map(|request| (request % 100, 20)).collect();
     hits(1000, &mut policy, &requests);
@@ -681,7 +681,7 @@ fn over_lru(mode: usize, points: i64) -> [u64; 6] {
 }
 
 #[test]
-fn what_all_modes_hit_is_no_reason_to_change() {
+fn references_that_all_modes_hit_change_no_mode() {
     let mut choice = Choice::default();
     for hits in [0, 17, 10_000, 3] {
         for _ in 0..500 {
@@ -744,7 +744,7 @@ fn pairs_are_compared_with_each_other() {
 /// A mode that is wrong now is left earlier if it was right for a shorter time. 64 chunks are one
 /// capacity of references.
 #[test]
-fn what_was_right_is_left_when_it_is_wrong() {
+fn a_mode_that_turns_wrong_is_left() {
     let chunks_back = |right: usize| {
         let mut choice = Choice::default();
         (0..right).for_each(|_| assert_eq!(choice.record(10_000, &over_lru(4, 200)), 4));
@@ -755,7 +755,7 @@ fn what_was_right_is_left_when_it_is_wrong() {
 }
 
 #[test]
-fn numbers_without_bound_are_borne() {
+fn unbounded_numbers_are_accepted() {
     let mut choice = Choice::default();
     for n in 0..5000 {
         let mode = choice.record(u64::MAX, &[0, u64::MAX, u64::MAX / 2, 0, n, u64::MAX]);

@@ -71,7 +71,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_is_cached_of_a_prompt_is_its_beginning(
+    fn the_cached_part_of_a_prompt_is_its_start(
         policy in 0..CHAINED.len(),
         capacity in 1_usize..20,
         requests in prop::collection::vec((0_u64..6, 1_u32..9), 1..80),

@@ -177,7 +177,7 @@ fn a_pool_may_grow_at_any_moment() {
 }
 
 #[test]
-fn the_largest_numbers_are_borne() {
+fn the_largest_numbers_are_accepted() {
     for (name, make) in POLICIES {
         let mut policy = make(4).unwrap();
         let deepest = kvpool::evictor::Content { key: u64::MAX, depth: u32::MAX };
@@ -207,7 +207,7 @@ proptest! {
     /// - The same calls give the same order, and runs of no blocks change nothing.
     /// - A call with a run of blocks equals one call per block.
     #[test]
-    fn any_calls_are_borne(
+    fn random_calls_keep_the_contract(
         policy in 0..POLICIES.len(),
         calls in prop::collection::vec((0_u8..30, 0_u32..12, 0_u64..16), 1..150),
     ) {

@@ -33,7 +33,7 @@ fn evict(policy: &mut dyn Policy, count: usize) -> Vec<u32> {
 }
 
 #[test]
-fn s3_fifo_lets_go_of_what_came_once_and_keeps_what_comes_back() {
+fn s3_fifo_evicts_content_used_once_and_keeps_returning_content() {
     let mut s3 = S3Fifo::new(11).unwrap(); // small 1, ghosts 9
     add(&mut s3, &[1, 2, 3, 4]);
     hit(&mut s3, &[2, 2]);

@@ -2,7 +2,7 @@
 //! or in stream form, with signals. The histories are long enough that the policy learns several times.
 
 use kvpool::evictor::{Candidate, Content, Policy, Release};
-use kvpool::{BlockId, Finish, Kept, Signal};
+use kvpool::{BlockId, CacheTime, Finish, Signal};
 use kvpool_policies::Hazard;
 use proptest::prelude::*;
 
@@ -71,7 +71,7 @@ impl Pair {
         self.model.evicted(block, content);
         let outlook = self.shipped.outlook(block).map(|outlook| {
             let kept = outlook.kept_per_hit.map(|kept| match kept {
-                Kept::Seconds(kept) | Kept::Capacities(kept) => kept,
+                CacheTime::Seconds(kept) | CacheTime::Capacities(kept) => kept,
                 other => panic!("{other:?}"),
             });
             (outlook.class, kept)

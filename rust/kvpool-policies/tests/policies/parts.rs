@@ -175,7 +175,7 @@ fn keys_that_look_alike_do_not_meet() {
 }
 
 #[test]
-fn there_are_only_so_many_queues() {
+fn the_number_of_queues_is_limited() {
     let most = Bare::MOST;
     assert!(Ghosts::new(most - 1, 1).is_ok());
     let error = Ghosts::new(most, 1).unwrap_err().to_string();

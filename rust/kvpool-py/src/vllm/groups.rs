@@ -35,7 +35,7 @@ pub(crate) struct PyVllmGroups {
     /// `KVCacheBlocks`, and its empty one.
     pub(super) blocks_class: Py<PyAny>,
     pub(super) empty: Py<PyAny>,
-    /// The pool's `_tell_removed` and `cache_full_blocks` if it makes events, or the feed of a publisher.
+    /// The pool's `_notify_removed` and `cache_full_blocks` if it makes events, or the feed of a publisher.
     pub(super) on_removed: Option<Listener>,
     pub(super) on_cached: Option<Listener>,
     /// The pool, if it has a collector of metrics.

@@ -54,7 +54,7 @@ use super::{
     sized::SizedRequests,
 };
 use crate::{
-    blocks::{MOST_REFERENCES, room_for},
+    blocks::{MOST_REFERENCES, reserve_ids},
     error::TraceError,
     id_hash::IdHasherBuilder,
     options::ReadOptions,
@@ -89,7 +89,7 @@ struct Block {
     depth: u32,
     tokens: u32,
     /// Whether the block is known only as the parent of another.
-    stands_in: bool,
+    is_placeholder: bool,
 }
 
 /// A request, as far as it is reconstructed.
@@ -350,7 +350,7 @@ impl Decoder {
         let number = *self.numbers.entry(hash).or_insert(next);
         if number == next {
             out.notes.unknown_parents += 1;
-            self.blocks.push(Block { parent: None, depth: 1, tokens, stands_in: true });
+            self.blocks.push(Block { parent: None, depth: 1, tokens, is_placeholder: true });
         }
         number
     }
@@ -381,14 +381,14 @@ impl Decoder {
         if let Some(&number) = self.numbers.get(&hash) {
             let known = self.blocks.get(number as usize);
             return match known {
-                Some(block) if block.stands_in || (block.parent == parent && block.tokens == tokens) => {
+                Some(block) if block.is_placeholder || (block.parent == parent && block.tokens == tokens) => {
                     Ok(number)
                 }
                 _ => Err(TraceError::HashConflict { line: at.line, hash: hash.shown() }),
             };
         }
         self.numbers.insert(hash, next);
-        self.blocks.push(Block { parent, depth, tokens, stands_in: false });
+        self.blocks.push(Block { parent, depth, tokens, is_placeholder: false });
         Ok(next)
     }
 
@@ -401,7 +401,7 @@ impl Decoder {
         let mut requests = SizedRequests::default();
         for found in &self.found {
             let Some(last) = self.blocks.get(found.end as usize) else { continue };
-            let mut ids = room_for(last.depth as usize, last.tokens as usize)?;
+            let mut ids = reserve_ids(last.depth as usize, last.tokens as usize)?;
             let mut next = Some(found.end);
             // A parent has a lower number than its children, so this loop ends.
             while let Some(number) = next {

@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn values_in_pieces_are_the_same_values() {
+    fn values_in_pieces_scan_like_whole_values() {
         let text = r#"{"requests": [{"in": "}]\\\""}], "id": "]"}"#;
         for cut in 0..text.len() {
             let mut scanner = Scanner::default();

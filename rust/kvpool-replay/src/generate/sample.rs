@@ -159,7 +159,7 @@ mod tests {
 
     /// Compares bits, not approximate values, because they must be the same on every host.
     #[test]
-    fn draws_are_pinned() {
+    fn draws_have_fixed_bits() {
         assert_eq!(ln(10.0).to_bits(), 0x4002_6bb1_bbb5_5516);
         assert_eq!(exp(1.0).to_bits(), 0x4005_bf0a_8b14_576a);
         let mut sampler = Sampler::new(42);

@@ -65,14 +65,14 @@ pub(super) type Served = Vec<usize>;
 pub(super) struct Beneath {
     tiers: Vec<Tier>,
     /// By request: the full blocks of prompts that are not computed yet.
-    coming: HashMap<usize, Box<[BlockHash]>>,
+    uncomputed: HashMap<usize, Box<[BlockHash]>>,
 }
 
 impl Beneath {
     pub(super) fn new(tiers: &[TierConfig]) -> Self {
         let tier =
             |&config| Tier { config, holds: Lru::default(), free_at_ms: 0.0, block_hits: 0, busy_ms: 0.0 };
-        Self { tiers: tiers.iter().map(tier).collect(), coming: HashMap::new() }
+        Self { tiers: tiers.iter().map(tier).collect(), uncomputed: HashMap::new() }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -107,7 +107,7 @@ impl Beneath {
                 }
             }
         }
-        self.coming.insert(request, blocks);
+        self.uncomputed.insert(request, blocks);
         let (mut there_ms, mut moved) = (now_ms, 0);
         for (tier, &blocks) in self.tiers.iter_mut().zip(served).rev() {
             tier.block_hits += blocks as u64;
@@ -124,7 +124,7 @@ impl Beneath {
 
     /// Stores the full blocks of a computed prompt in every tier.
     pub(super) fn computed(&mut self, request: usize) {
-        let Some(blocks) = self.coming.remove(&request) else { return };
+        let Some(blocks) = self.uncomputed.remove(&request) else { return };
         for tier in &mut self.tiers {
             blocks.iter().rev().for_each(|&block| tier.holds.touch(block));
             tier.holds.shrink_to(tier.config.blocks);
@@ -133,7 +133,7 @@ impl Beneath {
 
     /// Forgets a request that was rejected.
     pub(super) fn forget(&mut self, request: usize) {
-        self.coming.remove(&request);
+        self.uncomputed.remove(&request);
     }
 
     pub(super) fn report(&self, block_size: u64, tokens: u64) -> Vec<TierReport> {

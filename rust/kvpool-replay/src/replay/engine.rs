@@ -148,7 +148,7 @@ impl Engine {
                 let next = loads.chain(arrival).fold(f64::INFINITY, f64::min);
                 self.now_ms = self.now_ms.max(next);
             }
-            self.land()?;
+            self.finish_loads()?;
             if self.running.iter().all(|request| request.loads_until_ms.is_some()) {
                 continue; // another request arrived first
             }
@@ -271,7 +271,7 @@ impl Engine {
     }
 
     /// Ends the loads that have arrived by now, so that their requests run.
-    fn land(&mut self) -> Result<(), ReplayError> {
+    fn finish_loads(&mut self) -> Result<(), ReplayError> {
         let now_ms = self.now_ms;
         for request in &mut self.running {
             if request.loads_until_ms.is_some_and(|until| until <= now_ms) {
@@ -284,10 +284,10 @@ impl Engine {
     }
 
     /// Waits for all loads, because a loading request cannot be preempted.
-    fn land_all(&mut self) -> Result<(), ReplayError> {
+    fn finish_all_loads(&mut self) -> Result<(), ReplayError> {
         let loads = self.running.iter().filter_map(|request| request.loads_until_ms);
         self.now_ms = loads.fold(self.now_ms, f64::max);
-        self.land()
+        self.finish_loads()
     }
 
     /// Runs one step of the engine.
@@ -312,7 +312,7 @@ impl Engine {
                 // The step that samples the first token also computes the last token of the prompt, for
                 // any budget.
                 let most = if left > 1 { left.min(budget) } else { 1 };
-                let Some(chunk) = self.cover(place, most)? else { continue };
+                let Some(chunk) = self.extend_chunk(place, most)? else { continue };
                 if left > 1 {
                     budget -= chunk;
                     prefilled += chunk;
@@ -350,7 +350,7 @@ impl Engine {
     /// Allocates blocks for the next chunk of a prompt; with one group they exist already. Returns the
     /// number of tokens of the chunk, which may be smaller because a state has to be kept. Returns
     /// `None` if the request was preempted or rejected.
-    fn cover(&mut self, place: usize, chunk: usize) -> Result<Option<usize>, ReplayError> {
+    fn extend_chunk(&mut self, place: usize, chunk: usize) -> Result<Option<usize>, ReplayError> {
         let Running { index, computed, .. } = self.running[place];
         if self.manager.groups().is_none() || chunk == 0 {
             return Ok(Some(chunk));
@@ -417,7 +417,7 @@ impl Engine {
 
     /// Preempts the request admitted last.
     fn preempt_last(&mut self, sampling: &mut Vec<usize>) -> Result<(), ReplayError> {
-        self.land_all()?;
+        self.finish_all_loads()?;
         let Some(victim) = self.running.pop() else { return Ok(()) };
         sampling.retain(|&place| place < self.running.len());
         self.manager.preempt(RequestRef::Int(victim.index as i64), Until::Now)?;
@@ -428,7 +428,7 @@ impl Engine {
 
     /// Rejects the request admitted last.
     fn reject_last(&mut self, sampling: &mut Vec<usize>) -> Result<(), ReplayError> {
-        self.land_all()?;
+        self.finish_all_loads()?;
         let Some(victim) = self.running.pop() else { return Ok(()) };
         sampling.retain(|&place| place < self.running.len());
         self.reject(victim.index)

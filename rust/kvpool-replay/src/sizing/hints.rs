@@ -72,8 +72,8 @@ pub fn lru_with_hints(
 ) -> Result<Outcome, SizingError> {
     let draws = Draws::new(config)?;
     Ok(simulate(references, capacity_blocks, |request, dead| {
-        let untold = (0..dead).filter(|&nth| !draws.told(request, nth));
-        untold.count() as u32 // at most `dead`
+        let unhinted = (0..dead).filter(|&nth| !draws.is_hinted(request, nth));
+        unhinted.count() as u32 // at most `dead`
     }))
 }
 
@@ -94,12 +94,12 @@ impl Draws {
     }
 
     /// Whether all dead blocks of a request get a hint when it ends, as at the end of a session.
-    pub(super) fn told_of_all(&self, request: usize) -> bool {
-        self.told(request, u32::MAX) // larger than the number of any dead block
+    pub(super) fn hints_all(&self, request: usize) -> bool {
+        self.is_hinted(request, u32::MAX) // larger than the number of any dead block
     }
 
     /// Whether the `nth` dead block of a request gets a hint, counted from the first dead block.
-    pub(super) fn told(&self, request: usize, nth: u32) -> bool {
+    pub(super) fn is_hinted(&self, request: usize, nth: u32) -> bool {
         let request_key = mix(self.seed.wrapping_add(mix(request as u64)));
         mix(request_key.wrapping_add(u64::from(nth))) >> 11 < self.threshold
     }

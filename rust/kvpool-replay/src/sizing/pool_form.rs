@@ -83,7 +83,7 @@ pub fn pool_form_with_hints(
     let draws = Draws::new(hints)?;
     Ok(drive(references, capacity_blocks, evictor, |request| {
         let live = references.runs().live(request) as usize;
-        if draws.told_of_all(request) { live } else { usize::MAX }
+        if draws.hints_all(request) { live } else { usize::MAX }
     }))
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Owns [`stream`], which runs an eviction [`Policy`] of the core over a trace, without a pool.
 //!
-//! **The definition** is that of the published figures (`docs/sizing.md`). Requests run one after the
+//! **The definition** is that of the published figures (`design/sizing.md`). Requests run one after the
 //! other. First the hits of a request are counted: the longest prefix of its blocks that is resident.
 //! Then every block of it is used, *last block first*. A resident block is hit and released, also after
 //! a gap. An absent block is admitted, which looks up the ghosts; if the cache is full, a victim is

@@ -68,7 +68,7 @@ fn check(references: &References, form: Form) -> Vec<String> {
 }
 
 #[test]
-fn adaptive_is_not_behind_the_best_of_three() {
+fn adaptive_is_as_good_as_the_best_of_three() {
     let Some(folder) = std::env::var_os("KVPOOL_TRACES").map(PathBuf::from) else {
         println!("SKIPPED: set KVPOOL_TRACES to the folder of the traces");
         return;

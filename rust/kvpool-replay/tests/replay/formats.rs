@@ -141,7 +141,7 @@ const GOOD: [(TraceFormat, &str); 6] = [
 ];
 
 #[test]
-fn formats_are_told_from_the_first_record() {
+fn formats_are_detected_by_the_first_record() {
     for (format, text) in GOOD {
         let found = read(text).unwrap();
         assert_eq!(found.format, format);
@@ -265,7 +265,7 @@ fn documents_have_sub_agents_and_ids_of_their_own() {
 }
 
 #[test]
-fn documents_stand_in_a_row_or_in_a_folder() {
+fn documents_can_be_in_one_file_or_in_a_folder() {
     let small = |name: &str, scope: &str, t: f64| {
         format!(
             "{{\"id\": \"{name}\", \"block_size\": 64, {scope}\"requests\": [{{\"t\": {t}, \"in\": \
@@ -317,7 +317,7 @@ fn documents_stand_in_a_row_or_in_a_folder() {
 }
 
 #[test]
-fn rows_say_their_block_size() {
+fn rows_contain_their_block_size() {
     let ReadTrace { trace, notes, .. } = read(ROWS).unwrap();
     assert_eq!(trace.block_tokens(), 64);
     assert_eq!(times(&trace), [0.0, 12.5, 12.5]);
@@ -393,7 +393,7 @@ fn block_sizes_are_brought_to_one_or_refused() {
 }
 
 #[test]
-fn requests_are_found_behind_events() {
+fn requests_are_reconstructed_from_events() {
     let ReadTrace { trace, notes, .. } = read(EVENTS).unwrap();
     // 11, 12 and then 13 are one request. 14 continues after 12, where another block has already
     // continued.
@@ -423,7 +423,7 @@ fn lengths(text: &str, event_gap_ms: f64) -> Vec<u32> {
 }
 
 #[test]
-fn a_chain_goes_on_within_the_gap_only() {
+fn a_chain_continues_only_within_the_gap() {
     let text =
         batches(&[(0.0, &stored("[1, 2]", "null")), (4.0, &stored("[3]", "2")), (10.0, &stored("[4]", "3"))]);
     assert_eq!(lengths(&text, 5000.0), [12, 16]);

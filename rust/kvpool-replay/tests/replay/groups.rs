@@ -128,7 +128,7 @@ fn spacing_decides_how_much_of_a_turn_off_is_hit() {
 }
 
 #[test]
-fn a_server_with_nobody_waiting_hits_what_lookups_hit() {
+fn a_server_without_a_queue_has_the_hits_of_lookups() {
     for (kind, block) in [(WINDOW, 16), (GroupKind::State, 256), (GroupKind::Chunked { chunk: 1024 }, 64)] {
         for keep in [Keep::All, Keep::Junctions, Keep::Every(1536)] {
             let groups = groups(kind, block, 2, keep);
@@ -177,7 +177,7 @@ fn more_memory_for_windows_that_are_given_up() {
 /// The third turn hits nothing at its branch, because no state was kept there. The last turn could hit
 /// up to the end of that part.
 #[test]
-fn a_replay_says_which_group_hits_are_short_for() {
+fn a_replay_reports_which_group_limits_its_hits() {
     for mode in [Mode::Lookup, Mode::Engine] {
         let groups = groups(GroupKind::State, 256, 1, Keep::Junctions);
         let config = ReplayConfig {

@@ -161,7 +161,7 @@ fn a_few_ids_become_many() {
 }
 
 #[test]
-fn what_a_line_claims_is_bounded() {
+fn the_number_of_blocks_of_a_trace_is_bounded() {
     let error = two_lines().with_block_tokens(1).unwrap_err();
     assert!(matches!(error, TraceError::TooManyBlocks { to: 1, limit: 1_073_741_824 }));
 }

@@ -312,7 +312,7 @@ fn time_and_prefixes_are_checked() {
 }
 
 #[test]
-fn damaged_gzip_is_told_from_truncated() {
+fn damaged_gzip_differs_from_truncated_gzip() {
     let whole = gzip(GOOD.as_bytes());
     for cut in 2..whole.len() {
         let error = read(&whole[..cut]).unwrap_err();

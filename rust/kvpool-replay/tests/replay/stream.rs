@@ -196,7 +196,7 @@ proptest! {
 }
 
 #[test]
-fn capacities_that_nobody_has() {
+fn capacities_of_zero_and_above_the_limit() {
     let references = forest(&[0, 1, 2], &[2, 2]);
     let none = stream(&references, 0, &mut Recency::new(2).unwrap()).unwrap();
     assert_eq!((none.outcome().hits(), none.evictions(), none.turnover()), (&[0, 0][..], 0, None));

@@ -117,7 +117,7 @@ fn prompts() -> impl Strategy<Value = Vec<Vec<u64>>> {
 
 proptest! {
     #[test]
-    fn tiers_serve_what_caches_beneath_each_other_do(
+    fn tiers_have_the_hits_of_stacked_caches(
         prompts in prompts(), device in 15_usize..24, host in 1_usize..20, disk in 1_usize..30,
     ) {
         let requests = (0..).zip(&prompts).map(|(at, blocks)| request(f64::from(at) * 1e6, blocks)).collect();

@@ -16,7 +16,7 @@
 //!
 //! An entry without its seal is unknown. The seal is broken before a place is written, and made anew
 //! after that. So a process that is killed in between leaves an unknown entry, never a wrong one. After
-//! a power loss entries may be older than their places. A start therefore compares [`LOOKED_AT`]
+//! a power loss entries may be older than their places. A start therefore compares [`SAMPLED_ENTRIES`]
 //! entries with their places, and ignores all entries if one differs.
 //!
 //! Cost: 128 bytes per place in addition to the slab, and two small writes into the page cache per
@@ -39,7 +39,7 @@ use crate::private::{self, For};
 pub(super) type Bytes = [u8; HEADER_BYTES];
 
 /// Number of places that a start reads before it uses the copy.
-pub(super) const LOOKED_AT: u32 = 64;
+pub(super) const SAMPLED_ENTRIES: u32 = 64;
 
 const MAGIC: [u8; 8] = *b"kvpoolhc";
 const VERSION: u32 = 1;
@@ -160,7 +160,7 @@ mod tests {
     /// A change of any bit of an entry that has a meaning makes the entry unknown, and so does another
     /// place.
     #[test]
-    fn an_entry_is_known_whole_or_not_at_all() {
+    fn a_changed_entry_is_unknown() {
         let header: Bytes = std::array::from_fn(|at| at as u8);
         let entry = sealed(7, &header);
         assert_eq!(unsealed(7, &entry), Some(header));

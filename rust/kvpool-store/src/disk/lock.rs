@@ -23,7 +23,7 @@ impl Lock {
             Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
                 let owner = private::read(&path, 32)
                     .ok()
-                    .and_then(|told| String::from_utf8(told).ok()?.trim().parse().ok());
+                    .and_then(|content| String::from_utf8(content).ok()?.trim().parse().ok());
                 return Err(StoreError::FolderInUse { path: folder.to_owned(), owner: owner.unwrap_or(0) });
             }
             Err(error) => return Err(failed(error).into()),

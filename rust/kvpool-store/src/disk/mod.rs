@@ -32,7 +32,7 @@ use std::thread;
 use std::time::Duration;
 
 pub use self::config::DiskConfig;
-use self::copy::{Bytes, HeaderCopy, LOOKED_AT};
+use self::copy::{Bytes, HeaderCopy, SAMPLED_ENTRIES};
 pub use self::inspect::Inspector;
 use self::lock::Lock;
 use self::slab::{Slab, file_name};
@@ -161,7 +161,7 @@ impl DiskBackend {
 
     /// Whether a sample of the entries of the copy agrees with the places.
     fn believes_copy(&self) -> bool {
-        let step = (self.places() / LOOKED_AT).max(1);
+        let step = (self.places() / SAMPLED_ENTRIES).max(1);
         let mut page = Page::zeroed();
         (0..self.places()).step_by(step as usize).all(|place| {
             let known = self.copy.read(place, 1).ok().and_then(|known| known[0]);

@@ -32,7 +32,7 @@ pub(super) struct Slab {
 }
 
 /// Bytes for the other files of the folder: namespaces, lock, and the first page of the header copy.
-const BESIDE: u64 = 64 << 10;
+const OTHER_FILES_BYTES: u64 = 64 << 10;
 
 impl Slab {
     /// Opens or creates the file of `config`, with room on the disk for every slot. Removes files of
@@ -199,7 +199,7 @@ fn allocate(file: &File, slot_bytes: u64, config: &DiskConfig) -> Result<(u32, O
     let headers = fs::symlink_metadata(config.folder.join(file_name(slot_bytes, "headers")));
     let own = (file.metadata().map_err(&asking)?.blocks() + headers.map_or(0, |file| file.blocks())) * 512;
     let free = disk.f_bavail * disk.f_frsize + own;
-    let room = free.saturating_sub(config.free_floor).saturating_sub(BESIDE);
+    let room = free.saturating_sub(config.free_floor).saturating_sub(OTHER_FILES_BYTES);
     let wanted = places(config.capacity_bytes, slot_bytes);
     let taken = wanted.min(places(room, slot_bytes + ENTRY as u64));
     let bytes = u64::from(taken) * slot_bytes;

@@ -327,7 +327,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn any_bytes_are_answered(bytes: Vec<u8>, kind in "[+\\-:$_=!*~%>|#,(]", piece in 1_usize..9) {
+        fn any_bytes_give_a_reply_or_an_error(bytes: Vec<u8>, kind in "[+\\-:$_=!*~%>|#,(]", piece in 1_usize..9) {
             let mut resp = resp(&[kind.as_bytes(), &bytes].concat(), piece);
             while let Ok(reply) = resp.reply() {
                 if let Reply::Bulk(len) = reply && resp.finish(len).is_err() {
@@ -340,7 +340,7 @@ mod tests {
     /// The limit holds for bytes in any form: pushed messages, items, a string, a line, or bytes that
     /// arrive with the line before.
     #[test]
-    fn a_reply_has_no_more_bytes_than_it_may_have() {
+    fn a_reply_is_limited_in_bytes() {
         for bytes in [&b">1\r\n:1\r\n".repeat(100)[..], &b":1\r\n".repeat(300), &[b'+'; 1000], &[b'x'; 1000]]
         {
             for (front, piece) in [("", 7), ("", 4096), ("*400\r\n", 64), ("$900\r\n", 64), ("!900\r\n", 64)]

@@ -3,7 +3,7 @@
 use crate::calls::JobId;
 use crate::error::Why;
 use crate::object::{ObjectKey, Place};
-use crate::queue::Lent;
+use crate::queue::StagedSlot;
 
 #[derive(Debug)]
 pub(super) struct Job {
@@ -30,14 +30,14 @@ pub(super) struct Flight {
     pub(super) place: Option<Place>,
     pub(super) len: u32,
     /// The job and the index of its first object, to be settled at the end. `None` after the deadline.
-    pub(super) tell: Option<(JobId, usize)>,
+    pub(super) report: Option<(JobId, usize)>,
     /// The slot of a staged load.
-    pub(super) lent: Option<Lent>,
+    pub(super) staged_slot: Option<StagedSlot>,
 }
 
 impl Flight {
     pub(super) const fn of(kind: Kind) -> Self {
-        Self { kind, key: None, asked: Vec::new(), place: None, len: 0, tell: None, lent: None }
+        Self { kind, key: None, asked: Vec::new(), place: None, len: 0, report: None, staged_slot: None }
     }
 
     /// Number of objects of its job that the task settles.

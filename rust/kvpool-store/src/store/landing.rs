@@ -14,14 +14,14 @@ use crate::object::{ObjectKey, Place};
 
 impl Store {
     /// Processes a task that a worker has ended.
-    pub(super) fn land(&mut self, Done { id, end }: Done, now: Duration) {
+    pub(super) fn process_end(&mut self, Done { id, end }: Done, now: Duration) {
         let Some(flight) = self.flights.remove(&id) else { return };
-        let late = flight.tell.is_none() && flight.kind != Kind::Clear;
+        let late = flight.report.is_none() && flight.kind != Kind::Clear;
         let end = match end {
             End::There(answers) => return self.answered(id, &flight, &answers, late, now),
             end => end,
         };
-        let result = self.judge(&flight, end, late, now);
+        let result = self.count_end(&flight, end, late, now);
         match (flight.kind, flight.place) {
             (Kind::Write, Some(place)) => {
                 if let Some(key) = flight.key {
@@ -49,7 +49,7 @@ impl Store {
                 if let (Some(key), Some(there), false) = (flight.key, there, late)
                     && self.answers.since(&key, id).is_none()
                 {
-                    self.answers.tell(key, there, now, self.next_task);
+                    self.answers.report(key, there, now, self.next_task);
                 }
             }
             (Kind::Write | Kind::Probe, None) | (Kind::Probe, Some(_)) => {}
@@ -57,14 +57,14 @@ impl Store {
         if matches!(flight.kind, Kind::Write | Kind::Clear) && result.is_ok() {
             self.removed(&flight.asked, now);
         }
-        self.tell(&flight, result);
+        self.report(&flight, result);
     }
 
     /// Records that a shared back end has removed objects. Answers to earlier questions do not count.
     fn removed(&mut self, keys: &[ObjectKey], now: Duration) {
         for &key in keys {
             if self.backend.is_shared() && self.directory.find(&key).is_none() {
-                self.answers.tell(key, false, now, self.next_task);
+                self.answers.report(key, false, now, self.next_task);
             }
         }
     }
@@ -86,9 +86,9 @@ impl Store {
                 self.directory.doom(lost.place);
             }
             if since.is_none() && (found.is_none() || lost.is_some()) {
-                self.answers.tell(key, there, now, self.next_task);
+                self.answers.report(key, there, now, self.next_task);
             }
-            if let Some((job, first)) = flight.tell {
+            if let Some((job, first)) = flight.report {
                 self.settle(job, first + at, if there { Ok(()) } else { Err(Why::Absent) });
             }
         }
@@ -96,12 +96,12 @@ impl Store {
 
     fn cleared_without_place(&mut self, flight: &Flight) {
         self.clearing -= 1;
-        flight.asked.iter().for_each(|&key| self.directory.leave(key, false));
+        flight.asked.iter().for_each(|&key| self.directory.set_leaving(key, false));
     }
 
     /// Settles the objects of a task in its job, if the job still waits for them.
-    fn tell(&mut self, flight: &Flight, result: Result<(), Why>) {
-        if let Some((job, first)) = flight.tell {
+    fn report(&mut self, flight: &Flight, result: Result<(), Why>) {
+        if let Some((job, first)) = flight.report {
             self.stats.misses += u64::from(flight.kind == Kind::Read && result.is_err());
             (first..first + flight.objects()).for_each(|at| self.settle(job, at, result));
         }
@@ -112,7 +112,7 @@ impl Store {
     }
 
     /// Counts an end. Records it in the breaker, unless the deadline already has.
-    fn judge(&mut self, flight: &Flight, end: End, late: bool, now: Duration) -> Result<(), Why> {
+    fn count_end(&mut self, flight: &Flight, end: End, late: bool, now: Duration) -> Result<(), Why> {
         let known = flight.place.is_some();
         let (counter, why, message) = match end {
             End::Success | End::There(_) => {
@@ -158,11 +158,11 @@ impl Store {
         {
             self.deadlines.pop_front();
             let Some(flight) = self.flights.get_mut(&id) else { continue };
-            if flight.lent.as_ref().is_some_and(|lent| lent.take().is_none()) {
+            if flight.staged_slot.as_ref().is_some_and(|staged_slot| staged_slot.take().is_none()) {
                 continue; // the worker is copying the payload into the slot, and will end the task
             }
             let whole = flight.clone();
-            flight.tell = None;
+            flight.report = None;
             let flight = whole;
             self.stats.timed_out += 1;
             self.breaker.failed(now);
@@ -183,7 +183,7 @@ impl Store {
                 (Kind::Clear, None) if withdrawn => self.cleared_without_place(&flight),
                 _ => {}
             }
-            self.tell(&flight, Err(Why::TimedOut));
+            self.report(&flight, Err(Why::TimedOut));
         }
     }
 }

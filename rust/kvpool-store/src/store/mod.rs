@@ -31,7 +31,7 @@ use crate::generation::Generation;
 use crate::header::{Header, HeaderError};
 use crate::namespace::{Namespace, NamespaceDigest};
 use crate::object::{ObjectKey, ObjectName};
-use crate::queue::{Lent, Queue, Task, Work};
+use crate::queue::{Queue, StagedSlot, Task, Work};
 use crate::staging::{self, Staging};
 use crate::stats::Stats;
 use crate::transfer::Memory;
@@ -55,7 +55,7 @@ pub struct Store {
     /// Earlier namespaces whose end is not recorded yet, because the back end failed.
     unrecorded: Vec<NamespaceDigest>,
     /// The namespace with its generation, as objects carry it, and its digest.
-    carried: Namespace,
+    stored_namespace: Namespace,
     namespace: NamespaceDigest,
     directory: Directory,
     admission: Admission,
@@ -115,10 +115,10 @@ impl Store {
             error: error.to_string(),
         };
         check_namespace(namespace)?;
-        let (served, carried) =
+        let (served, stored_namespace) =
             (namespace.digest(), backend::current_namespace(backend.as_ref(), namespace)?);
-        let last_error = backend.describe(&carried).err();
-        let namespace = carried.digest();
+        let last_error = backend.describe(&stored_namespace).err();
+        let namespace = stored_namespace.digest();
         let mut directory = Directory::new(backend.places(), config.eviction, config.tell_gone, namespace)
             .map_err(no_memory)?;
         let admission = Admission::new(config.remembered_offers).map_err(no_memory)?;
@@ -153,7 +153,7 @@ impl Store {
             config,
             served,
             unrecorded: Vec::new(),
-            carried,
+            stored_namespace,
             namespace,
             directory,
             admission,
@@ -183,8 +183,8 @@ impl Store {
             let room = if self.backend.is_shared() { self.has_room(now) } else { Ok(()) };
             if self.backend.is_shared() && room.is_ok() {
                 self.breaker.pass(now);
-                let tell = Some((job, first));
-                let flight = Flight { asked: asked.to_vec(), tell, ..Flight::of(Kind::Probe) };
+                let report = Some((job, first));
+                let flight = Flight { asked: asked.to_vec(), report, ..Flight::of(Kind::Probe) };
                 self.send(flight, now, Work::Probe { keys: asked.to_vec() });
                 continue;
             }
@@ -250,7 +250,7 @@ impl Store {
     /// Returns the namespace that objects carry: the served one, with its generation.
     #[must_use]
     pub const fn namespace(&self) -> &Namespace {
-        &self.carried
+        &self.stored_namespace
     }
 
     /// Serves a namespace from now on, for example after an update of the weights. It may be the served
@@ -271,14 +271,14 @@ impl Store {
         check_namespace(namespace)?;
         self.unrecorded.push(self.served);
         self.served = namespace.digest();
-        let carried = self.record_renewal(namespace);
-        self.carried = match &carried {
-            Ok(carried) => carried.clone(),
+        let stored_namespace = self.record_renewal(namespace);
+        self.stored_namespace = match &stored_namespace {
+            Ok(stored_namespace) => stored_namespace.clone(),
             // No other store has this generation, so no earlier object can be found.
             Err(_) => namespace.of_generation(Generation::fresh()),
         };
         self.forget_all(now);
-        carried.map(drop).map_err(StoreError::NotRenewed)
+        stored_namespace.map(drop).map_err(StoreError::NotRenewed)
     }
 
     /// Ends the namespaces that were served, on the back end. Returns the new one as objects carry it from
@@ -288,27 +288,27 @@ impl Store {
             self.backend.record_generation(ended, Generation::fresh(), true)?;
             self.unrecorded.pop();
         }
-        let carried = backend::current_namespace(self.backend.as_ref(), namespace)?;
+        let stored_namespace = backend::current_namespace(self.backend.as_ref(), namespace)?;
         self.stats.last_error = self
             .backend
-            .describe(&carried)
+            .describe(&stored_namespace)
             .err()
             .map(|error| error.to_string())
             .or(self.stats.last_error.take());
-        Ok(carried)
+        Ok(stored_namespace)
     }
 
     fn forget_all(&mut self, now: Duration) {
         let before = self.directory.held();
-        self.namespace = self.carried.digest();
+        self.namespace = self.stored_namespace.digest();
         self.directory.renew(self.namespace);
         self.answers.forget_all();
         self.stats.removed += before as u64;
         let mut missed = Vec::new();
         for flight in self.flights.values_mut() {
-            drop(flight.lent.as_ref().and_then(Lent::take));
+            drop(flight.staged_slot.as_ref().and_then(StagedSlot::take));
             let objects = flight.objects();
-            missed.extend(flight.tell.take().map(|told| (told, flight.kind, objects)));
+            missed.extend(flight.report.take().map(|target| (target, flight.kind, objects)));
         }
         for ((job, first), kind, objects) in missed {
             self.stats.misses += u64::from(kind == Kind::Read);
@@ -320,9 +320,9 @@ impl Store {
     /// Processes ended tasks and passed deadlines. Appends the jobs that are completed by this, oldest
     /// first.
     pub fn poll(&mut self, now: Duration, out: &mut Vec<Completion>) {
-        self.ended.quiet();
+        self.ended.clear_event();
         while let Some(done) = self.ended.take() {
-            self.land(done, now);
+            self.process_end(done, now);
         }
         self.expire(now);
         self.clear_next(now);
@@ -367,7 +367,7 @@ impl Store {
             quarantined: self
                 .flights
                 .values()
-                .filter(|flight| flight.tell.is_none() && flight.kind != Kind::Clear)
+                .filter(|flight| flight.report.is_none() && flight.kind != Kind::Clear)
                 .count() as u64,
             ..self.stats.clone()
         }
@@ -438,7 +438,7 @@ impl Store {
     fn clear_next(&mut self, now: Duration) {
         while self.clearing < self.config.queue
             && self.breaker.would_pass(now)
-            && let Some((place, names)) = self.directory.next_unclear()
+            && let Some((place, names)) = self.directory.next_to_clear()
         {
             self.breaker.pass(now);
             let asked = names.iter().map(|name| name.key).collect();
@@ -453,11 +453,11 @@ impl Store {
         let unknown = keys.iter().filter(|key| self.directory.find(key).is_none());
         let names: Vec<_> = unknown.map(|&key| ObjectName { namespace, key }).collect();
         for names in names.chunks(ASKED_AT_ONCE) {
-            names.iter().for_each(|name| self.answers.tell(name.key, false, now, self.next_task));
+            names.iter().for_each(|name| self.answers.report(name.key, false, now, self.next_task));
             if self.has_room(now).is_ok() {
                 self.breaker.pass(now);
                 let asked: Vec<_> = names.iter().map(|name| name.key).collect();
-                asked.iter().for_each(|&key| self.directory.leave(key, true));
+                asked.iter().for_each(|&key| self.directory.set_leaving(key, true));
                 let flight = Flight { asked, ..Flight::of(Kind::Clear) };
                 self.send(flight, now, Work::Clear { place: None, names: names.to_vec() });
             }

@@ -6,7 +6,7 @@ use super::Store;
 use super::flights::{Flight, Kind};
 use crate::calls::{Get, JobId, Put};
 use crate::error::{StoreError, Why};
-use crate::queue::{Lent, Target, Work};
+use crate::queue::{StagedSlot, Target, Work};
 
 impl Store {
     /// Offers objects, and writes those that are admitted. Until a write has ended, its slot is shared
@@ -58,10 +58,10 @@ impl Store {
             self.stats.evicted += u64::from(reserved.evicts);
             touched.push((reserved.place, true));
             let place = reserved.place;
-            let tell = Some((job, at));
+            let report = Some((job, at));
             let asked = reserved.replaces.iter().map(|name| name.key).collect();
             let flight =
-                Flight { key: Some(key), asked, place: Some(place), len, tell, ..Flight::of(Kind::Write) };
+                Flight { key: Some(key), asked, place: Some(place), len, report, ..Flight::of(Kind::Write) };
             self.send(
                 flight,
                 now,
@@ -118,14 +118,14 @@ impl Store {
                 touched.push((place, false));
                 self.directory.pin(place);
             }
-            let (lent, into) = if self.staged {
-                let lent = Lent::new(into);
-                (Some(lent.clone()), Target::Staged(lent))
+            let (staged_slot, into) = if self.staged {
+                let staged_slot = StagedSlot::new(into);
+                (Some(staged_slot.clone()), Target::Staged(staged_slot))
             } else {
                 (None, Target::Slot(into))
             };
-            let tell = Some((job, at));
-            let flight = Flight { key: Some(key), place, len, tell, lent, ..Flight::of(Kind::Read) };
+            let report = Some((job, at));
+            let flight = Flight { key: Some(key), place, len, report, staged_slot, ..Flight::of(Kind::Read) };
             self.send(flight, now, Work::Read { place, key, len, into });
         }
         self.directory.touch(&mut touched);

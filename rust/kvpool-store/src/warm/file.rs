@@ -24,7 +24,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
 use kvpool::hash::HashAlgorithm;
-use kvpool::retention::{Keep, Priority, Retention, Said, TenantId, Then, Ttl};
+use kvpool::retention::{Keep, Priority, Retention, SavedRetention, TenantId, Then, Ttl};
 use kvpool::{BlockHash, BlockId, PoolImage, SavedBlock};
 use xxhash_rust::xxh3::{Xxh3, xxh3_64_with_seed};
 
@@ -268,7 +268,7 @@ fn encode(saved: &SavedBlock) -> [u8; RECORD] {
         bytes[64 + 4 * at..68 + 4 * at].copy_from_slice(&number.to_le_bytes());
     }
     bytes[80..82].copy_from_slice(&saved.group.to_le_bytes());
-    if let Some(Said { retention, remaining, tenant }) = saved.said {
+    if let Some(SavedRetention { retention, remaining, tenant }) = saved.said {
         flags |= SAID;
         bytes[83] = match retention.keep {
             Keep::Demoted => 0,
@@ -313,7 +313,7 @@ fn decode(bytes: &[u8]) -> Option<SavedBlock> {
     };
     let ttl = if is(IDLE) { Ttl::Idle(seconds(88)) } else { Ttl::Absolute(seconds(88)) };
     let then = if is(DEMOTES) { Then::Demote } else { Then::Normal };
-    let said = Said {
+    let said = SavedRetention {
         retention: Retention { keep, ttl: is(TTL).then_some(ttl), then },
         remaining: is(RUNNING).then(|| seconds(96)),
         tenant: is(TENANT).then(|| TenantId(u32_at(bytes, 84))),

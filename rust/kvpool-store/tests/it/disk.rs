@@ -31,7 +31,7 @@ fn filled(config: &DiskConfig, objects: u64) -> (Store, std::sync::Arc<Arena>) {
 /// Writes around the page cache if the file system supports that, and also through it. The file is the
 /// same.
 #[test]
-fn what_is_put_is_there_after_a_restart() {
+fn stored_objects_are_there_after_a_restart() {
     let mut folders = vec![Folder::new()];
     // A file system in memory, which may not support direct I/O.
     folders.extend(std::path::Path::new("/dev/shm").is_dir().then(|| Folder::in_folder("/dev/shm")));
@@ -233,7 +233,7 @@ fn no_room_above_the_floor_is_refused() {
 /// If the disk has too little room, the store reports the shortage and finds its objects again at the
 /// next starts. The next rank finds no room, and its error names the folder.
 #[test]
-fn a_capacity_above_the_room_of_the_disk_is_told_and_found_again() {
+fn a_capacity_above_the_room_of_the_disk_is_reported() {
     let memory = std::path::Path::new("/dev/shm");
     let (folder, next) = (Folder::in_folder(memory), Folder::in_folder(memory));
     let disk = rustix::fs::statvfs(memory).unwrap();
@@ -332,7 +332,7 @@ fn every_flipped_bit_is_a_miss() {
 
 /// Files that were truncated anywhere, and files with random content.
 #[test]
-fn torn_and_foreign_files_are_misses() {
+fn truncated_and_foreign_files_are_misses() {
     let folder = Folder::new();
     let config = config(folder.path(), 4);
     let mut numbers = Numbers(7);

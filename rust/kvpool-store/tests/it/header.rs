@@ -29,7 +29,7 @@ fn is_object(wanted: &Header, bytes: &[u8], payload: &[u8]) -> Result<(), Mismat
 
 proptest! {
     #[test]
-    fn what_is_written_is_read((header, payload) in headers(), behind in vec(any::<u8>(), 0..50)) {
+    fn a_written_snapshot_is_read((header, payload) in headers(), behind in vec(any::<u8>(), 0..50)) {
         let mut bytes = header.encode().to_vec();
         bytes.extend(behind);
         prop_assert_eq!(Header::decode(&bytes), Ok(header));
@@ -66,7 +66,7 @@ proptest! {
     }
 
     #[test]
-    fn torn_bytes_are_found((header, payload) in headers(), cut in 0_usize..HEADER_BYTES) {
+    fn truncated_bytes_are_detected((header, payload) in headers(), cut in 0_usize..HEADER_BYTES) {
         let bytes = header.encode();
         prop_assert_eq!(Header::decode(&bytes[..cut]), Err(HeaderError::Short { len: cut }));
         let cut = cut.min(payload.len());
@@ -116,7 +116,7 @@ fn header_of(payload: &[u8]) -> Header {
 
 /// The layout is stable: every version with the same format version reads these bytes.
 #[test]
-fn the_layout_is_what_the_documentation_says() {
+fn the_layout_equals_the_documentation() {
     let header = header_of(b"abc");
     let bytes = header.encode();
     assert_eq!(bytes[..8], *b"kvpoolob");
@@ -202,7 +202,7 @@ fn the_digest_of_a_namespace_is_fixed() {
 }
 
 #[test]
-fn the_text_of_a_namespace_says_all_of_it() {
+fn the_text_of_a_namespace_is_complete() {
     let namespace = Namespace { extra: [("engine".into(), "\"1\"\n".into())].into(), ..namespace() };
     let text = namespace.to_json();
     assert_eq!(Namespace::from_json(&text).unwrap(), namespace);
@@ -215,7 +215,7 @@ fn the_text_of_a_namespace_says_all_of_it() {
 }
 
 #[test]
-fn digests_are_read_as_they_are_shown() {
+fn a_printed_digest_can_be_parsed() {
     let digest = namespace().digest();
     assert_eq!(digest.to_string().parse(), Ok(digest));
     let shown = digest.to_string();

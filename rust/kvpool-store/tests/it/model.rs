@@ -51,7 +51,7 @@ impl Model {
 
 proptest! {
     #[test]
-    fn as_the_documentation_says(places in 1_u32..5, staged: bool, operations in vec(operations(), 1..60)) {
+    fn a_store_equals_its_model(places in 1_u32..5, staged: bool, operations in vec(operations(), 1..60)) {
         let fake = Fake::new(places);
         let arena = Arena::new(2, LEN).unwrap();
         // The modes change between calls, so a breaker would hide the behaviour under test.

@@ -209,7 +209,7 @@ fn a_server_that_is_full() {
 /// The server refuses to read a value of another type. The object is a miss, and the connection stays
 /// usable.
 #[test]
-fn a_key_that_is_somebody_elses() {
+fn a_key_with_a_foreign_value_is_a_miss() {
     let Some(server) = Server::start(&[]) else { return };
     let (mut store, arena) = open(server.config(8), always());
     let name = ObjectName { namespace: store.namespace().digest(), key: key(1) };
@@ -227,7 +227,7 @@ fn a_key_that_is_somebody_elses() {
 /// Every kind of value can be in the place of an object, in both protocols. Foreign values are counted
 /// and never changed.
 #[test]
-fn a_look_from_outside_says_what_is_wrong_with_each() {
+fn an_inspection_names_the_fault_of_each_value() {
     let Some(server) = Server::start(&[]) else { return };
     let (mut store, arena) = open(server.config(16), always());
     store.put(&fill(&arena, 0), at(0)).unwrap();

@@ -45,7 +45,7 @@ fn flip(path: &PathBuf, byte: u64, bit: u64) {
 
 /// After a store is closed, the copy contains the header of every place.
 #[test]
-fn the_copy_is_what_the_places_say() {
+fn the_copy_contains_the_header_of_every_place() {
     let folder = Folder::new();
     let mut store = filled(&folder, PLACES / 2);
     store.remove(&[3, 5, 8].map(key), at(0));
@@ -82,7 +82,7 @@ fn what_the_copy_knows_is_not_read_at_the_start() {
 
 /// If a place that a start checks differs from the copy, the start reads all places.
 #[test]
-fn a_copy_that_is_wrong_somewhere_is_not_believed() {
+fn a_copy_that_differs_in_one_place_is_not_used() {
     let folder = Folder::new();
     filled(&folder, PLACES).close();
     for place in 0..PLACES {
@@ -114,7 +114,7 @@ fn flipped_bits_of_the_copy_lose_nothing() {
 }
 
 #[test]
-fn torn_foreign_and_missing_copies_lose_nothing() {
+fn damaged_foreign_and_missing_copies_lose_no_objects() {
     let (folder, other) = (Folder::new(), Folder::new());
     filled(&folder, PLACES).close();
     filled(&other, 0).close();
@@ -173,7 +173,7 @@ fn an_old_copy_serves_no_wrong_bytes() {
 
 /// The slab was deleted, and a new one may get the same number. The copy describes the old slab.
 #[test]
-fn a_new_slab_is_empty_whatever_the_copy_says() {
+fn a_new_slab_is_empty_although_a_copy_exists() {
     let folder = Folder::new();
     filled(&folder, PLACES).close();
     std::fs::remove_file(folder.slab()).unwrap();
@@ -189,7 +189,7 @@ fn a_new_slab_is_empty_whatever_the_copy_says() {
 
 /// A place that a tool clears while no store is open is free at the next start.
 #[test]
-fn what_a_tool_clears_is_not_believed() {
+fn a_place_that_a_tool_clears_is_not_restored() {
     let folder = Folder::new();
     filled(&folder, PLACES).close();
     let inspector = Inspector::exclusive(folder.path()).unwrap();
@@ -202,7 +202,7 @@ fn what_a_tool_clears_is_not_believed() {
 /// Headers that no store of this folder wrote: the copy stores them as they are, and every start counts
 /// them.
 #[test]
-fn what_is_foreign_is_foreign_each_time() {
+fn foreign_headers_are_counted_at_every_start() {
     let folder = Folder::new();
     filled(&folder, 5).close();
     std::fs::remove_file(copy_of(&folder)).unwrap();

@@ -131,7 +131,7 @@ fn both_answer_the_same() {
 /// Bits are flipped and the file is truncated. Short reads are repeated, and damaged objects are
 /// misses.
 #[test]
-fn what_is_damaged_or_cut_is_a_miss() {
+fn a_damaged_or_truncated_object_is_a_miss() {
     let all: Vec<u64> = (0..PLACES).collect();
     for direct in [false, true] {
         each(direct, false, |config, store, arena| {
@@ -196,7 +196,7 @@ fn an_end_in_the_middle_leaves_objects_or_nothing() {
 }
 
 #[test]
-fn what_is_not_used_says_why() {
+fn unused_io_uring_is_reported_with_the_reason() {
     let folder = Folder::new();
     let off = DiskConfig { io_uring: false, ..config(folder.path(), 2) };
     let disk = DiskBackend::open(&off).unwrap();

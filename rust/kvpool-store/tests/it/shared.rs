@@ -143,7 +143,7 @@ fn files(folder: PathBuf) -> Vec<PathBuf> {
 }
 
 #[test]
-fn what_one_wrote_another_reads() {
+fn one_store_reads_objects_of_another() {
     for shared in all() {
         let (mut one, arena) = shared.open(8);
         (0..5).for_each(|n| put(&mut one, &arena, n, at(0)).unwrap());
@@ -160,7 +160,7 @@ fn what_one_wrote_another_reads() {
 
 /// The capacity counts written objects less removed ones, as seen from outside.
 #[test]
-fn what_goes_is_gone_there() {
+fn removed_objects_are_removed_from_the_back_end() {
     for shared in all() {
         let (mut store, arena) = shared.open(3);
         (0..7).for_each(|n| put(&mut store, &arena, n, at(0)).unwrap());
@@ -252,7 +252,7 @@ proptest! {
     /// Two stores share a back end. A store's knowledge may be out of date: its load is then a miss,
     /// and the store updates its knowledge.
     #[test]
-    fn two_stores_as_the_documentation_says(histories in vec(vec(operations(), 1..40), 2)) {
+    fn two_stores_equal_their_model(histories in vec(vec(operations(), 1..40), 2)) {
         for (shared, history) in all().into_iter().zip(histories) {
             let config = StoreConfig { believed_for: at(0), ..always() };
             let mut stores = [shared.open_as(1, 32, config), shared.open_as(1, 32, config)];
@@ -366,7 +366,7 @@ fn a_folder_is_listed_newest_last_and_bounded() {
 /// No store finds objects of an older generation, so the next start removes them. Other namespaces
 /// stay.
 #[test]
-fn what_is_left_of_older_generations_is_removed_by_the_next_start() {
+fn the_next_start_removes_files_of_older_generations() {
     let folder = Folder::new();
     let open = |model| {
         let backend = FolderBackend::open(folder_config(&folder, 8)).unwrap();

@@ -23,7 +23,7 @@ fn offer(n: u64, slot: u32) -> Put {
 }
 
 #[test]
-fn what_is_put_is_got_also_after_a_restart() {
+fn stored_objects_are_found_also_after_a_restart() {
     let fake = Fake::new(4);
     let (mut store, arena) = open(&fake, always());
     assert_eq!(get(&mut store, &arena, 1, at(0)), Err(Why::Absent));
@@ -54,7 +54,7 @@ fn another_namespace_is_a_cold_start() {
 
 /// The server returns an object of another namespace. The header reveals that.
 #[test]
-fn a_shared_back_end_is_asked_and_not_believed() {
+fn objects_of_a_shared_back_end_are_verified() {
     let fake = Fake::shared(4);
     let (mut store, arena) = open(&fake, always());
     put(&mut store, &arena, 1, at(0)).unwrap();
@@ -83,7 +83,7 @@ fn a_shared_back_end_is_asked_and_not_believed() {
 /// A probe asks for many keys at once and finds objects that other stores wrote. The answer is valid
 /// for a time.
 #[test]
-fn a_shared_back_end_says_what_it_has() {
+fn a_probe_finds_objects_of_other_stores() {
     let fake = Fake::shared(400);
     let (mut store, arena) = open(&fake, always());
     (0..200).for_each(|n| put(&mut store, &arena, 2 * n, at(0)).unwrap());
@@ -228,7 +228,7 @@ fn nothing_is_written_that_is_still_to_be_removed() {
 /// A store that does not share its back end answers a probe at once. A store whose back end hangs
 /// answers at the deadline, for all keys of the probe.
 #[test]
-fn a_question_waits_for_nobody() {
+fn a_probe_never_blocks() {
     let (mut store, arena) = open(&Fake::new(4), always());
     put(&mut store, &arena, 1, at(0)).unwrap();
     store.probe(&[key(1), key(2)], at(0));
@@ -254,7 +254,7 @@ fn a_question_waits_for_nobody() {
 }
 
 #[test]
-fn a_damaged_object_is_a_miss_and_gone() {
+fn a_damaged_object_is_a_miss_and_is_removed() {
     let fake = Fake::new(4);
     let (mut store, arena) = open(&fake, always());
     put(&mut store, &arena, 1, at(0)).unwrap();
@@ -299,7 +299,7 @@ fn the_second_offer_is_written() {
 }
 
 #[test]
-fn what_is_removed_is_cleared_as_often_as_it_takes() {
+fn a_failed_removal_is_repeated_until_it_succeeds() {
     let fake = Fake::new(4);
     let (mut store, arena) = open(&fake, always());
     put(&mut store, &arena, 1, at(0)).unwrap();

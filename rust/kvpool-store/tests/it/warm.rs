@@ -30,7 +30,7 @@ fn image(blocks: u32) -> PoolImage {
         copy: n % 2,
         parent: (!n.is_multiple_of(4)).then(|| BlockHash::from_bytes([n as u8 / 2; 32])),
         behind: (n % 5 > 1).then(|| BlockId::new(n)),
-        said: (!n.is_multiple_of(3)).then(|| kvpool::retention::Said {
+        said: (!n.is_multiple_of(3)).then(|| kvpool::retention::SavedRetention {
             retention: Retention {
                 keep: [Keep::Demoted, Keep::Pinned, Keep::Priority(Priority::new((n % 101) as u8).unwrap())]
                     [n as usize % 3],
@@ -65,7 +65,7 @@ fn written(folder: &Folder, image: &PoolImage) -> (PathBuf, Vec<u8>) {
 }
 
 #[test]
-fn what_is_saved_is_loaded() {
+fn a_saved_image_is_loaded() {
     let folder = Folder::new();
     fs::create_dir_all(folder.path()).unwrap();
     for blocks in [0, 1, 1023, 1024, 1025, 3000] {
@@ -97,7 +97,7 @@ fn another_one_is_a_cold_start() {
 
 /// The part before the cut is restored. It contains the blocks that would be evicted last.
 #[test]
-fn a_torn_snapshot_keeps_the_rest() {
+fn a_cut_snapshot_restores_the_part_before_the_cut() {
     let folder = Folder::new();
     fs::create_dir_all(folder.path()).unwrap();
     let image = image(3000);

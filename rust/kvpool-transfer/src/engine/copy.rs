@@ -12,7 +12,7 @@ use crate::cpu;
 use crate::driver::{Context, Event, StreamHandle};
 use crate::error::TransferError;
 use crate::planner::Direction;
-use crate::store::{Claim, Store, Toucher};
+use crate::store::{Accessor, Claim, Store};
 use crate::words::{Device, DeviceMapping, Method};
 
 impl TransferEngine {
@@ -53,13 +53,13 @@ impl TransferEngine {
                 self.wait_for_stream(stream)?;
                 self.wait_all(None)?;
             }
-            let claim = job.claim(Toucher::Processor);
+            let claim = job.claim(Accessor::Processor);
             cpu::copy(&claim, &job.src, &job.dst, &job.pairs, job.range.clone(), self.threads);
             return Ok(());
         };
         // Take these before any lock, because both may wait.
         let room = self.flights.room()?;
-        let claim = job.claim(Toucher::Device);
+        let claim = job.claim(Accessor::Device);
         let mut cuda = self.open_cuda()?;
         let context = cuda.context.clone();
         context.check_alive()?;
@@ -111,7 +111,7 @@ impl TransferEngine {
         let job = Job { src: src.clone(), dst: dst.clone(), pairs: Arc::default(), range };
         // Take these before any lock, because both may wait.
         let room = self.flights.room()?;
-        let claim = Claim::take([src, dst], None, &job.range, Toucher::Device);
+        let claim = Claim::take([src, dst], None, &job.range, Accessor::Device);
         let cuda = self.open_cuda()?;
         let context = cuda.context.clone();
         context.check_alive()?;
@@ -163,7 +163,7 @@ impl TransferEngine {
             let _ = context.synchronize(stream);
         })?;
         let transfer = Transfer::enqueued(self.id(), 0, Method::Auto, self.device, [start, end], held);
-        transfer.tell();
+        transfer.report_end();
         room.keep(&transfer);
         Ok(())
     }

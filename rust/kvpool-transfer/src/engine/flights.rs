@@ -1,9 +1,9 @@
 //! `Flights`: the list of the transfers that an engine keeps, and its limits.
 //!
 //! The list keeps transfers under way, and ended transfers whose end was not reported to the caller. It
-//! keeps the latest [`UNTOLD`] ended ones and forgets older ones. When the list contains [`KEPT`]
+//! keeps the latest [`MAX_UNREPORTED`] ended ones and forgets older ones. When the list contains [`MAX_KEPT`]
 //! transfers, the next submission waits for the oldest transfers under way, until at most half of
-//! [`UNTOLD`] are under way. So the list never contains more than [`KEPT`] transfers, however slow the
+//! [`MAX_UNREPORTED`] are under way. So the list never contains more than [`MAX_KEPT`] transfers, however slow the
 //! worker or the device is.
 //!
 //! No thread waits while it holds a lock. A submission waits only for transfers that were submitted
@@ -14,7 +14,7 @@
 
 use std::sync::{Arc, PoisonError};
 
-use super::transfer::{Remains, Transfer};
+use super::transfer::{EndedStates, Transfer};
 use crate::error::TransferError;
 use crate::sync::{Mutex, MutexGuard, thread};
 
@@ -23,10 +23,10 @@ const SWEEP: usize = 64;
 
 /// Number of unreported ends that `poll` can return. Beyond it, a caller that neither waits nor polls
 /// loses the oldest ones. It is small in a model, so that the schedules reach the limit.
-const UNTOLD: usize = if cfg!(shuttle) { 2 } else { 1 << 16 };
+const MAX_UNREPORTED: usize = if cfg!(shuttle) { 2 } else { 1 << 16 };
 
 /// Largest number of transfers that are kept.
-const KEPT: usize = 2 * UNTOLD;
+const MAX_KEPT: usize = 2 * MAX_UNREPORTED;
 
 #[derive(Default)]
 struct List {
@@ -46,41 +46,41 @@ impl List {
 
     /// Forgets transfers that need not be kept. Returns the transfers that have to end before there is
     /// room for another one.
-    fn sweep(&mut self, remains: &mut Remains) -> Vec<Arc<Transfer>> {
+    fn sweep(&mut self, remains: &mut EndedStates) -> Vec<Arc<Transfer>> {
         #[cfg(test)]
         {
             self.looks += self.kept.len();
         }
-        let mut untold = 0;
+        let mut unreported = 0;
         let mut ended = Vec::with_capacity(self.kept.len());
         // `poll` does not report an end twice.
         self.kept.retain(|one| {
-            let over = one.has_ended_leaving(remains);
-            let keep = !over || !one.was_told();
+            let over = one.has_ended_into(remains);
+            let keep = !over || !one.was_reported();
             if keep {
                 ended.push(over);
-                untold += usize::from(over);
+                unreported += usize::from(over);
             }
             keep
         });
-        let under_way = self.kept.len() - untold;
-        let mut excess = untold.saturating_sub(UNTOLD);
+        let under_way = self.kept.len() - unreported;
+        let mut excess = unreported.saturating_sub(MAX_UNREPORTED);
         let mut over = ended.iter();
         self.kept.retain(|_| {
             let forget = excess > 0 && over.next() == Some(&true);
             excess -= usize::from(forget);
             !forget
         });
-        if self.len() > KEPT - UNTOLD / 2 {
-            let ahead = under_way.saturating_sub(UNTOLD / 2);
-            let pending = self.kept.iter().filter(|one| !one.has_ended_leaving(remains));
+        if self.len() > MAX_KEPT - MAX_UNREPORTED / 2 {
+            let ahead = under_way.saturating_sub(MAX_UNREPORTED / 2);
+            let pending = self.kept.iter().filter(|one| !one.has_ended_into(remains));
             let pending: Vec<_> = pending.take(ahead).cloned().collect();
             if !pending.is_empty() {
                 return pending;
             }
         }
         // Sweep again when the list has doubled. So each transfer causes a constant number of looks.
-        self.sweep_at = SWEEP.max(2 * self.len()).min(KEPT);
+        self.sweep_at = SWEEP.max(2 * self.len()).min(MAX_KEPT);
         Vec::new()
     }
 }
@@ -118,17 +118,17 @@ impl Flights {
     /// [`TransferError::Forked`] if a transfer that has to end belongs to another process.
     pub(super) fn room(&self) -> Result<Room<'_>, TransferError> {
         loop {
-            let mut remains = Remains::default();
+            let mut remains = EndedStates::default();
             let mut list = self.lock();
             if list.sweep_at == 0 {
-                list.sweep_at = SWEEP.min(KEPT);
+                list.sweep_at = SWEEP.min(MAX_KEPT);
             }
             if list.len() < list.sweep_at {
                 list.promised += 1;
                 return Ok(Room(self));
             }
             let pending = list.sweep(&mut remains);
-            let full = pending.is_empty() && list.len() >= KEPT;
+            let full = pending.is_empty() && list.len() >= MAX_KEPT;
             drop(list);
             // Ended transfers may hold the last reference to memory of the caller. Its destructor runs
             // without a lock.
@@ -142,9 +142,9 @@ impl Flights {
 
     /// Checks every transfer in the list, and returns the number of those that have not ended.
     pub(super) fn num_under_way(&self) -> usize {
-        let mut remains = Remains::default();
+        let mut remains = EndedStates::default();
         let list = self.lock();
-        let count = list.kept.iter().filter(|transfer| !transfer.has_ended_leaving(&mut remains)).count();
+        let count = list.kept.iter().filter(|transfer| !transfer.has_ended_into(&mut remains)).count();
         drop(list);
         count
     }
@@ -156,11 +156,11 @@ impl Flights {
 
     /// Removes ended transfers from the list, and returns those whose end was not reported yet.
     pub(super) fn poll(&self) -> Vec<Arc<Transfer>> {
-        let (mut ended, mut remains) = (Vec::new(), Remains::default());
+        let (mut ended, mut remains) = (Vec::new(), EndedStates::default());
         let mut list = self.lock();
         list.kept.retain(|transfer| {
-            let over = transfer.has_ended_leaving(&mut remains);
-            if over && transfer.tell() {
+            let over = transfer.has_ended_into(&mut remains);
+            if over && transfer.report_end() {
                 ended.push(transfer.clone());
             }
             !over
@@ -177,7 +177,7 @@ mod tests {
     use std::thread;
 
     use super::super::{After, EngineConfig, Options, TransferEngine};
-    use super::{KEPT, SWEEP, Transfer, UNTOLD};
+    use super::{MAX_KEPT, MAX_UNREPORTED, SWEEP, Transfer};
     use crate::region::Region;
     use crate::store::Store;
     use crate::words::Device;
@@ -202,24 +202,24 @@ mod tests {
     /// its transfers is bounded, however slow the worker is, and each transfer causes a constant number
     /// of looks.
     #[test]
-    fn ends_that_nobody_asks_for_cost_nothing() {
+    fn unpolled_ends_are_bounded() {
         let (store, _bytes) = store();
         let engine = engine();
-        let submitted = 4 * UNTOLD;
+        let submitted = 4 * MAX_UNREPORTED;
         for _ in 0..submitted {
             engine.submit(&store, &store, [(0, 1)].into_iter(), &Options::default()).expect("checked");
             let kept = engine.flights.lock().kept.len();
-            assert!(kept <= KEPT, "{kept} kept");
+            assert!(kept <= MAX_KEPT, "{kept} kept");
         }
-        // Every UNTOLD / 2 transfers there are three passes over the list: a sweep at KEPT, a sweep
+        // Every MAX_UNREPORTED / 2 transfers there are three passes over the list: a sweep at MAX_KEPT, a sweep
         // after a wait, and the search for the transfers to wait for.
         let looks = engine.flights.lock().looks;
         assert!(looks <= 8 * submitted + SWEEP, "{looks} looks for {submitted} transfers");
         engine.wait_all(None).expect("no limit");
-        let told = engine.poll().expect("no device");
-        assert!((UNTOLD..=KEPT).contains(&told.len()), "{} told", told.len());
+        let reported = engine.poll().expect("no device");
+        assert!((MAX_UNREPORTED..=MAX_KEPT).contains(&reported.len()), "{} reported", reported.len());
         // The last ids are present without a gap.
-        let ids: Vec<_> = told.iter().map(|one| one.id).collect();
+        let ids: Vec<_> = reported.iter().map(|one| one.id).collect();
         assert!(
             ids.windows(2).all(|pair| pair[0] + 1 == pair[1]) && ids.last() == Some(&(submitted as u64 - 1))
         );
@@ -229,7 +229,7 @@ mod tests {
     /// While no transfer ends, at most the bound can be submitted. The next submission waits until the
     /// oldest transfers have ended.
     #[test]
-    fn whoever_submits_too_much_waits() {
+    fn submission_waits_at_the_limit() {
         let (store, _bytes) = store();
         let engine = engine();
         let gate = Transfer::queued(0, 0, Method::Cpu, Device::Cpu);
@@ -238,25 +238,25 @@ mod tests {
             move || {
                 let first = Options { after: After::Transfer(gate), ..Options::default() };
                 let mut ends = Vec::new();
-                for at in 0..KEPT + 1 {
+                for at in 0..MAX_KEPT + 1 {
                     let options = if at == 0 { first.clone() } else { Options::default() };
                     ends.push(
                         engine.submit(&store, &store, [(0, 1)].into_iter(), &options).expect("checked"),
                     );
                     let kept = engine.flights.lock().kept.len();
-                    assert!(kept <= KEPT, "{kept} kept");
+                    assert!(kept <= MAX_KEPT, "{kept} kept");
                 }
                 ends
             }
         };
         let submits = thread::spawn(submits);
         // The gate opens when the bound is reached. No transfer has ended before that.
-        while engine.flights.lock().kept.len() < KEPT && !submits.is_finished() {
+        while engine.flights.lock().kept.len() < MAX_KEPT && !submits.is_finished() {
             thread::yield_now();
         }
         gate.finish(0.0, None);
         let ends = submits.join().expect("no panic");
-        assert!(ends[KEPT - UNTOLD / 2 - 1].has_ended(), "the last one did not wait");
+        assert!(ends[MAX_KEPT - MAX_UNREPORTED / 2 - 1].has_ended(), "the last one did not wait");
         engine.close();
         assert!(ends.iter().all(|one| one.has_ended() && one.error().is_none()));
     }

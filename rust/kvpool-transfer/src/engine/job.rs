@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::memory::Span;
 use crate::region::Region;
 use crate::runs::{cut, runs, spans};
-use crate::store::{Claim, Packed, Pinning, Store, Toucher};
+use crate::store::{Accessor, Claim, Packed, Pinning, Store};
 use crate::words::Device;
 use crate::words::Pair;
 
@@ -26,13 +26,13 @@ impl Job {
     }
 
     /// Takes the guards of the job's blocks. Waits for other accesses.
-    pub(super) fn claim(&self, toucher: Toucher) -> Claim {
-        Claim::take([&self.src, &self.dst], Some(&self.pairs), &self.range, toucher)
+    pub(super) fn claim(&self, accessor: Accessor) -> Claim {
+        Claim::take([&self.src, &self.dst], Some(&self.pairs), &self.range, accessor)
     }
 
     /// Like [`Self::claim`], but returns `None` where it would have to wait.
-    pub(super) fn try_claim(&self, toucher: Toucher) -> Option<Claim> {
-        Claim::try_take([&self.src, &self.dst], &self.pairs, &self.range, toucher)
+    pub(super) fn try_claim(&self, accessor: Accessor) -> Option<Claim> {
+        Claim::try_take([&self.src, &self.dst], &self.pairs, &self.range, accessor)
     }
 
     /// The store that is not on the device.

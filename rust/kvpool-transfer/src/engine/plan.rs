@@ -38,7 +38,7 @@ struct Leg {
     /// Whether the copies are within one store.
     local: bool,
     /// Whether a copy reads a block that a copy within a store reads, too.
-    hasty: bool,
+    reads_shared: bool,
 }
 
 impl TransferEngine {
@@ -107,8 +107,8 @@ impl TransferEngine {
                 let moves: Vec<_> = round.iter().filter(|one| (one.src.0, one.dst.0) == (from, to)).collect();
                 let pairs = moves.iter().map(|one| (i64::from(one.src.1), i64::from(one.dst.1)));
                 let job = self.check(src, dst, pairs, None)?;
-                let hasty = from != to && moves.iter().any(|one| local.contains(&one.src));
-                Ok(Leg { job, direction, local: from == to, hasty })
+                let reads_shared = from != to && moves.iter().any(|one| local.contains(&one.src));
+                Ok(Leg { job, direction, local: from == to, reads_shared })
             })
             .collect()
     }
@@ -124,10 +124,10 @@ impl TransferEngine {
         // Submit swaps before the copies: a swap waits for the work that is on the stream now, and not
         // for these copies.
         let (local, swaps): (Vec<_>, Vec<_>) = legs.into_iter().partition(|leg| leg.local);
-        for Leg { job, direction, hasty, .. } in swaps {
+        for Leg { job, direction, reads_shared, .. } in swaps {
             let transfer = self.start(job, direction, &options)?;
             transfers.push(transfer.clone());
-            if hasty {
+            if reads_shared {
                 self.let_wait(stream, &transfer)?;
             }
         }

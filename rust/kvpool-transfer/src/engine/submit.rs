@@ -13,7 +13,7 @@ use crate::driver::{Context, Event, StreamHandle};
 use crate::error::TransferError;
 use crate::memory::Span;
 use crate::planner::Direction;
-use crate::store::{Store, Toucher};
+use crate::store::{Accessor, Store};
 use crate::sync::atomic::Ordering;
 use crate::words::Method;
 
@@ -95,7 +95,7 @@ impl TransferEngine {
         let pageable = direction != Direction::OnDevice && !question.pinned && method == Method::Staged;
         let waits = matches!(&options.after, After::Transfer(other) if other.is_queued());
         let queued = pageable || waits || self.worker.is_busy();
-        let claim = if queued { None } else { job.try_claim(Toucher::Device) };
+        let claim = if queued { None } else { job.try_claim(Accessor::Device) };
         let Some(claim) = claim else {
             // If the processor touches one of the blocks, the worker thread waits for that. The job
             // runs after the earlier jobs of the worker. The device waits for a stream or an event from
@@ -181,7 +181,7 @@ impl TransferEngine {
             gate.pass()?;
             match direction {
                 None => {
-                    let claim = job.claim(Toucher::Processor);
+                    let claim = job.claim(Accessor::Processor);
                     cpu::copy(&claim, &job.src, &job.dst, &job.pairs, job.range.clone(), engine.threads);
                     Ok(())
                 }
@@ -199,7 +199,7 @@ impl TransferEngine {
         let way = Way { direction, method, inline: None, settled: false, link_ctas };
         let host = if direction == Direction::ToHost { &job.dst } else { &job.src };
         if direction == Direction::OnDevice || host.is_pinned() || method != Method::Staged {
-            let _claim = job.claim(Toucher::Device);
+            let _claim = job.claim(Accessor::Device);
             let mut cuda = self.cuda()?;
             cuda.enqueue(job, way)?;
             let (context, stream) = (cuda.context.clone(), cuda.stream(direction));
@@ -207,7 +207,7 @@ impl TransferEngine {
             drop(cuda);
             return Ok(end.synchronize()?);
         }
-        let claim = job.claim(Toucher::Processor);
+        let claim = job.claim(Accessor::Processor);
         let to_host = direction == Direction::ToHost;
         let shape = Shape::of(host);
         let (context, slot_bytes) = {

@@ -50,7 +50,7 @@ enum State {
 
 /// States of ended transfers, which are dropped after the lock was released.
 #[derive(Default)]
-pub(super) struct Remains(Vec<State>);
+pub(super) struct EndedStates(Vec<State>);
 
 /// A copy that was submitted.
 #[derive(Debug)]
@@ -66,7 +66,7 @@ pub struct Transfer {
     state: Mutex<State>,
     ended: Condvar,
     /// Whether the end was reported to the caller. `poll` does not report it again.
-    told: AtomicBool,
+    reported: AtomicBool,
 }
 
 /// Longest sleep between two queries of an event.
@@ -108,7 +108,7 @@ impl Transfer {
             process: process::id(),
             state: Mutex::new(state),
             ended: Condvar::new(),
-            told: AtomicBool::new(false),
+            reported: AtomicBool::new(false),
         }
     }
 
@@ -155,7 +155,7 @@ impl Transfer {
 
     /// Whether the transfer has ended. The engine calls this under a lock. The former state is moved to
     /// `held`, to be dropped after the lock was released.
-    pub(super) fn has_ended_leaving(&self, held: &mut Remains) -> bool {
+    pub(super) fn has_ended_into(&self, held: &mut EndedStates) -> bool {
         let mut state = self.lock();
         held.0.extend(self.settle(&mut state));
         matches!(*state, State::Ended { .. })
@@ -186,13 +186,13 @@ impl Transfer {
     }
 
     /// Whether the end was reported to the caller.
-    pub(super) fn was_told(&self) -> bool {
-        self.told.load(Ordering::Acquire)
+    pub(super) fn was_reported(&self) -> bool {
+        self.reported.load(Ordering::Acquire)
     }
 
     /// Marks the end as reported. Returns whether it was unreported before.
-    pub(super) fn tell(&self) -> bool {
-        !self.told.swap(true, Ordering::AcqRel)
+    pub(super) fn report_end(&self) -> bool {
+        !self.reported.swap(true, Ordering::AcqRel)
     }
 
     /// The device of the engine.
@@ -206,7 +206,7 @@ impl Transfer {
     pub fn is_done(&self) -> bool {
         let done = self.has_ended();
         if done {
-            self.tell();
+            self.report_end();
         }
         done
     }
@@ -237,7 +237,7 @@ impl Transfer {
     /// [`TransferError::Forked`] in a child of the process that submitted it.
     pub fn wait(&self, timeout: Option<Duration>) -> Result<(), TransferError> {
         self.sleep(timeout)?;
-        self.tell();
+        self.report_end();
         self.error().map_or(Ok(()), Err)
     }
 

@@ -30,7 +30,7 @@ use crate::words::{Device, Pair};
 
 /// The processor or a device, which accesses the blocks of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Toucher {
+pub(crate) enum Accessor {
     Processor,
     Device,
 }
@@ -44,7 +44,7 @@ struct Access {
     regions: Range<usize>,
     reads: bool,
     writes: bool,
-    toucher: Toucher,
+    accessor: Accessor,
 }
 
 impl Access {
@@ -57,7 +57,7 @@ impl Access {
     /// Whether the two must not happen at once.
     fn excludes(&self, other: &Self) -> bool {
         let apart = self.regions.end <= other.regions.start || other.regions.end <= self.regions.start;
-        let devices = self.toucher == Toucher::Device && other.toucher == Toucher::Device;
+        let devices = self.accessor == Accessor::Device && other.accessor == Accessor::Device;
         if apart || devices || !(self.writes || other.writes) {
             return false;
         }
@@ -77,7 +77,7 @@ impl Store {
             regions: 0..self.regions.len(),
             reads: !writes,
             writes,
-            toucher: Toucher::Processor,
+            accessor: Accessor::Processor,
         })
     }
 }
@@ -224,9 +224,9 @@ impl Claim {
         [src, dst]: [&Store; 2],
         pairs: Option<&Arc<Vec<Pair>>>,
         regions: &Range<usize>,
-        toucher: Toucher,
+        accessor: Accessor,
     ) -> Self {
-        let accesses = Self::accesses([src, dst], pairs, regions, toucher);
+        let accesses = Self::accesses([src, dst], pairs, regions, accessor);
         let guards = accesses.map(|(store, access)| store.guards.enter(access)).collect();
         Self { guards }
     }
@@ -236,9 +236,9 @@ impl Claim {
         stores: [&Store; 2],
         pairs: &Arc<Vec<Pair>>,
         regions: &Range<usize>,
-        toucher: Toucher,
+        accessor: Accessor,
     ) -> Option<Self> {
-        let accesses = Self::accesses(stores, Some(pairs), regions, toucher);
+        let accesses = Self::accesses(stores, Some(pairs), regions, accessor);
         let guards = accesses.map(|(store, access)| store.guards.try_enter(access)).collect::<Option<_>>()?;
         Some(Self { guards })
     }
@@ -248,7 +248,7 @@ impl Claim {
         [src, dst]: [&'a Store; 2],
         pairs: Option<&Arc<Vec<Pair>>>,
         regions: &Range<usize>,
-        toucher: Toucher,
+        accessor: Accessor,
     ) -> impl Iterator<Item = (&'a Store, Access)> {
         let same = src.handle == dst.handle;
         let access = |reads, writes| Access {
@@ -256,7 +256,7 @@ impl Claim {
             regions: regions.clone(),
             reads,
             writes,
-            toucher,
+            accessor,
         };
         let mut both = [(src, access(true, same)), (dst, access(false, true))];
         if dst.handle < src.handle {
@@ -297,7 +297,7 @@ mod tests {
         dst: &Store,
         pairs: &[(u32, u32)],
         regions: Range<usize>,
-        by: Toucher,
+        by: Accessor,
     ) -> Option<Claim> {
         let pairs = pairs.iter().map(|&(src, dst)| Pair { src, dst }).collect();
         Claim::try_take([src, dst], &Arc::new(pairs), &regions, by)
@@ -305,7 +305,7 @@ mod tests {
 
     #[test]
     fn copies_exclude_each_other_where_one_writes_what_the_other_touches() {
-        use Toucher::{Device, Processor};
+        use Accessor::{Device, Processor};
         let (a, b) = (store(), store());
         let held = claim(&a, &b, &[(0, 1), (2, 3)], 0..1, Processor).expect("nothing is under way");
         let free =
@@ -335,7 +335,7 @@ mod tests {
     fn reads_and_writes_wait_for_a_copy_of_their_block() {
         let (a, b) = (store(), store());
         b.write_block(1, &[7, 8]).expect("a block");
-        let held = claim(&a, &b, &[(0, 1)], 0..2, Toucher::Processor).expect("nothing is under way");
+        let held = claim(&a, &b, &[(0, 1)], 0..2, Accessor::Processor).expect("nothing is under way");
         assert_eq!(a.read_block(0), Ok(vec![0, 0]), "who reads does not wait for who reads");
         thread::scope(|scope| {
             let waits = |store: &Arc<Store>, number: usize, one: &thread::ScopedJoinHandle<'_, ()>| {

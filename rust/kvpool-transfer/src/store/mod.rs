@@ -27,7 +27,7 @@ use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::words::Device;
 pub(crate) use compare::Relation;
 use guards::Guards;
-pub(crate) use guards::{Claim, Toucher};
+pub(crate) use guards::{Accessor, Claim};
 pub use host::{HostOptions, NumaNode};
 pub(crate) use packed::Packed;
 use packed::packed;

@@ -22,11 +22,11 @@ impl Pool {
     /// [`kvpool::BlockPool::retain`].
     pub fn retain(&mut self, blocks: &[u32], retention: Retention) -> Result<HintReport, VllmError> {
         let mut ids = self.named(blocks)?;
-        let said = ids.len();
+        let given = ids.len();
         // A hidden content only marks a place in the queue, and cannot be hit.
         ids.retain(|&id| !self.core.is_hidden(id));
         let report = self.core.retain(&ids, retention).map_err(|error| self.refusal(error))?;
-        Ok(HintReport { ignored: report.ignored + said - ids.len(), ..report })
+        Ok(HintReport { ignored: report.ignored + given - ids.len(), ..report })
     }
 
     /// Assigns blocks to a tenant. They count towards the limits of `tenant` as long as they are

@@ -37,11 +37,11 @@ impl Pool {
     /// Writes a reference count, as vLLM does for both ends of a copy. The queue does not change.
     pub fn set_ref_count(&mut self, block: u32, count: i32) {
         // A poisoned pool changes no counts.
-        let _refused = self.show(block, count.into());
+        let _refused = self.set_shown(block, count.into());
     }
 
     /// Makes `count` the shown count of `block`.
-    fn show(&mut self, block: u32, count: i64) -> Result<(), PoolError> {
+    fn set_shown(&mut self, block: u32, count: i64) -> Result<(), PoolError> {
         if block as usize >= self.num_blocks {
             return Ok(());
         }
@@ -125,7 +125,7 @@ impl Pool {
             }
         }
         for &block in blocks {
-            self.show(block, 1)?;
+            self.set_shown(block, 1)?;
         }
         Ok(())
     }
@@ -193,9 +193,9 @@ impl Pool {
             let block = id.get();
             let held = held.entry(block).or_insert_with(|| self.core.ref_count(id).unwrap_or(0));
             let shown = i64::from(*held) + self.counts.of(block) - 1;
-            let gives = if shown == 0 { *held } else { u32::from(*held > 1) };
-            dropped.extend(std::iter::repeat_n(id, gives as usize));
-            *held -= gives;
+            let to_drop = if shown == 0 { *held } else { u32::from(*held > 1) };
+            dropped.extend(std::iter::repeat_n(id, to_drop as usize));
+            *held -= to_drop;
             self.counts.set(block, shown - i64::from(*held));
         }
         self.ids = dropped;

@@ -39,7 +39,7 @@ impl Pool {
             let tokens = start.first.saturating_add(position + 1).saturating_mul(block_size);
             u32::try_from(tokens).unwrap_or(u32::MAX)
         };
-        let mut tell = |is_new: Option<bool>| {
+        let mut report = |is_new: Option<bool>| {
             if let Some(stored) = stored.as_deref_mut() {
                 stored.push(is_new);
             }
@@ -58,15 +58,15 @@ impl Pool {
         }
         // Number of blocks left of a run that the core refused as a whole. They are not gathered again
         // for each single block.
-        let (mut at, mut singly) = (0, 0);
+        let (mut at, mut singles_left) = (0, 0);
         loop {
             if plain > 0 {
                 let tokens_of = |i: usize| ((start.first + at + i + 1) * block_size) as u32;
                 let most = (start.first.saturating_add(at + plain)).saturating_mul(block_size);
-                if most < NO_TOKENS as usize && self.cache_plain(group, tokens_of, &mut tell)? {
+                if most < NO_TOKENS as usize && self.cache_plain(group, tokens_of, &mut report)? {
                     at += plain;
                 } else {
-                    singly = plain;
+                    singles_left = plain;
                 }
             }
             let Some(&block) = blocks.get(at) else { return Ok(()) };
@@ -77,14 +77,14 @@ impl Pool {
                 let depth = u32::try_from(start.first + at).unwrap_or(u32::MAX);
                 let before = at.checked_sub(1).map_or(start.before, |before| Some(blocks[before]));
                 let is_new = self.give(key, block, Some(tokens_of(at)), (depth, before))?;
-                tell(Some(is_new == Some(true)));
+                report(Some(is_new == Some(true)));
             } else {
-                tell(None);
+                report(None);
             }
             at += 1;
-            singly = singly.saturating_sub(1);
+            singles_left = singles_left.saturating_sub(1);
             (plain, group) =
-                if singly > 0 { (0, 0) } else { self.gather_plain(&blocks[at..], |i| key_of(at + i)) };
+                if singles_left > 0 { (0, 0) } else { self.gather_plain(&blocks[at..], |i| key_of(at + i)) };
         }
     }
 
@@ -127,7 +127,7 @@ impl Pool {
         &mut self,
         group: u16,
         tokens_of: impl Fn(usize) -> u32,
-        tell: &mut impl FnMut(Option<bool>),
+        report: &mut impl FnMut(Option<bool>),
     ) -> Result<bool, PoolError> {
         let mut copies: Vec<BlockId> = Vec::new();
         let Self { core, marks, ids, batch, .. } = self;
@@ -138,7 +138,7 @@ impl Pool {
             if !is_new {
                 copies.extend(ids.get(position));
             }
-            tell(Some(is_new));
+            report(Some(is_new));
         });
         match registered {
             Ok(()) => {}

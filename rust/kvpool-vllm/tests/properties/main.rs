@@ -1,5 +1,5 @@
 //! Historical bugs as properties of vLLM's pool over kvpool: those of the list of 25 that apply here,
-//! too, or only here. The numbers are those of `docs/properties.md`. `tests/properties` tests the parts
+//! too, or only here. The numbers are those of `design/properties.md`. `tests/properties` tests the parts
 //! that live in vLLM's Python code.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail by panicking, as tests do")]

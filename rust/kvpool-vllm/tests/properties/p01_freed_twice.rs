@@ -47,7 +47,7 @@ fn property_01_a_block_freed_twice_in_one_call_is_queued_once() {
 
 /// Freeing a block without references is refused, whatever else the call frees.
 #[test]
-fn property_01_what_nobody_holds_cannot_be_freed() {
+fn property_01_a_block_without_references_cannot_be_freed() {
     for call in [vec![3], vec![1, 3], vec![3, 1], vec![1, 1], vec![9]] {
         let mut pool = Pool::new(5, true).unwrap();
         take(&mut pool, 2);

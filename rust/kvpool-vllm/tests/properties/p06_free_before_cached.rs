@@ -11,7 +11,7 @@ use super::*;
 /// Checks every policy, every number of blocks of either kind, and both orders in which the two kinds
 /// are freed.
 #[test]
-fn property_06_a_block_with_a_key_goes_last() {
+fn property_06_a_block_with_a_key_is_reused_last() {
     for policy in policies() {
         for cached in 0..=3usize {
             for plain in 0..=3usize {

@@ -36,7 +36,7 @@ struct Reader {
 }
 
 #[test]
-fn property_11_a_lookup_stands_exactly_while_nothing_was_removed() {
+fn property_11_a_lookup_is_valid_exactly_until_a_removal() {
     let act = prop_oneof![
         5 => (0usize..3, any::<bool>()).prop_map(|(prompt, looks)| Act::Serve(prompt, looks)),
         4 => (0usize..4).prop_map(Act::End),

@@ -11,7 +11,7 @@ use super::*;
 
 proptest! {
     #[test]
-    fn property_15_what_is_told_of_a_run_has_one_entry_per_block(
+    fn property_15_an_event_of_a_run_has_one_entry_per_block(
         known in prop::collection::vec(any::<bool>(), 6),
         parts in prop::collection::vec(any::<bool>(), 6),
         masked in prop::collection::vec(any::<bool>(), 6),

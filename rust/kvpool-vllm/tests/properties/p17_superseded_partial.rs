@@ -24,7 +24,7 @@ enum Way {
 /// Promotes every set of parts in every way, with one or two blocks that have them, in both orders of
 /// the calls that follow.
 #[test]
-fn property_17_a_superseded_part_is_not_found_and_not_told_of_again() {
+fn property_17_a_superseded_part_is_neither_found_nor_published_again() {
     for parts in 1..8u8 {
         let lengths: Vec<usize> = (1..=3).filter(|length| parts & (1 << (length - 1)) != 0).collect();
         for way in [Way::Full, Way::Taken, Way::Moved] {

@@ -20,7 +20,7 @@ use crate::error::{InvariantViolation, PoolError};
 use crate::retention::{EvictionCause, Retain};
 pub use lru::LruEvictor;
 pub use names::EvictionPolicy;
-pub use policy::{Content, Finish, Kept, Outlook, Policy, Release, Signal};
+pub use policy::{CacheTime, Content, Finish, Outlook, Policy, Release, Signal};
 
 /// A block that its last holder has released. It is cached-free, unless a planned copy pins it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

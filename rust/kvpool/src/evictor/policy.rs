@@ -97,7 +97,7 @@ pub struct Signal {
 /// How long a block would have to stay cached for one hit, on average.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
-pub enum Kept {
+pub enum CacheTime {
     /// A time on the caller's clock.
     Seconds(f32),
     /// Without a clock: the number of new blocks that are admitted meanwhile, divided by the capacity
@@ -105,7 +105,7 @@ pub enum Kept {
     Capacities(f32),
 }
 
-impl fmt::Display for Kept {
+impl fmt::Display for CacheTime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::Seconds(seconds) => write!(f, "{seconds:.1} s"),
@@ -117,8 +117,8 @@ impl fmt::Display for Kept {
 /// The expectations of a policy about a block that it evicted, for explanations.
 ///
 /// ```
-/// use kvpool::{Kept, Outlook};
-/// let outlook = Outlook::new(2, Some(Kept::Seconds(90.0)), |class, f| write!(f, "turns of class {class}"));
+/// use kvpool::{CacheTime, Outlook};
+/// let outlook = Outlook::new(2, Some(CacheTime::Seconds(90.0)), |class, f| write!(f, "turns of class {class}"));
 /// assert_eq!(outlook.class_words(), "turns of class 2");
 /// ```
 #[derive(Clone, Copy)]
@@ -128,7 +128,7 @@ pub struct Outlook {
     pub class: u16,
     /// How long a block of this class and age would have to stay cached for one hit. `None` if no hit
     /// is expected.
-    pub kept_per_hit: Option<Kept>,
+    pub kept_per_hit: Option<CacheTime>,
     words: fn(u16, &mut fmt::Formatter<'_>) -> fmt::Result,
 }
 
@@ -137,7 +137,7 @@ impl Outlook {
     #[must_use]
     pub const fn new(
         class: u16,
-        kept_per_hit: Option<Kept>,
+        kept_per_hit: Option<CacheTime>,
         words: fn(u16, &mut fmt::Formatter<'_>) -> fmt::Result,
     ) -> Self {
         Self { class, kept_per_hit, words }

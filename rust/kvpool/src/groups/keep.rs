@@ -55,7 +55,7 @@ impl Groups {
 
     /// The blocks that a group keeps of a request. `None` if it caches nothing. O(groups).
     #[must_use]
-    pub(crate) fn kept_of(&self, group: usize, boundaries: Boundaries) -> Option<Kept<'_>> {
+    pub(crate) fn kept_of(&self, group: usize, boundaries: Boundaries) -> Option<KeptBlocks<'_>> {
         let spec = self.specs.get(group).filter(|spec| spec.is_cached())?;
         let interval = match spec.keep {
             Keep::All => Some(self.alignment),
@@ -65,12 +65,12 @@ impl Groups {
         let Boundaries { prompt, junction } = boundaries;
         let replays = [prompt.minus(Tokens(1)), prompt].map(|limit| self.longest_possible(limit));
         let junction = junction.map_or(Tokens::ZERO, |tokens| self.align(tokens));
-        Some(Kept { spec, fixed: [replays[0], replays[1], junction], interval })
+        Some(KeptBlocks { spec, fixed: [replays[0], replays[1], junction], interval })
     }
 }
 
 /// The positions at which later hits of a request are expected to end, for one group.
-pub(crate) struct Kept<'a> {
+pub(crate) struct KeptBlocks<'a> {
     spec: &'a GroupSpec,
     /// The end of the prompt, and a junction. 0 for none, because a hit of no tokens needs nothing.
     fixed: [Tokens; 3],
@@ -78,7 +78,7 @@ pub(crate) struct Kept<'a> {
     interval: Option<usize>,
 }
 
-impl Kept<'_> {
+impl KeptBlocks<'_> {
     /// Whether the block at a position stays cached when it is full.
     #[must_use]
     pub(crate) fn keeps(&self, at: Blocks) -> bool {

@@ -7,7 +7,7 @@ use super::error::{ManagerError, Refused, Result};
 use super::hints::{AdmitOptions, Hints, Scope};
 use super::id::{RequestId, RequestRef, RequestState};
 use super::observe::Admitted;
-use super::request::{External, Leaving, PREEMPT, PREEMPTIBLE, RELEASABLE, RELEASE, Request};
+use super::request::{External, PREEMPT, PREEMPTIBLE, RELEASABLE, RELEASE, ReleaseOptions, Request};
 use super::step::StepPlan;
 use crate::groups::{GroupKind, Groups, Tokens};
 use crate::hash::HashCursor;
@@ -263,7 +263,7 @@ impl CacheManager {
         self.stats.unserved_tokens += (full_tokens - cached_tokens) as u64;
         let (hits, collided) = (cached_tokens / unit, found.collided);
         let admitted = Admitted { slot, asked, hits, collided, resumed, full_tokens, reach: &reach };
-        self.tell(|observer, manager| observer.admitted(&admitted, manager));
+        self.notify(|observer, manager| observer.admitted(&admitted, manager));
         // This fails only if the pool is poisoned. The next call reports that, too.
         let _poisoned = self.apply_hints(slot, None, 0..blocks, Scope::All);
         let external_tokens = ready_tokens - cached_tokens;
@@ -301,7 +301,7 @@ impl CacheManager {
     /// [`ManagerError::UnknownRequest`]; [`ManagerError::WrongState`] if the request is already
     /// releasing; [`crate::PoolError::UnknownTicket`].
     pub fn release<'a>(&mut self, id: impl Into<RequestRef<'a>>, until: impl Into<Until>) -> Result<()> {
-        let leaving = Leaving { until: until.into(), ..Leaving::default() };
+        let leaving = ReleaseOptions { until: until.into(), ..ReleaseOptions::default() };
         let slot = self.slot_in(id.into(), RELEASABLE, RELEASE)?;
         self.tiers.device().check_until(leaving.until)?;
         self.release_slot(slot, leaving).map(drop)
@@ -314,7 +314,7 @@ impl CacheManager {
     /// As [`Self::release`]; [`ManagerError::NamedTwice`].
     pub fn release_batch(&mut self, ids: &[RequestRef<'_>], until: impl Into<Until>) -> Result<()> {
         let until = until.into();
-        let leaving = Leaving { until, ..Leaving::default() };
+        let leaving = ReleaseOptions { until, ..ReleaseOptions::default() };
         let slots = self.releasable_batch(ids, until)?;
         slots.into_iter().try_for_each(|slot| self.release_slot(slot, leaving).map(drop))
     }
@@ -334,7 +334,7 @@ impl CacheManager {
         let ids: Vec<_> = ended.iter().map(|&(id, _)| id).collect();
         let slots = self.releasable_batch(&ids, until)?;
         slots.into_iter().zip(ended).try_for_each(|(slot, &(_, signal))| {
-            let leaving = Leaving { until, signal, ..Leaving::default() };
+            let leaving = ReleaseOptions { until, signal, ..ReleaseOptions::default() };
             self.release_slot(slot, leaving).map(drop)
         })
     }
@@ -351,7 +351,7 @@ impl CacheManager {
 
     /// Releases the blocks of a checked request and removes it. While a swap or a load uses the blocks,
     /// only stores `leaving` for later.
-    pub(super) fn release_slot(&mut self, slot: usize, leaving: Leaving) -> Result<HintReport> {
+    pub(super) fn release_slot(&mut self, slot: usize, leaving: ReleaseOptions) -> Result<HintReport> {
         let request = self.requests.at_mut(slot)?;
         if matches!(request.state, RequestState::Moving | RequestState::Loading) {
             request.leaving = Some(leaving);
@@ -373,7 +373,7 @@ impl CacheManager {
         let state = request.state;
         *self.gauge(state) -= 1;
         self.version += 1;
-        self.tell(|observer, manager| observer.released(slot, manager));
+        self.notify(|observer, manager| observer.released(slot, manager));
         self.requests.leave(slot);
         Ok(report)
     }

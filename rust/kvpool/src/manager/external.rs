@@ -97,7 +97,7 @@ impl CacheManager {
             self.release_slot(slot, leaving)?;
             return Ok(0);
         }
-        if !request.sequence.can_go_on(loaded, loaded == end) {
+        if !request.sequence.can_continue(loaded, loaded == end) {
             self.set_state(slot, RequestState::Running)?;
             let registered = self.commit_slot(slot, loaded, None)?;
             self.preempt_slot(slot, Until::Now)?;

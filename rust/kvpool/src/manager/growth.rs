@@ -511,7 +511,7 @@ impl CacheManager {
         let mut changes = Vec::new();
         request.sequence.grow_encoder(tiers, num_tokens, &mut changes)?;
         self.version += 1;
-        self.tell_changed(Some(slot));
+        self.notify_changed(Some(slot));
         Ok(changes)
     }
 
@@ -579,7 +579,7 @@ impl CacheManager {
             self.contents_changed();
         }
         if !self.changes.is_empty() {
-            self.tell_changed(Some(slot));
+            self.notify_changed(Some(slot));
         }
         Ok(())
     }
@@ -653,13 +653,13 @@ impl CacheManager {
         let seen = seen..sequence.num_published();
         self.version += 1;
         if !seen.is_empty() {
-            self.tell(|observer, manager| observer.published(slot, seen, manager));
+            self.notify(|observer, manager| observer.published(slot, seen, manager));
         }
         if !published.is_empty() {
             self.apply_hints(slot, None, published, Scope::All)?;
         }
         if moves {
-            self.tell_changed(Some(slot));
+            self.notify_changed(Some(slot));
         }
         Ok(registered)
     }

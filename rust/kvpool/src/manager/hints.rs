@@ -128,8 +128,8 @@ pub(super) enum Scope {
 
 impl Hints {
     /// Makes the stored form of checked options that were given at time `now`.
-    pub(super) fn new(said: &AdmitOptions, now: Option<f64>) -> Self {
-        Self { tenant: said.tenant, no_cache: said.no_cache, ..Self::of(&said.ranges, now) }
+    pub(super) fn new(given: &AdmitOptions, now: Option<f64>) -> Self {
+        Self { tenant: given.tenant, no_cache: given.no_cache, ..Self::of(&given.ranges, now) }
     }
 
     /// The tenant of the request.
@@ -189,13 +189,13 @@ impl Hints {
             // The stretch after the last range has no range of its own.
             let tokens = span.map_or([usize::MAX; 2], |span| [span.start, span.end]);
             let [from, to] = tokens.map(|token| (token / block_size).clamp(at, end.max(at)));
-            let unsaid = at.max(own_from)..from;
-            if self.no_cache && scope == Scope::All && !unsaid.is_empty() {
-                each(unsaid, Retention::END_OF_LIFE)?;
+            let without_range = at.max(own_from)..from;
+            if self.no_cache && scope == Scope::All && !without_range.is_empty() {
+                each(without_range, Retention::END_OF_LIFE)?;
             }
-            let said = span.and_then(|span| span.at(now)).filter(|_| from < to);
-            if let Some(said) = said.filter(|said| scope == Scope::All || said.keep == Keep::Demoted) {
-                each(from..to, said)?;
+            let given = span.and_then(|span| span.at(now)).filter(|_| from < to);
+            if let Some(given) = given.filter(|given| scope == Scope::All || given.keep == Keep::Demoted) {
+                each(from..to, given)?;
             }
             at = to;
         }

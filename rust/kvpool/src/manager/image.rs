@@ -67,7 +67,7 @@ impl CacheManager {
         }
         let restored = self.tiers.device_mut().restore(image, elapsed, agrees)?;
         self.version += 1;
-        self.tell_changed(None);
+        self.notify_changed(None);
         Ok(restored)
     }
 }

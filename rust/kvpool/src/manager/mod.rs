@@ -474,7 +474,7 @@ impl CacheManager {
     pub fn complete_step(&mut self, step: u64) -> Result<usize> {
         let ended = self.tiers.complete_step(step)?;
         self.version += 1;
-        self.tell(ManagerObserver::step_completed);
+        self.notify(ManagerObserver::step_completed);
         self.check_poison()?;
         Ok(ended)
     }
@@ -550,7 +550,7 @@ impl CacheManager {
 
     fn contents_changed(&mut self) {
         self.version += 1;
-        self.tell_changed(None);
+        self.notify_changed(None);
     }
 
     /// Grows the pool: see [`BlockPool::resize`].

@@ -199,7 +199,7 @@ impl CacheManager {
     }
 
     #[inline]
-    pub(super) fn tell(&mut self, what: impl FnOnce(&mut dyn ManagerObserver, &mut Self)) {
+    pub(super) fn notify(&mut self, what: impl FnOnce(&mut dyn ManagerObserver, &mut Self)) {
         if let Some(mut observer) = self.observer.take() {
             what(&mut *observer, self);
             self.observer = Some(observer);
@@ -208,7 +208,7 @@ impl CacheManager {
 
     /// Notifies the observer that contents may have been added or removed.
     #[inline]
-    pub(super) fn tell_changed(&mut self, slot: Option<usize>) {
-        self.tell(|observer, manager| observer.changed(slot, manager));
+    pub(super) fn notify_changed(&mut self, slot: Option<usize>) {
+        self.notify(|observer, manager| observer.changed(slot, manager));
     }
 }

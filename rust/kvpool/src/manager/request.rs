@@ -23,7 +23,7 @@ pub(crate) struct Request {
     /// The tokens that a connector is loading into the request's blocks.
     pub(crate) external: Option<External>,
     /// The options of a release that waits until a swap or a load ends.
-    pub(crate) leaving: Option<Leaving>,
+    pub(crate) leaving: Option<ReleaseOptions>,
     /// The first table position whose block the request registered itself. The blocks before it were
     /// hit, or come from a parent.
     pub(crate) own_from: usize,
@@ -69,7 +69,7 @@ pub(crate) struct External {
 
 /// The options of a release.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Leaving {
+pub(crate) struct ReleaseOptions {
     pub(crate) until: Until,
     pub(crate) end_of_life: bool,
     /// How the request ended, if that is known.

@@ -22,7 +22,7 @@ use std::ops::Range;
 use super::error::{ManagerError, Refused};
 use super::hints::{AdmitOptions, Hints, RetentionRange, Scope};
 use super::id::{RequestId, RequestRef};
-use super::request::{Leaving, RELEASABLE, RELEASE};
+use super::request::{RELEASABLE, RELEASE, ReleaseOptions};
 use super::{Admission, CacheManager};
 use crate::hash::HashCursor;
 use crate::retention::no_clock;
@@ -124,16 +124,16 @@ impl CacheManager {
         Ok(())
     }
 
-    /// Applies `said`, or else the hints of the request in `slot`, to positions of its table.
+    /// Applies `given`, or else the hints of the request in `slot`, to positions of its table.
     pub(super) fn apply_hints(
         &mut self,
         slot: usize,
-        said: Option<&Hints>,
+        given: Option<&Hints>,
         positions: Range<usize>,
         scope: Scope,
     ) -> Result<HintReport, ManagerError> {
         let request = self.requests.at(slot)?;
-        let Some(hints) = said.or(request.hints.as_deref()) else { return Ok(HintReport::default()) };
+        let Some(hints) = given.or(request.hints.as_deref()) else { return Ok(HintReport::default()) };
         let report =
             hints.apply(&request.sequence, request.own_from, self.tiers.device_mut(), positions, scope)?;
         self.stats.hints.add(report);
@@ -142,10 +142,10 @@ impl CacheManager {
 
     /// Adds hints to the request in `slot`. They take effect now, and on blocks that are registered
     /// later.
-    fn say(&mut self, slot: usize, said: &Hints) -> Result<HintReport, ManagerError> {
-        let report = self.apply_hints(slot, Some(said), 0..usize::MAX, Scope::All)?;
+    fn add_hints(&mut self, slot: usize, given: &Hints) -> Result<HintReport, ManagerError> {
+        let report = self.apply_hints(slot, Some(given), 0..usize::MAX, Scope::All)?;
         let request = self.requests.at_mut(slot)?;
-        request.hints.get_or_insert_default().extend(said);
+        request.hints.get_or_insert_default().extend(given);
         Ok(report)
     }
 
@@ -164,7 +164,7 @@ impl CacheManager {
         self.check_retention("retain blocks")?;
         let slot = self.slot(id.into())?;
         self.check_ranges(ranges)?;
-        self.say(slot, &Hints::of(ranges, self.now()))
+        self.add_hints(slot, &Hints::of(ranges, self.now()))
     }
 
     /// Assigns a request to a tenant. The blocks that the request registers itself, before and after
@@ -180,8 +180,8 @@ impl CacheManager {
     ) -> Result<(), ManagerError> {
         self.check_retention("assign tenants")?;
         let slot = self.slot(id.into())?;
-        let said = AdmitOptions { tenant: Some(tenant), ..AdmitOptions::default() };
-        self.say(slot, &Hints::new(&said, None)).map(drop)
+        let given = AdmitOptions { tenant: Some(tenant), ..AdmitOptions::default() };
+        self.add_hints(slot, &Hints::new(&given, None)).map(drop)
     }
 
     /// Gives the hint that a request's tokens from `start_token` on will not be used again: a dropped
@@ -217,7 +217,7 @@ impl CacheManager {
         let id = id.into();
         self.slot(id)?;
         self.check_retention("end a session")?;
-        let leaving = Leaving { until: until.into(), end_of_life: true, ..Leaving::default() };
+        let leaving = ReleaseOptions { until: until.into(), end_of_life: true, ..ReleaseOptions::default() };
         let slot = self.slot_in(id, RELEASABLE, RELEASE)?;
         self.tiers.device().check_until(leaving.until)?;
         self.release_slot(slot, leaving)
@@ -285,7 +285,7 @@ impl CacheManager {
     pub fn advance_time(&mut self, now: f64) -> Result<usize, ManagerError> {
         self.check_poison()?;
         let ran_out = self.tiers.device_mut().advance_time(now)?;
-        self.tell(|observer, manager| observer.time_passed(now, manager));
+        self.notify(|observer, manager| observer.time_passed(now, manager));
         Ok(ran_out)
     }
 

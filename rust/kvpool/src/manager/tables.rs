@@ -104,9 +104,9 @@ impl CacheManager {
         self.version += 1;
         let child = self.requests.enter(child);
         self.stats.forks += 1;
-        self.tell(|observer, manager| observer.forked(slot, child, manager));
+        self.notify(|observer, manager| observer.forked(slot, child, manager));
         if self.groups.is_some() {
-            self.tell_changed(Some(child)); // because of the copies of states
+            self.notify_changed(Some(child)); // because of the copies of states
         }
         Ok(())
     }
@@ -279,7 +279,7 @@ impl CacheManager {
         let (slots, references) = self.group(ids, RequestState::Swapped, "swap it in")?;
         let reserve = self.reserve(self.num_active());
         let swap = self.tiers.begin_swap_of(slots.clone(), &references, HOST, DEVICE, reserve)?;
-        self.tell_changed(slots.first().copied());
+        self.notify_changed(slots.first().copied());
         self.move_with(&slots, swap)?;
         Ok(swap)
     }
@@ -291,7 +291,7 @@ impl CacheManager {
     /// [`crate::TierError::CopiesNotTaken`], [`crate::TierError::UnknownSwap`].
     pub fn complete_swap(&mut self, swap: SwapId) -> Result<Vec<(BlockId, BlockId)>> {
         let swap = self.tiers.complete_swap_of(swap)?;
-        self.tell_changed(None);
+        self.notify_changed(None);
         let pairs = swap.pairs();
         let mapping: HashMap<BlockId, BlockId> = pairs.iter().copied().collect();
         for &slot in &swap.members {
@@ -314,7 +314,7 @@ impl CacheManager {
     /// [`crate::TierError::UnknownSwap`].
     pub fn abort_swap(&mut self, swap: SwapId) -> Result<()> {
         let swap = self.tiers.abort_swap_of(swap)?;
-        self.tell_changed(None);
+        self.notify_changed(None);
         swap.members.iter().try_for_each(|&slot| {
             self.requests.at_mut(slot)?.sequence.swap = None;
             self.arrive(slot, swap.from).map(drop)

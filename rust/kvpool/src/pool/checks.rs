@@ -94,7 +94,7 @@ impl BlockPool {
     /// error of those refusals.
     #[cold]
     pub fn poison(&self, violation: &InvariantViolation) -> PoolError {
-        self.condemn(|| violation.to_string())
+        self.poison_because(|| violation.to_string())
     }
 
     /// Returns an error if an invariant is broken, or if a part has found broken links.
@@ -108,9 +108,10 @@ impl BlockPool {
             return Ok(());
         }
         if torn {
-            Err(self.condemn(|| "L1: an operation has found links that do not match each other".into()))
+            Err(self
+                .poison_because(|| "L1: an operation has found links that do not match each other".into()))
         } else {
-            Err(self.condemn(|| {
+            Err(self.poison_because(|| {
                 format!("the evictor {:?} panicked in the middle of an operation", self.order.name())
             }))
         }
@@ -118,14 +119,14 @@ impl BlockPool {
 
     /// Poisons the pool, unless it is poisoned already: the first reason stays.
     #[cold]
-    pub(crate) fn condemn(&self, reason: impl FnOnce() -> String) -> PoolError {
+    pub(crate) fn poison_because(&self, reason: impl FnOnce() -> String) -> PoolError {
         let reason = self.poison.get_or_init(|| reason().into_boxed_str());
         PoolError::Poisoned { reason: reason.to_string() }
     }
 
     /// Returns the result of a part. If the part found a broken invariant, poisons the pool.
     #[inline]
-    pub(super) fn sound<T>(&self, answer: Result<T, PoolError>) -> Result<T, PoolError> {
+    pub(super) fn poison_if_broken<T>(&self, answer: Result<T, PoolError>) -> Result<T, PoolError> {
         answer.map_err(|error| match error {
             PoolError::Poisoned { reason } => self.broken(reason),
             refusal => refusal,
@@ -135,6 +136,6 @@ impl BlockPool {
     /// Poisons the pool because an internal invariant broke during an operation.
     #[cold]
     pub(super) fn broken(&self, reason: String) -> PoolError {
-        self.condemn(|| reason)
+        self.poison_because(|| reason)
     }
 }

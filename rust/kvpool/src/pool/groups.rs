@@ -163,9 +163,9 @@ impl BlockPool {
         self.acquire_blocks(blocks)?;
         self.counters.hits += hits as u64;
         self.counters.misses += found.asked.saturating_sub(hits) as u64;
-        self.tell_changed(blocks);
+        self.notify_changed(blocks);
         let (hits, tenant) = (tokens / self.block_size(), found.tenant);
-        self.tell_looked_up(&Lookup { hashes, depth: 0, parent: None, hits, blocks, tenant });
+        self.notify_looked_up(&Lookup { hashes, depth: 0, parent: None, hits, blocks, tenant });
         Ok(())
     }
 

@@ -20,7 +20,7 @@ use crate::block::BlockId;
 use crate::error::PoolError;
 use crate::hash::{BlockHash, HashAlgorithm, Verify};
 use crate::record::{ByBlock, HEAD, Name};
-use crate::retention::{Retention, Said, Then, Ttl, no_clock};
+use crate::retention::{Retention, SavedRetention, Then, Ttl, no_clock};
 
 /// One cached block in an image.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -40,7 +40,7 @@ pub struct SavedBlock {
     /// The parent block in the order of eviction, if the policy knows it.
     pub behind: Option<BlockId>,
     /// The retention of the block. `None` if the pool has no retention or there is no hint.
-    pub said: Option<Said>,
+    pub said: Option<SavedRetention>,
 }
 
 /// The cached content of a pool: see [`BlockPool::image`].

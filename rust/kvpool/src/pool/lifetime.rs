@@ -60,12 +60,12 @@ impl BlockPool {
         // There are enough free and cached-free blocks. From here on only a broken invariant can cause
         // a failure.
         let taken = self.allocator.allocate_into(&mut self.records, free, out);
-        self.sound(taken)?;
+        self.poison_if_broken(taken)?;
         if n > free {
             evict(self, n - free, out)?;
         }
         self.counters.allocated += n as u64;
-        self.tell_changed(&out[first..]);
+        self.notify_changed(&out[first..]);
         Ok(())
     }
 
@@ -108,7 +108,7 @@ impl BlockPool {
                 }
                 // No observer needs the cause of each eviction.
                 Order::Other(evictor) if self.pinned_in_order == 0 && !watched => {
-                    evictor.tell(|evictor| evictor.evict_run(most, out));
+                    evictor.with_mut(|evictor| evictor.evict_run(most, out));
                     self.hold_victims(&out[first..], most)?;
                 }
                 _ => {
@@ -186,7 +186,7 @@ impl BlockPool {
     pub(super) fn add_references(&mut self, blocks: &[BlockId], for_holders: bool) -> Result<(), PoolError> {
         self.check_poison()?;
         self.allocator.acquire(&mut self.records, blocks)?;
-        self.tell_changed(blocks);
+        self.notify_changed(blocks);
         if self.fences.num_references() == 0 {
             return Ok(());
         }
@@ -218,7 +218,7 @@ impl BlockPool {
     pub fn release(&mut self, blocks: &[BlockId]) -> Result<(), PoolError> {
         self.drop_references(&blocks.iter(), self.has_plain_releases())?;
         self.settle_idle(false, self.history)?;
-        self.tell_changed(blocks);
+        self.notify_changed(blocks);
         Ok(())
     }
 
@@ -243,7 +243,7 @@ impl BlockPool {
         }
         self.drop_references(&table.iter().rev(), self.has_plain_releases())?;
         self.settle_idle(false, self.history)?;
-        self.tell_changed(table);
+        self.notify_changed(table);
         Ok(())
     }
 
@@ -274,7 +274,7 @@ impl BlockPool {
                 idle.push(block);
             }
         });
-        let fenced = self.sound(released)?;
+        let fenced = self.poison_if_broken(released)?;
         self.fences.fence(fenced);
         Ok(())
     }
@@ -284,7 +284,7 @@ impl BlockPool {
         // Releases the references and takes them back at once. The release finds the first missing
         // reference.
         let released = self.allocator.release(&mut self.records, &blocks.iter(), |_, _| {});
-        self.sound(released)?;
+        self.poison_if_broken(released)?;
         self.allocator.recount(&mut self.records, blocks);
         Ok(())
     }
@@ -318,7 +318,7 @@ impl BlockPool {
             if references == 0 {
                 // The block is on no list. If a list contains it, that list is broken.
                 let freed = self.allocator.free(&mut self.records, block);
-                self.sound(freed)?;
+                self.poison_if_broken(freed)?;
             }
         }
         if relink {
@@ -327,7 +327,7 @@ impl BlockPool {
         let held = self.order.len();
         match &mut self.order {
             Order::Lru(lru) => lru.insert(&mut self.records, &mut self.candidates),
-            Order::Other(evictor) => evictor.tell(|evictor| evictor.insert(&mut self.candidates)),
+            Order::Other(evictor) => evictor.with_mut(|evictor| evictor.insert(&mut self.candidates)),
         }
         if self.order.len() != held + self.candidates.len() {
             return Err(self.broken("B2: the evictor did not insert all blocks of a release".into()));
@@ -449,7 +449,7 @@ impl BlockPool {
     fn hand_to_fence(&mut self, blocks: &[BlockId], until: Until) -> Result<(), PoolError> {
         self.check_releasable(blocks)?;
         self.fences.add(&mut self.records, until, blocks);
-        self.tell_changed(blocks);
+        self.notify_changed(blocks);
         Ok(())
     }
 
@@ -510,7 +510,7 @@ impl BlockPool {
                 self.idle.push(block);
             }
         }
-        self.tell_changed(&ended);
+        self.notify_changed(&ended);
         self.settle_idle(pins, self.history)?;
         let count = ended.len();
         self.fences.recycle(ended, pins);
@@ -574,7 +574,7 @@ impl BlockPool {
                 self.free(block)?;
             }
         }
-        self.tell_changed(blocks);
+        self.notify_changed(blocks);
         Ok(dropped)
     }
 
@@ -633,14 +633,14 @@ impl BlockPool {
         }
         self.order.clear();
         self.index.clear(&mut self.records);
-        self.tell_cleared(cause);
+        self.notify_cleared(cause);
         Ok(registered)
     }
 
     /// Puts a block that is on no list at the front of the free list.
     pub(super) fn free(&mut self, block: BlockId) -> Result<(), PoolError> {
         let freed = self.allocator.free(&mut self.records, block);
-        self.sound(freed)
+        self.poison_if_broken(freed)
     }
 
     /// Grows the pool to `num_blocks` blocks, null block included. The new blocks are allocated last.

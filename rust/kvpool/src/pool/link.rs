@@ -54,10 +54,10 @@ impl BlockPool {
             Inserted::Collision => self.counters.collisions += 1,
             Inserted::Registered => {
                 self.note_registered(block, &link.as_ref(), None);
-                self.tell_registered(&[block], None);
+                self.notify_registered(&[block], None);
             }
         }
-        self.tell_changed(&[block]);
+        self.notify_changed(&[block]);
         Ok(block)
     }
 
@@ -78,36 +78,36 @@ impl BlockPool {
     fn acquire_link(&mut self, link: &LinkRef<'_>) -> Result<Option<BlockId>, PoolError> {
         let Some(shared) = self.index.find_link(&self.records, link).ok().flatten() else {
             self.counters.misses += 1;
-            self.tell_link(link, &[]);
+            self.notify_link(link, &[]);
             return Ok(None);
         };
         self.acquire_by_id(&[shared])?;
         self.counters.hits += 1;
-        self.tell_link(link, &[shared]);
+        self.notify_link(link, &[shared]);
         Ok(Some(shared))
     }
 
-    fn tell_link(&mut self, link: &LinkRef<'_>, blocks: &[BlockId]) {
+    fn notify_link(&mut self, link: &LinkRef<'_>, blocks: &[BlockId]) {
         let LinkRef { hash, depth, parent, .. } = *link;
         let hits = blocks.len();
-        self.tell_looked_up(&Lookup { hashes: &[hash], depth, parent, hits, blocks, tenant: None });
+        self.notify_looked_up(&Lookup { hashes: &[hash], depth, parent, hits, blocks, tenant: None });
     }
 
     /// Returns the content of a block that is registered and computed.
-    pub(crate) fn content_of(&self, block: BlockId) -> Option<Carried<'_>> {
+    pub(crate) fn content_of(&self, block: BlockId) -> Option<TierContent<'_>> {
         let name = self.name_of(block).filter(|_| self.is_computed(block))?;
         let named = || {
             Some(Index::link(*name.hash, self.depth_of(block)?, self.index.parent_of(&self.records, block)))
         };
         let link = self.index.link_of(&self.records, block).or_else(named)?;
-        Some(Carried { link, group: name.group })
+        Some(TierContent { link, group: name.group })
     }
 
     /// Returns the computed block that has a content of another tier's pool.
-    pub(crate) fn find_content(&self, content: &Carried<'_>) -> Option<BlockId> {
+    pub(crate) fn find_content(&self, content: &TierContent<'_>) -> Option<BlockId> {
         let found = match *content {
-            Carried { ref link, group: 0 } => self.index.find_link(&self.records, link).ok().flatten()?,
-            Carried { link: LinkRef { ref hash, .. }, group } => self.find_named(Name { hash, group })?,
+            TierContent { ref link, group: 0 } => self.index.find_link(&self.records, link).ok().flatten()?,
+            TierContent { link: LinkRef { ref hash, .. }, group } => self.find_named(Name { hash, group })?,
         };
         let record = self.records.at(found.get());
         // A block whose reference count is near overflow is not shared.
@@ -116,8 +116,12 @@ impl BlockPool {
 
     /// Registers a held block, computed, with a content of another tier's pool. A collision is counted,
     /// and the block stays unregistered.
-    pub(crate) fn adopt_content(&mut self, block: BlockId, content: &Carried<'_>) -> Result<(), PoolError> {
-        let Carried { ref link, group } = *content;
+    pub(crate) fn adopt_content(
+        &mut self,
+        block: BlockId,
+        content: &TierContent<'_>,
+    ) -> Result<(), PoolError> {
+        let TierContent { ref link, group } = *content;
         if self.is_registered(block) {
             return Err(PoolError::AlreadyRegistered { block });
         }
@@ -138,19 +142,19 @@ impl BlockPool {
             return Ok(());
         }
         self.note_registered(block, link, None);
-        self.tell_registered(&[block], None);
+        self.notify_registered(&[block], None);
         self.mark_computed(&[block])
     }
 }
 
 /// A content that moves from one tier's pool to another's. Lookups in the other pool use it, too.
-pub(crate) struct Carried<'a> {
+pub(crate) struct TierContent<'a> {
     link: LinkRef<'a>,
     group: u16,
 }
 
 /// Puts the content into group 0, the group of pools without groups.
-impl<'a> From<LinkRef<'a>> for Carried<'a> {
+impl<'a> From<LinkRef<'a>> for TierContent<'a> {
     fn from(link: LinkRef<'a>) -> Self {
         Self { link, group: 0 }
     }

@@ -114,10 +114,10 @@ impl BlockPool {
         self.counters.hits += found.blocks.len() as u64;
         self.counters.misses += (found.asked - found.blocks.len()) as u64;
         self.counters.collisions += u64::from(found.collided);
-        self.tell_changed(&found.blocks);
+        self.notify_changed(&found.blocks);
         let hashes = hashes.get(..found.asked).unwrap_or(&[]);
         let PrefixMatch { tenant, ref blocks, .. } = *found;
-        self.tell_looked_up(&Lookup { hashes, depth: 0, parent: None, hits: blocks.len(), blocks, tenant });
+        self.notify_looked_up(&Lookup { hashes, depth: 0, parent: None, hits: blocks.len(), blocks, tenant });
         Ok(())
     }
 
@@ -273,11 +273,11 @@ impl BlockPool {
             return Err(PoolError::AlreadyRegistered { block });
         }
         self.counters.collisions += u64::from(registered < blocks.len());
-        self.tell_changed(&blocks[..registered]);
+        self.notify_changed(&blocks[..registered]);
         if self.history {
             self.note_all_registered(&blocks[..registered], chain, start);
         }
-        self.tell_registered(&blocks[..registered], Some((chain, start)));
+        self.notify_registered(&blocks[..registered], Some((chain, start)));
         Ok(Registered { blocks: registered, collided: registered < blocks.len() })
     }
 
@@ -324,7 +324,7 @@ impl BlockPool {
                 index.mark_computed(records, block);
             }
         }
-        self.tell_changed(blocks);
+        self.notify_changed(blocks);
         Ok(())
     }
 }

@@ -101,7 +101,7 @@ impl BlockPool {
         self.history
     }
 
-    /// Registers held blocks and marks them computed, all at depth 0 and without a parent. Calls `told`
+    /// Registers held blocks and marks them computed, all at depth 0 and without a parent. Calls `report`
     /// for each block with its position in the call, and with whether its name is new. O(blocks).
     ///
     /// # Errors
@@ -113,9 +113,9 @@ impl BlockPool {
         blocks: &[BlockId],
         hashes: &[BlockHash],
         group: u16,
-        told: impl FnMut(usize, bool),
+        report: impl FnMut(usize, bool),
     ) -> Result<(), PoolError> {
-        self.register_at(blocks, hashes, group, |_| 0, told)
+        self.register_at(blocks, hashes, group, |_| 0, report)
     }
 
     /// Like [`Self::register_named`], for consecutive blocks of a chain, the first at `depth`. Of
@@ -141,7 +141,7 @@ impl BlockPool {
         hashes: &[BlockHash],
         group: u16,
         depth: impl Fn(usize) -> u32,
-        mut told: impl FnMut(usize, bool),
+        mut report: impl FnMut(usize, bool),
     ) -> Result<(), PoolError> {
         self.check_group(group)?;
         if hashes.len() != blocks.len() {
@@ -172,17 +172,17 @@ impl BlockPool {
             }
             return Err(PoolError::AlreadyRegistered { block });
         }
-        self.tell_changed(blocks);
-        self.tell_registered(blocks, None);
-        let listens = self.is_watched() || self.history;
+        self.notify_changed(blocks);
+        self.notify_registered(blocks, None);
+        let needs_contents = self.is_watched() || self.history;
         let mut copies = copies.into_iter().peekable();
         for (position, &block) in blocks.iter().enumerate() {
             let is_new = copies.next_if_eq(&position).is_none();
-            if listens {
-                self.tell_computed(block, is_new);
+            if needs_contents {
+                self.notify_computed(block, is_new);
                 self.note_registered(block, &Index::link(hashes[position], depth(position), None), None);
             }
-            told(position, is_new);
+            report(position, is_new);
         }
         Ok(())
     }
@@ -246,9 +246,9 @@ impl BlockPool {
         let depth = depth.min(MAX_POSITIONS as u32 - 1);
         let link = Index::link(*name.hash, depth, before.filter(|_| depth > 0));
         let is_new = self.index.insert_named(&mut self.records, block, &link, name.group);
-        self.tell_changed(&[block]);
-        self.tell_registered(&[block], None);
-        self.tell_computed(block, is_new && name.group != HIDDEN);
+        self.notify_changed(&[block]);
+        self.notify_registered(&[block], None);
+        self.notify_computed(block, is_new && name.group != HIDDEN);
         self.note_registered(block, &link, parent);
         Ok(is_new)
     }
@@ -271,23 +271,23 @@ impl BlockPool {
         }
         let (content, algorithm) = (self.blocks().get(block).content, self.index.algorithm());
         let last = self.index.hide(&mut self.records, block) == Visibility::Vanished;
-        self.tell_exchanged(block, content, algorithm, last);
-        self.tell_changed(&[block]);
+        self.notify_exchanged(block, content, algorithm, last);
+        self.notify_changed(&[block]);
         Ok(last)
     }
 
     /// Notifies the observer that a computed block has another content than `before`. `last` is true if
     /// no other computed copy of `before` is left.
-    fn tell_exchanged(
+    fn notify_exchanged(
         &mut self,
         block: BlockId,
         before: Option<ContentView>,
         algorithm: Option<HashAlgorithm>,
         last: bool,
     ) {
-        self.tell_removed(block, before, algorithm, last, RemovalCause::Dropped);
-        self.tell_registered(&[block], None);
-        self.tell_computed(block, false);
+        self.notify_removed(block, before, algorithm, last, RemovalCause::Dropped);
+        self.notify_registered(&[block], None);
+        self.notify_computed(block, false);
     }
 
     /// Adds one reference per id. A block may be held, cached-free (this counts as a use of its
@@ -299,7 +299,7 @@ impl BlockPool {
         self.check_poison()?;
         self.check_countable(blocks)?;
         self.acquire_blocks(blocks)?;
-        self.tell_changed(blocks);
+        self.notify_changed(blocks);
         Ok(())
     }
 
@@ -347,7 +347,7 @@ impl BlockPool {
     #[cold]
     pub(super) fn acquire_free(&mut self, block: BlockId) -> Result<(), PoolError> {
         let held = self.allocator.hold_free(&mut self.records, block);
-        self.sound(held)
+        self.poison_if_broken(held)
     }
 
     /// Drops one reference per id. Registered and computed blocks without further references become
@@ -370,7 +370,7 @@ impl BlockPool {
             self.idle = idle;
         }
         self.settle_idle(false, false)?;
-        self.tell_changed(blocks);
+        self.notify_changed(blocks);
         Ok(())
     }
 
@@ -396,12 +396,12 @@ impl BlockPool {
             self.index.insert_named(&mut self.records, block, &link, HIDDEN);
             // The policy is not notified of this registration. It treats a block that it does not know
             // as a new content.
-            self.tell_registered(&[block], None);
-            self.tell_computed(block, false);
+            self.notify_registered(&[block], None);
+            self.notify_computed(block, false);
             hidden += 1;
         }
         self.settle_idle(false, false)?;
-        self.tell_changed(blocks);
+        self.notify_changed(blocks);
         Ok(hidden)
     }
 
@@ -424,11 +424,11 @@ impl BlockPool {
         out: &mut Vec<BlockId>,
         mut gone: impl FnMut(BlockId, Option<Name<'_>>, bool),
     ) -> Result<(), PoolError> {
-        let mut told = |block, name: Name<'_>, visibility| {
+        let mut report = |block, name: Name<'_>, visibility| {
             let name = Some(name).filter(|name| name.group != HIDDEN);
             gone(block, name, visibility == Visibility::Vanished);
         };
-        self.allocate_with(n, out, |pool, more, out| pool.evict_into(more, out, &mut told))
+        self.allocate_with(n, out, |pool, more, out| pool.evict_into(more, out, &mut report))
     }
 
     /// Returns the next `n` blocks that an allocation would take, or fewer if there are fewer. O(n)
@@ -456,7 +456,7 @@ impl BlockPool {
                 let victim = pool.evict_one()?;
                 let (content, algorithm) = (pool.blocks().get(victim).content, pool.index.algorithm());
                 Index::forget_depth(&mut pool.records, victim);
-                pool.tell_exchanged(victim, content, algorithm, false);
+                pool.notify_exchanged(victim, content, algorithm, false);
                 pool.allocator.hold_parked(&mut pool.records, victim);
                 out.push(victim);
             }
@@ -478,7 +478,7 @@ impl BlockPool {
     /// Puts a block that is on no list at the end of the free list.
     pub(super) fn free_behind(&mut self, block: BlockId) -> Result<(), PoolError> {
         let freed = self.allocator.free_behind(&mut self.records, block);
-        self.sound(freed)
+        self.poison_if_broken(freed)
     }
 
     /// Refuses group numbers that are too high, and pools that verify hits, which have no names.

@@ -302,33 +302,33 @@ impl BlockPool {
     }
 
     #[inline]
-    pub(super) fn tell_changed(&mut self, blocks: &[BlockId]) {
+    pub(super) fn notify_changed(&mut self, blocks: &[BlockId]) {
         if let Some(observer) = &mut self.observer {
             observer.changed(blocks);
         }
     }
 
     #[inline]
-    pub(super) fn tell_looked_up(&mut self, lookup: &Lookup<'_>) {
+    pub(super) fn notify_looked_up(&mut self, lookup: &Lookup<'_>) {
         if let Some(observer) = &mut self.observer {
             observer.looked_up(lookup);
         }
     }
 
     #[inline]
-    pub(super) fn tell_registered(&mut self, blocks: &[BlockId], chain: Option<(&HashChain, usize)>) {
+    pub(super) fn notify_registered(&mut self, blocks: &[BlockId], chain: Option<(&HashChain, usize)>) {
         if let Some(observer) = &mut self.observer {
             observer.registered(&NewContents { blocks, chain }, Blocks { records: &self.records });
         }
     }
 
-    pub(super) fn tell_time(&mut self, now: f64) {
+    pub(super) fn notify_time(&mut self, now: f64) {
         if let Some(observer) = &mut self.observer {
             observer.time_passed(now);
         }
     }
 
-    pub(super) fn tell_cleared(&mut self, cause: ClearCause) {
+    pub(super) fn notify_cleared(&mut self, cause: ClearCause) {
         if let Some(observer) = &mut self.observer {
             observer.cleared(cause, self.epoch);
         }
@@ -341,12 +341,12 @@ impl BlockPool {
             return;
         }
         let first = self.index.mark_computed(&mut self.records, block) == Visibility::Appeared;
-        self.tell_computed(block, first);
+        self.notify_computed(block, first);
     }
 
     /// Notifies the observer that a registered block is computed. `first` is true if it is the first
     /// computed copy of its content.
-    pub(super) fn tell_computed(&mut self, block: BlockId, first: bool) {
+    pub(super) fn notify_computed(&mut self, block: BlockId, first: bool) {
         if !self.is_watched() {
             return;
         }
@@ -368,13 +368,13 @@ impl BlockPool {
         // No lookup could find a hidden content, so its removal never counts as that of the last copy.
         let hidden = self.records.at(block.get()).is_hidden();
         let visibility = self.index.remove(&mut self.records, block);
-        self.tell_removed(block, content, algorithm, visibility == Visibility::Vanished && !hidden, cause);
+        self.notify_removed(block, content, algorithm, visibility == Visibility::Vanished && !hidden, cause);
         visibility
     }
 
     /// Notifies the observer that a block has left the index. `last` is true if it was the last
     /// computed copy of its content.
-    pub(super) fn tell_removed(
+    pub(super) fn notify_removed(
         &mut self,
         block: BlockId,
         content: Option<ContentView>,

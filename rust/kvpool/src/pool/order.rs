@@ -33,7 +33,7 @@ impl Guarded {
     }
 
     #[inline]
-    fn ask<R>(&self, call: impl FnOnce(&dyn Evictor) -> R) -> R {
+    fn with_ref<R>(&self, call: impl FnOnce(&dyn Evictor) -> R) -> R {
         let before = self.entered.load(Ordering::Relaxed);
         self.entered.store(true, Ordering::Relaxed);
         let answer = call(&*self.evictor);
@@ -42,7 +42,7 @@ impl Guarded {
     }
 
     #[inline]
-    pub(super) fn tell<R>(&mut self, call: impl FnOnce(&mut dyn Evictor) -> R) -> R {
+    pub(super) fn with_mut<R>(&mut self, call: impl FnOnce(&mut dyn Evictor) -> R) -> R {
         let before = std::mem::replace(self.entered.get_mut(), true);
         let answer = call(&mut *self.evictor);
         *self.entered.get_mut() = before;
@@ -53,39 +53,39 @@ impl Guarded {
 impl Order {
     /// Returns the result of a call of the evictor. For LRU, returns the default value.
     #[inline]
-    fn ask<R: Default>(&self, call: impl FnOnce(&dyn Evictor) -> R) -> R {
+    fn with_ref<R: Default>(&self, call: impl FnOnce(&dyn Evictor) -> R) -> R {
         match self {
             Self::Lru(_) => R::default(),
-            Self::Other(evictor) => evictor.ask(call),
+            Self::Other(evictor) => evictor.with_ref(call),
         }
     }
 
     /// Calls the evictor. Does nothing for LRU, which does not need these calls.
     #[inline]
-    fn tell(&mut self, call: impl FnOnce(&mut dyn Evictor)) {
+    fn with_mut(&mut self, call: impl FnOnce(&mut dyn Evictor)) {
         if let Self::Other(evictor) = self {
-            evictor.tell(call);
+            evictor.with_mut(call);
         }
     }
 
     pub(super) fn name(&self) -> &'static str {
         match self {
             Self::Lru(_) => "lru",
-            Self::Other(evictor) => evictor.ask(|evictor| evictor.name()),
+            Self::Other(evictor) => evictor.with_ref(|evictor| evictor.name()),
         }
     }
 
     /// Whether the evictor needs notifications of registrations, and of hits on blocks in use. The
     /// result never changes.
     pub(super) fn wants_history(&self) -> bool {
-        self.ask(|evictor| evictor.wants_history())
+        self.with_ref(|evictor| evictor.wants_history())
     }
 
     #[inline]
     pub(super) fn len(&self) -> usize {
         match self {
             Self::Lru(lru) => lru.len(),
-            Self::Other(evictor) => evictor.ask(|evictor| evictor.len()),
+            Self::Other(evictor) => evictor.with_ref(|evictor| evictor.len()),
         }
     }
 
@@ -103,7 +103,7 @@ impl Order {
     pub(super) fn contains(&self, records: &Records, block: BlockId) -> bool {
         match self {
             Self::Lru(_) => records.at(block.get()).is_in_order(),
-            Self::Other(evictor) => evictor.ask(|evictor| evictor.contains(block)),
+            Self::Other(evictor) => evictor.with_ref(|evictor| evictor.contains(block)),
         }
     }
 
@@ -111,7 +111,7 @@ impl Order {
     pub(super) fn hit(&mut self, records: &mut Records, block: BlockId) -> bool {
         match self {
             Self::Lru(lru) => lru.remove(records, block),
-            Self::Other(evictor) => evictor.tell(|evictor| evictor.hit(block)),
+            Self::Other(evictor) => evictor.with_mut(|evictor| evictor.hit(block)),
         }
     }
 
@@ -130,7 +130,7 @@ impl Order {
                 let unheld = |&&block: &&BlockId| records.at(block.get()).references == 0;
                 let unheld = &blocks[..blocks.iter().take_while(unheld).count()];
                 // An evictor of the caller may return a wrong number.
-                let hit = evictor.tell(|evictor| evictor.hit_run(unheld)).min(unheld.len());
+                let hit = evictor.with_mut(|evictor| evictor.hit_run(unheld)).min(unheld.len());
                 for &block in &unheld[..hit] {
                     records.of_mut(block).map(&hold);
                 }
@@ -143,7 +143,7 @@ impl Order {
     pub(super) fn remove(&mut self, records: &mut Records, block: BlockId) -> bool {
         match self {
             Self::Lru(lru) => lru.remove(records, block),
-            Self::Other(evictor) => evictor.tell(|evictor| evictor.remove(block)),
+            Self::Other(evictor) => evictor.with_mut(|evictor| evictor.remove(block)),
         }
     }
 
@@ -151,7 +151,7 @@ impl Order {
     /// the block was held, belong to a content that is gone.
     #[inline]
     pub(super) fn forget(&mut self, block: BlockId) {
-        self.tell(|evictor| {
+        self.with_mut(|evictor| {
             evictor.remove(block);
         });
     }
@@ -159,7 +159,7 @@ impl Order {
     pub(super) fn renew(&mut self, records: &mut Records, block: BlockId) -> bool {
         match self {
             Self::Lru(lru) => lru.remove(records, block),
-            Self::Other(evictor) => evictor.tell(|evictor| evictor.renew(block)),
+            Self::Other(evictor) => evictor.with_mut(|evictor| evictor.renew(block)),
         }
     }
 
@@ -167,69 +167,69 @@ impl Order {
     pub(super) fn evict(&mut self, records: &mut Records) -> Option<BlockId> {
         match self {
             Self::Lru(lru) => lru.evict(records),
-            Self::Other(evictor) => evictor.tell(|evictor| evictor.evict()),
+            Self::Other(evictor) => evictor.with_mut(|evictor| evictor.evict()),
         }
     }
 
     pub(super) fn clear(&mut self) {
-        self.tell(|evictor| evictor.clear());
+        self.with_mut(|evictor| evictor.clear());
     }
 
     pub(super) fn registered(&mut self, block: BlockId, content: Content, parent: Option<BlockId>) {
-        self.tell(|evictor| evictor.registered(block, content, parent));
+        self.with_mut(|evictor| evictor.registered(block, content, parent));
     }
 
     pub(super) fn registered_run(&mut self, run: &[(BlockId, Content)], parent: Option<BlockId>) {
-        self.tell(|evictor| evictor.registered_run(run, parent));
+        self.with_mut(|evictor| evictor.registered_run(run, parent));
     }
 
     pub(super) fn parent(&self, block: BlockId) -> Option<BlockId> {
-        self.ask(|evictor| evictor.parent(block))
+        self.with_ref(|evictor| evictor.parent(block))
     }
 
     pub(super) fn find_orphan(&self, records: &Records, candidates: &[Candidate]) -> Option<usize> {
         let computed = |block: BlockId| records.at(block.get()).is_computed();
-        self.ask(|evictor| evictor.find_orphan(candidates, &computed))
+        self.with_ref(|evictor| evictor.find_orphan(candidates, &computed))
     }
 
     pub(super) fn relink(&mut self, block: BlockId, parent: BlockId) {
-        self.tell(|evictor| evictor.relink(block, parent));
+        self.with_mut(|evictor| evictor.relink(block, parent));
     }
 
     pub(super) fn has_dependents(&self, block: BlockId) -> bool {
-        self.ask(|evictor| evictor.has_dependents(block))
+        self.with_ref(|evictor| evictor.has_dependents(block))
     }
 
     pub(super) fn cause(&self) -> EvictionCause {
-        self.ask(|evictor| evictor.cause())
+        self.with_ref(|evictor| evictor.cause())
     }
 
     pub(super) fn outlook(&self, block: BlockId) -> Option<Outlook> {
-        self.ask(|evictor| evictor.outlook(block))
+        self.with_ref(|evictor| evictor.outlook(block))
     }
 
     pub(super) fn mark_accessed(&mut self, block: BlockId, time: f64) {
-        self.tell(|evictor| evictor.mark_accessed(block, time));
+        self.with_mut(|evictor| evictor.mark_accessed(block, time));
     }
 
     pub(super) fn wants_signals(&self) -> bool {
-        self.ask(|evictor| evictor.wants_signals())
+        self.with_ref(|evictor| evictor.wants_signals())
     }
 
     pub(super) fn keeps_time(&self) -> bool {
-        self.ask(|evictor| evictor.keeps_time())
+        self.with_ref(|evictor| evictor.keeps_time())
     }
 
     pub(super) fn set_time(&mut self, now: f64) -> Result<(), PoolError> {
         match self {
             Self::Lru(_) => Ok(()),
-            Self::Other(evictor) => evictor.tell(|evictor| evictor.set_time(now)),
+            Self::Other(evictor) => evictor.with_mut(|evictor| evictor.set_time(now)),
         }
     }
 
     #[inline]
     pub(super) fn signal(&mut self, blocks: &[BlockId], signal: Signal) {
-        self.tell(|evictor| evictor.signal(blocks, signal));
+        self.with_mut(|evictor| evictor.signal(blocks, signal));
     }
 
     pub(super) fn retention(&self) -> Option<&dyn Retain> {
@@ -255,14 +255,14 @@ impl Order {
     pub(super) fn first(&self, records: &Records, n: usize) -> Vec<BlockId> {
         match self {
             Self::Lru(lru) => lru.iter(records).take(n).collect(),
-            Self::Other(evictor) => evictor.ask(|evictor| evictor.order()).into_iter().take(n).collect(),
+            Self::Other(evictor) => evictor.with_ref(|evictor| evictor.order()).into_iter().take(n).collect(),
         }
     }
 
     pub(super) fn grow(&mut self, num_blocks: usize) -> Result<(), PoolError> {
         match self {
             Self::Lru(_) => Ok(()),
-            Self::Other(evictor) => evictor.tell(|evictor| evictor.grow(num_blocks)),
+            Self::Other(evictor) => evictor.with_mut(|evictor| evictor.grow(num_blocks)),
         }
     }
 
@@ -272,14 +272,14 @@ impl Order {
                 lru.check_block(records, block)
             }
             Self::Lru(_) => Ok(()),
-            Self::Other(evictor) => evictor.ask(|evictor| evictor.check_block(block)),
+            Self::Other(evictor) => evictor.with_ref(|evictor| evictor.check_block(block)),
         }
     }
 
     pub(super) fn check_invariants(&self, records: &Records) -> Result<(), InvariantViolation> {
         match self {
             Self::Lru(lru) => lru.check_invariants(records),
-            Self::Other(evictor) => evictor.ask(|evictor| evictor.check_invariants()),
+            Self::Other(evictor) => evictor.with_ref(|evictor| evictor.check_invariants()),
         }
     }
 
@@ -287,7 +287,7 @@ impl Order {
     pub(super) fn corrupt(&mut self, records: &mut Records, block: BlockId, what: usize, to: u32) -> bool {
         match self {
             Self::Lru(lru) => lru.corrupt(records, block, what, to),
-            Self::Other(evictor) => evictor.tell(|evictor| evictor.corrupt(block, what, to)),
+            Self::Other(evictor) => evictor.with_mut(|evictor| evictor.corrupt(block, what, to)),
         }
     }
 }

@@ -55,12 +55,12 @@ impl BlockPool {
         let mut victims = Vec::with_capacity(n);
         self.evict_into(n, &mut victims, |_, _, _| {})?;
         let released = self.allocator.release(&mut self.records, &victims.iter(), |_, _| {});
-        self.sound(released)?;
+        self.poison_if_broken(released)?;
         // The block that is freed last is allocated first.
         for &victim in victims.iter().rev() {
             self.free(victim)?;
         }
-        self.tell_changed(&victims);
+        self.notify_changed(&victims);
         Ok(victims)
     }
 

@@ -79,7 +79,7 @@ impl BlockPool {
         } else {
             self.retainer("keep time")?.advance_time(now)?
         };
-        self.tell_time(now);
+        self.notify_time(now);
         Ok(ran_out)
     }
 

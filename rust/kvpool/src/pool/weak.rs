@@ -253,7 +253,7 @@ impl BlockPool {
         self.check_match(found)?;
         self.acquire_by_id(&found.blocks)?;
         self.counters.hits += found.len() as u64;
-        self.tell_looked_up(&Lookup {
+        self.notify_looked_up(&Lookup {
             hashes: &found.hashes,
             depth: found.start as u32,
             parent: found.parent,

@@ -218,21 +218,21 @@ impl Index {
     /// its links were sound.
     #[inline]
     fn leave_ring(&mut self, records: &mut Records, id: u32) -> bool {
-        let Record { hash, group, ring: Link { prev, next: heir }, flags, .. } = *records.at(id);
-        let alone = heir == id && prev == id;
-        let sound = alone || (self.mirrors(records, prev, id) && self.mirrors(records, id, heir));
+        let Record { hash, group, ring: Link { prev, next: successor }, flags, .. } = *records.at(id);
+        let alone = successor == id && prev == id;
+        let sound = alone || (self.mirrors(records, prev, id) && self.mirrors(records, id, successor));
         if sound && !alone {
-            set_next(records, prev, heir);
-            set_prev(records, heir, prev);
+            set_next(records, prev, successor);
+            set_prev(records, successor, prev);
         }
         if flags & HEAD != 0 {
             let home = self.table.home(Name { hash: &hash, group });
             // With broken links, the content cannot be found any more. That is better than finding
             // another content.
-            if sound && heir != id {
-                self.torn |= !self.table.replace(home, id, heir);
-                let flags = records.at(heir).flags;
-                set_flags(records, heir, flags | HEAD);
+            if sound && successor != id {
+                self.torn |= !self.table.replace(home, id, successor);
+                let flags = records.at(successor).flags;
+                set_flags(records, successor, flags | HEAD);
             } else {
                 self.torn |= !self.table.remove(home, id);
             }

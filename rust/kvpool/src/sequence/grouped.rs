@@ -189,7 +189,7 @@ impl Grouped {
     /// Whether a request can continue after `tokens` tokens: the table still has the blocks that later
     /// tokens read, and blocks to write them to. `loaded` means that the connector has loaded
     /// everything that it was to load.
-    fn can_go_on(&self, table: &Table, tokens: usize, loaded: bool) -> bool {
+    fn can_continue(&self, table: &Table, tokens: usize, loaded: bool) -> bool {
         let spec = self.spec(table);
         match table.layout {
             Layout::Positions => {
@@ -485,9 +485,9 @@ impl Sequence {
 
     /// Whether the sequence can continue after its first `tokens` tokens. A connector has loaded those
     /// that are not computed. `loaded` means that it has loaded everything that it was to load.
-    pub(crate) fn can_go_on(&self, tokens: usize, loaded: bool) -> bool {
+    pub(crate) fn can_continue(&self, tokens: usize, loaded: bool) -> bool {
         let Some(grouped) = self.grouped.as_deref() else { return true };
-        self.tables().all(|table| grouped.can_go_on(table, tokens, loaded))
+        self.tables().all(|table| grouped.can_continue(table, tokens, loaded))
     }
 
     /// Notes that the step after a load computes the first `covered` tokens.

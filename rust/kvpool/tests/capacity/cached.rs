@@ -122,7 +122,7 @@ impl Case {
 
 /// Admissions, planned admissions, and the results of `fit` agree.
 #[test]
-fn what_is_cached_refuses_no_admission() {
+fn cached_blocks_refuse_no_admission() {
     let mut numbers = Numbers(2);
     let mut seen = [0; 2];
     for _ in 0..cases() {
@@ -148,7 +148,7 @@ fn what_is_cached_refuses_no_admission() {
 }
 
 #[test]
-fn what_is_cached_refuses_no_resumption() {
+fn cached_blocks_refuse_no_resumption() {
     let mut numbers = Numbers(3);
     let mut seen = [0; 2];
     for _ in 0..cases() {
@@ -169,7 +169,7 @@ fn what_is_cached_refuses_no_resumption() {
 }
 
 #[test]
-fn what_is_cached_refuses_no_growth() {
+fn cached_blocks_refuse_no_growth() {
     let mut numbers = Numbers(4);
     let mut seen = [0; 2];
     for _ in 0..cases() {

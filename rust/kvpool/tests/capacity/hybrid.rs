@@ -53,7 +53,7 @@ fn the_deepest_block_of_all_groups_is_evicted_first() {
 /// The pool has room for one and a half of two conversations that run in turn. The remaining blocks of
 /// a conversation serve a hit.
 #[test]
-fn conversations_in_turn_hit_what_full_attention_has_left() {
+fn alternating_conversations_hit_the_blocks_that_full_attention_leaves() {
     let mut manager = manager(&[FULL, GroupSpec { keep: Keep::Every(16), ..STATE }], 55);
     let (mut hit, mut full) = (0, 0);
     for turn in 0..10 {
@@ -127,7 +127,7 @@ fn a_truncation_keeps_the_states_of_the_drafts_that_stay() {
 }
 
 #[test]
-fn forks_and_truncations_leave_the_states_of_drafts_behind() {
+fn forks_and_truncations_do_not_keep_the_states_of_drafts() {
     let mut manager = manager(&[FULL, STATE], 20);
     admit(&mut manager, 0, &ids(0..6), Part::WHOLE).unwrap();
     step(&mut manager, 0, &[6], Some(6), 2).unwrap();
@@ -169,7 +169,7 @@ fn a_truncation_keeps_the_cover_of_the_tokens_that_stay() {
 }
 
 #[test]
-fn an_admission_that_computes_all_hits_nothing_and_caches_what_it_computes() {
+fn an_admission_that_computes_all_hits_nothing_and_caches_its_blocks() {
     let all = Part { compute_all: true, ..Part::WHOLE };
     for specs in [vec![FULL], vec![FULL, sliding(4, 6), STATE]] {
         let mut manager = manager(&specs, 200);
@@ -277,7 +277,7 @@ fn receive(loaded: Loaded<'_>) -> CacheManager {
 }
 
 #[test]
-fn a_model_with_states_goes_on_from_external_tokens() {
+fn a_model_with_states_continues_after_external_tokens() {
     let mut manager = receive(Loaded::All);
     let request = manager.request(0).unwrap();
     assert_eq!((request.state, request.computed_tokens), (RequestState::Running, 19));
@@ -290,7 +290,7 @@ fn a_model_with_states_goes_on_from_external_tokens() {
 }
 
 #[test]
-fn a_request_whose_state_did_not_arrive_is_preempted_and_computed_here() {
+fn a_request_whose_state_is_not_loaded_is_preempted_and_recomputed() {
     let last = 18..19;
     for loaded in [Loaded::First(0), Loaded::First(12), Loaded::AllBut(std::slice::from_ref(&last))] {
         let mut manager = receive(loaded);

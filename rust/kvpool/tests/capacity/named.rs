@@ -130,7 +130,7 @@ fn accepted_drafts_are_computed_only_if_they_had_slots() {
 }
 
 #[test]
-fn external_tokens_take_blocks_of_windows_only_where_something_behind_them_reads() {
+fn external_tokens_take_blocks_of_windows_only_where_later_tokens_read_them() {
     let windows = [GroupSpec::new(GroupKind::Full, 16)].into_iter().chain([sliding(16, 128); 5]);
     let specs: Vec<_> = windows.chain([GroupSpec::new(GroupKind::Chunked { chunk: 160 }, 16)]).collect();
     let prompt = ids(0..8000);
@@ -196,7 +196,7 @@ fn blocks_that_a_step_frees_count_for_what_the_same_step_needs() {
 }
 
 #[test]
-fn a_prompt_that_runs_by_chunks_is_not_refused_for_ever() {
+fn a_prompt_in_chunks_is_not_refused_permanently() {
     let window = sliding(16, 64);
     let specs = [GroupSpec::new(GroupKind::Full, 16), window, window, window];
     let usable = 100 + 3 * 9;

@@ -292,7 +292,7 @@ fn hazard_follows_a_workload_that_drifts_within_a_minute() {
 /// With ages that never grow, blocks that were used twice would stay forever. So a clock that stands
 /// still is not trusted.
 #[test]
-fn hazard_outlives_a_clock_that_stands_still() {
+fn hazard_works_with_a_stopped_clock() {
     let phases = [1, 2, 3, 4].map(|set| working_set(set, 64, 3, 2000));
     let mut clocks: Vec<Box<dyn Fn(usize) -> f64>> = vec![Box::new(|_| 0.0), Box::new(|_| 1e9)];
     // A clock that runs and stops in the middle.
@@ -310,7 +310,7 @@ fn hazard_outlives_a_clock_that_stands_still() {
 
 /// One tenant sends prompts that are used once: ten blocks for each three of the other tenants.
 #[test]
-fn hazard_keeps_what_comes_back_from_a_tenant_that_floods() {
+fn hazard_protects_reused_content_from_a_flood() {
     let hot = working_set(1, 48, 3, 4000);
     let flooded: Vec<Prompt> =
         hot.iter().cloned().zip(one_shot(1, 10, 4000)).flat_map(|(hot, once)| [hot, once]).collect();

@@ -58,7 +58,7 @@ fn drain(pool: &mut BlockPool, child: BlockId, of: &str) {
 
 /// The copy to which the child was linked is evicted or dropped, while its holder holds another copy.
 #[test]
-fn a_child_whose_copy_has_gone_hangs_on_another_one() {
+fn a_child_of_an_evicted_copy_gets_another_parent() {
     for (mut pool, of) in pools() {
         let (first, second) = (begin(&mut pool, PARENT), begin(&mut pool, PARENT));
         pool.mark_computed(&[first, second]).unwrap();
@@ -78,7 +78,7 @@ fn a_child_whose_copy_has_gone_hangs_on_another_one() {
 /// In an earlier version, drop-on-release dropped a copy that had cached children, because another copy
 /// without children was in use.
 #[test]
-fn a_copy_on_which_cached_blocks_hang_is_not_dropped() {
+fn a_copy_with_cached_children_is_not_dropped() {
     for (mut pool, of) in pools() {
         let first = compute(&mut pool, PARENT);
         let second = pool.allocate(2).unwrap(); // computed at the same time, and longer
@@ -104,7 +104,7 @@ fn a_copy_on_which_cached_blocks_hang_is_not_dropped() {
 /// In an earlier version, drop-on-release left only the older copy. LRU evicted it before the blocks
 /// that had been cached after the newer one.
 #[test]
-fn what_was_cached_behind_a_dropped_copy_does_not_outlive_the_other() {
+fn blocks_cached_after_a_dropped_copy_are_evicted_before_the_other_copy() {
     for (mut pool, of) in pools() {
         let (first, second) = (begin(&mut pool, PARENT), begin(&mut pool, PARENT));
         pool.mark_computed(&[first]).unwrap();
@@ -125,7 +125,7 @@ fn what_was_cached_behind_a_dropped_copy_does_not_outlive_the_other() {
 /// In an earlier version, the child was linked to the oldest copy, whose holder gave it up before it
 /// was computed. The copy from which the child was really computed was not protected.
 #[test]
-fn a_child_does_not_hang_on_a_copy_that_is_not_computed() {
+fn an_uncomputed_copy_is_no_parent() {
     for abort in [false, true] {
         for (mut pool, of) in pools() {
             let (first, second) = (begin(&mut pool, PARENT), begin(&mut pool, PARENT));

@@ -219,6 +219,6 @@ fn lru_with_retention_equals_the_exact_model() {
 }
 
 #[test]
-fn every_policy_with_retention_gives_up_what_may_go() {
+fn every_policy_with_retention_evicts_only_permitted_blocks() {
     check_kinds(Kind::all().into_iter().filter(|kind| kind.has_retention()).collect());
 }

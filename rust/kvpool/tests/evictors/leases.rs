@@ -11,7 +11,7 @@ use kvpool::{BlockPool, BlockState, Candidate, Content, InvariantViolation, Pool
 /// trtllm#12542, sglang#31427: a block was evicted although a planned copy read its KV or a step still
 /// wrote it. Under every policy, such a block is never a victim, and a lookup finds it.
 #[test]
-fn property_12_a_block_that_a_plan_or_a_step_needs_is_nobodys_victim() {
+fn property_12_a_block_that_a_plan_or_a_step_needs_is_not_evicted() {
     for kind in Kind::all() {
         let (Kind::Plain(eviction) | Kind::Retaining(eviction)) = kind else { continue };
         let retention = kind.has_retention().then(RetentionConfig::default);
@@ -66,7 +66,7 @@ pub(crate) struct Log {
 /// A call may register any number of blocks: each has the block before it as its parent. The first
 /// one's parent is the block that was already registered.
 #[test]
-fn a_chain_of_any_length_hangs_together() {
+fn each_block_of_a_long_chain_has_its_parent() {
     const LENGTH: usize = 200;
     let log = Arc::new(Log::default());
     let evictor = Kind::ClosedLru.build(LENGTH + 1, &RetentionConfig::default());

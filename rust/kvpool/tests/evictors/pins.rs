@@ -47,7 +47,7 @@ fn compute(pool: &mut BlockPool, path: &[u8]) -> Vec<BlockId> {
 
 /// In an earlier version, the block entered the order only at the end of its pin, after its parent.
 #[test]
-fn a_pinned_block_goes_before_its_parent() {
+fn a_pinned_block_is_evicted_before_its_parent() {
     for kind in Kind::all() {
         let mut copied = Copied::new(kind);
         let [first, second, third] = copied.table[..] else { panic!("three blocks") };
@@ -107,7 +107,7 @@ fn a_pinned_block_that_is_hit_after_its_turn_has_a_place_again() {
 /// An aborted copy put the block back into the order although its parent was gone: its turn had come
 /// while it was pinned.
 #[test]
-fn a_pinned_block_whose_turn_came_is_not_what_a_swap_finds() {
+fn a_swap_does_not_find_a_pinned_block_that_was_to_be_evicted() {
     let request = [RequestRef::Int(1)];
     let mut manager = CacheManager::new(ManagerConfig {
         num_blocks: 8,
@@ -138,7 +138,7 @@ fn a_pinned_block_whose_turn_came_is_not_what_a_swap_finds() {
 
 /// The block can be forgotten by id or together with everything else, and its pin still ends.
 #[test]
-fn what_a_pinned_block_holds_can_be_forgotten() {
+fn the_content_of_a_pinned_block_can_be_dropped() {
     for kind in Kind::all() {
         for by_id in [false, true] {
             let mut copied = Copied::new(kind);

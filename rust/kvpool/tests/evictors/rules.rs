@@ -88,7 +88,7 @@ fn the_whole_order_first_to_last() {
 }
 
 #[test]
-fn of_equal_priority_the_least_recently_released_goes_first() {
+fn with_equal_priority_the_least_recently_released_is_evicted_first() {
     let mut pool = lru(6, 0);
     let b = singles(&mut pool, 4);
     for at in [3, 1] {
@@ -178,7 +178,7 @@ fn a_hit_ends_the_demotion_of_a_block_that_waited_for_its_child() {
 }
 
 #[test]
-fn an_end_of_life_is_not_heard_while_others_hold_the_block() {
+fn an_end_of_life_has_no_effect_while_others_hold_the_block() {
     let mut pool = lru(6, 0);
     let (mine, yours) = (take(&mut pool, &[0, 1]), take(&mut pool, &[0, 2]));
     assert_eq!(mine[0], yours[0]);
@@ -251,7 +251,7 @@ fn a_block_in_use_keeps_its_retention_however_long_it_is_used() {
 /// The hint takes effect at once, except for its end. Another hint without a time to live can still
 /// revoke it.
 #[test]
-fn an_idle_time_to_live_said_of_a_block_in_use_is_the_last_hint() {
+fn an_idle_time_to_live_of_a_block_in_use_is_the_last_hint() {
     let mut pool = lru(6, 0);
     let table = take(&mut pool, &[0]);
     pool.retain(&table, Retention { ttl: Some(Ttl::Absolute(5.0)), ..priority(90) }).unwrap();
@@ -264,7 +264,7 @@ fn an_idle_time_to_live_said_of_a_block_in_use_is_the_last_hint() {
 }
 
 #[test]
-fn an_idle_time_to_live_starts_anew_with_each_use_an_absolute_one_does_not() {
+fn only_an_idle_time_to_live_restarts_with_each_use() {
     for (ttl, kept) in [(Ttl::Idle(10.0), true), (Ttl::Absolute(10.0), false)] {
         for then in [Then::Normal, Then::Demote] {
             let mut pool = lru(6, 0);
@@ -368,7 +368,7 @@ fn retention_ends_with_the_content() {
 }
 
 #[test]
-fn hints_on_what_is_not_cached_are_ignored() {
+fn hints_on_uncached_content_are_ignored() {
     let mut pool = lru(6, 6);
     let table = pool.allocate(2).unwrap();
     assert_eq!(pool.retain(&table, Retention::PINNED).unwrap(), report(0, 0, 2));
@@ -400,7 +400,7 @@ fn a_parent_waits_for_its_pinned_child() {
 /// A model of this rule had put each block back to the place of its release. The first chain was
 /// released first.
 #[test]
-fn of_those_that_waited_the_one_whose_wait_ended_last_is_next() {
+fn the_block_that_stopped_waiting_last_is_evicted_next() {
     let mut pool = lru(5, 0);
     let [first, second] = [0, 1].map(|at| serve(&mut pool, &[at, at]));
     for tail in [&first[1..], &second[1..]] {
@@ -508,7 +508,7 @@ fn a_tenant_above_its_ceiling_gives_its_own_least_recently_released_first() {
 }
 
 #[test]
-fn a_tenant_at_its_floor_is_spared_while_anything_else_can_go() {
+fn a_tenant_at_its_floor_is_spared_while_other_blocks_are_evictable() {
     let mut pool = pool_of(kvpool_policies::LRU, 8, 1, &[limits(1, 2, None)]);
     let b = singles(&mut pool, 6);
     pool.assign_tenant(&b[..3], TenantId(1)).unwrap();
@@ -523,7 +523,7 @@ fn a_tenant_at_its_floor_is_spared_while_anything_else_can_go() {
 }
 
 #[test]
-fn what_was_set_aside_for_a_floor_is_evictable_when_the_tenant_has_more() {
+fn blocks_spared_for_a_floor_are_evictable_when_the_tenant_has_more() {
     for &eviction in kvpool_policies::ALL.iter().filter(|&&policy| policy != kvpool_policies::LAST_ACCESS) {
         let mut pool = pool_of(eviction, 6, 0, &[limits(1, 2, None)]);
         let mine: Vec<_> = [0_u8, 1].iter().map(|&first| serve(&mut pool, &[first])[0]).collect();
@@ -549,7 +549,7 @@ fn what_was_set_aside_for_a_floor_is_evictable_when_the_tenant_has_more() {
 
 /// The spared block is in use again, so another block has to be spared.
 #[test]
-fn a_floor_sets_no_more_aside_than_it_is_high() {
+fn a_floor_spares_at_most_its_number_of_blocks() {
     let mut pool = pool_of(kvpool_policies::LRU, 7, 0, &[limits(1, 2, None)]);
     let mine = singles(&mut pool, 2);
     pool.assign_tenant(&mine, TenantId(1)).unwrap();
@@ -595,7 +595,7 @@ fn a_block_in_use_is_never_set_aside_for_a_floor() {
 }
 
 #[test]
-fn the_first_to_say_whose_a_block_is_counts() {
+fn the_first_tenant_of_a_block_stays() {
     let mut pool = pool_of(kvpool_policies::LRU, 8, 0, &[limits(1, 0, Some(0)), limits(2, 1, None)]);
     let b = singles(&mut pool, 2);
     pool.assign_tenant(&b[..1], TenantId(5)).unwrap(); // a tenant without limits: no effect
@@ -625,7 +625,7 @@ fn a_pool_without_retention_refuses_hints_by_name() {
 /// An access time belongs to a content. In an earlier version, a block that was given up uncomputed
 /// kept the time, and its next content was evicted as if it had been used then.
 #[test]
-fn what_is_given_up_uncomputed_takes_its_access_time_with_it() {
+fn an_uncomputed_block_loses_its_access_time_with_its_content() {
     let eviction = kvpool_policies::LAST_ACCESS;
     let config = PoolConfig { num_blocks: 4, block_size: BLOCK_SIZE, eviction, ..Default::default() };
     let mut pool = BlockPool::new(config).unwrap();

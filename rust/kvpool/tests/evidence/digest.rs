@@ -83,7 +83,7 @@ fn without_the_setting_there_is_none() {
 
 /// Blocks that several operations changed are counted once, however often the digest is read.
 #[test]
-fn it_does_not_matter_how_often_it_is_asked() {
+fn the_digest_does_not_depend_on_how_often_it_is_read() {
     let (mut seldom, mut often, mut light) = (pool(true), pool(true), pool(false));
     light.keep_digest().unwrap();
     let mut last = None;

@@ -312,7 +312,7 @@ fn chains_that_do_not_belong_to_the_pool() {
 }
 
 #[test]
-fn chains_without_what_the_pool_compares() {
+fn chains_without_the_data_that_the_pool_compares() {
     let external =
         HashChain::from_digests(HashAlgorithm::Sha256, B, 0, vec![BlockHash::from_bytes([1; 32])]).unwrap();
     for (verify, bare, lacks) in [
@@ -785,7 +785,7 @@ fn poisoned<T: std::fmt::Debug>(
 }
 
 #[test]
-fn a_policy_that_gives_up_what_it_does_not_hold_poisons_the_pool() {
+fn a_policy_that_evicts_a_block_it_does_not_have_poisons_the_pool() {
     // The block is held and registered, held, free, null, or unknown.
     for block in [3, 4, 5, 0, 6, u32::MAX] {
         let says = format!("the evictor gave up block {block}, which is in use");
@@ -812,7 +812,7 @@ fn a_policy_that_gives_up_nothing_poisons_the_pool() {
 }
 
 #[test]
-fn a_policy_that_is_wrong_about_what_it_held_poisons_the_pool() {
+fn a_policy_that_answers_a_removal_wrongly_poisons_the_pool() {
     let chain = chain(&[1; 12]);
     poisoned(Lie::Removed(false), "block 1 is cached, has no references, and is not in the order", |pool| {
         pool.match_and_acquire(&chain, 1)

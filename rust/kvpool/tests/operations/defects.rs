@@ -300,7 +300,7 @@ fn a_registered_tail_is_copied_by_the_next_append() {
 
 /// In vLLM v0, a window that drops blocks made the fork's chain cyclic (defect 11).
 #[test]
-fn a_trimmed_request_is_forked_and_goes_on() {
+fn a_trimmed_request_can_be_forked_and_continued() {
     let mut manager = manager(2, 8, 8);
     admit(&mut manager, 1, &[1, 2, 3, 4, 5, 6, 7]);
     commit_all(&mut manager, 1);
@@ -369,7 +369,7 @@ fn an_append_that_fits_later_is_not_refused_for_good() {
 
 /// Destinations that are cached need room, too. Otherwise an engine would wait for "later" forever.
 #[test]
-fn a_swap_that_never_fits_is_told_apart_from_later() {
+fn a_swap_that_never_fits_differs_from_later() {
     let mut manager = manager(1, 8, 3);
     admit(&mut manager, 1, &[1]);
     commit_all(&mut manager, 1);
@@ -416,7 +416,7 @@ fn the_copy_of_a_registered_block_stays_planned() {
 /// Random calls found this fault: an append writes to a block that an admission of the same plan hits.
 /// The plan did not count the copy of that block, and failed when half of it was committed.
 #[test]
-fn a_planned_append_copies_what_a_planned_admission_hits() {
+fn a_planned_append_copies_blocks_that_a_planned_admission_hits() {
     let prompt = |manager: &CacheManager| manager.prepare(&[1, 2, 3, 4, 5], ExtraKeys::default()).unwrap();
     // Request 1 is going to write to its last block, which is cached and has no other holder.
     let guarded = |device| {

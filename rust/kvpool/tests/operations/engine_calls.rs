@@ -174,7 +174,7 @@ fn a_preempted_request_takes_the_token_sampled_last() {
 /// The release of a request that is being swapped out waits for the end of the swap, whether it
 /// completes or is aborted. A ticket that has ended meanwhile fences nothing.
 #[test]
-fn a_release_of_what_moves_is_done_when_the_swap_ends() {
+fn a_release_during_a_swap_takes_effect_at_its_end() {
     for complete in [true, false] {
         let mut manager = manager(8);
         admit(&mut manager, "a", &tokens(8), Part::WHOLE);

@@ -189,7 +189,7 @@ fn the_longest_hit_is_that_of_every_length_tried() {
 /// Repeats the test in a pool with the digests of a prompt: the last unit in a block and its group name
 /// the block.
 #[test]
-fn a_pool_finds_what_its_blocks_are_named() {
+fn a_pool_finds_blocks_by_their_names() {
     let config = Config { cases: 1_000, failure_persistence: None, ..Config::default() };
     TestRunner::new(config)
         .run(&(groups(), cache(), 0..=LONGEST), |(groups, rows, limit)| {
@@ -225,7 +225,7 @@ fn a_pool_finds_what_its_blocks_are_named() {
 }
 
 #[test]
-fn what_is_dead_is_read_by_no_later_token_and_the_rest_by_one() {
+fn no_later_token_reads_a_dead_block_and_one_reads_each_other() {
     for kind in [GroupKind::Full, GroupKind::State, GroupKind::Cross]
         .into_iter()
         .chain((1..15).map(|window| GroupKind::Sliding { window }))
@@ -251,7 +251,7 @@ fn what_is_dead_is_read_by_no_later_token_and_the_rest_by_one() {
 /// A hit can end at each expected position if exactly the kept blocks are cached. No block is kept that
 /// no such hit needs.
 #[test]
-fn what_is_kept_is_what_hits_at_boundaries_need() {
+fn the_kept_blocks_are_those_that_hits_at_boundaries_need() {
     let config = Config { cases: 2_000, failure_persistence: None, ..Config::default() };
     let junction = prop::option::of(0..LONGEST);
     TestRunner::new(config)

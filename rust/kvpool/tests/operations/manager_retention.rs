@@ -124,7 +124,7 @@ fn the_last_range_wins_and_leaves_the_rest_of_the_first() {
 /// In an earlier version, swapped-in blocks had no parents unless events were recorded. The first block
 /// of a prompt was offered first and took the rest of the prompt with it.
 #[test]
-fn what_is_swapped_in_hangs_on_what_it_hung_on_before() {
+fn swapped_in_blocks_keep_their_parents() {
     for event_capacity in [0, 16] {
         let mut manager = CacheManager::new(ManagerConfig {
             num_blocks: 5,
@@ -160,7 +160,7 @@ fn what_is_swapped_in_hangs_on_what_it_hung_on_before() {
 }
 
 #[test]
-fn a_scan_is_evicted_first_and_leaves_what_it_hits_alone() {
+fn a_scan_is_evicted_first_and_does_not_change_blocks_it_hits() {
     let mut manager = manager(6, 0);
     run(&mut manager, 1, &[1, 2, 3, 4], AdmitOptions::default());
     manager.release(1, None).unwrap();
@@ -199,7 +199,7 @@ fn the_end_of_a_session_leaves_the_shared_prompt_to_the_others() {
 }
 
 #[test]
-fn the_end_of_a_session_spares_what_others_hold() {
+fn the_end_of_a_session_spares_blocks_of_others() {
     let mut manager = manager(9, 0);
     run(&mut manager, 1, &[1, 2, 3, 4, 5], AdmitOptions::default());
     run(&mut manager, 2, &[1, 2, 3, 4, 5, 6], AdmitOptions::default());
@@ -209,7 +209,7 @@ fn the_end_of_a_session_spares_what_others_hold() {
 }
 
 #[test]
-fn an_end_of_life_of_shared_blocks_comes_true_when_the_others_are_gone() {
+fn an_end_of_life_of_shared_blocks_takes_effect_after_the_last_release() {
     let mut manager = manager(9, 0);
     run(&mut manager, 1, &[1, 2, 3, 4], AdmitOptions::default());
     run(&mut manager, 2, &[1, 2, 3, 4, 5], AdmitOptions::default());
@@ -221,7 +221,7 @@ fn an_end_of_life_of_shared_blocks_comes_true_when_the_others_are_gone() {
 }
 
 #[test]
-fn a_fence_is_nobody_who_holds() {
+fn a_fence_does_not_count_as_a_holder() {
     let mut manager = manager(9, 0);
     run(&mut manager, 1, &[1, 2, 3, 4, 5], AdmitOptions::default());
     run(&mut manager, 2, &[1, 2, 3, 4, 5], AdmitOptions::default());
@@ -303,7 +303,7 @@ fn nor_is_it_of_a_request_that_was_preempted_or_of_a_chain() {
 }
 
 #[test]
-fn content_whose_request_is_gone_ends_by_its_chain() {
+fn content_without_a_request_ends_by_its_chain() {
     let mut manager = manager(9, 0);
     run(&mut manager, 1, &[1, 2, 3, 4, 5, 6], AdmitOptions::default());
     manager.release(1, None).unwrap();
@@ -383,7 +383,7 @@ fn a_fork_has_its_parents_hints_and_its_own_from_there() {
 }
 
 #[test]
-fn what_was_there_before_a_fork_is_not_the_forks() {
+fn blocks_from_before_a_fork_do_not_count_for_the_fork() {
     let mut manager = manager(9, 0);
     run(&mut manager, 1, &[1, 2, 3, 4], AdmitOptions::default());
     manager.fork(1, 2).unwrap();
@@ -395,7 +395,7 @@ fn what_was_there_before_a_fork_is_not_the_forks() {
 }
 
 #[test]
-fn what_was_hit_once_and_is_computed_again_is_the_requests_own() {
+fn blocks_that_a_resumed_request_computes_again_count_as_its_own() {
     let mut manager = manager(4, 0);
     run(&mut manager, 1, &[1, 2, 3, 4], AdmitOptions::default());
     manager.release(1, None).unwrap();
@@ -493,7 +493,7 @@ fn a_planned_admission_takes_its_hints_with_it() {
 }
 
 #[test]
-fn what_is_wrong_is_refused_and_changes_nothing() {
+fn wrong_arguments_are_refused_and_change_nothing() {
     let mut bare =
         CacheManager::new(ManagerConfig { num_blocks: 8, block_size: B, ..Default::default() }).unwrap();
     let cursor = prompt(&bare, &[1, 2, 3]);
@@ -613,7 +613,7 @@ fn operation() -> impl Strategy<Value = Operation> {
 
 /// The state of a registered block.
 #[derive(Clone, Copy, Debug)]
-struct Said {
+struct BlockHints {
     hash: BlockHash,
     keep: Keep,
     idle: Option<f64>,
@@ -621,7 +621,7 @@ struct Said {
     then: Then,
 }
 
-impl Said {
+impl BlockHints {
     const fn nothing(hash: BlockHash) -> Self {
         Self { hash, keep: Keep::Priority(Priority::NORMAL), idle: None, deadline: None, then: Then::Normal }
     }
@@ -662,7 +662,7 @@ fn is_idle(manager: &CacheManager, block: BlockId) -> bool {
 
 #[derive(Default)]
 struct Model {
-    blocks: BTreeMap<BlockId, Said>,
+    blocks: BTreeMap<BlockId, BlockHints>,
     requests: BTreeMap<i64, Known>,
     now: f64,
     expired: u64,
@@ -671,7 +671,7 @@ struct Model {
 impl Model {
     /// Applies `retention` to a block. Returns `None` if it has no effect.
     fn say(&mut self, block: BlockId, retention: Retention, in_use: bool) {
-        let pinned = |said: &&Said| said.keep == Keep::Pinned;
+        let pinned = |said: &&BlockHints| said.keep == Keep::Pinned;
         let pins = self.blocks.values().filter(pinned).count();
         let now = self.now;
         let Some(said) = self.blocks.get_mut(&block) else { return };
@@ -726,8 +726,9 @@ impl Model {
     }
 
     fn stats(&self) -> RetentionStats {
-        let count = |test: &dyn Fn(&Said) -> bool| self.blocks.values().filter(|said| test(said)).count();
-        let priority = |said: &Said| match said.keep {
+        let count =
+            |test: &dyn Fn(&BlockHints) -> bool| self.blocks.values().filter(|said| test(said)).count();
+        let priority = |said: &BlockHints| match said.keep {
             Keep::Priority(priority) => Some(priority),
             _ => None,
         };
@@ -790,7 +791,7 @@ impl Pair {
         self.model.blocks.retain(|&block, said| pool.hash_of(block) == Some(said.hash));
         for block in (1..pool.num_blocks() as u32).map(BlockId::new) {
             if let Some(hash) = pool.hash_of(block) {
-                self.model.blocks.entry(block).or_insert(Said::nothing(hash));
+                self.model.blocks.entry(block).or_insert(BlockHints::nothing(hash));
             }
         }
     }
@@ -874,7 +875,8 @@ impl Pair {
             }
             Operation::Time(seconds) => {
                 self.model.now += f64::from(seconds);
-                let due = |said: &Said| said.deadline.is_some_and(|deadline| deadline <= self.model.now);
+                let due =
+                    |said: &BlockHints| said.deadline.is_some_and(|deadline| deadline <= self.model.now);
                 let expired: Vec<_> = self
                     .model
                     .blocks
@@ -981,7 +983,7 @@ impl Pair {
         // It may have lost its last holder in the same operation, which an earlier model missed.
         for (&block, said) in &mut self.model.blocks {
             if is_overtaken(&self.manager, block) && !overtaken_before[block.index()] {
-                *said = Said::nothing(said.hash);
+                *said = BlockHints::nothing(said.hash);
             }
         }
         // The idle time of a block that lost its last holder starts now.
@@ -997,7 +999,7 @@ impl Pair {
 }
 
 #[test]
-fn hints_do_what_the_model_says_and_never_fail_an_allocation() {
+fn hints_act_as_in_the_model_and_never_fail_an_allocation() {
     let config = Config {
         // `PROPTEST_CASES` raises the number of cases.
         cases: 2 * Config::default().cases,

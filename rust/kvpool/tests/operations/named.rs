@@ -41,7 +41,7 @@ fn a_digest_of_zeros_is_not_the_null_blocks() {
 }
 
 #[test]
-fn what_a_pool_verifies_has_no_names() {
+fn verified_content_has_no_names() {
     let config = PoolConfig { num_blocks: 4, verify: Verify::Fingerprint, ..PoolConfig::default() };
     let mut pool = BlockPool::new(config).unwrap();
     let blocks = pool.allocate(1).unwrap();

@@ -75,7 +75,7 @@ fn the_block_that_a_hit_ends_in_is_copied() {
 
 /// Names inside a block are removed with the block. A name that outlived it would lead to other tokens.
 #[test]
-fn what_is_inside_a_block_is_forgotten_with_it() {
+fn partial_content_of_a_block_is_dropped_with_it() {
     for forget in [
         |manager: &mut CacheManager| assert_eq!(manager.evict(usize::MAX).unwrap().len(), 3),
         |manager: &mut CacheManager| assert_eq!(manager.reset().unwrap(), 3),
@@ -99,7 +99,7 @@ fn what_is_inside_a_block_is_forgotten_with_it() {
 
 /// One digest inside blocks of two sizes is two contents.
 #[test]
-fn groups_do_not_share_what_is_inside_their_blocks() {
+fn groups_do_not_share_partial_blocks() {
     let mut manager = manager(vec![full(8), full(4)], 64);
     run(&mut manager, &counting(15));
     let prompt = manager.prepare(&counting(15), ExtraKeys::default()).unwrap();

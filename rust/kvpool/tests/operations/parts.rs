@@ -63,7 +63,7 @@ fn a_list_gives_up_any_member_and_no_other() {
 }
 
 #[test]
-fn a_list_refuses_what_it_holds_and_what_is_no_block() {
+fn a_list_refuses_listed_blocks_and_unknown_blocks() {
     let mut list = FreeBlockList::new(4).unwrap();
     list.remove(id(2)).unwrap();
     for block in [0, 1, 3, 4, u32::MAX] {
@@ -145,7 +145,7 @@ fn freeing_a_run_is_all_or_nothing() {
 }
 
 #[test]
-fn the_free_list_names_what_it_refuses() {
+fn the_free_list_names_refused_blocks() {
     let mut free = FreeBlockList::new(4).unwrap();
     free.remove(id(2)).unwrap();
     let operation = "remove it from the free list";
@@ -395,7 +395,7 @@ fn a_parent_that_is_not_known_is_none() {
 }
 
 #[test]
-fn a_copy_goes_from_the_head_the_middle_or_the_end() {
+fn a_copy_can_be_removed_from_the_head_the_middle_and_the_end() {
     let chain = chain(&[1, 2]);
     for computed in 0..=3 {
         for removed in 0..3 {
@@ -440,7 +440,7 @@ fn the_index_knows_place_and_parent() {
 }
 
 #[test]
-fn the_index_names_what_it_refuses() {
+fn the_index_names_refused_blocks() {
     let chain = chain(&[1, 2, 3, 4]);
     let mut index = index();
     index.insert(id(1), &chain, 0).unwrap();
@@ -536,7 +536,7 @@ fn a_collision_is_neither_indexed_nor_found() {
 }
 
 #[test]
-fn hashes_that_share_their_first_bytes_are_kept_apart() {
+fn hashes_with_the_same_first_bytes_stay_distinct() {
     // Digests from other sources may differ only in their last byte.
     let hashes: Vec<_> = (0..200u8)
         .map(|last| {

@@ -64,7 +64,7 @@ fn refused<T: std::fmt::Debug + PartialEq>(
 }
 
 #[test]
-fn duplicates_are_exchanged_for_what_is_cached() {
+fn duplicates_are_replaced_by_cached_blocks() {
     let mut pool = pool();
     let first = pool.allocate(4).unwrap();
     // Contents 0 and 2 are cached. The first block is held, and the other one is cached-free.
@@ -88,7 +88,7 @@ fn duplicates_are_exchanged_for_what_is_cached() {
 
 /// A registered block that is not computed is not cached, so both copies are computed in this case.
 #[test]
-fn what_another_holder_computes_is_not_exchanged() {
+fn a_block_that_another_holder_computes_replaces_no_duplicate() {
     let mut pool = pool();
     let (first, second) = (pool.allocate(1).unwrap(), pool.allocate(1).unwrap());
     pool.register(&first, &chain(), 0).unwrap();
@@ -167,7 +167,7 @@ fn a_collision_stops_a_table() {
 }
 
 #[test]
-fn an_adopted_id_goes_round() {
+fn an_adopted_block_can_be_released_found_and_reused() {
     let mut pool = pool();
     let mine = ids([11, 4, 9, 7]);
     assert_eq!(pool.adopt(&mine, &chain(), 0).unwrap(), []);
@@ -184,7 +184,7 @@ fn an_adopted_id_goes_round() {
 }
 
 #[test]
-fn an_id_whose_content_is_cached_stays_the_engines() {
+fn the_engine_keeps_an_id_whose_content_is_already_cached() {
     let mut pool = pool();
     pool.adopt(&ids([1, 2]), &chain(), 0).unwrap();
     pool.release(&ids([2])).unwrap();
@@ -253,7 +253,7 @@ impl PoolObserver for Told {
 }
 
 #[test]
-fn an_observer_is_told_of_what_is_adopted_evicted_and_disowned() {
+fn an_observer_is_notified_of_adoptions_evictions_and_disownments() {
     let mut pool = pool();
     pool.observe(Box::new(Told::default())).unwrap();
     pool.adopt(&ids([1, 2, 3]), &chain(), 0).unwrap();

@@ -219,7 +219,7 @@ fn a_swap_between_algorithms_moves_no_registration() {
 
 /// A running step forbids writes in place, whichever request the step belongs to.
 #[test]
-fn what_is_planned_and_fenced_is_counted() {
+fn planned_and_fenced_blocks_are_counted() {
     let mut tiers = tiers(&[4, 4]);
     let blocks = tiers.pool_mut(0).unwrap().allocate(1).unwrap();
     tiers.pool_mut(0).unwrap().acquire(&blocks).unwrap();

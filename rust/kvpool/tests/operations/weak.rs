@@ -167,7 +167,7 @@ fn a_lookup_ends_at_the_first_block_that_is_not_computed() {
 /// A refreshed match is evicted last, as if it had been acquired and released. A plain lookup changes
 /// nothing.
 #[test]
-fn a_refreshed_match_goes_behind_what_was_used_since() {
+fn a_refreshed_match_is_evicted_after_blocks_used_earlier() {
     let other = chain_of(&[9, 9, 8, 8], 0);
     let (mut pool, table) = cached(PoolConfig::default(), &chain());
     let second = put(&mut pool, &other);
@@ -254,7 +254,7 @@ fn a_match_is_verified_as_a_hit_is() {
 }
 
 #[test]
-fn a_manager_evicts_what_its_device_does() {
+fn a_manager_evicts_the_same_blocks_as_its_device_pool() {
     let config = ManagerConfig { num_blocks: 7, block_size: BLOCK_SIZE, ..ManagerConfig::default() };
     let mut manager = CacheManager::new(config).unwrap();
     let prompt = manager.prepare(&[1, 2, 3, 4, 5], ExtraKeys::default()).unwrap();

@@ -1,7 +1,7 @@
 //! Historical bugs of KV-cache systems as properties: one module each, written so that code with the
 //! bug fails it.
 //!
-//! The numbers are those of the list of 25 bugs on which the design is based. `docs/properties.md`
+//! The numbers are those of the list of 25 bugs on which the design is based. `design/properties.md`
 //! contains its table. Where possible, these tests try every interleaving. They check what an engine
 //! would see: an [`Engine`] keeps simulated KV memory and reads it back on every hit.
 

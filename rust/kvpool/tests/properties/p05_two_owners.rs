@@ -72,7 +72,7 @@ fn property_05_no_interleaving_gives_a_block_to_two_owners() {
 /// vllm#37164, within one step: the plan's first admission needs many blocks. Allocating them before
 /// the second admission's match is acquired would evict that match.
 #[test]
-fn property_05_a_planned_step_does_not_evict_what_it_matched() {
+fn property_05_a_planned_step_does_not_evict_its_matches() {
     for order in permutations(2) {
         let mut engine = Engine::new(5);
         let shared = [1, 2, 3, 4];

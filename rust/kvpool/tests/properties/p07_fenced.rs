@@ -57,7 +57,7 @@ fn property_07_a_fenced_block_comes_back_exactly_when_its_step_completes() {
 /// and the running step writes late. No request's KV is damaged, and a hit on a fenced block still
 /// succeeds.
 #[test]
-fn property_07_a_late_write_of_a_running_step_hits_nobody() {
+fn property_07_a_late_write_of_a_running_step_damages_no_other_request() {
     for preempt in [false, true] {
         let mut engine = Engine::new(6);
         engine.admit(1, &[1, 2, 3, 4, 5]).unwrap();

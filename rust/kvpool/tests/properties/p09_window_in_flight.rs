@@ -203,7 +203,7 @@ fn moves() -> impl Strategy<Value = Vec<Move>> {
 /// larger than a block: every token of every step reads the KV of its own window, however late the step
 /// runs.
 #[test]
-fn property_09_a_window_is_trimmed_behind_what_is_in_flight() {
+fn property_09_trimming_a_window_spares_tokens_in_flight() {
     let reused = Cell::new(0);
     let setting = (3usize..14, 1usize..7, moves());
     let result = runner(file!(), 2000).run(&setting, |(usable, window, moves)| {
@@ -219,7 +219,7 @@ fn property_09_a_window_is_trimmed_behind_what_is_in_flight() {
 
 /// Property 9 as a formula, for every window, number of settled tokens, tokens in flight and roll-back.
 #[test]
-fn property_09_a_roll_back_of_what_is_in_flight_finds_its_window() {
+fn property_09_a_rollback_of_tokens_in_flight_finds_its_window() {
     for window in 1..=6usize {
         for settled in 1..=12usize {
             for in_flight in 0..=5usize {

@@ -26,7 +26,7 @@ proptest! {
     /// The commit is refused if any state that the reader may have seen has changed, even if it changed
     /// back.
     #[test]
-    fn property_11_a_plan_from_before_a_read_tells_of_any_change(
+    fn property_11_a_plan_from_before_a_read_detects_any_change(
         usable in 3usize..9,
         calls in calls(),
         extra in prop::collection::vec((0usize..3, 0i64..4, 1usize..6), 80),
@@ -58,7 +58,7 @@ proptest! {
 /// A block that changes owners twice looks as before. Its reader is still refused, because the version
 /// only grows.
 #[test]
-fn property_11_what_changed_and_changed_back_is_a_change() {
+fn property_11_a_change_and_its_reversal_count_as_a_change() {
     let prompt = [1, 2, 3];
     type Act = fn(&mut Engine);
     let acts: [(&str, Act); 6] = [
@@ -174,7 +174,7 @@ fn property_11_a_late_message_of_a_swap_does_not_end_another_one() {
 /// A reader that holds the blocks of a lookup reads its own bytes, whatever others do. It does not have
 /// to validate.
 #[test]
-fn property_11_who_holds_what_was_found_reads_what_was_found() {
+fn property_11_a_reader_that_holds_a_match_reads_its_content() {
     every_history(4, |world, act, history| {
         let chain = world.prompt();
         let found = world.pool.match_and_acquire(chain, 2).unwrap();

@@ -95,7 +95,7 @@ fn close(lease: Lease, tiers: &mut Tiers, table: &[BlockId], swap: Option<SwapId
 
 /// trtllm#12542, sglang#31427: for every policy, with and without hints that offer the blocks first.
 #[test]
-fn property_12_a_leased_block_is_nobodys_victim_and_can_be_hit() {
+fn property_12_a_leased_block_is_not_evicted_and_can_be_hit() {
     for &eviction in kvpool_policies::ALL {
         for retention in [None, Some(RetentionConfig::default())] {
             if eviction.build(8, retention.as_ref()).is_err() {

@@ -13,7 +13,7 @@ use super::*;
 /// copies leaves 0 exactly if `Stored` is reported, and reaches 0 exactly if `Removed` is. So the
 /// replayed events are the matchable hashes.
 #[test]
-fn property_13_events_say_when_a_content_appears_and_when_its_last_copy_goes() {
+fn property_13_events_report_the_first_copy_of_a_content_and_the_end_of_the_last() {
     every_history(4, |world, act, history| {
         world.pool.take_events();
         let before: BTreeSet<_> = world.copies().into_keys().collect();

@@ -63,7 +63,7 @@ proptest! {
     /// Requests share prefixes, are preempted, resumed and evicted, and cross epochs. Each block is
     /// announced with its own parent, which can be matched at that moment.
     #[test]
-    fn property_14_requests_store_every_block_behind_a_parent_that_is_there(
+    fn property_14_requests_store_every_block_after_a_known_parent(
         usable in 3usize..9,
         calls in calls(),
     ) {
@@ -83,7 +83,7 @@ proptest! {
 /// Parents that are gone when their child is stored: dropped by id, outside of a window, or left out of
 /// a swap. The event still names them, with their depth, and the replayed set lacks them.
 #[test]
-fn property_14_a_parent_that_is_gone_is_named_and_seen_to_be_absent() {
+fn property_14_an_absent_parent_is_named_and_detected() {
     let tokens: Vec<u32> = (1..=8).collect();
     let known = links(&chain(&tokens));
     for how in ["by id", "window", "swap"] {

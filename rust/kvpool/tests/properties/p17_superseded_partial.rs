@@ -92,7 +92,7 @@ fn property_17_a_block_that_was_given_up_by_a_promotion_leads_nowhere() {
 /// A tail that is rolled back and rewritten is another content. The former one is found as long as its
 /// own block exists, and never leads to the new one.
 #[test]
-fn property_17_a_tail_that_was_written_anew_does_not_answer_to_what_it_was() {
+fn property_17_a_rewritten_tail_is_not_found_by_its_old_content() {
     for keep in 1..=5usize {
         for more in 0..=4u32 {
             let config = ManagerConfig { num_blocks: 13, block_size: B, ..Default::default() };

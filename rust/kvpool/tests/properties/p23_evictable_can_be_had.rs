@@ -15,7 +15,7 @@ use kvpool::retention::{Keep, Retention, RetentionConfig, TenantId, TenantLimits
 /// every policy, and after any hits, shares, fences and drops, all available blocks can be allocated,
 /// at once or one by one.
 #[test]
-fn property_23_what_is_evictable_can_be_allocated() {
+fn property_23_every_evictable_block_can_be_allocated() {
     for &eviction in kvpool_policies::ALL {
         for duplicates in [DuplicatePolicy::Keep, DuplicatePolicy::DropOnRelease] {
             for n in 1..=12 {
@@ -102,7 +102,7 @@ fn property_23_hints_forbid_no_allocation_and_stay_within_their_budget() {
 /// mooncake#3028: expired retention still counted. From the moment of its end, a block is evicted as if
 /// it had no hint, and its pin is available for other blocks.
 #[test]
-fn property_23_what_has_expired_has_no_effect() {
+fn property_23_an_expired_hint_has_no_effect() {
     for &eviction in kvpool_policies::ALL {
         for ttl in [Ttl::Absolute(10.0), Ttl::Idle(10.0)] {
             let retention = Some(RetentionConfig { pin_budget: 1, ..Default::default() });

@@ -106,7 +106,7 @@ fn property_24_nothing_from_before_an_epoch_bump_is_matched_after_it() {
 /// trtllm#15018, for engines that register before the step that writes: until the engine marks the
 /// blocks as computed, they are not matched, whatever happens to them. A failed step never marks them.
 #[test]
-fn property_24_what_is_registered_and_not_computed_is_not_matched() {
+fn property_24_a_registered_uncomputed_block_is_not_matched() {
     for computed in 0..=3usize {
         for fence in [None, Some(1)] {
             for holders in [1, 2] {

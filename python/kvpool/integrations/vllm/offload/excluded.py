@@ -2,7 +2,7 @@
 
 They are in ``data/vllm_excluded.toml``. Every other setting is part of the name of stored KV, also a
 setting that only a later vLLM has. Changing such a setting is a cold start. ``identity`` reads these
-tables; docs/stored-names.md lists all settings of vLLM 0.32 and 0.33.
+tables; design/vllm-settings.md lists all settings of vLLM 0.32 and 0.33.
 """
 
 from __future__ import annotations

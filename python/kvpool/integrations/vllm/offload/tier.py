@@ -76,7 +76,7 @@ _GAUGES: Final = {
 
 #: Seconds for which a chunk counts as absent after a shared back end could not determine whether it has
 #: it.
-_DOUBTED: Final = 1.0
+_UNKNOWN_SECONDS: Final = 1.0
 
 #: Outcomes of an offer that do not count as failures of the store.
 _FINE: Final = frozenset(("ok", "not_admitted"))
@@ -194,7 +194,7 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
         self._results: list[JobResult] = []
         self._unknown: dict[bytes, None] = {}
         self._asked: dict[int, list[bytes]] = {}
-        self._doubted: dict[bytes, float] = {}
+        self._unknown_until: dict[bytes, float] = {}
         self._digest_bytes = 32
         self.adapters = Adapters()
         # vLLM's keys of the chunks whose names in the store differ from their keys. Events need them.
@@ -221,7 +221,7 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
                 tell_gone=wanted,
             ),
         )
-        self._told = self._store.stats()
+        self._reported = self._store.stats()
         hooks.watch(self)
 
     def lookup(self, key: bytes, req_context: Any) -> LookupResult:
@@ -235,7 +235,7 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
         (name,) = names
         presence = self._store.contains([name[:-4]], groups=_group(name))[0]
         if presence == "unknown":
-            if self._doubted.get(name, 0.0) > time.monotonic():
+            if self._unknown_until.get(name, 0.0) > time.monotonic():
                 return LookupResult.MISS
             self._unknown[name] = None
             return LookupResult.RETRY
@@ -351,11 +351,13 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
             if asked is not None:
                 # An unknown chunk counts as a miss for a while. Without this, its request would repeat
                 # the query forever.
-                doubted = [
+                unknown = [
                     name for name, why in zip(asked, outcomes, strict=True) if why not in ("ok", "absent")
                 ]
-                self._doubted = {name: until for name, until in self._doubted.items() if until > now}
-                self._doubted |= dict.fromkeys(doubted, now + _DOUBTED)
+                self._unknown_until = {
+                    name: until for name, until in self._unknown_until.items() if until > now
+                }
+                self._unknown_until |= dict.fromkeys(unknown, now + _UNKNOWN_SECONDS)
                 continue
             job = self._jobs.pop(number)
             moved = [key for key, outcome in zip(job.keys, outcomes, strict=True) if outcome == "ok"]
@@ -460,12 +462,12 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
 
     def get_stats(self) -> OffloadingConnectorStats:
         """Returns the counts since the last call, and the present gauges."""
-        told, self._told = self._told, self._store.stats()
+        earlier, self._reported = self._reported, self._store.stats()
         stats = OffloadingConnectorStats()
         for name in _COUNTERS:
-            stats.increase_counter(f"{_PREFIX}{name}", getattr(self._told, name) - getattr(told, name))
+            stats.increase_counter(f"{_PREFIX}{name}", getattr(self._reported, name) - getattr(earlier, name))
         for name in _GAUGES:
-            stats.set_gauge(f"{_PREFIX}{name}", getattr(self._told, name))
+            stats.set_gauge(f"{_PREFIX}{name}", getattr(self._reported, name))
         return stats
 
 

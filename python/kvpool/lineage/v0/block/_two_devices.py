@@ -49,7 +49,7 @@ class TwoDevices:
         self._step = 0
         self._targets: set[int] = set()
 
-    def _on(self, device: Device) -> PoolAllocator:
+    def _allocator_on(self, device: Device) -> PoolAllocator:
         if device is Device.GPU:
             return self._gpu
         return self._allocators[member(Device, device)]
@@ -57,10 +57,10 @@ class TwoDevices:
     def _of(self, block: Block) -> PoolAllocator:
         block_id = block.block_id
         if getattr(block, "_allocator", None) is self._gpu and block_id is not None:
-            return self._on(Device.GPU)
+            return self._allocator_on(Device.GPU)
         if block_id is None:
             if not getattr(block, "_live", True):
-                self._on(Device.GPU)._core_of(block)  # raises, because the handle is stale
+                self._allocator_on(Device.GPU)._core_of(block)  # raises, because the handle is stale
             raise BlockStateError("the block has no id: it was never allocated")
         return self._owner(block_id)
 
@@ -89,7 +89,7 @@ class TwoDevices:
     def _fence_copies(self) -> None:
         # A pin ends when the plan is taken. The copy is executed later, so its blocks have to be kept
         # until then. Copies without a holder are left out, as in the plan.
-        holders = self._on(Device.GPU)._pool.num_holders
+        holders = self._allocator_on(Device.GPU)._pool.num_holders
         copies = [(src[1], dst[1]) for src, dst in self._tiers.pending_copies() if src[0] == dst[0] == 0]
         self._fence([(src, dst) for src, dst in copies if holders(dst)])
 
@@ -97,7 +97,7 @@ class TwoDevices:
         """Keeps the sources and destinations of copies, core blocks of the GPU, until ``end_step``."""
         blocks = [block for copy in copies for block in copy]
         if blocks:
-            pool = self._on(Device.GPU)._pool
+            pool = self._allocator_on(Device.GPU)._pool
             pool.acquire(blocks)
             pool.release_after(blocks, self._step)
             self._targets.update(dst for _, dst in copies)
@@ -148,7 +148,7 @@ class TwoDevices:
         The ancestor had no such call. ``SelfAttnBlockSpaceManager`` calls it.
         """
         if self._targets:
-            self._on(Device.GPU)._pool.complete_step(self._step)
+            self._allocator_on(Device.GPU)._pool.complete_step(self._step)
             self._step += 1
             self._targets.clear()
 
@@ -156,7 +156,7 @@ class TwoDevices:
         self, blocks: Sequence[Block], src_device: Device, dst_device: Device
     ) -> tuple[dict[int, int], list[tuple[BlockId, BlockId]]]:
         """Does ``swap``, and also returns the pairs whose bytes have to be copied."""
-        src, dst = self._on(src_device), self._on(dst_device)
+        src, dst = self._allocator_on(src_device), self._allocator_on(dst_device)
         if src is dst:
             raise ContractError(f"a swap from {src_device} to itself")
         live = [block for block in blocks if not isinstance(block, NullBlock)]
@@ -200,7 +200,7 @@ class TwoDevices:
 
     def _fit(self, blocks: Sequence[Block], src_device: Device, dst_device: Device, reserve: int) -> str:
         """Returns whether a swap of these blocks would fit: ok, later or never. Changes nothing."""
-        src, dst = self._on(src_device), self._on(dst_device)
+        src, dst = self._allocator_on(src_device), self._allocator_on(dst_device)
         cores = [src._core_of(block) for block in blocks if not isinstance(block, NullBlock)]
         fit = self._tiers.fit_swap(cores, src=src._tier, dst=dst._tier, reserve=reserve)
         # The core counts two kinds of permanently unavailable blocks as usable: the null block, and the
@@ -219,7 +219,7 @@ class TwoDevices:
 
         Hashes only if there are more than ``at_most`` chunks, because some of them may be hits.
         """
-        allocator = self._on(device)
+        allocator = self._allocator_on(device)
         if len(chunks) <= at_most or not isinstance(allocator, PrefixCachingBlockAllocator):
             return len(chunks)
         pool = allocator._pool
@@ -230,7 +230,7 @@ class TwoDevices:
 
     def _check_tokens(self, token_ids: Sequence[int]) -> None:
         """Raises for tokens that hashing would refuse, before anything has changed."""
-        caching = isinstance(self._on(Device.GPU), PrefixCachingBlockAllocator)
+        caching = isinstance(self._allocator_on(Device.GPU), PrefixCachingBlockAllocator)
         if caching and token_ids and not (min(token_ids) >= 0 and max(token_ids) < 1 << 32):
             raise kvpool.errors.TokenError(
                 f"tokens are from 0 to {(1 << 32) - 1}: {min(token_ids)} to {max(token_ids)} given"
@@ -245,11 +245,11 @@ class TwoDevices:
         return sum(self._of(one)._pool.ref_count(self._of(one)._core_of(one)) == 1 for one in blocks)
 
     def _is_on(self, block: Block, device: Device) -> bool:
-        return self._of(block) is self._on(device)
+        return self._of(block) is self._allocator_on(device)
 
     def _mark_filled(self, blocks: Sequence[Block]) -> None:
         """Marks these GPU blocks as computed, as far as they are cached by content."""
-        gpu = self._on(Device.GPU)
+        gpu = self._allocator_on(Device.GPU)
         if isinstance(gpu, PrefixCachingBlockAllocator):
             cores = [gpu._core_of(one) for one in blocks if not isinstance(one, NullBlock)]
             ids = [gpu._to_face(core) for core in cores if gpu._pool.is_registered(core)]

@@ -156,7 +156,7 @@ class CpuGpuBlockAllocator(TwoDevices, DeviceAwareBlockAllocator):
             StaleBlockError: ``prev_block`` was freed.
             ContractError: There is no such device.
         """
-        return self._on(device).allocate_mutable_block(prev_block, extra_hash)
+        return self._allocator_on(device).allocate_mutable_block(prev_block, extra_hash)
 
     def allocate_immutable_block(
         self, prev_block: Block | None, token_ids: Sequence[int], device: Device, extra_hash: ExtraHash = None
@@ -168,7 +168,7 @@ class CpuGpuBlockAllocator(TwoDevices, DeviceAwareBlockAllocator):
             StaleBlockError: ``prev_block`` was freed.
             ContractError: The tokens do not fill the block, or there is no such device.
         """
-        return self._on(device).allocate_immutable_block(prev_block, token_ids, extra_hash)
+        return self._allocator_on(device).allocate_immutable_block(prev_block, token_ids, extra_hash)
 
     def allocate_immutable_blocks(
         self,
@@ -184,7 +184,7 @@ class CpuGpuBlockAllocator(TwoDevices, DeviceAwareBlockAllocator):
             StaleBlockError: ``prev_block`` was freed.
             ContractError: A chunk does not fill its block, or there is no such device.
         """
-        return self._on(device).allocate_immutable_blocks(prev_block, block_token_ids, extra_hash)
+        return self._allocator_on(device).allocate_immutable_blocks(prev_block, block_token_ids, extra_hash)
 
     def free(self, block: Block) -> None:
         """Frees a handle and its reference to the block. Does nothing for the null block.
@@ -217,7 +217,7 @@ class CpuGpuBlockAllocator(TwoDevices, DeviceAwareBlockAllocator):
         Raises:
             ContractError: There is no such device.
         """
-        return self._on(device).get_num_free_blocks()
+        return self._allocator_on(device).get_num_free_blocks()
 
     def get_num_total_blocks(self, device: Device) -> int:
         """Returns the number of usable blocks of a device: all but the null block, once it exists.
@@ -225,7 +225,7 @@ class CpuGpuBlockAllocator(TwoDevices, DeviceAwareBlockAllocator):
         Raises:
             ContractError: There is no such device.
         """
-        return self._on(device).get_num_total_blocks() - self._num_null(device)
+        return self._allocator_on(device).get_num_total_blocks() - self._num_null(device)
 
     def get_physical_block_id(self, device: Device, absolute_id: int) -> int:
         """Returns the position of a block in the memory of its device. O(1).
@@ -234,12 +234,12 @@ class CpuGpuBlockAllocator(TwoDevices, DeviceAwareBlockAllocator):
             UnknownBlockError: The device has no such block.
             ContractError: There is no such device.
         """
-        return self._on(device).get_physical_block_id(absolute_id)
+        return self._allocator_on(device).get_physical_block_id(absolute_id)
 
     @property
     def all_block_ids(self) -> frozenset[int]:
         """All ids of both devices. O(blocks)."""
-        return self._on(Device.GPU).all_block_ids | self._on(Device.CPU).all_block_ids
+        return self._allocator_on(Device.GPU).all_block_ids | self._allocator_on(Device.CPU).all_block_ids
 
     def clear_copy_on_writes(self) -> list[tuple[BlockId, BlockId]]:
         """Returns the planned copies of GPU blocks, (source, destination) in order.
@@ -271,11 +271,11 @@ class CpuGpuBlockAllocator(TwoDevices, DeviceAwareBlockAllocator):
         Raises:
             UnknownBlockError: An id does not belong to the GPU, or the block has no references.
         """
-        self._on(Device.GPU).mark_blocks_as_computed(block_ids)
+        self._allocator_on(Device.GPU).mark_blocks_as_computed(block_ids)
 
     def get_common_computed_block_ids(self, computed_seq_block_ids: Sequence[list[int]]) -> list[int]:
         """Returns the common prefix of the sequences' computed blocks."""
-        return self._on(Device.GPU).get_common_computed_block_ids(computed_seq_block_ids)
+        return self._allocator_on(Device.GPU).get_common_computed_block_ids(computed_seq_block_ids)
 
     def get_num_full_blocks_touched(self, blocks: Sequence[Block], device: Device) -> int:
         """Returns how many blocks of a device the full ones among these would take, each counted once.
@@ -285,7 +285,7 @@ class CpuGpuBlockAllocator(TwoDevices, DeviceAwareBlockAllocator):
             ContractError: There is no such device.
         """
         live = [block for block in blocks if not isinstance(block, NullBlock)]
-        return self._on(device).get_num_full_blocks_touched(live)
+        return self._allocator_on(device).get_num_full_blocks_touched(live)
 
     def swap(self, blocks: Sequence[Block], src_device: Device, dst_device: Device) -> dict[int, int]:
         """Moves blocks from one device to the other. All or nothing. Null blocks stay unchanged. O(blocks).
@@ -333,7 +333,7 @@ class CpuGpuBlockAllocator(TwoDevices, DeviceAwareBlockAllocator):
         Raises:
             ContractError: There is no such device.
         """
-        return self._on(device).get_prefix_cache_hit_rate()
+        return self._allocator_on(device).get_prefix_cache_hit_rate()
 
     def reset_prefix_cache(self, device: Device | None = None) -> bool:
         """Drops all cached content of a device, or of every device. The null block does not prevent it.
@@ -345,7 +345,7 @@ class CpuGpuBlockAllocator(TwoDevices, DeviceAwareBlockAllocator):
             ContractError: There is no such device.
         """
         devices = list(self._allocators) if device is None else [device]
-        done = [self._on(one)._reset_prefix_cache(self._num_null(one)) for one in devices]
+        done = [self._allocator_on(one)._reset_prefix_cache(self._num_null(one)) for one in devices]
         return all(done)
 
     def find_cached_blocks_prefix(self, block_hashes: list[int], device: Device = Device.GPU) -> list[int]:
@@ -354,12 +354,12 @@ class CpuGpuBlockAllocator(TwoDevices, DeviceAwareBlockAllocator):
         Raises:
             ContractError: There is no such device.
         """
-        return self._on(device).find_cached_blocks_prefix(block_hashes)
+        return self._allocator_on(device).find_cached_blocks_prefix(block_hashes)
 
     @property
     def epoch(self) -> int:
         """The epoch in which blocks are hashed. The ancestor has no such attribute."""
-        return self._on(Device.GPU)._pool.epoch
+        return self._allocator_on(Device.GPU)._pool.epoch
 
 
 def _common_pool(numbers: Sequence[int], block_size: int) -> kvpool.TieredPool:

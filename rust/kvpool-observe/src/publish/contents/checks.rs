@@ -6,7 +6,7 @@ impl Contents {
     /// Everything that consumers know: the tier, group and digest of each content.
     pub fn told_of(&self) -> impl Iterator<Item = (u8, u16, Digest)> {
         let nodes = self.nodes.iter().filter(|node| node.group != FREE);
-        nodes.flat_map(|node| tiers(node.told).map(|tier| (tier, node.group, node.digest)))
+        nodes.flat_map(|node| tiers(node.reported).map(|tier| (tier, node.group, node.digest)))
     }
 
     /// Checks the invariants of the contents. O(contents).
@@ -43,10 +43,10 @@ impl Contents {
                 }
                 child = node.next;
             }
-            if !node.dirty && node.told != node.open {
+            if !node.dirty && node.reported != node.open {
                 return Err(format!(
                     "node {at} was reported in tiers {:b}, but is open in tiers {:b}",
-                    node.told, node.open
+                    node.reported, node.open
                 ));
             }
         }

@@ -271,7 +271,7 @@ impl Run {
 
 proptest! {
     #[test]
-    fn consumers_know_what_can_be_reached(operations in operations()) {
+    fn consumers_have_exactly_the_reachable_contents(operations in operations()) {
         let mut run = Run::new();
         operations.iter().for_each(|operation| run.take(operation));
         run.flush();

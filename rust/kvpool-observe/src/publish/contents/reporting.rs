@@ -22,13 +22,13 @@ impl Contents {
         for &at in &dirty {
             let mut above = at;
             while let Some(node) = self.node(above)
-                && node.open & !node.told != 0
+                && node.open & !node.reported != 0
             {
                 chain.push(above);
                 above = node.parent;
             }
             while let Some(at) = chain.pop() {
-                self.tell(at, &mut runs);
+                self.report_tiers(at, &mut runs);
             }
         }
         let mut changes = runs.changes;
@@ -36,8 +36,8 @@ impl Contents {
         for &at in &dirty {
             let Some(node) = self.nodes.get_mut(at as usize) else { continue };
             node.dirty = false;
-            let gone = node.told & !node.open;
-            node.told &= !gone;
+            let gone = node.reported & !node.open;
+            node.reported &= !gone;
             if node.tiers == 0 {
                 // The node remains only as the parent of its children.
                 (node.has_tokens, node.keys) = (false, None);
@@ -61,19 +61,19 @@ impl Contents {
     }
 
     /// Reports the tiers in which a node is open and that consumers do not know yet.
-    fn tell(&mut self, at: u32, runs: &mut Runs) {
+    fn report_tiers(&mut self, at: u32, runs: &mut Runs) {
         let Some(node) = self.nodes.get_mut(at as usize) else { return };
-        let new = node.open & !node.told;
-        node.told |= new;
+        let new = node.open & !node.reported;
+        node.reported |= new;
         let parent = node.parent;
         for tier in tiers(new) {
-            let goes_on = self.goes_on(at, parent);
-            runs.push(tier, at, parent, goes_on);
+            let continues_run = self.continues_run(at, parent);
+            runs.push(tier, at, parent, continues_run);
         }
     }
 
     /// Whether one event can contain both a node and its parent.
-    fn goes_on(&self, at: u32, parent: u32) -> bool {
+    fn continues_run(&self, at: u32, parent: u32) -> bool {
         let (Some(node), Some(parent)) = (self.node(at), self.node(parent)) else { return false };
         match (&node.keys, &parent.keys) {
             (None, None) => true,
@@ -98,7 +98,7 @@ impl Contents {
                     continue;
                 }
                 for tier in tiers(node.open) {
-                    runs.push(tier, at, node.parent, self.goes_on(at, node.parent));
+                    runs.push(tier, at, node.parent, self.continues_run(at, node.parent));
                 }
                 let mut child = node.first_child;
                 while let Some(node) = self.node(child) {
@@ -124,10 +124,10 @@ impl Runs {
         Self { changes, open: [None; MAX_TIERS as usize] }
     }
 
-    fn push(&mut self, tier: u8, at: u32, parent: u32, goes_on: bool) {
+    fn push(&mut self, tier: u8, at: u32, parent: u32, continues_run: bool) {
         let open = &mut self.open[usize::from(tier)];
         if let Some((run, last)) = open
-            && goes_on
+            && continues_run
             && *last == parent
             && let Some(Change::Stored { nodes, .. }) = self.changes.get_mut(*run)
         {
