@@ -98,6 +98,10 @@ pub use shorten::shorten;
 pub use stats::PoolStats;
 pub use tiers::{Fit, Place, PlanError, Run, SwapId, TierError, Tiers, Transfer, TransferPlan, runs};
 
+/// The old name of [`CacheTime`].
+#[deprecated(since = "0.2.0", note = "use `CacheTime`")]
+pub type Kept = CacheTime;
+
 /// Building blocks of the sister crates, which engines do not need. They may change in any release.
 #[doc(hidden)]
 pub mod parts {

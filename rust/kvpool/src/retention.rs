@@ -245,6 +245,10 @@ pub struct RetentionStats {
     pub expired: u64,
 }
 
+/// The old name of [`SavedRetention`].
+#[deprecated(since = "0.2.0", note = "use `SavedRetention`")]
+pub type Said = SavedRetention;
+
 /// The retention of a block in an image.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SavedRetention {
