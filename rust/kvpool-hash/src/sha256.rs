@@ -54,20 +54,44 @@ pub(super) fn sha256_in_place(buffer: &mut [u8], len: usize) -> BlockHash {
     digested(&buffer[..len])
 }
 
-/// Pads what is left of a message of `total` bytes, the first `len` bytes of the buffer, as FIPS 180-4,
-/// section 5.1.1 says, and compresses it.
+/// Bytes of a message of `len` bytes with its padding.
+pub(super) const fn padded_len(len: usize) -> usize {
+    (len + 1 + LENGTH).next_multiple_of(BLOCK)
+}
+
+/// Pads a message of `total` bytes, of which the first `len` bytes of the buffer are the rest, as FIPS 180-4,
+/// section 5.1.1, says. The bytes between are zero already.
 #[inline]
-fn finish(mut state: [u32; 8], buffer: &mut [u8], len: usize, total: usize) -> BlockHash {
-    let end = (len + 1 + LENGTH).next_multiple_of(BLOCK);
-    // A constant width is two stores; what is too much is overwritten.
-    buffer[len..len + PADDING].copy_from_slice(&ZEROS);
+pub(super) fn pad(buffer: &mut [u8], len: usize, total: usize) {
+    let end = padded_len(len);
     buffer[len] = 0x80;
     buffer[end - LENGTH..end].copy_from_slice(&(total as u64 * 8).to_be_bytes());
-    sha2::block_api::compress256(&mut state, buffer[..end].as_chunks().0);
-    let mut digest = [0; 32];
-    for (slot, word) in digest.chunks_exact_mut(4).zip(state) {
-        slot.copy_from_slice(&word.to_be_bytes());
+}
+
+/// SHA-256 of the first `len` bytes of a buffer that holds their padding, too, and nothing else.
+#[inline]
+pub(super) fn sha256_padded(buffer: &[u8], len: usize) -> BlockHash {
+    if has_sha_instructions() {
+        return compressed(INITIAL, buffer);
     }
+    digested(&buffer[..len])
+}
+
+/// Pads what is left of a message of `total` bytes, the first `len` bytes of the buffer, and compresses it.
+#[inline]
+fn finish(state: [u32; 8], buffer: &mut [u8], len: usize, total: usize) -> BlockHash {
+    // A constant width is two stores; what is too much is overwritten.
+    buffer[len..len + PADDING].copy_from_slice(&ZEROS);
+    pad(buffer, len, total);
+    compressed(state, &buffer[..padded_len(len)])
+}
+
+/// Compresses the last blocks of a message.
+#[inline]
+fn compressed(mut state: [u32; 8], blocks: &[u8]) -> BlockHash {
+    sha2::block_api::compress256(&mut state, blocks.as_chunks().0);
+    let mut digest = [0; 32];
+    digest.copy_from_slice(state.map(u32::to_be_bytes).as_flattened());
     BlockHash::from_bytes(digest)
 }
 
