@@ -50,15 +50,16 @@ fn fold(a: u64, b: u64) -> u64 {
     product as u64 ^ (product >> 64) as u64
 }
 
-/// The hash of a block after a prefix. Each multiplication mixes four tokens.
+/// The hash of a block after a prefix. Each multiplication mixes four tokens, or one of the last three.
 #[inline]
 fn next_hash(parent: u64, block: &[u32]) -> u64 {
-    let word = |two: &[u32]| two.iter().rev().fold(0, |word, &token| word << 32 | u64::from(token));
-    let mut hash = fold(parent, 0xc2b2_ae3d_27d4_eb4f);
-    for four in block.chunks(4) {
-        let (left, right) = four.split_at(four.len().div_ceil(2));
-        hash ^= fold(word(left) ^ 0x1656_67b1_9e37_79f9, word(right) ^ hash);
-    }
+    const KEY: u64 = 0x1656_67b1_9e37_79f9;
+    let word = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
+    let (fours, rest) = block.as_chunks::<4>();
+    let hash = fold(parent, 0xc2b2_ae3d_27d4_eb4f);
+    let hash =
+        fours.iter().fold(hash, |hash, &[a, b, c, d]| hash ^ fold(word(a, b) ^ KEY, word(c, d) ^ hash));
+    let hash = rest.iter().fold(hash, |hash, &token| hash ^ fold(u64::from(token) ^ KEY, hash));
     hash.max(1) // 0 marks blocks that are not registered
 }
 
