@@ -25,7 +25,7 @@ usage: requests [--rounds N] [--json] [--large]
   --rounds N  number of rounds; in each of them every variant runs once (default 25, about 20 seconds)
   --json      print one JSON object per row instead of a table: row, ns (kvpool), radix_ns, map_ns,
               blocks (that one round times), rounds
-  --large     also measure pools of 16,777,216 blocks, which need 5 GB of memory
+  --large     also measure pools of 16,777,216 blocks, which need 5 GB of memory and 30 seconds more
   --help      print this
 
 Requests have 512 blocks in a pool of 65,536. `sha256` rows use the default settings, and `verified` rows use
