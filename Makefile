@@ -30,6 +30,9 @@ HASH_FEATURES := sha256 blake3 xxh3 vllm recorded
 # Versions of torch for test-torch. Each one gets its own environment.
 TORCH ?= 2.11.0 2.13.0
 
+# Options of bench-requests: --rounds N, --large. Without --json it prints a table.
+REQUESTS ?= --json
+
 # Levels of KVPOOL_VLLM that vllm-conformance runs and compares.
 VLLM_LEVELS ?= stock pool manager
 
@@ -59,7 +62,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: help demo test build-rust-tests build-python-tests test-rust test-python test-threads test-asan test-tsan test-soak nightly test-slow test-slow-rust test-slow-python test-mutants lab-mutants test-torch test-exit fuzz fuzz-corpus \
 	store-servers-check coverage journal-check lint lineage-report engine engine-check gpu-check fatbin fatbin-check vllm-env \
 	dynamo-check events-bench vllm-conformance vllm-shadow-conformance vllm-shadow-selftest vllm-check vllm-tier-check vllm-identity-check vllm-trace-check vllm-drift vllm-offload-conformance \
-	sglang-hicache-check journal-bench vllm-bench vllm-bench-steps vllm-bench-offload vllm-bench-tier bench bench-rust bench-counts bench-python bench-report soak vectors stubs-check \
+	sglang-hicache-check journal-bench vllm-bench vllm-bench-steps vllm-bench-offload vllm-bench-tier bench bench-rust bench-counts bench-requests bench-python bench-report soak vectors stubs-check \
 	dashboard-check docs docs-check wheel wheel-free-threaded supply-chain release release-host release-checks crates-check crates-publish \
 	workflows-check clean
 
@@ -401,6 +404,9 @@ bench-rust: ## Run the Criterion benches of the core
 
 bench-counts: ## Count the instructions per block of the pool's operations with valgrind, independent of the machine's load
 	$(PYTHON) tools/bench_counts.py
+
+bench-requests: ## Measure whole requests beside a radix tree and a 64-bit map, in ns per block: REQUESTS="--json --large"
+	$(CARGO) run --release --locked --quiet -p kvpool-benches --bin requests -- $(REQUESTS)
 
 bench-python: $(VENV)/.bench ## Measure calls from Python
 	$(BIN)/python -m pytest -q benches/python --benchmark-only --benchmark-disable-gc \

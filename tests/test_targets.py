@@ -30,6 +30,7 @@ NO_CHECK: Final = {
     "bench": "measures",
     "bench-rust": "measures",
     "bench-counts": "measures",
+    "bench-requests": "measures",
     "bench-python": "measures",
     "bench-report": "measures",
     "events-bench": "measures",

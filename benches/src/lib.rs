@@ -1,6 +1,7 @@
 //! Shared set-up of the benches: chains without the cost of hashing, and timing without the cost of
 //! cleaning up.
 
+pub mod requests;
 pub mod vllm;
 
 use std::time::{Duration, Instant};
@@ -16,24 +17,11 @@ pub const REQUEST_BLOCKS: usize = 512;
 /// # Errors
 /// None for the arguments that the benches use.
 pub fn chain(nth: u64, blocks: usize) -> Result<HashChain, PoolError> {
-    // SplitMix64 is uniform, and two states never give the same digest. The first state of a chain is
-    // unrelated to those of its neighbours. With consecutive states, chains would be shifted copies of
-    // each other.
-    const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
-    let mix = |state: u64| {
-        let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    };
-    let mut state = mix(nth.wrapping_add(STEP));
-    let mut word = || {
-        state = state.wrapping_add(STEP);
-        mix(state)
-    };
+    let mut random = Random::new(nth);
     let mut digest = || {
         let mut bytes = [0; 32];
         for eight in bytes.chunks_exact_mut(8) {
-            eight.copy_from_slice(&word().to_le_bytes());
+            eight.copy_from_slice(&random.word().to_le_bytes());
         }
         BlockHash::from_bytes(bytes)
     };
@@ -41,7 +29,39 @@ pub fn chain(nth: u64, blocks: usize) -> Result<HashChain, PoolError> {
     Ok(HashChain::from_digests(HashAlgorithm::Sha256, 16, 0, digests)?)
 }
 
-/// Returns a pool of `num_blocks` blocks.
+/// Uniform numbers of the generator `SplitMix64`, which returns each 64-bit number once in 2^64 calls.
+#[derive(Clone, Debug)]
+pub struct Random(u64);
+
+impl Random {
+    const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+
+    /// The numbers of a seed. The seed is mixed first: otherwise the sequences of two seeds in a row would be
+    /// shifted copies of each other.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        Self(Self::mix(seed.wrapping_add(Self::STEP)))
+    }
+
+    fn mix(state: u64) -> u64 {
+        let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// The next number of all 64-bit numbers.
+    pub fn word(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(Self::STEP);
+        Self::mix(self.0)
+    }
+
+    /// A number below `bound`, which is at least 1 and much less than 2^64.
+    pub fn below(&mut self, bound: usize) -> usize {
+        (self.word() % bound as u64) as usize
+    }
+}
+
+/// A pool of `num_blocks`.
 ///
 /// # Errors
 /// Like [`BlockPool::new`].

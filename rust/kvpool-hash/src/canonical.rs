@@ -18,11 +18,9 @@
 //! compressions. It is written into a buffer on the stack. Within one call, only the parent and the
 //! tokens are rewritten for each block.
 
+use super::BlockHash;
 use super::extra::{ExtraKeys, MultimodalItem};
-use super::{
-    BlockHash,
-    sha256::{PADDING, sha256_in_place},
-};
+use super::sha256::{PADDING, pad, padded_len, sha256_in_place, sha256_padded};
 
 const ROOT_TAG: [u8; 8] = *b"kvproot1";
 const BLOCK_TAG: [u8; 8] = *b"kvpblok1";
@@ -149,9 +147,7 @@ impl<'a> BlockMessage<'a> {
         let (text, section) = message[content..].split_at_mut(text_end - content);
         // Block sizes are checked to fit 32 bits.
         text[..4].copy_from_slice(&(tokens.len() as u32).to_le_bytes());
-        for (slot, token) in text[4..].chunks_exact_mut(4).zip(tokens) {
-            slot.copy_from_slice(&token.to_le_bytes());
-        }
+        put_tokens(&mut text[4..], tokens);
         match items {
             Some(items) if count > 0 => put_items(section, count, start, items),
             _ => section[0] = ABSENT,
@@ -172,10 +168,88 @@ impl<'a> BlockMessage<'a> {
     /// Returns the message with a fingerprint as its parent. The fingerprint overwrites the end of the
     /// parent digest, so the content is not encoded twice.
     pub(super) fn with_fingerprint_parent(&mut self, parent: u128) -> &[u8] {
-        let at = self.content - FINGERPRINT_LEN;
-        self.buffer[at - 8..at].copy_from_slice(&BLOCK_TAG);
-        self.buffer[at..self.content].copy_from_slice(&parent.to_le_bytes());
-        &self.buffer[at - 8..self.len]
+        with_fingerprint_parent(self.buffer, self.content, self.len, parent)
+    }
+}
+
+/// The message of text blocks of one size.
+///
+/// The tag, the token count, the ending and SHA-256's padding are written once. The parent and the tokens of
+/// each block are written as whole vectors, so that the wide loads of a hash function do not wait for several
+/// narrow stores.
+pub(super) struct TextMessage<'a> {
+    /// The message and its padding.
+    buffer: &'a mut [u8],
+    len: usize,
+    content: usize,
+}
+
+impl<'a> TextMessage<'a> {
+    /// The message of blocks of `block_size` tokens, whose parents have digests of 16 or 32 bytes.
+    pub(super) fn new(scratch: &'a mut Scratch, parent_len: usize, block_size: usize) -> Self {
+        let content = BLOCK_TAG.len() + parent_len;
+        let len = content + 4 + 4 * block_size + 1;
+        let padded = padded_len(len);
+        let buffer = &mut scratch.get(padded)[..padded];
+        buffer.fill(ABSENT);
+        buffer[..8].copy_from_slice(&BLOCK_TAG);
+        // Block sizes are checked to fit 32 bits.
+        buffer[content..content + 4].copy_from_slice(&(block_size as u32).to_le_bytes());
+        pad(buffer, len, len);
+        Self { buffer, len, content }
+    }
+
+    /// Puts a block into the message.
+    #[inline]
+    pub(super) fn set(&mut self, parent: &[u8; 32], tokens: &[u32]) {
+        // Copies of a fixed width are vectors.
+        if self.content == BLOCK_TAG.len() + 32 {
+            self.buffer[8..40].copy_from_slice(parent);
+        } else {
+            self.buffer[8..24].copy_from_slice(&parent[..16]);
+        }
+        put_tokens(&mut self.buffer[self.content + 4..self.len - 1], tokens);
+    }
+
+    /// Returns the SHA-256 of the message.
+    #[inline]
+    pub(super) fn sha256(&self) -> BlockHash {
+        sha256_padded(self.buffer, self.len)
+    }
+
+    /// Returns the message.
+    #[inline]
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.buffer[..self.len]
+    }
+
+    /// Returns the message with a fingerprint as its parent. The next [`TextMessage::set`] writes the digest
+    /// again, over which the fingerprint is written.
+    #[inline]
+    pub(super) fn with_fingerprint_parent(&mut self, parent: u128) -> &[u8] {
+        with_fingerprint_parent(self.buffer, self.content, self.len, parent)
+    }
+}
+
+/// Writes a tag and a fingerprint over the end of the parent digest, and returns the message that begins
+/// there.
+fn with_fingerprint_parent(buffer: &mut [u8], content: usize, len: usize, parent: u128) -> &[u8] {
+    let at = content - FINGERPRINT_LEN;
+    buffer[at - 8..at].copy_from_slice(&BLOCK_TAG);
+    buffer[at..content].copy_from_slice(&parent.to_le_bytes());
+    &buffer[at - 8..len]
+}
+
+/// Writes tokens, as vectors of 16 tokens where there are as many.
+#[inline]
+fn put_tokens(out: &mut [u8], tokens: &[u32]) {
+    let (vectors, rest) = tokens.as_chunks::<16>();
+    let (slots, tail) = out.as_chunks_mut::<64>();
+    for (slot, vector) in slots.iter_mut().zip(vectors) {
+        slot.copy_from_slice(vector.map(u32::to_le_bytes).as_flattened());
+    }
+    for (slot, token) in tail.chunks_exact_mut(4).zip(rest) {
+        slot.copy_from_slice(&token.to_le_bytes());
     }
 }
 

@@ -10,7 +10,7 @@
 
 use std::fmt;
 
-use super::canonical::{self, BlockMessage, Scratch};
+use super::canonical::{self, BlockMessage, Scratch, TextMessage};
 use super::config::HasherConfig;
 use super::extra::ItemIndex;
 use super::fingerprint::Fingerprinter;
@@ -295,6 +295,18 @@ impl BlockHasher {
     ) -> ChainState {
         let digest_len = self.config.algorithm.digest_len();
         let mut scratch = Scratch::new();
+        if items.is_empty() && self.method.is_native() {
+            let mut message = TextMessage::new(&mut scratch, digest_len, self.config.block_size);
+            for block in tokens.chunks_exact(self.config.block_size) {
+                message.set(state.digest.as_bytes(), block);
+                state.digest = self.method.text_block(&message);
+                if let Some(f) = &self.fingerprinter {
+                    state.fingerprint = f.hash(message.with_fingerprint_parent(state.fingerprint));
+                }
+                each(&state);
+            }
+            return state;
+        }
         for block in tokens.chunks_exact(self.config.block_size) {
             let end = start + block.len() as u64;
             let overlapping = (!items.is_empty()).then(|| items.overlapping(&extra.multimodal, start, end));
@@ -368,6 +380,26 @@ impl Method {
             return *none_hash;
         }
         self.digest(message)
+    }
+
+    /// Whether blocks have the native encoding.
+    const fn is_native(&self) -> bool {
+        match self {
+            #[cfg(feature = "vllm")]
+            Self::Vllm { .. } => false,
+            #[cfg(feature = "recorded")]
+            Self::Recorded(_) => false,
+            _ => true,
+        }
+    }
+
+    /// The digest of a text block in the native encoding.
+    #[inline]
+    fn text_block(&self, message: &TextMessage<'_>) -> BlockHash {
+        if matches!(self, Self::Sha256) {
+            return message.sha256();
+        }
+        self.digest(message.bytes())
     }
 
     /// The digest of a block in the native encoding.

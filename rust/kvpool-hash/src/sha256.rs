@@ -55,20 +55,44 @@ pub(super) fn sha256_in_place(buffer: &mut [u8], len: usize) -> BlockHash {
     digested(&buffer[..len])
 }
 
-/// Pads and compresses the rest of a message of `total` bytes, as in FIPS 180-4, section 5.1.1. The
-/// rest is the first `len` bytes of the buffer.
+/// Returns the length of a message of `len` bytes with its padding.
+pub(super) const fn padded_len(len: usize) -> usize {
+    (len + 1 + LENGTH).next_multiple_of(BLOCK)
+}
+
+/// Writes the padding of a message of `total` bytes, as in FIPS 180-4, section 5.1.1. The rest of the message
+/// is the first `len` bytes of the buffer. The buffer is zero from there on.
 #[inline]
-fn finish(mut state: [u32; 8], buffer: &mut [u8], len: usize, total: usize) -> BlockHash {
-    let end = (len + 1 + LENGTH).next_multiple_of(BLOCK);
-    // A constant width compiles to two stores. Excess bytes are overwritten below.
-    buffer[len..len + PADDING].copy_from_slice(&ZEROS);
+pub(super) fn pad(buffer: &mut [u8], len: usize, total: usize) {
+    let end = padded_len(len);
     buffer[len] = 0x80;
     buffer[end - LENGTH..end].copy_from_slice(&(total as u64 * 8).to_be_bytes());
-    sha2::block_api::compress256(&mut state, buffer[..end].as_chunks().0);
-    let mut digest = [0; 32];
-    for (slot, word) in digest.chunks_exact_mut(4).zip(state) {
-        slot.copy_from_slice(&word.to_be_bytes());
+}
+
+/// Returns the SHA-256 of the first `len` bytes of a buffer that ends with their padding.
+#[inline]
+pub(super) fn sha256_padded(buffer: &[u8], len: usize) -> BlockHash {
+    if has_sha_instructions() {
+        return compressed(INITIAL, buffer);
     }
+    digested(&buffer[..len])
+}
+
+/// Pads and compresses the rest of a message of `total` bytes, which is the first `len` bytes of the buffer.
+#[inline]
+fn finish(state: [u32; 8], buffer: &mut [u8], len: usize, total: usize) -> BlockHash {
+    // A constant width compiles to two stores. Excess bytes are overwritten below.
+    buffer[len..len + PADDING].copy_from_slice(&ZEROS);
+    pad(buffer, len, total);
+    compressed(state, &buffer[..padded_len(len)])
+}
+
+/// Compresses the last blocks of a message and returns its digest.
+#[inline]
+fn compressed(mut state: [u32; 8], blocks: &[u8]) -> BlockHash {
+    sha2::block_api::compress256(&mut state, blocks.as_chunks().0);
+    let mut digest = [0; 32];
+    digest.copy_from_slice(state.map(u32::to_be_bytes).as_flattened());
     BlockHash::from_bytes(digest)
 }
 
