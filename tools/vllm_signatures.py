@@ -319,9 +319,8 @@ def check_installed() -> int:
     for level in gate.LEVELS:
         reported = gate.check(level)
         failed |= bool(reported)
-        print(
-            f"vLLM {version}, level {level}: {f'{len(reported)} differences' if reported else 'no difference'}"
-        )
+        found = f"{len(reported)} differences" if reported else "no difference"
+        print(f"vLLM {version}, level {level}: {found}")
         differences = gate.differences(level, series) if reported else []
         if reported != [str(one) for one in differences]:  # the version, or vLLM as a whole
             print(*reported, f"compared with {series}:", sep="\n")
