@@ -356,12 +356,12 @@ class Match:
     >>> pool.register(pool.allocate(2), chain)
     2
     >>> pool.mark_computed([1, 2])
-    >>> pool.release_table([1, 2])
+    >>> pool.release([1, 2], tail_first=True)
     >>> found = pool.lookup(chain)
     >>> found, found.block_ids, found.link.depth
     (Match(start=0, blocks=2), [1, 2], 1)
-    >>> pool.acquire_match(found)
-    >>> pool.ref_counts(found.block_ids)
+    >>> pool.acquire(found)
+    >>> pool.ref_count(found.block_ids)
     [1, 1]
     """
 

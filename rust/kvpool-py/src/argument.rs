@@ -11,7 +11,7 @@ use pyo3::PyTypeInfo;
 use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
 use pyo3::types::{PyBytes, PyString};
 
-use crate::convert::{Int, Text, float, shown, text};
+use crate::convert::{Int, Text, count, float, shown, text};
 use crate::errors::{is_kvpool, raise};
 use crate::python::prelude::*;
 use crate::python::protect;
@@ -32,6 +32,11 @@ pub(crate) trait Argument<'a, 'py>: Sized {
 pub(crate) fn take<'a, 'py, T: Argument<'a, 'py>>(name: &str, object: &'a Bound<'py, PyAny>) -> PyResult<T> {
     protect();
     T::convert(name, object).map_err(|error| wrong(name, object, T::expected, error))
+}
+
+/// Converts the argument with this name, a number of blocks, tokens or bytes.
+pub(crate) fn take_count(name: &str, object: &Bound<'_, PyAny>) -> PyResult<usize> {
+    count(object.py(), name, take::<Int>(name, object)?)
 }
 
 #[cold]

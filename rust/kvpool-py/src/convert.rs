@@ -324,6 +324,27 @@ pub(crate) fn blocks(object: &Bound<'_, PyAny>) -> PyResult<Vec<BlockId>> {
     Ok(BLOCKS.any(object)?.into_iter().map(BlockId::new).collect())
 }
 
+/// Whether an argument names one block and not a batch of blocks.
+pub(crate) fn is_one_block(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    if object.cast_exact::<PyInt>().is_ok() {
+        return Ok(true);
+    }
+    if object.cast_exact::<PyList>().is_ok() {
+        return Ok(false);
+    }
+    Ok(object.is_instance_of::<PyInt>() || !has_items(object)?)
+}
+
+/// Whether an object has items, or at least offers an iterator over them.
+#[cold]
+pub(crate) fn has_items(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    match object.try_iter() {
+        Ok(_) => Ok(true),
+        Err(error) if error.is_instance_of::<PyTypeError>(object.py()) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
 /// One block id.
 pub(crate) fn block(object: &Bound<'_, PyAny>) -> PyResult<BlockId> {
     BLOCKS.item(0, object).map(BlockId::new)
@@ -505,6 +526,11 @@ pub(crate) fn until_of(py: Python<'_>, after_step: Option<Int>, until: Option<In
         (None, Some(ticket)) => Ok(Until::Ticket(Ticket::new(count(py, "until", ticket)? as u64))),
         (Some(_), Some(_)) => Err(both(py, "after_step", "until")),
     }
+}
+
+/// Refuses an argument in a call that has no use for it.
+pub(crate) fn only_for(py: Python<'_>, argument: &str, call: &str) -> PyErr {
+    raise(py, "InvalidArgumentError", format!("{argument} is only for {call}"))
 }
 
 /// Refuses two arguments of which one is enough.

@@ -32,6 +32,7 @@ mod policy;
 mod pool;
 mod process;
 mod python;
+mod renamed;
 mod replay;
 mod request;
 mod retention;
@@ -70,6 +71,17 @@ mod _core {
     mod explain {
         #[pymodule_export]
         use crate::explain::{PyExplainConfig, PyExplanation, PyGroupReach, PyMissSpan};
+    }
+
+    #[doc = doc!("kvpool._core.facets")]
+    #[pymodule]
+    mod facets {
+        #[pymodule_export]
+        use crate::manager::{
+            PyManagerClock, PyManagerDiagnose, PyManagerJournal, PyManagerRetention, PyManagerSwaps,
+        };
+        #[pymodule_export]
+        use crate::pool::{PyPoolClock, PyPoolDiagnose, PyPoolJournal, PyPoolRetention};
     }
 
     #[doc = doc!("kvpool._core.groups")]
