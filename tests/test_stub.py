@@ -122,6 +122,7 @@ def test_names_of_the_binary_are_public_names() -> None:
     public = {f"{one.__module__}.{one.__name__}" for one in exported if hasattr(one, "__module__")}
     # What kvpool.integrations.vllm, the torch ops and errors about policies are made of is nobody else's.
     own = {f"kvpool._core.vllm.{name}" for name in _core.vllm.__all__}
+    own |= {f"kvpool._core.facets.{name}" for name in _core.facets.__all__}
     own |= {"kvpool._core.transfer.copy_by_handle", "kvpool._core.policies.policy_removal"}
     binary = {f"kvpool._core.{name}" for name in STUB_DOCS if name.count(".") == 1}
     assert {name for name in public if name.startswith("kvpool._core.")} | own == binary
@@ -151,7 +152,7 @@ def test_the_runtime_docstring_is_that_of_the_stub() -> None:
 
 def test_help_shows_the_signature_and_the_whole_docstring() -> None:
     shown = pydoc.plain(pydoc.render_doc(kvpool.CacheManager.append))
-    assert "append(self, /, request_ids, token_ids, *, commit=False)" in shown
+    assert "append(self, /, request_ids, token_ids, *, commit=False, lookahead=0, multimodal=None)" in shown
     for section in ("Args:", "Returns:", "Raises:", "UnknownRequestError"):
         assert section in shown
 

@@ -1,4 +1,4 @@
-"""Names that earlier versions had: removed names and their replacements, and renamed names, which still work."""
+"""Names that earlier versions had: removed names and their replacements, and renamed names that work."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ def renamed(owner: Any, name: str) -> Any:
 
 
 def missing(module: str, name: str) -> AttributeError:
-    """Returns the error for a name that a module does not have. For a removed name, it has the replacement."""
+    """Returns the error for a name that a module does not have. Includes the name that replaces it."""
     replacement = REPLACEMENTS.get(f"{module}.{name}")
     if replacement:
         return AttributeError(f"{module}.{name} was removed: {replacement}", name=name)

@@ -15,20 +15,28 @@ if TYPE_CHECKING:
     from kvpool import TransferPlan
     from kvpool._core.transfer import BlockStore, CudaStream, Transfer, TransferEngine
 
-__all__ = ["FinishedSwap", "PlanExecutor", "Planner"]
+__all__ = ["FinishedSwap", "PlanExecutor", "Planner", "Swaps"]
+
+
+class Swaps(Protocol):
+    """Ends swaps, as ``CacheManager.swaps`` does."""
+
+    def complete(self, swap: int) -> dict[int, int]:
+        """Ends a swap whose copies are done."""
+
+    def abort(self, swap: int) -> None:
+        """Undoes a swap."""
 
 
 class Planner(Protocol):
     """Makes plans: a ``CacheManager``, or a class of the caller."""
 
     def take_plan(self) -> TransferPlan:
-        """Hands out the copies that are planned."""
+        """Returns the planned copies."""
 
-    def complete_swap(self, swap: int) -> dict[int, int]:
-        """Ends a swap whose copies are done."""
-
-    def abort_swap(self, swap: int) -> None:
-        """Takes a swap back."""
+    @property
+    def swaps(self) -> Swaps:
+        """Ends the swaps whose copies are in the plans."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -153,9 +161,9 @@ class PlanExecutor:
             failure = error
             try:
                 if error is None:
-                    blocks = self._manager.complete_swap(swap)
+                    blocks = self._manager.swaps.complete(swap)
                 else:
-                    self._manager.abort_swap(swap)
+                    self._manager.swaps.abort(swap)
             except KvpoolError as refusal:
                 # Somebody else ended it: a failure like any other, and the other swaps go on.
                 failure = refusal

@@ -157,7 +157,7 @@ impl Arguments {
             .map(|signal| signal.output_tokens.map_or("None".into(), |tokens: u32| tokens.to_string()));
         let (reasons, tokens): (Vec<String>, Vec<String>) = (reasons.collect(), tokens.collect());
         let (reasons, tokens) = (reasons.join(", "), tokens.join(", "));
-        format!("{}, finish_reasons=[{reasons}], output_tokens=[{tokens}]", self.batch(ids))
+        format!("{}, finish_reason=[{reasons}], output_tokens=[{tokens}]", self.batch(ids))
     }
 
     pub(super) fn prompt(&self, prompt: &ChainRecord, foreign: bool) -> String {

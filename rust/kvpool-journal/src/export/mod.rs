@@ -10,6 +10,7 @@
 
 mod arguments;
 mod calls;
+mod python;
 mod slots;
 mod source;
 mod templates;

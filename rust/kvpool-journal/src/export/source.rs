@@ -5,6 +5,7 @@ use std::io::Write;
 use crate::{Check, JournalHeader, Kind};
 
 use super::arguments::Arguments;
+use super::python;
 use super::templates;
 use super::text::{self, Language};
 use crate::error::ReplayError;
@@ -158,7 +159,7 @@ impl<'a> Source<'a> {
         match (self.kind, self.language) {
             (Kind::VllmPool, _) => Ok(()),
             (_, Language::Rust) => self.line(&format!("{}.check_invariants().unwrap();", self.subject())),
-            (_, Language::Python) => self.line(&format!("{}.check_invariants()", self.subject())),
+            (_, Language::Python) => self.line(&format!("{}.diagnose.check_invariants()", self.subject())),
         }
     }
 
@@ -203,16 +204,12 @@ impl<'a> Source<'a> {
                 self.expect_rust(&expression, answer.check)
             }
             Language::Python => {
-                let (object, method) = match name {
-                    "commit_step" => ("plan", "commit"),
-                    _ => (subject, name),
-                };
-                let method = ["_with", "_for", "_until", "_refreshing"]
-                    .iter()
-                    .fold(method, |method, how| method.trim_end_matches(how));
+                let object = if name == "commit_step" { "plan" } else { subject };
+                let (method, arguments) = python::call(self.kind, name, arguments);
                 let comma = if arguments.is_empty() { "" } else { ", " };
                 // The changes of a batch one by one, by a function of the test's own.
-                let call = if name == "append_ragged" { name.into() } else { format!("{object}.{method}") };
+                let call =
+                    if method == "append_ragged" { method.into() } else { format!("{object}.{method}") };
                 self.expect_python(&format!("answer({call}{comma}{arguments})"), &answer.value)
             }
         }
