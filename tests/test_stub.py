@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import doctest
 import importlib
+import pkgutil
 import pydoc
 import subprocess
 import sys
@@ -232,3 +233,17 @@ def test_errors_named_in_the_stub_exist() -> None:
     }
     assert named <= known
     assert len(named) > 10
+
+
+#: The public modules.
+MODULES = ("kvpool", "kvpool.errors", *(f"kvpool.{name}" for name in kvpool._LAZY), "kvpool.cli")
+
+
+@pytest.mark.parametrize("name", [*MODULES, "kvpool.integrations.sglang", "kvpool.integrations.vllm"])
+def test_dir_of_a_module_lists_public_names_only(name: str) -> None:
+    module = importlib.import_module(name)
+    modules = {one.name for one in pkgutil.iter_modules(getattr(module, "__path__", ()))}
+    own = {one for one, value in vars(module).items() if _is_own(value, module)}
+    public = {*getattr(module, "__all__", own), *modules}
+    assert {one for one in dir(module) if not one.startswith("_")} <= public
+    assert {one for one in public - modules if not hasattr(module, one)} == set()

@@ -148,3 +148,8 @@ if _core.debug_build:
         RuntimeWarning,
         stacklevel=2,
     )
+
+
+def __dir__() -> list[str]:
+    """Lists the public names and the modules of the package."""
+    return [*__all__, "errors", *_LAZY]

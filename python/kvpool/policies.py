@@ -108,3 +108,8 @@ class Policy(ABC):
 
     def clear(self) -> None:  # noqa: B027
         """All contents are gone; without this method, ``forget`` is called for each."""
+
+
+def __dir__() -> list[str]:
+    """Lists the public names."""
+    return [*__all__]

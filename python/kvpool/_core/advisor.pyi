@@ -88,7 +88,7 @@ class AdvisorConfig:
             access times.
 
     >>> pool = kvpool.BlockPool(num_blocks=4097, advisor=kvpool.AdvisorConfig(policies=["lru", "arc"]))
-    >>> advice = pool.advice()
+    >>> advice = pool.diagnose.advice()
     >>> advice["capacity_blocks"], advice["sample_rate"], [policy["name"] for policy in advice["policies"]]
     (4096, 0.5, ['lru', 'arc'])
     """

@@ -141,7 +141,7 @@ class MissSpan:
         """
     @property
     def time(self) -> float | None:
-        """The time of the last ``advance_time`` before it left the cache, or None."""
+        """The time of the last ``clock.advance`` before it left the cache, or None."""
     @property
     def group(self) -> int | None:
         """The KV-cache group that a hit is short for, or None."""

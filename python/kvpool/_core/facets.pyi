@@ -45,7 +45,7 @@ class ManagerSwaps:
     """
 
     def fit_out(self, request_ids: Iterable[RequestId]) -> Fit:
-        """Returns whether the host tier has enough blocks for a swap out: ``"ok"``, ``"later"`` or ``"never"``.
+        """Returns whether the host tier has the blocks for a swap out: ``"ok"``, ``"later"`` or ``"never"``.
 
         Changes nothing. The errors are those of ``begin_out``, except ``OutOfBlocksError``. O(blocks).
         """
@@ -144,7 +144,8 @@ class ManagerRetention:
             TokenTypeError: The tokens have a type or dtype that is not supported.
             HashingError: The algorithm cannot represent these extra keys.
 
-        >>> manager = kvpool.CacheManager(num_blocks=64, block_size=4, retention=kvpool.RetentionConfig(pin_budget=1))
+        >>> config = kvpool.RetentionConfig(pin_budget=1)
+        >>> manager = kvpool.CacheManager(num_blocks=64, block_size=4, retention=config)
         >>> _ = manager.admit("chat", range(12)), manager.commit("chat", 12)
         >>> manager.retention.retain("chat", [(0, 8, kvpool.Retention(80)), (8, None, kvpool.Retention(20))])
         HintReport(accepted=3, clipped=0, ignored=0)
@@ -249,8 +250,8 @@ class ManagerJournal:
     def flush(self) -> None:
         """Writes the records that the journal has collected. A crash would lose them otherwise.
 
-        Without a journal the call does nothing. The journal is also flushed when the manager is destroyed, and
-        when an invariant breaks.
+        Without a journal the call does nothing. The journal is also flushed when the manager is destroyed,
+        and when an invariant breaks.
 
         Raises:
             JournalFileError: The journal has stopped recording. The message contains the reason.
@@ -346,7 +347,8 @@ class ManagerDiagnose:
         ...     committed = manager.commit(turn, 25)
         ...     manager.release(turn)
         >>> advice = manager.diagnose.advice()
-        >>> advice["block_hit_rate"], {point["blocks"]: point["block_hit_rate"] for point in advice["curve"]}[12]
+        >>> rates = {point["blocks"]: point["block_hit_rate"] for point in advice["curve"]}
+        >>> advice["block_hit_rate"], rates[12]
         (0.15, 0.9)
         """
     def metrics(self) -> list[PoolMetrics]:

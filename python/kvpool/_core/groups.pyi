@@ -23,7 +23,7 @@ class GroupSpec:
             ``"sliding"``: itself and the ``window - 1`` tokens before it. ``"chunked"``: those before
             it in its own chunk, as Llama 4's local attention. ``"state"``: a recurrent state, as
             Mamba's; the table is one block, which every step overwrites, and what is cached are copies
-            of it. ``"cross"``: an encoder's output, of which nothing is cached: ``extend_encoder``.
+            of it. ``"cross"``: the output of an encoder, which is never cached. See ``extend``.
         block_size: Tokens per block: a multiple of the manager's ``block_size``, in which prompts are
             hashed. With ``keep="none"`` any number.
         window: Tokens that a token of a sliding window reads, itself included.
@@ -136,7 +136,7 @@ class GroupFit:
     >>> manager.next_checkpoint("a"), manager.commit("a", 8)  # the first chunk ends where a state is kept
     (8, 2)
     >>> _ = manager.take_plan(), manager.extend("a", 20), manager.commit("a", 20)
-    >>> manager.fit_groups(range(20))
+    >>> manager.fit(range(20), by_group=True)
     [GroupFit(reach_tokens=16, new_blocks=3), GroupFit(reach_tokens=8, new_blocks=1)]
     """
 

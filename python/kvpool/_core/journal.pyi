@@ -52,7 +52,7 @@ class Journal:
     >>> manager.admit("a", range(10)).num_blocks
     3
     >>> manager.release("a")
-    >>> image = manager.journal_image()
+    >>> image = manager.journal.image()
     >>> kvpool.journal.replay_journal(image)
     JournalReport(operations=2, digests=0, difference=None)
     """
@@ -231,7 +231,7 @@ def read_journal(
 
     >>> pool = kvpool.BlockPool(64, 4, journal=kvpool.journal.Journal(ring_bytes=1 << 20))
     >>> pool.release(pool.allocate(3))
-    >>> kvpool.journal.read_journal(pool.journal_image(), count=2).lines
+    >>> kvpool.journal.read_journal(pool.journal.image(), count=2).lines
     [(0, 'allocate', '3 blocks'), (1, 'release', '3 blocks: 1 2 3')]
     """
 
@@ -302,7 +302,7 @@ def observe_journal(
 
     With observers that it was recorded without: they change no answer. The tokens of a replay are made
     up, so no explanation says from which token inside of a block on two prompts differ; ages are on the
-    clock of ``advance_time``, and where nobody called it there are none.
+    clock of ``clock.advance``, and where nobody called it there are none.
 
     Args:
         journal: Its file, or its bytes.
@@ -320,7 +320,7 @@ def observe_journal(
 
     >>> pool = kvpool.BlockPool(64, 4, journal=kvpool.journal.Journal(ring_bytes=1 << 20))
     >>> pool.release(pool.allocate(3))
-    >>> views, report = kvpool.journal.observe_journal(pool.journal_image(), every=1)
+    >>> views, report = kvpool.journal.observe_journal(pool.journal.image(), every=1)
     >>> [(view.operations, view.pool.active) for view in views], report.is_exact
     ([(1, 3), (2, 0)], True)
     """
@@ -404,7 +404,7 @@ def export_journal(
 
     >>> pool = kvpool.BlockPool(64, 4, journal=kvpool.journal.Journal(ring_bytes=1 << 20))
     >>> pool.release(pool.allocate(3))
-    >>> "assert answer(pool.allocate, 3) == [1, 2, 3]" in kvpool.journal.export_journal(pool.journal_image(), "python")
+    >>> "assert answer(pool.allocate, 3) == [1, 2, 3]" in kvpool.journal.export_journal(pool.journal.image(), "python")
     True
     """
 

@@ -135,9 +135,7 @@ class CacheManager:
 
     # Prompts and admissions.
 
-    def prepare(
-        self, tokens: Tokens | HashCursor | RequestId, extra: ExtraKeys | None = None
-    ) -> HashCursor:
+    def prepare(self, tokens: Tokens | HashCursor | RequestId, extra: ExtraKeys | None = None) -> HashCursor:
         """Hashes a prompt in the current epoch. ``probe``, ``fit`` and ``admit`` then do not hash it again.
 
         The call hashes without the manager's lock, so other threads continue. O(tokens).
@@ -238,7 +236,8 @@ class CacheManager:
         All or nothing. The blocks cover the whole prompt, or a first chunk of it. The engine always computes
         at least the last prompt token. If a hit needs more blocks than are available, the request gets a
         shorter hit, or none. So an admission succeeds whenever it would succeed with nothing cached. A
-        prepared prompt is copied and can be used again. O(blocks), plus hashing if the prompt is not prepared.
+        prepared prompt is copied and can be used again. O(blocks), plus hashing if the prompt is not
+        prepared.
 
         Args:
             request_id: A new id.
@@ -246,17 +245,17 @@ class CacheManager:
             extra: Extra keys of the prompt. Not with a prepared prompt, which contains its own.
             tenant: The tenant of the request. Blocks that the request registers count towards the tenant's
                 limits.
-            no_cache: For scans. Blocks that the request registers are evicted before other blocks. Blocks that
-                it hits keep their place in the eviction order.
+            no_cache: For scans. Blocks that the request registers are evicted before other blocks. Blocks
+                that it hits keep their place in the eviction order.
             retention: Hints for ranges of its tokens, hits included. See ``retention.retain``.
             allocate_tokens: The number of tokens after the cached and external ones that get blocks now. This
                 is the first chunk of a chunked prefill, and ``extend`` adds the next. With 0, call
                 ``next_checkpoint`` for the end of the first chunk. None is all tokens.
             external_tokens: The number of first prompt tokens whose KV a connector loads, fewer than all. The
-                request is loading until ``external_done``. Until then only ``release`` is allowed, and nothing
-                can match its tokens. External tokens that are not cached here get blocks if a later token
-                reads them. The other entries of the tables are block 0, which the connector skips. Entry 0 of
-                a group of states receives the state after the last external token.
+                request is loading until ``external_done``. Until then only ``release`` is allowed, and
+                nothing can match its tokens. External tokens that are not cached here get blocks if a later
+                token reads them. The other entries of the tables are block 0, which the connector skips.
+                Entry 0 of a group of states receives the state after the last external token.
             reuse: Whether the request may hit cached content. False computes every token, for instance for
                 log probabilities of the prompt. Other requests can still hit the computed blocks.
             out: An int32 buffer that receives the block table of the first group. If it is too short for the
@@ -267,8 +266,8 @@ class CacheManager:
                 missing blocks, whether the request can ever fit, and how many of its tokens would fit now.
             DuplicateRequestError: Another request has this id.
             InvalidArgumentError: The prompt is empty or was hashed with other settings. Or ``extra`` is given
-                with a prepared prompt, ``out`` is too short, or a range ends before it begins. Or a hint has a
-                time to live, and ``clock.advance`` has not been called.
+                with a prepared prompt, ``out`` is too short, or a range ends before it begins. Or a hint has
+                a time to live, and ``clock.advance`` has not been called.
             NoRetentionError: Hints are given, and the manager has no retention.
             StaleEpochError: The prompt was prepared before the last epoch bump.
             TokenError: A token is out of range.
@@ -373,8 +372,8 @@ class CacheManager:
             computed: For each request, how many of its first tokens are computed, the tokens of this call
                 included. They already have blocks, for instance slots of an earlier ``lookahead``. Not with
                 ``commit``.
-            lookahead: The number of slots after the last token of each request that get blocks, for drafts. The
-                table of a group of states gets one entry for each slot.
+            lookahead: The number of slots after the last token of each request that get blocks, for drafts.
+                The table of a group of states gets one entry for each slot.
             covered: For each request, how many of its first tokens get blocks, instead of all. For chunks of
                 a prompt, or drafts of different lengths. A request keeps the blocks that it has. Not with
                 ``lookahead``.
@@ -505,8 +504,8 @@ class CacheManager:
             UnknownRequestError: No request has this id.
             RequestStateError: The request is preempted.
             DuplicateRequestError: A request is named twice.
-            InvalidArgumentError: The count is larger than the tokens of the request, or smaller than the tokens
-                computed before. Or the lists differ in length.
+            InvalidArgumentError: The count is larger than the tokens of the request, or smaller than the
+                tokens computed before. Or the lists differ in length.
             ArgumentTypeError: Counts or ids have a type or dtype that is not supported.
 
         >>> manager = kvpool.CacheManager(num_blocks=64, block_size=4)
@@ -528,8 +527,8 @@ class CacheManager:
         """Shortens a running request to its first tokens, for instance after drafts were rejected.
 
         Takes one request, or a batch, which is all or nothing. Releases the blocks after these tokens,
-        lookahead included. If the last remaining block is registered, the next append copies it. If no block is
-        available for the copy, the append drops the block's cached content. O(requests + blocks released).
+        lookahead included. If the last remaining block is registered, the next append copies it. If no block
+        is available for the copy, the append drops the block's cached content. O(requests + blocks released).
 
         Args:
             request_id: A running request. Or a batch of running requests, each named once.
@@ -538,8 +537,8 @@ class CacheManager:
             until: As for ``release``.
 
         Raises:
-            InvalidArgumentError: The number is larger than the tokens of the request, or it would cut into what
-                ``trim_window`` released. Or the ticket is not open, or the lists differ in length.
+            InvalidArgumentError: The number is larger than the tokens of the request, or it would cut into
+                what ``trim_window`` released. Or the ticket is not open, or the lists differ in length.
             UnknownRequestError: No request has this id.
             RequestStateError: The request is not running.
             DuplicateRequestError: A request is named twice.
@@ -563,15 +562,16 @@ class CacheManager:
         Raises:
             UnknownRequestError: No request has this id.
             RequestStateError: The request is not running.
-            InvalidArgumentError: The manager has groups. A group releases the blocks outside its window itself.
+            InvalidArgumentError: The manager has groups. A group releases the blocks outside its window
+                itself.
         """
     @overload
     def fork(self, parent_id: RequestId, child_id: RequestId) -> None:
         """Creates a second request that shares the blocks of a running one, for parallel sampling.
 
-        Takes one request, or a batch, which is all or nothing. A child shares everything but recurrent states,
-        which are copied. A step of beam search forks the surviving beams and releases the others. O(blocks +
-        tokens).
+        Takes one request, or a batch, which is all or nothing. A child shares everything but recurrent
+        states, which are copied. A step of beam search forks the surviving beams and releases the others.
+        O(blocks + tokens).
 
         Args:
             parent_id: A running request. Or a batch of them, where a request is named once per child.
@@ -610,8 +610,8 @@ class CacheManager:
                 step.
             until: The ticket of a ``fence``. The blocks are fenced until ``end_fence``. Not with
                 ``after_step``.
-            finish_reason: How the request ended, in the words of OpenAI's and Anthropic's APIs. This is a hint
-                to the policy ``hazard``. For a batch, a sequence with one entry per request.
+            finish_reason: How the request ended, in the words of OpenAI's and Anthropic's APIs. This is a
+                hint to the policy ``hazard``. For a batch, a sequence with one entry per request.
             output_tokens: The number of tokens that the model generated, also a hint. For a batch, a sequence
                 with one entry per request.
 
@@ -734,9 +734,9 @@ class CacheManager:
         Args:
             request_id: The request.
             out: An int32 buffer that receives the ids. Optional.
-            group: The KV-cache group, from 0 on. An entry that is block 0, the null block, was released because
-                no later token reads it. The table of a group of states contains the block of the state after
-                the computed tokens. With ``lookahead``, it has one more block for each draft.
+            group: The KV-cache group, from 0 on. An entry that is block 0, the null block, was released
+                because no later token reads it. The table of a group of states contains the block of the
+                state after the computed tokens. With ``lookahead``, it has one more block for each draft.
 
         Raises:
             UnknownRequestError: No request has this id.
@@ -812,8 +812,8 @@ class CacheManager:
     def drop_cached(self, block_ids: BlockIds) -> int:
         """Drops the cached content of blocks by id, and returns how many of them were registered.
 
-        Lookups no longer find the content. Cached-free blocks become free. Blocks in use keep their references
-        and become free when they are released. O(1) per block.
+        Lookups no longer find the content. Cached-free blocks become free. Blocks in use keep their
+        references and become free when they are released. O(1) per block.
 
         Raises:
             InvalidBlockError: An id is unknown, or is the null block.
@@ -837,8 +837,8 @@ class CacheManager:
         """Returns the events since the last call, and how many events were lost before them.
 
         A consumer that applies the events to a set of hashes and groups knows what lookups can find. The
-        manager keeps at most ``event_capacity`` events and drops others. If events were lost, start again from
-        a snapshot. Hashes have the length of those of ``HashChain.digests``. O(events).
+        manager keeps at most ``event_capacity`` events and drops others. If events were lost, start again
+        from a snapshot. Hashes have the length of those of ``HashChain.digests``. O(events).
 
         >>> manager = kvpool.CacheManager(num_blocks=8, block_size=2, event_capacity=100)
         >>> _ = manager.admit("a", [1, 2, 3])

@@ -19,10 +19,10 @@ __all__ = [
 
 @type_check_only
 class StoredEvent(TypedDict):
-    """The first computed copy of a content has appeared. From now on lookups find its hash in its KV-cache
-    group.
+    """The first computed copy of a content has appeared.
 
-    In groups other than full attention, ``parent`` is None and ``depth`` may be 0.
+    From now on lookups find its hash in its KV-cache group. In groups other than full attention,
+    ``parent`` is None and ``depth`` may be 0.
     """
 
     type: Literal["stored"]
@@ -173,8 +173,8 @@ class BlockPool:
             StaleMatchError: A block of a match is no longer cached or has other content, or the epoch has
                 ended.
             StaleEpochError: The link was hashed in another epoch.
-            InvalidArgumentError: The link has another algorithm or block size than the pool, or no fingerprint
-                to verify.
+            InvalidArgumentError: The link has another algorithm or block size than the pool, or no
+                fingerprint to verify.
             ArgumentTypeError: The ids have a type or dtype that is not supported.
 
         >>> pool = kvpool.BlockPool(num_blocks=8, block_size=4)
@@ -226,8 +226,8 @@ class BlockPool:
     def fence(self) -> int:
         """Opens a fence and returns its ticket.
 
-        Blocks that are released with ``until=ticket`` cannot be allocated before ``end_fence(ticket)``. Fences
-        can end in any order. O(1).
+        Blocks that are released with ``until=ticket`` cannot be allocated before ``end_fence(ticket)``.
+        Fences can end in any order. O(1).
 
         >>> import kvpool
         >>> pool = kvpool.BlockPool(num_blocks=4, block_size=16)
@@ -274,7 +274,8 @@ class BlockPool:
             start: The position in the chain of the first of the blocks.
 
         Raises:
-            InvalidBlockError: An id is unknown, is the null block, has no references, or is registered already.
+            InvalidBlockError: An id is unknown, is the null block, has no references, or is registered
+                already.
             InvalidArgumentError: The chain is too short. Or its block size, algorithm or verification differs
                 from the registered content, or a position is 2^28 or more.
             StaleEpochError: The chain belongs to another epoch.
@@ -312,17 +313,18 @@ class BlockPool:
         Raises:
             InvalidBlockError: The id is unknown, or the block has no references or is registered already.
             StaleEpochError: The link was hashed in another epoch.
-            InvalidArgumentError: The link has another algorithm or block size than the pool, or no fingerprint
-                to verify.
+            InvalidArgumentError: The link has another algorithm or block size than the pool, or no
+                fingerprint to verify.
         """
     def adopt(self, block_ids: BlockIds, chain: _Chain, start: int = 0) -> list[tuple[int, int]]:
         """Adds free ids of an engine's own allocator as cached blocks. Returns the positions with another id.
 
         For engines that allocate the ids themselves and use the pool as an index. They never call
         ``allocate``, so the pool considers the engine's ids free. Each block then has one reference, and is
-        registered and computed. If another computed block already has the content, the caller gets a reference
-        to that block, and its own id stays free. ``evict`` and ``disown`` return ids to the engine. A hash
-        collision ends the call and is counted, and the ids from there on stay free. O(n log n).
+        registered and computed. If another computed block already has the content, the caller gets a
+        reference to that block, and its own id stays free. ``evict`` and ``disown`` return ids to the
+        engine. A hash collision ends the call and is counted, and the ids from there on stay free. O(n log
+        n).
 
         Raises:
             InvalidBlockError: An id is unknown, is the null block, is not free, or is named twice.
@@ -378,8 +380,8 @@ class BlockPool:
                 room for ``max_blocks`` ids, or for all blocks of the chain if there are fewer.
 
         Raises:
-            InvalidArgumentError: The chain has another block size, algorithm or verification than the pool. Or
-                the tenant is not a number of 32 bits, or ``out`` is too short.
+            InvalidArgumentError: The chain has another block size, algorithm or verification than the pool.
+                Or the tenant is not a number of 32 bits, or ``out`` is too short.
             StaleEpochError: The chain belongs to another epoch.
             ArgumentTypeError: ``out`` is not a writable, contiguous, 1-D int32 buffer, or ``chain`` has
                 another type.
@@ -424,8 +426,8 @@ class BlockPool:
     def drop_cached(self, block_ids: BlockIds) -> int:
         """Drops the cached content of blocks by id, and returns how many of them were registered.
 
-        Lookups no longer find the content. Cached-free blocks become free. Blocks in use keep their references
-        and become free when they are released. O(1) per block.
+        Lookups no longer find the content. Cached-free blocks become free. Blocks in use keep their
+        references and become free when they are released. O(1) per block.
 
         Raises:
             InvalidBlockError: An id is unknown, or is the null block.
@@ -493,8 +495,8 @@ class BlockPool:
     def ref_count(self, block_id: int, *, out: None = None) -> int:
         """Returns the number of references to a block, those of fences included.
 
-        Takes one block, or a batch, for which it returns a list or writes the counts and returns how many. The
-        null block has no references. O(1) per block.
+        Takes one block, or a batch, for which it returns a list or writes the counts and returns how many.
+        The null block has no references. O(1) per block.
 
         Args:
             block_id: The block. Or a batch of blocks in any order, where a block may be named twice.
@@ -570,8 +572,8 @@ class BlockPool:
             payloads: One payload per block, an unsigned int of 64 bits or bytes.
 
         Raises:
-            PayloadError: The pool was made without ``payloads``. Or the payloads that ``take_evicted`` has not
-                returned yet are as many as the pool has blocks.
+            PayloadError: The pool was made without ``payloads``. Or the payloads that ``take_evicted`` has
+                not returned yet are as many as the pool has blocks.
             InvalidBlockError: A block is not registered, or its id is unknown.
             InvalidArgumentError: The numbers of payloads and blocks differ, or an int is out of range.
             ArgumentTypeError: The ids or the payloads have a type that is not supported.

@@ -339,13 +339,13 @@ class RequestInfo:
 class Match:
     """Cached blocks of a chain as a lookup found them; it holds none.
 
-    ``BlockPool.lookup`` makes them, and ``acquire_match`` acquires what they name. Two are equal if
+    ``BlockPool.lookup`` makes them, and ``acquire`` acquires what they name. Two are equal if
     they begin at one position and end in one hash, wherever their blocks are: they serve as keys and as
     handles of nodes. Some 36 bytes per block.
 
     Args:
         chain: Hashes of the prompt.
-        block_ids: Blocks that are said to hold its blocks; ``acquire_match`` compares.
+        block_ids: Blocks that are said to hold its blocks; ``acquire`` compares.
         start: Position in the chain of the first of them.
 
     Raises:

@@ -26,7 +26,7 @@ class Retention:
 
     Args:
         priority: From 0, evicted first, to 100. Blocks without a hint have 35.
-        ttl: Seconds after which this ends, on the clock of ``advance_time``; None lasts as long as the
+        ttl: Seconds after which this ends, on the clock of ``clock.advance``; None lasts as long as the
             content is cached. An end beyond the largest float is the largest float.
         idle: Whether the seconds count from the block's last release, anew after each use.
         then: What comes after: ``"normal"``, as without a hint, or ``"demote"``, evicted first.

@@ -158,10 +158,10 @@ class Namespace:
         InvalidArgumentError: A number is out of range.
 
     >>> namespace = kvpool.store.Namespace(
-    ...     model="llama-3-8b", weights="rev-5f0b02c", kv_dtype="fp8_e4m3", scales="per-tensor:9b1c", block_size=16,
-    ...     layouts=[(0, "LKNHD", [32, 2, 16, 8, 128], [32768, 16384, 1024, 128, 1])], layers=(0, 32), heads=(0, 8),
-    ...     hash_algorithm="sha256", hash_seed=b"", extra={"engine": "vllm 0.33"},
-    ... )
+    ...     model="llama-3-8b", weights="rev-5f0b02c", kv_dtype="fp8_e4m3", scales="per-tensor:9b1c",
+    block_size=16, ...     layouts=[(0, "LKNHD", [32, 2, 16, 8, 128], [32768, 16384, 1024, 128, 1])],
+    layers=(0, 32), heads=(0, 8), ...     hash_algorithm="sha256", hash_seed=b"", extra={"engine": "vllm
+    0.33"}, ... )
     >>> len(namespace.digest)
     32
     """
@@ -386,8 +386,8 @@ class Store:
 
     >>> import tempfile
     >>> namespace = kvpool.store.Namespace(
-    ...     model="m", weights="w", kv_dtype="bf16", scales="", layouts=[], block_size=16, layers=(0, 1), heads=(0, 1),
-    ...     hash_algorithm="sha256", hash_seed=b"", extra={},
+    ...     model="m", weights="w", kv_dtype="bf16", scales="", layouts=[], block_size=16, layers=(0, 1),
+    heads=(0, 1), ...     hash_algorithm="sha256", hash_seed=b"", extra={},
     ... )
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     disk = kvpool.store.Disk(folder, capacity_bytes=1 << 20, free_floor_bytes=0)
@@ -703,8 +703,8 @@ class StoreFolder:
 
     >>> import tempfile
     >>> namespace = kvpool.store.Namespace(
-    ...     model="m", weights="w", kv_dtype="bf16", scales="", layouts=[], block_size=16, layers=(0, 1), heads=(0, 1),
-    ...     hash_algorithm="sha256", hash_seed=b"", extra={},
+    ...     model="m", weights="w", kv_dtype="bf16", scales="", layouts=[], block_size=16, layers=(0, 1),
+    heads=(0, 1), ...     hash_algorithm="sha256", hash_seed=b"", extra={},
     ... )
     >>> with tempfile.TemporaryDirectory() as path:
     ...     disk = kvpool.store.Disk(path, capacity_bytes=1 << 20, free_floor_bytes=0)
@@ -863,8 +863,8 @@ class SlotHeaders:
     >>> folder = tempfile.TemporaryDirectory()
     >>> namespace = kvpool.store.Namespace(
     ...     model="m", weights="w", kv_dtype="bf16", scales="", block_size=16,
-    ...     layouts=[(0, "NHD", [16, 2, 8], [16, 8, 1])], layers=(0, 1), heads=(0, 2), hash_algorithm="sha256",
-    ...     hash_seed=b"", extra={},
+    ...     layouts=[(0, "NHD", [16, 2, 8], [16, 8, 1])], layers=(0, 1), heads=(0, 2),
+    hash_algorithm="sha256", ...     hash_seed=b"", extra={},
     ... )
     >>> headers = kvpool.store.SlotHeaders(f"{folder.name}/slots", kvpool.store.Arena(8, 512), namespace)
     >>> headers.clear([3])
@@ -951,7 +951,7 @@ def load_index(
 
     Its blocks are cached in the order in which they would have been evicted, with retention and
     tenants. No file, a damaged one or one of another namespace is a cold start, and no error. With
-    times to live, call ``advance_time`` first.
+    times to live, call ``clock.advance`` first.
 
     Args:
         subject: As new: nothing was allocated.
