@@ -404,7 +404,8 @@ def export_journal(
 
     >>> pool = kvpool.BlockPool(64, 4, journal=kvpool.journal.Journal(ring_bytes=1 << 20))
     >>> pool.release(pool.allocate(3))
-    >>> "assert answer(pool.allocate, 3) == [1, 2, 3]" in kvpool.journal.export_journal(pool.journal.image(), "python")
+    >>> test = kvpool.journal.export_journal(pool.journal.image(), "python")
+    >>> "assert answer(pool.allocate, 3) == [1, 2, 3]" in test
     True
     """
 

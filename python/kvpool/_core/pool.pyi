@@ -334,7 +334,7 @@ class BlockPool:
 
         >>> pool = kvpool.BlockPool(num_blocks=100, block_size=4)
         >>> chain = kvpool.BlockHasher(block_size=4).cursor(range(8)).chain()
-        >>> pool.adopt([70, 30], chain), pool.adopt([41, 42], chain)  # computed twice: 41 and 42 stay the engine's
+        >>> pool.adopt([70, 30], chain), pool.adopt([41, 42], chain)  # 41 and 42 stay the engine's
         ([], [(0, 70), (1, 30)])
         >>> pool.release([70, 30], tail_first=True), pool.release([70, 30], tail_first=True)
         (None, None)

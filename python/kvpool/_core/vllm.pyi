@@ -593,9 +593,10 @@ class VllmGroups:
     ... ]
     >>> calls = kvpool._core.vllm.VllmGroups(
     ...     kvpool._core.vllm.VllmPool(16, True), groups, max_model_len=32, recomputed=0, watermark=0,
-    waiting=[], ...     blocks_class=tuple, empty=None, fallback=None,
-    coordinator=SimpleNamespace(retention_interval=None), ...     scheduler_block=2, lookup=(2, [([0], False,
-    2), ([1], False, 2)]), ... )
+    ...     waiting=[], blocks_class=tuple, empty=None, fallback=None,
+    ...     coordinator=SimpleNamespace(retention_interval=None),
+    ...     scheduler_block=2, lookup=(2, [([0], False, 2), ([1], False, 2)]),
+    ... )
     >>> request = SimpleNamespace(
     ...     request_id="a", num_computed_tokens=0, num_in_flight_tokens=0, _all_token_ids=[1] * 6, status=0,
     ...     block_hashes=[bytes([n]) * 32 for n in range(3)], num_prompt_tokens=6, shared_prefix_boundary=0,
