@@ -95,7 +95,7 @@ class BlockHasher:
 
         Raises:
             TokenError: A token is out of range.
-            TokenTypeError: The tokens are of a type or dtype that is not taken.
+            TokenTypeError: The tokens have a type or dtype that is not supported.
             HashingError: The algorithm cannot represent these extra keys.
         """
     def hash_tokens(self, tokens: Tokens, extra: ExtraKeys | None = None, *, epoch: int = 0) -> list[bytes]:
@@ -105,7 +105,7 @@ class BlockHasher:
 
         Raises:
             TokenError: A token is out of range.
-            TokenTypeError: The tokens are of a type or dtype that is not taken.
+            TokenTypeError: The tokens have a type or dtype that is not supported.
             HashingError: The algorithm cannot represent these extra keys.
         """
     def link(
@@ -130,7 +130,7 @@ class BlockHasher:
             HashingError: Not one block of tokens; another hasher's or epoch's parent; extra keys that the
                 algorithm cannot represent.
             TokenError: A token is out of range.
-            TokenTypeError: The tokens are of a type or dtype that is not taken.
+            TokenTypeError: The tokens have a type or dtype that is not supported.
         """
 
 @final
@@ -210,7 +210,7 @@ class HashCursor:
             InvalidArgumentError: A negative position or number.
             ArgumentTypeError: The items are no sequence of tuples.
             TokenError: A token is out of range.
-            TokenTypeError: The tokens are of a type or dtype that is not taken.
+            TokenTypeError: The tokens have a type or dtype that is not supported.
         """
     def truncate(self, num_tokens: int) -> None:
         """Keeps the first tokens; a block that becomes partial loses its hash.
@@ -362,7 +362,7 @@ class ChainLink:
                 ``parent`` and ``depth`` says that the block is the first.
             HashingError: A digest has another length, or there are no tokens.
             TokenError: A token is out of range.
-            TokenTypeError: The tokens are of a type or dtype that is not taken.
+            TokenTypeError: The tokens have a type or dtype that is not supported.
         """
     @property
     def digest(self) -> bytes:
