@@ -55,7 +55,7 @@ from kvpool._core.requests import (
 )
 from kvpool._core.retention import HintReport, Retention, RetentionConfig, RetentionStats, TenantLimits
 from kvpool._core.tiers import Swap, TieredPool, TransferPlan
-from kvpool._removed import missing
+from kvpool._removed import install, missing
 from kvpool.errors import KvpoolError
 
 if TYPE_CHECKING:
@@ -141,6 +141,8 @@ if not TYPE_CHECKING:
             return importlib.import_module(f"kvpool.{name}")
         raise missing(__name__, name)
 
+
+install(CacheManager, BlockPool)
 
 if _core.debug_build:
     warnings.warn(

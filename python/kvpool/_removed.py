@@ -179,7 +179,8 @@ RENAMED: Final[dict[str, dict[str, Renamed]]] = {"CacheManager": MANAGER, "Block
 def renamed(owner: Any, name: str) -> Any:
     """Returns the attribute for an old name of an object, and warns when it is used.
 
-    The extension calls this function for each attribute that a class does not have.
+    The classes have this function as their ``__getattr__``, so Python calls it only for attributes that they
+    do not have. It is set from Python: a ``__getattr__`` of the extension would slow down every call.
 
     Raises:
         AttributeError: The class never had this name.
@@ -203,6 +204,12 @@ def renamed(owner: Any, name: str) -> Any:
     call.__name__ = name
     call.__qualname__ = f"{owner_class}.{name}"
     return call
+
+
+def install(*classes: type) -> None:
+    """Makes the old names of these classes work."""
+    for one in classes:
+        setattr(one, "__getattr__", renamed)  # noqa: B010
 
 
 def missing(module: str, name: str) -> AttributeError:

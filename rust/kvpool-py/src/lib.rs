@@ -32,7 +32,6 @@ mod policy;
 mod pool;
 mod process;
 mod python;
-mod renamed;
 mod replay;
 mod request;
 mod retention;

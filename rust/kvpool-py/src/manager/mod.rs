@@ -17,7 +17,6 @@ use kvpool::{
 };
 use kvpool_journal::{Journaled, ManagerCalls};
 use kvpool_observe::{ManagerWatch, ManagerWatchConfig};
-use pyo3::types::PyString;
 use step::PyStep;
 
 use crate::advice;
@@ -36,7 +35,6 @@ use crate::hashing::{self, PyExtraKeys, PyHashCursor, key, named};
 use crate::health::Health;
 use crate::journal::{self, PyJournal};
 use crate::python::prelude::*;
-use crate::renamed::renamed;
 use crate::request::{RequestIds, is_one, is_request, request_id, request_ref};
 use crate::retention::{self, Eviction};
 use crate::stats::{Events, PyAdmission, PyAdmissionFit, PyManagerStats, PyProbe, PyRequestInfo, events};
@@ -701,10 +699,6 @@ impl PyCacheManager {
     #[getter]
     fn clock(slf: Bound<'_, Self>) -> PyManagerClock {
         PyManagerClock(slf.unbind())
-    }
-
-    fn __getattr__<'py>(slf: &Bound<'py, Self>, name: &Bound<'py, PyString>) -> PyResult<Bound<'py, PyAny>> {
-        renamed(slf.as_any(), name)
     }
 
     fn __contains__(&self, py: Python<'_>, request_id: &Bound<'_, PyAny>) -> PyResult<bool> {

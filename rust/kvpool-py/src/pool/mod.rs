@@ -27,7 +27,6 @@ use crate::hashing::{ChainArg, PyChainLink, named};
 use crate::health::Health;
 use crate::journal::{self, PyJournal};
 use crate::python::prelude::*;
-use crate::renamed::renamed;
 use crate::retention::{self, Eviction};
 use crate::stats::{Events, PyPoolStats, PyProbe, events};
 
@@ -438,10 +437,6 @@ impl PyBlockPool {
     #[getter]
     fn clock(slf: Bound<'_, Self>) -> PyPoolClock {
         PyPoolClock(slf.unbind())
-    }
-
-    fn __getattr__<'py>(slf: &Bound<'py, Self>, name: &Bound<'py, PyString>) -> PyResult<Bound<'py, PyAny>> {
-        renamed(slf.as_any(), name)
     }
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
