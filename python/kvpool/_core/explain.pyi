@@ -69,8 +69,7 @@ class Explanation:
         """The missed spans, from the first missed block to the end of the prompt."""
     @property
     def groups(self) -> list[GroupReach]:
-        """With several KV-cache groups, how much of the prompt each group alone would have served.
-        """
+        """With several KV-cache groups, how much of the prompt each group alone would have served."""
     def to_dict(self) -> dict[str, Any]:
         """Returns the explanation as a dict of numbers, names and lists."""
     def __eq__(self, other: object, /) -> bool: ...
@@ -122,8 +121,7 @@ class MissSpan:
         """The position of the first token in the prompt, and the position after the last."""
     @property
     def reason(self) -> MissReason:
-        """The name of the reason. docs/explain.md describes each reason.
-        """
+        """The name of the reason. docs/explain.md describes each reason."""
     @property
     def token(self) -> int | None:
         """The first token that differs from earlier prompts, or None."""

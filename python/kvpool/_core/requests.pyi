@@ -223,8 +223,7 @@ class Step:
         evicted. O(blocks).
 
         Returns:
-            One outcome per operation, in the order of planning. It is an ``Admission`` for ``admit``
-            and
+            One outcome per operation, in the order of planning. It is an ``Admission`` for ``admit`` and
                 ``resume``, the changes of the block table for ``append``, and None for ``preempt`` and
                 ``release``.
 

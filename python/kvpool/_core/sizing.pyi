@@ -232,8 +232,7 @@ class PolicyRun:
         """
     @property
     def turnover(self) -> float | None:
-        """The mean of ``turnovers``, 0 to 1. None if the trace ends before the first window.
-        """
+        """The mean of ``turnovers``, 0 to 1. None if the trace ends before the first window."""
     @property
     def turnovers(self) -> list[float]:
         """For each capacity's number of insertions, the share of resident blocks that were inserted in
