@@ -231,6 +231,8 @@ def requests(of: Kind) -> Kind:
 
 
 def _has_items(value: object) -> bool:
+    if isinstance(value, (bytes, bytearray)):
+        return True
     return hasattr(value, "__iter__") and np.ndim(np.asarray(value, dtype=object)) > 0
 
 

@@ -132,7 +132,7 @@ class GroupSpec:
 
 @final
 class GroupFit:
-    """What an admission would find cached in one group.
+    """The result of ``fit`` for one KV-cache group.
 
     >>> groups = [kvpool.GroupSpec("full", 4), kvpool.GroupSpec("state", 4, keep=8)]
     >>> manager = kvpool.CacheManager(num_blocks=64, block_size=4, groups=groups)

@@ -295,7 +295,7 @@ class CacheManager:
             UnknownRequestError: No request has this id.
         """
 
-    # What a step does with requests.
+    # Calls of a step for requests.
 
     @overload
     def append(
@@ -366,7 +366,7 @@ class CacheManager:
             token_ids: The tokens of all requests, one request after the other.
             offsets: Request ``i`` gets ``token_ids[offsets[i]:offsets[i + 1]]``, so there is one offset more
                 than requests. None is one token per request.
-            commit: Commits, for each request that gets tokens, all tokens but the last. The step that sampled
+            commit: Commits all tokens but the last of each request that gets tokens. The step that sampled
                 the last token has written the KV of all tokens before it, accepted drafts included. These
                 tokens already have blocks. Do not use it for tokens that no step has sampled.
             computed: For each request, how many of its first tokens are computed, the tokens of this call
@@ -723,7 +723,7 @@ class CacheManager:
         See ``TieredPool.take_plan``.
         """
 
-    # What a request has.
+    # Requests.
 
     @overload
     def block_ids(self, request_id: RequestId, *, out: None = None, group: int = 0) -> list[int]:

@@ -51,12 +51,12 @@ class BlockAllocator:
             OutOfBlocksError: Fewer are free.
         """
     def acquire(self, block_ids: BlockIds) -> None:
-        """Adds one reference per id to blocks that somebody holds.
+        """Adds one reference per id to blocks in use.
 
         O(1) per block.
 
         Raises:
-            InvalidBlockError: An id is unknown, the null block, or a block that nobody holds.
+            InvalidBlockError: An id is unknown, the null block, or a block without references.
             ArgumentTypeError: The ids have a type or dtype that is not supported.
         """
     def release(self, block_ids: BlockIds) -> None:

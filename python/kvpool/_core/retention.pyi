@@ -30,7 +30,7 @@ class Retention:
             the content is cached. An end beyond the largest float is the largest float.
         idle: Whether the seconds count from the last release of the block, and start again after each
             use.
-        then: What applies after the ``ttl``. ``"normal"`` is no hint, and ``"demote"`` evicts the block
+        then: The state after the ``ttl``. ``"normal"`` is no hint, and ``"demote"`` evicts the block
             first.
         pinned: The block is evicted last. A pin beyond the budget of ``RetentionConfig`` has priority
             100.
@@ -70,7 +70,7 @@ class Retention:
         """Whether the seconds count from the last use instead of from the hint."""
     @property
     def then(self) -> ExpiredAs:
-        """What applies after the ttl: normal or demote."""
+        """The state after the ttl: normal or demote."""
     @property
     def pinned(self) -> bool:
         """Whether the blocks are evicted last, within the budget."""
