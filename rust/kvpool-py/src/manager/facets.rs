@@ -1,4 +1,4 @@
-//! The facets of a manager: what a step does not need, by topic.
+//! The facets of a manager: calls that a step does not need, by topic.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! `CacheManager`.
+//! Bindings of `CacheManager`.
 
 mod batch;
 mod facets;
@@ -43,13 +43,14 @@ use crate::tiers::PyTransferPlan;
 #[pyclass(frozen, module = "kvpool._core.manager", name = "CacheManager")]
 pub(crate) struct PyCacheManager {
     inner: Locked<Journaled<CacheManager>>,
-    /// The manager's own, so that prompts are hashed without its lock.
+    /// The hasher of the manager. With it, prompts are hashed without the manager's lock.
     hasher: Arc<BlockHasher>,
-    /// The pool's epoch, written with the lock held, so that prompts are hashed without it.
+    /// The pool's epoch. It is written while the lock is held, and read without the lock to hash
+    /// prompts.
     epoch: AtomicU64,
-    /// Of a policy written in Python.
+    /// The health of a policy written in Python. None for other policies.
     health: Option<Arc<Health>>,
-    /// Whether there are KV-cache groups: changes of block tables name them then.
+    /// Whether there are KV-cache groups. Changes of block tables then include the group.
     grouped: bool,
     clock: Clock,
 }
@@ -76,12 +77,12 @@ impl PyCacheManager {
         }
     }
 
-    /// What is cached, for a snapshot.
+    /// Returns the cached content, for a snapshot.
     pub(crate) fn saved_image(&self, py: Python<'_>) -> PyResult<PoolImage> {
         self.run(py, LONG, |manager| CacheManager::image(manager))
     }
 
-    /// Makes a new manager what an image says.
+    /// Restores a new manager from an image.
     pub(crate) fn restore_image(
         &self,
         py: Python<'_>,
@@ -96,7 +97,7 @@ impl PyCacheManager {
         })
     }
 
-    /// Runs an operation whose size only the manager knows.
+    /// Runs an operation whose size is known only once the manager is locked.
     fn run_measured<R: Send>(
         &self,
         py: Python<'_>,
@@ -109,7 +110,7 @@ impl PyCacheManager {
         enter_measured(py, &self.inner, |manager| size(manager), call).or_raise(py)
     }
 
-    /// Runs an operation on one request: one on a long sequence is a long call.
+    /// Runs an operation on one request. With a long sequence it is a long call.
     pub(crate) fn run_on<R: Send>(
         &self,
         py: Python<'_>,
@@ -119,7 +120,7 @@ impl PyCacheManager {
         self.run_measured(py, |manager| blocks_of(manager, id), call)
     }
 
-    /// A prompt: hashed already, or tokens to hash now, outside of the lock.
+    /// Returns a prompt that is hashed already, or hashes its tokens now, without the lock.
     pub(crate) fn prompt(
         &self,
         py: Python<'_>,
@@ -148,13 +149,13 @@ impl PyCacheManager {
     }
 }
 
-/// Refuses extra keys of a request, which has its own.
+/// Refuses extra keys together with a request, because the request has its own.
 fn without_extra(py: Python<'_>, extra: Option<&Bound<'_, PyExtraKeys>>) -> PyResult<()> {
     let Some(_) = extra else { return Ok(()) };
     Err(only_for(py, "extra", "the tokens of a prompt: a request has extra keys of its own"))
 }
 
-/// Blocks of a request, as far as they say how long a call takes.
+/// Returns the number of blocks of a request, as an estimate for the length of a call.
 pub(crate) fn blocks_of(manager: &CacheManager, id: RequestRef<'_>) -> usize {
     manager.request(id).map_or(0, |request| request.tokens / manager.pool().block_size())
 }
@@ -327,7 +328,7 @@ impl PyCacheManager {
         let out = out.map(IdsOut::new).transpose()?;
         let (counted, room) = (out.is_some(), out.as_ref().map_or(0, IdsOut::room));
         let (needed, admitted) = self.enter(py, size, |manager| {
-            // An error here is one of the admission, which reports it.
+            // The admission itself reports this error.
             let needed = if counted { manager.admitted_entries(&cursor, part).unwrap_or(0) } else { 0 };
             (needed, (needed <= room).then(|| manager.admit(id, cursor, &options)))
         })?;
@@ -338,7 +339,7 @@ impl PyCacheManager {
         Ok(PyAdmission::written(&admission))
     }
 
-    // What a step does with requests.
+    // Calls of a step for requests.
 
     #[pyo3(signature = (request_ids, token_ids, *, commit=false, lookahead=None, multimodal=None), text_signature = "($self, request_ids, token_ids, *, commit=False, lookahead=0, multimodal=None)")]
     fn append<'py>(
@@ -590,7 +591,7 @@ impl PyCacheManager {
         Self::begin_step(slf)
     }
 
-    // What a request has.
+    // Requests.
 
     #[pyo3(signature = (request_id, *, out=None, group=None), text_signature = "($self, request_id, *, out=None, group=0)")]
     fn block_ids<'py>(

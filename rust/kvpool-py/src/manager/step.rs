@@ -1,4 +1,4 @@
-//! `Step`: a planned scheduler step.
+//! Bindings of `Step`, a planned scheduler step.
 
 use kvpool::{CacheManager, ManagerError, RequestRef, StepOutcome, StepPlan};
 use pyo3::types::PyList;
@@ -15,11 +15,11 @@ use crate::request::{request_id, request_ref};
 use crate::retention;
 use crate::stats::PyAdmission;
 
-/// What a step is doing.
+/// The state of a step.
 enum State {
-    /// It plans; a commit will work on about so many blocks and tokens.
+    /// The step is being planned. The number estimates the blocks and tokens of its commit.
     Open(Box<StepPlan>, usize),
-    /// A call has the plan.
+    /// A call is using the plan.
     Busy,
     Over,
 }
@@ -66,8 +66,10 @@ impl PyStep {
         });
     }
 
-    /// A policy written in Python that came here while its manager works is refused, and the step over:
-    /// its plan is lost.
+    /// Ends the step if a call was refused.
+    ///
+    /// A policy written in Python was called while its manager works, and called the manager again. The
+    /// plan is lost.
     fn unless_refused<R>(&self, py: Python<'_>, done: PyResult<R>) -> PyResult<R> {
         done.inspect_err(|_| self.put(py, State::Over))
     }

@@ -1,4 +1,4 @@
-//! The facets of a pool: what a step does not need, by topic.
+//! The facets of a pool: calls that a step does not need, by topic.
 
 use std::path::PathBuf;
 use std::sync::PoisonError;
@@ -108,7 +108,7 @@ impl PyPoolDiagnose {
     }
 
     fn state_digest(&self, py: Python<'_>) -> PyResult<Option<u64>> {
-        // Whatever was touched since the last one is counted: as many as there are, at the most.
+        // The digest covers the blocks that changed since the last call, in the worst case all blocks.
         self.0.get().run(py, LONG, |pool| Ok(pool.unrecorded(BlockPool::state_digest)))
     }
 

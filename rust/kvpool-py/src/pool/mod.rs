@@ -1,4 +1,4 @@
-//! `BlockPool`.
+//! Bindings of `BlockPool`.
 
 mod facets;
 mod found;
@@ -34,17 +34,17 @@ use crate::stats::{Events, PyPoolStats, PyProbe, events};
 pub(crate) struct PyBlockPool {
     held: Held,
     scrubbers: Scrubbers,
-    /// Of a policy written in Python.
+    /// The health of a policy written in Python. None for other policies.
     health: Option<Arc<Health>>,
     clock: Clock,
 }
 
-/// Positions of a table, and what is there now.
+/// Positions of a table, and the blocks that are there now.
 fn changes(changes: &[(usize, BlockId)]) -> Vec<(usize, u32)> {
     changes.iter().map(|&(at, block)| (at, block.get())).collect()
 }
 
-/// `max_blocks` of a lookup: all if absent.
+/// Returns `max_blocks` of a lookup. Without it, there is no limit.
 fn at_most(py: Python<'_>, max_blocks: Option<Int>) -> PyResult<usize> {
     max_blocks.map_or(Ok(usize::MAX), |max| count(py, "max_blocks", max))
 }
@@ -258,7 +258,8 @@ impl PyBlockPool {
         let out = match out {
             None => None,
             Some(out) => {
-                // A cursor may grow meanwhile; the buffer has room for the blocks that it has now.
+                // A cursor may grow meanwhile. The buffer only has space for the blocks that it has
+                // now.
                 max_blocks = max_blocks.min(len);
                 Some(IdsOut::of(out, max_blocks)?)
             }
@@ -342,7 +343,7 @@ impl PyBlockPool {
         Ok(self.run(py, 0, |pool| pool.register_link(id, link))?.get())
     }
 
-    // What the caller knows of blocks, and what the pool does.
+    // Single blocks, events, figures and facets.
 
     #[pyo3(signature = (block_id, *, out=None))]
     fn ref_count<'py>(
@@ -405,7 +406,7 @@ impl PyBlockPool {
         payloads: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
         let (named, hung) = (blocks(block_ids)?, payloads::list(payloads)?);
-        // They are in no journal: no answer that one checks depends on them.
+        // Payloads are not in the journal, because no checked answer depends on them.
         let set = |pool: &mut BlockPool| pool.set_payloads(&named, hung);
         self.run(py, named.len(), |pool| Ok(pool.unrecorded(set)))?.or_raise(py)
     }
