@@ -84,7 +84,8 @@ impl Kind {
     fn wrong_type(self, py: Python<'_>, found: &str) -> PyErr {
         let what = self.what;
         let message = format!(
-            "{found}: {what}s are a list of ints, or a one-dimensional buffer of int32, uint32 or int64 (array, numpy, CPU torch tensor)"
+            "{found}: {what}s are a list of ints, or a one-dimensional buffer of int32, uint32 or int64 \
+                (array, numpy, CPU torch tensor)"
         );
         raise(py, self.type_error, message)
     }

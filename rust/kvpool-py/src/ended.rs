@@ -1,4 +1,4 @@
-//! How requests ended, from what Python says of them.
+//! Converts the arguments that describe how requests ended.
 
 use kvpool::{Finish, Signal};
 
@@ -8,7 +8,7 @@ use crate::errors::raise;
 use crate::gather::gather;
 use crate::python::prelude::*;
 
-/// A signal from a finish reason and a count of tokens.
+/// Returns the signal of a finish reason and a count of tokens.
 pub(crate) fn signal(
     py: Python<'_>,
     finish_reason: Option<&str>,
@@ -27,8 +27,8 @@ fn tokens_of(py: Python<'_>, tokens: Int) -> PyResult<u32> {
     })
 }
 
-/// A signal for each of `requests` requests; nothing is known where a list is not given. `None` if
-/// neither is.
+/// Returns a signal for each of `requests` requests, or `None` if neither argument is given. If one
+/// argument is missing, the signals do not contain it.
 pub(crate) fn signals(
     py: Python<'_>,
     requests: usize,
@@ -38,7 +38,7 @@ pub(crate) fn signals(
     if finish_reason.is_none() && output_tokens.is_none() {
         return Ok(None);
     }
-    // Not as text: a list that never ends has to be refused before its items take the last of the memory.
+    // Reasons are not kept as text, so that an endless list is refused before it uses up the memory.
     let reason = |_, item: Bound<'_, PyAny>| {
         let reason = take::<Option<&str>>("an item of finish_reason", &item)?;
         Ok(reason.map_or(Finish::Unknown, Finish::of_reason))

@@ -53,7 +53,8 @@ impl PyJournal {
 
 /// Refuses a journal for a pool with a policy of the caller.
 pub(crate) fn refuse_own_policy(py: Python<'_>, journal: Option<&Bound<'_, PyJournal>>) -> PyResult<()> {
-    let message = "eviction is a policy of your own, which a journal cannot hold: what it decides could not be replayed. \
+    let message = "eviction is a policy of your own, which a journal cannot hold: what it decides could \
+        not be replayed. \
                    Leave journal out, or take one of eviction_policies()";
     journal.map_or(Ok(()), |_| Err(raise(py, "JournalError", message)))
 }
@@ -357,7 +358,7 @@ impl PyJournalView {
     }
 }
 
-/// The same, without the interpreter.
+/// Like the function above, without the interpreter.
 #[derive(Default)]
 struct View {
     operations: u64,
@@ -411,7 +412,8 @@ impl View {
 #[pyfunction]
 #[pyo3(
     signature = (journal, *, every=None, until=None, advisor=None, explain=None, metrics=true, progress=None),
-    text_signature = "(journal, *, every=0, until=None, advisor=None, explain=None, metrics=True, progress=None)"
+    text_signature = "(journal, *, every=0, until=None, advisor=None, explain=None, metrics=True, \
+        progress=None)"
 )]
 pub(crate) fn observe_journal(
     py: Python<'_>,
@@ -598,7 +600,12 @@ fn settings<'py>(py: Python<'py>, header: &JournalHeader) -> PyResult<Bound<'py,
 }
 
 #[pyfunction]
-#[pyo3(signature = (journal, *, start=None, count=None), text_signature = "(journal, *, start=None, count=0)")]
+#[pyo3(
+    signature = (
+        journal, *, start=None, count=None
+    ),
+    text_signature = "(journal, *, start=None, count=0)"
+)]
 pub(crate) fn read_journal(
     py: Python<'_>,
     journal: Source,

@@ -71,7 +71,8 @@ impl Calls {
             own(name)?.ok_or_else(|| {
                 let found = object.get_type().name().map_or_else(|_| "?".into(), |name| name.to_string());
                 let message = format!(
-                    "eviction is a {found} without {name}(): must be the name of a policy, or a kvpool.policies.Policy with release, pop and forget"
+                    "eviction is a {found} without {name}(): must be the name of a policy, or a \
+                        kvpool.policies.Policy with release, pop and forget"
                 );
                 raise(py, "ArgumentTypeError", message)
             })

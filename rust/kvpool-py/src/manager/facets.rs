@@ -106,7 +106,12 @@ impl PyManagerRetention {
         self.hint(py, target, &retention::ranges(ranges)?, extra)
     }
 
-    #[pyo3(signature = (target, start_token=None, extra=None), text_signature = "($self, target, start_token=0, extra=None)")]
+    #[pyo3(
+        signature = (
+            target, start_token=None, extra=None
+        ),
+        text_signature = "($self, target, start_token=0, extra=None)"
+    )]
     fn end_of_life(
         &self,
         py: Python<'_>,

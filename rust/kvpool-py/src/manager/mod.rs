@@ -164,10 +164,16 @@ pub(crate) fn blocks_of(manager: &CacheManager, id: RequestRef<'_>) -> usize {
 impl PyCacheManager {
     #[new]
     #[pyo3(signature = (
-        num_blocks, block_size=16, *, algorithm="sha256", verify="none", key=None, seed=None, duplicates="keep",
-        eviction=None, retention=None, advisor=None, explain=None, event_capacity=0, watermark=0.0, host_blocks=0, block_bytes=0,
+        num_blocks, block_size=16, *, algorithm="sha256", verify="none", key=None, seed=None,
+        duplicates="keep",
+        eviction=None, retention=None, advisor=None, explain=None, event_capacity=0, watermark=0.0,
+        host_blocks=0, block_bytes=0,
         groups=None, journal=None, digest=false, scrub_blocks=0, metrics=false
-    ), text_signature = "(num_blocks, block_size=16, *, algorithm='sha256', verify='none', key=None, seed=None, duplicates='keep', eviction='lru', retention=None, advisor=None, explain=None, event_capacity=0, watermark=0.0, host_blocks=0, block_bytes=0, groups=None, journal=None, digest=False, scrub_blocks=0, metrics=False)")]
+    ), text_signature = "(num_blocks, block_size=16, *, algorithm='sha256', verify='none', key=None, \
+        seed=None, \
+        duplicates='keep', eviction='lru', retention=None, advisor=None, explain=None, \
+        event_capacity=0, watermark=0.0, host_blocks=0, block_bytes=0, groups=None, journal=None, \
+        digest=False, scrub_blocks=0, metrics=False)")]
     fn new(
         py: Python<'_>,
         num_blocks: Int,
@@ -277,7 +283,14 @@ impl PyCacheManager {
         Ok(self.enter(py, cursor.chain().len(), |manager| manager.probe(&cursor))?.or_raise(py)?.into())
     }
 
-    #[pyo3(signature = (prompt, extra=None, *, allocate_tokens=None, external_tokens=None, reuse=true, by_group=false), text_signature = "($self, prompt, extra=None, *, allocate_tokens=None, external_tokens=0, reuse=True, by_group=False)")]
+    #[pyo3(
+        signature = (
+            prompt, extra=None, *, allocate_tokens=None, external_tokens=None, reuse=true, by_group=false
+        ),
+        text_signature = "($self, prompt, extra=None, *, allocate_tokens=None, external_tokens=0, \
+            reuse=True, \
+            by_group=False)"
+    )]
     fn fit<'py>(
         &self,
         py: Python<'py>,
@@ -305,7 +318,15 @@ impl PyCacheManager {
         self.enter(py, 0, |manager| manager.next_checkpoint(id))?.or_raise(py)
     }
 
-    #[pyo3(signature = (request_id, prompt, extra=None, *, tenant=None, no_cache=false, retention=None, allocate_tokens=None, external_tokens=None, reuse=true, out=None), text_signature = "($self, request_id, prompt, extra=None, *, tenant=None, no_cache=False, retention=None, allocate_tokens=None, external_tokens=0, reuse=True, out=None)")]
+    #[pyo3(
+        signature = (
+            request_id, prompt, extra=None, *, tenant=None, no_cache=false, retention=None,
+            allocate_tokens=None, external_tokens=None, reuse=true, out=None
+        ),
+        text_signature = "($self, request_id, prompt, extra=None, *, tenant=None, no_cache=False, \
+            retention=None, \
+            allocate_tokens=None, external_tokens=0, reuse=True, out=None)"
+    )]
     fn admit(
         &self,
         py: Python<'_>,
@@ -341,7 +362,12 @@ impl PyCacheManager {
 
     // Calls of a step for requests.
 
-    #[pyo3(signature = (request_ids, token_ids, *, commit=false, lookahead=None, multimodal=None), text_signature = "($self, request_ids, token_ids, *, commit=False, lookahead=0, multimodal=None)")]
+    #[pyo3(
+        signature = (
+            request_ids, token_ids, *, commit=false, lookahead=None, multimodal=None
+        ),
+        text_signature = "($self, request_ids, token_ids, *, commit=False, lookahead=0, multimodal=None)"
+    )]
     fn append<'py>(
         &self,
         py: Python<'py>,
@@ -372,7 +398,15 @@ impl PyCacheManager {
         added(py, &changes, self.grouped)
     }
 
-    #[pyo3(signature = (request_ids, token_ids, offsets=None, *, commit=false, computed=None, lookahead=None, covered=None, out=None), text_signature = "($self, request_ids, token_ids, offsets=None, *, commit=False, computed=None, lookahead=0, covered=None, out=None)")]
+    #[pyo3(
+        signature = (
+            request_ids, token_ids, offsets=None, *, commit=false, computed=None, lookahead=None,
+            covered=None, out=None
+        ),
+        text_signature = "($self, request_ids, token_ids, offsets=None, *, commit=False, computed=None, \
+            lookahead=0, \
+            covered=None, out=None)"
+    )]
     fn append_ragged<'py>(
         &self,
         py: Python<'py>,
@@ -568,7 +602,12 @@ impl PyCacheManager {
         self.run_on(py, id, |manager| manager.preempt(id, until))
     }
 
-    #[pyo3(signature = (request_id, *, allocate_tokens=None, external_tokens=None, reuse=true), text_signature = "($self, request_id, *, allocate_tokens=None, external_tokens=0, reuse=True)")]
+    #[pyo3(
+        signature = (
+            request_id, *, allocate_tokens=None, external_tokens=None, reuse=true
+        ),
+        text_signature = "($self, request_id, *, allocate_tokens=None, external_tokens=0, reuse=True)"
+    )]
     fn resume(
         &self,
         py: Python<'_>,
@@ -593,7 +632,12 @@ impl PyCacheManager {
 
     // Requests.
 
-    #[pyo3(signature = (request_id, *, out=None, group=None), text_signature = "($self, request_id, *, out=None, group=0)")]
+    #[pyo3(
+        signature = (
+            request_id, *, out=None, group=None
+        ),
+        text_signature = "($self, request_id, *, out=None, group=0)"
+    )]
     fn block_ids<'py>(
         &self,
         py: Python<'py>,

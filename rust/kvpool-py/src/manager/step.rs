@@ -98,7 +98,15 @@ impl PyStep {
 
 #[pymethods]
 impl PyStep {
-    #[pyo3(signature = (request_id, prompt, extra=None, *, tenant=None, no_cache=false, retention=None, allocate_tokens=None, external_tokens=None, reuse=true), text_signature = "($self, request_id, prompt, extra=None, *, tenant=None, no_cache=False, retention=None, allocate_tokens=None, external_tokens=0, reuse=True)")]
+    #[pyo3(
+        signature = (
+            request_id, prompt, extra=None, *, tenant=None, no_cache=false, retention=None,
+            allocate_tokens=None, external_tokens=None, reuse=true
+        ),
+        text_signature = "($self, request_id, prompt, extra=None, *, tenant=None, no_cache=False, \
+            retention=None, \
+            allocate_tokens=None, external_tokens=0, reuse=True)"
+    )]
     fn admit(
         &self,
         py: Python<'_>,
@@ -120,7 +128,12 @@ impl PyStep {
         self.plan(py, size, |manager, plan| Ok(manager.plan_admit_with(plan, id, cursor, &options)?))
     }
 
-    #[pyo3(signature = (request_id, *, allocate_tokens=None, external_tokens=None, reuse=true), text_signature = "($self, request_id, *, allocate_tokens=None, external_tokens=0, reuse=True)")]
+    #[pyo3(
+        signature = (
+            request_id, *, allocate_tokens=None, external_tokens=None, reuse=true
+        ),
+        text_signature = "($self, request_id, *, allocate_tokens=None, external_tokens=0, reuse=True)"
+    )]
     fn resume(
         &self,
         py: Python<'_>,
@@ -133,7 +146,12 @@ impl PyStep {
         self.plan(py, self.size_of(py, id)?, |manager, plan| manager.plan_resume_with(plan, id, part))
     }
 
-    #[pyo3(signature = (request_id, token_ids, *, lookahead=None), text_signature = "($self, request_id, token_ids, *, lookahead=0)")]
+    #[pyo3(
+        signature = (
+            request_id, token_ids, *, lookahead=None
+        ),
+        text_signature = "($self, request_id, token_ids, *, lookahead=0)"
+    )]
     fn append(
         &self,
         py: Python<'_>,
@@ -146,7 +164,12 @@ impl PyStep {
         self.plan(py, tokens.len(), |manager, plan| manager.plan_append(plan, id, &tokens, lookahead))
     }
 
-    #[pyo3(signature = (request_ids, token_ids, offsets=None, *, lookahead=None, covered=None), text_signature = "($self, request_ids, token_ids, offsets=None, *, lookahead=0, covered=None)")]
+    #[pyo3(
+        signature = (
+            request_ids, token_ids, offsets=None, *, lookahead=None, covered=None
+        ),
+        text_signature = "($self, request_ids, token_ids, offsets=None, *, lookahead=0, covered=None)"
+    )]
     fn append_ragged(
         &self,
         py: Python<'_>,

@@ -54,10 +54,13 @@ impl PyBlockPool {
     #[new]
     #[pyo3(
         signature = (
-            num_blocks, block_size=16, *, verify="none", duplicates="keep", eviction=None, retention=None, advisor=None,
+            num_blocks, block_size=16, *, verify="none", duplicates="keep", eviction=None, retention=None,
+            advisor=None,
             event_capacity=0, journal=None, digest=false, payloads=false, metrics=false
         ),
-        text_signature = "(num_blocks, block_size=16, *, verify='none', duplicates='keep', eviction='lru', retention=None, advisor=None, event_capacity=0, journal=None, digest=False, payloads=False, metrics=False)"
+        text_signature = "(num_blocks, block_size=16, *, verify='none', duplicates='keep', eviction='lru', \
+            retention=None, advisor=None, event_capacity=0, journal=None, digest=False, payloads=False, \
+            metrics=False)"
     )]
     fn py_new(
         py: Python<'_>,
