@@ -45,7 +45,7 @@ def _moved(path: str) -> Renamed:
     return Renamed(path, call)
 
 
-#: What both classes have moved to facets.
+#: The old names that both classes share.
 _BOTH: Final = {
     "advance_time": _moved("clock.advance"),
     "observe_time": _moved("clock.observe"),

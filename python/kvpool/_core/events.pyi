@@ -16,12 +16,11 @@ class _Counts(TypedDict):
 
 @final
 class EventPublisher:
-    r"""Encodes KV events in batches for several sinks. Each sink has its own numbering, and keeps
-    batches for a replay.
+    r"""Encodes KV events in batches for several sinks.
 
-    :class:`kvpool.events.Publisher` drives this class. It keeps a feed of ``source`` with space for
-    ``capacity`` changes. A publisher that was made earlier for this source gets no more changes. No
-    call waits for a step, and none makes a step wait.
+    Each sink has its own numbering, and keeps batches for a replay. :class:`kvpool.events.Publisher` drives
+    this class. It keeps a feed of ``source`` with space for ``capacity`` changes. A publisher that was made
+    earlier for this source gets no more changes. No call waits for a step, and none makes a step wait.
 
     >>> from kvpool import CacheManager
     >>> from kvpool.events import EventPublisher
@@ -46,9 +45,7 @@ class EventPublisher:
     ) -> int:
         """Adds a sink and returns its number. The next flush sends it everything."""
     def flush(self, now: float, heartbeat: float) -> list[tuple[int, int, bytes]]:
-        """Returns the batches of the changes since the last flush, as triples of sink, number and
-        bytes.
-        """
+        """Returns the batches of the changes since the last flush, as triples of sink, number and bytes."""
     def pass_on(self, batch: bytes) -> None:
         """Sends a batch that another program has made to every sink with the next flush."""
     def lost(self, sink: int) -> None:
@@ -66,6 +63,4 @@ class EventPublisher:
     def snapshot(self, sink: int, now: float) -> tuple[int, int | None, list[bytes]]:
         """Returns the current content of a sink, as its epoch, its cut and its batches."""
     def counts(self) -> _Counts:
-        """Returns the numbers of contents by tier, of contents that cannot be sent, and of ignored
-        changes.
-        """
+        """Returns the numbers of contents by tier, of unsent contents, and of ignored changes."""

@@ -160,8 +160,9 @@ class MissSpan:
         """
     @property
     def expected_return_capacities(self) -> float | None:
-        """Like ``expected_return_s``, in capacities of new blocks. For a pool without a clock.
-        Otherwise None.
+        """Like ``expected_return_s``, in capacities of new blocks.
+
+        For a pool without a clock. Otherwise None.
         """
     @property
     def request(self) -> str | int | None:

@@ -106,9 +106,7 @@ class GroupSpec:
         """The number of tokens per block."""
     @property
     def window(self) -> int | None:
-        """The number of tokens that a token of a sliding window reads, itself included. None for other
-        kinds.
-        """
+        """The number of tokens that a token of a sliding window reads, itself included. Otherwise None."""
     @property
     def chunk(self) -> int | None:
         """The number of tokens of a chunk. None for other kinds."""

@@ -137,8 +137,7 @@ class BlockHasher:
 
 @final
 class ExtraKeys:
-    """Identifies a prompt in addition to its tokens. Requests share blocks only if all extra keys are
-    equal.
+    """Identifies a prompt in addition to its tokens. Requests share blocks only if all extra keys are equal.
 
     The keys are opaque text (hashed as UTF-8) or bytes. The engine or its gateway makes them, never the
     user of the service. Keys of different kinds never collide. vLLM's encodings cannot represent all

@@ -135,9 +135,7 @@ class JournalInfo:
         """The number of bytes after ``cut_at``."""
     @property
     def lines(self) -> list[tuple[int, str, str]]:
-        """The requested operations and the digests between them, as triples of number, call and
-        arguments.
-        """
+        """The requested operations and the digests between them, as triples of number, call and arguments."""
     @property
     def settings(self) -> dict[str, Any]:
         """The settings of the pool or manager, by name."""
@@ -390,8 +388,7 @@ def shrink_journal(
 def export_journal(
     journal: bytes | str | PathLike[str], language: ExportLanguage, *, limit: int = 10_000, write: None = None
 ) -> str:
-    """Writes a journal as a test in Rust or Python that makes the same calls and expects the same
-    answers.
+    """Writes a journal as a test in Rust or Python that makes the same calls and expects the same answers.
 
     Prompts are made-up tokens, which are equal if the recorded ones were equal. The expected answers
     are those of this build, up to the first that differs from the journal. For a refusal, the answer is

@@ -251,9 +251,7 @@ class Admission:
         """
     @property
     def cached_blocks(self) -> int:
-        """The number of leading blocks of the block table that are cached and shared. Do not write to
-        them.
-        """
+        """The number of leading blocks of the table that are cached and shared. Do not write to them."""
     @property
     def external_tokens(self) -> int:
         """The number of tokens after the cached ones that a connector loads now."""
@@ -450,9 +448,7 @@ class ManagerStats:
         """Prompt tokens whose KV a connector loaded."""
     @property
     def computed_tokens(self) -> int:
-        """Prompt tokens that the engine had to compute. Includes external tokens that are still
-        loading.
-        """
+        """Prompt tokens that the engine had to compute. Includes external tokens that are still loading."""
     @property
     def refusals(self) -> int:
         """Admissions and resumptions refused because too few blocks were available."""

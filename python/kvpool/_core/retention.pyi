@@ -59,9 +59,7 @@ class Retention:
     ) -> Self: ...
     @property
     def priority(self) -> int | None:
-        """The priority from 0, evicted first, to 100. The pool's policy orders 35. None if pinned or
-        demoted.
-        """
+        """The priority, 0 (evicted first) to 100. The policy orders 35. None if pinned or demoted."""
     @property
     def ttl(self) -> float | None:
         """Seconds after which the hint ends, or None."""
@@ -108,8 +106,9 @@ class RetentionConfig:
 
 @final
 class TenantLimits:
-    """The smallest number of blocks that a tenant keeps, and the largest that it may keep while others
-    need blocks.
+    """The limits of a tenant.
+
+    They are the number of blocks that it keeps, and the number that it may keep while others need blocks.
 
     Args:
         tenant: The tenant, a number of 32 bits that the caller chooses.
@@ -146,9 +145,7 @@ class HintReport:
         """Blocks on which the hint took effect completely."""
     @property
     def clipped(self) -> int:
-        """Blocks on which the hint took effect in part. Pins beyond the budget have the highest
-        priority.
-        """
+        """Blocks on which the hint took effect in part. Pins beyond the budget have the highest priority."""
     @property
     def ignored(self) -> int:
         """Blocks on which the hint had no effect.

@@ -115,8 +115,7 @@ class References:
             InvalidArgumentError: ``capacity_blocks`` is negative.
         """
     def lru_with_hints(self, capacity_blocks: int, accuracy: float, *, seed: int = 0) -> PolicyRun:
-        """Runs LRU with hints. Each block that is not used again gets such a hint with this
-        probability.
+        """Runs LRU with hints. Each block that is not used again gets such a hint with this probability.
 
         Raises:
             InvalidArgumentError: The accuracy is not from 0 to 1, or the capacity or seed is negative.
@@ -202,9 +201,7 @@ class HitCurve:
         Distances are counted in different blocks.
         """
     def distance_quantile(self, fraction: float) -> int | None:
-        """Returns the distance that covers this fraction (0 to 1) of the reuses, or None without
-        reuses.
-        """
+        """Returns the distance that covers this fraction (0 to 1) of the reuses, or None without reuses."""
 
 @final
 class PolicyRun:
@@ -227,16 +224,13 @@ class PolicyRun:
         """The share of hit tokens in all prompt tokens, 0 to 1."""
     @property
     def evictions(self) -> int | None:
-        """The number of evicted blocks. None for the optimum and for hints, which are not simulated by
-        block.
-        """
+        """The number of evicted blocks. None for the optimum and for hints, which are not simulated so."""
     @property
     def turnover(self) -> float | None:
         """The mean of ``turnovers``, 0 to 1. None if the trace ends before the first window."""
     @property
     def turnovers(self) -> list[float]:
-        """For each capacity's number of insertions, the share of resident blocks that were inserted in
-        it.
+        """For each capacity's number of insertions, the share of resident blocks that were inserted in it.
 
         If the values fall towards 0, the cache has stagnated: it evicts new blocks at once.
         """

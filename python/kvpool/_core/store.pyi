@@ -633,9 +633,7 @@ class StoreStats:
         """Objects that can be found."""
     @property
     def bytes(self) -> int:
-        """Largest number of bytes of these objects, of objects in transfer, and of bytes still to be
-        cleared.
-        """
+        """Largest number of bytes of these objects, of transfers, and of bytes still to be cleared."""
     @property
     def capacity_bytes(self) -> int:
         """The limit of ``bytes``."""
@@ -650,9 +648,7 @@ class StoreStats:
         """Objects that existed when the store was opened."""
     @property
     def foreign(self) -> int:
-        """Objects of another namespace or format, or damaged ones, that existed when the store was
-        opened.
-        """
+        """Objects of another namespace or format, or damaged ones, that existed when the store was opened."""
     @property
     def loads(self) -> int:
         """Objects that were loaded."""
@@ -927,8 +923,7 @@ class SlotHeaders:
             StoreError: The file cannot be written. In this case do not write to the slots.
         """
     def seal(self, slots: _Ints, keys: Sequence[bytes], *, groups: int | Sequence[int] = 0) -> None:
-        """Marks slots as containing the whole KV of these keys. Reads the slots, and writes their
-        headers.
+        """Marks slots as containing the whole KV of these keys. Reads the slots, and writes their headers.
 
         Raises:
             InvalidArgumentError: A slot does not exist, or is slot 0, which belongs to the null block.

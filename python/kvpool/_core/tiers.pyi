@@ -63,8 +63,7 @@ class TieredPool:
     def pools(self) -> tuple[BlockPool, ...]:
         """The pools of the tiers, which share one state and one lock."""
     def copy_on_write(self, block_id: int, *, tier: int = 0, fences: bool = True) -> int:
-        """Returns a block that a holder of this block may write to: the block itself, or a planned
-        copy.
+        """Returns a block that a holder of this block may write to: the block itself, or a planned copy.
 
         Returns the block itself if it has no other reference and no fence, and is not registered.
         Otherwise returns a new block and releases the caller's reference to the old one. O(1).
@@ -192,8 +191,7 @@ class TransferPlan:
     def runs(
         self, scratch: Sequence[tuple[int, int]] | None = None
     ) -> list[list[tuple[tuple[int, int], tuple[int, int], int]]]:
-        """Returns the rounds with consecutive blocks merged, as triples of source, destination and
-        length.
+        """Returns the rounds with consecutive blocks merged, as triples of source, destination and length.
 
         O(n log n).
 

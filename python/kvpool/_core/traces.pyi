@@ -274,7 +274,7 @@ class TraceReader:
     def advance(self, size: int = 4_194_304) -> bool:
         """Reads on for about this many bytes, and returns whether all is read.
 
-        O(bytes); other threads continue. Formats without an order of arrival are put in order in the last call.
+        Other threads continue. Formats without an order of arrival are put in order in the last call. O(bytes).
 
         Args:
             size: Bytes of the file, before decompression.

@@ -60,7 +60,8 @@ class BlockStore:
     ``from_regions`` and ``host`` make stores.
 
     >>> import torch
-    >>> kv = [torch.zeros(2, 100, 16, 8, 128, dtype=torch.bfloat16) for _ in range(4)]  # K and V apart, 4 layers
+    >>> # Four layers, with K and V apart.
+    >>> kv = [torch.zeros(2, 100, 16, 8, 128, dtype=torch.bfloat16) for _ in range(4)]
     >>> kvpool.transfer.BlockStore.from_tensors(kv, block_dim=1)
     BlockStore(device="cpu", num_blocks=100, bytes_per_block=262144, num_regions=8)
     """
@@ -161,9 +162,7 @@ class BlockStore:
         """The number of pieces of a block."""
     @property
     def regions(self) -> list[tuple[int, int, int]]:
-        """For each piece of a block, its address in block 0, the bytes from block to block, and its
-        bytes.
-        """
+        """For each piece of a block, its address in block 0, the bytes from block to block, and its bytes."""
     @property
     def device(self) -> str:
         """The device of the memory: cpu or cuda:N."""
@@ -232,7 +231,7 @@ class TransferEngine:
 
     >>> import torch
     >>> a, b = torch.arange(12).reshape(3, 4), torch.zeros(3, 4, dtype=torch.int64)
-    >>> source, target = kvpool.transfer.BlockStore.from_tensors([a]), kvpool.transfer.BlockStore.from_tensors([b])
+    >>> source, target = (kvpool.transfer.BlockStore.from_tensors([one]) for one in (a, b))
     >>> with kvpool.transfer.TransferEngine() as engine:
     ...     engine.submit(source, target, [(0, 2), (2, 0)]).wait()
     >>> b.tolist()
@@ -334,8 +333,7 @@ class TransferEngine:
         stream: Literal["current"] | CudaStream | int | None = "current",
         scratch: Sequence[tuple[int, int]] | None = None,
     ) -> list[Transfer]:
-        """Executes a plan. Copies within a store run in the order of a stream, and the others are
-        transfers.
+        """Executes a plan. Copies within a store run in the order of a stream, and the others are transfers.
 
         The transfers wait for the work that is now on the stream. The rounds of a plan run one after
         the other.

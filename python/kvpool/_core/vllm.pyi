@@ -170,24 +170,18 @@ class VllmPool:
     def signal(
         self, block_ids: Iterable[int], finish_reason: str | None = None, output_tokens: int | None = None
     ) -> None:
-        """Records how the request ended that is about to release these blocks, by id. A hint to the
-        policy.
-        """
+        """Records how the request ended that is about to release these blocks, as a hint to the policy."""
     @property
     def wants_signals(self) -> bool:
         """Whether the policy uses the way in which requests end."""
     def advance_time(self, now: float) -> int:
-        """Sets the time, in seconds on any clock of the caller. Returns how many retentions ended by
-        it.
-        """
+        """Sets the time, in seconds on any clock of the caller. Returns how many retentions ended by it."""
     def retention_stats(self) -> RetentionStats | None:
         """Returns the numbers of retained blocks by kind of hint, or None without retention."""
     def journal_stats(self) -> JournalStats | None:
         """Returns the figures of the journal, or None without one."""
     def journal_image(self) -> bytes | None:
-        """Writes the collected records of the journal. Returns the content of a ring, or None without a
-        ring.
-        """
+        """Writes the collected records of the journal. Returns the content of a ring, or None."""
     def bind(self, owner: object) -> None:
         """Sets the object that blocks return as their pool. A second call has no effect.
 
@@ -255,10 +249,9 @@ class VllmPool:
             InvalidBlockError: A block has no references, or is the null block.
         """
     def find(self, digest: bytes, groups: Sequence[int]) -> list[VllmBlock] | None:
-        """Returns the block that was cached first for a digest in each group. None if a group has no
-        such block.
+        """Returns the block that was cached first for a digest in each group.
 
-        O(groups).
+        None if a group has no such block. O(groups).
 
         Raises:
             InvalidArgumentError: The digest has more than 35 bytes.
@@ -364,8 +357,7 @@ class VllmPool:
             InvalidArgumentError: The key has more than 39 bytes.
         """
     def chain_group(self, group: int) -> None:
-        """Declares that blocks of a group are useless without the block before them, as in full
-        attention.
+        """Declares that blocks of a group are useless without the block before them, as in full attention.
 
         If the pool keeps a history, no block that is cached later is evicted before the cached blocks
         that continue it. O(1).
@@ -453,10 +445,9 @@ class VllmPool:
             InvalidArgumentError: The key has more than 39 bytes.
         """
     def index_remove(self, key: bytes, block: int) -> bool:
-        """Removes a block from a key in the index, and returns whether it was there. The block keeps
-        its keys.
+        """Removes a block from a key in the index, and returns whether it was there.
 
-        O(copies).
+        The block keeps its keys. O(copies).
         """
     def index_clear(self) -> None:
         """Removes all keys from the index. Blocks keep their keys.
@@ -651,8 +642,9 @@ class VllmGroups:
     def find_longest_cache_hit(
         self, block_hashes: Sequence[bytes], max_cache_hit_length: int
     ) -> tuple[tuple[list[VllmBlock], ...], int, int]:
-        """Returns the cached blocks of a request by group, their tokens, and how many more the furthest
-        group has.
+        """Returns the cached blocks of a request by group, and their tokens.
+
+        The third item is the number of additional tokens that the group with the most has.
 
         Like the call of vLLM's coordinator, with the same blocks. O(blocks of full attention, less
         those of the last hit, + blocks that windows, chunks and states look up).
@@ -682,11 +674,10 @@ class VllmGroups:
         has_scheduled_reqs: bool = True,
         skip_zeroing_group_ids: Any | None = None,
     ) -> Any:
-        """Allocates the next blocks of a request, and caches its full blocks. None if too few blocks
-        are free.
+        """Allocates the next blocks of a request, and caches its full blocks.
 
-        Like vLLM's ``KVCacheManager.allocate_slots``. Blocks before a window are released first, also
-        if too few blocks are free. O(groups + new blocks + hits).
+        None if too few blocks are free. Like vLLM's ``KVCacheManager.allocate_slots``. Blocks before a
+        window are released first, also if too few blocks are free. O(groups + new blocks + hits).
 
         Raises:
             InvalidBlockError: A block that should be cached is cached already.
@@ -700,16 +691,16 @@ class VllmGroups:
             InvalidBlockError: A block that is to be cached is cached already.
         """
     def free(self, id: object) -> bool:  # noqa: A002
-        """Frees the blocks of a request, group by group, the last first; False, and nothing done, where
-        that is vLLM's.
+        """Frees the blocks of a request, group by group, the last block first.
 
-        It is where a block is not of the pool. O(blocks).
+        If a block does not belong to the pool, vLLM has to free them: returns False and changes nothing.
+        O(blocks).
 
         Raises:
             InvalidBlockError: A block has no references.
         """
     def cached_tokens(self, id: object) -> int:  # noqa: A002
-        """Returns the most tokens that blocks of a request are cached for, of the group that has the least.
+        """Returns the number of cached tokens of a request in the group that has the fewest.
 
         O(blocks).
         """

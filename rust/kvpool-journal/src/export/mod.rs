@@ -40,7 +40,8 @@ pub const EXPORT_LIMIT: u64 = 10_000;
 /// use kvpool::{BlockPool, PoolConfig};
 /// use kvpool_journal::{EXPORT_LIMIT, Journal, JournalConfig, Journaled, Language, PoolCalls, export};
 /// let config = PoolConfig { num_blocks: 8, ..PoolConfig::default() };
-/// let mut pool = Journaled::<BlockPool>::with_journal(config, Journal::ring(1 << 20, JournalConfig::default())?)?;
+/// let ring = Journal::ring(1 << 20, JournalConfig::default())?;
+/// let mut pool = Journaled::<BlockPool>::with_journal(config, ring)?;
 /// pool.allocate(3)?;
 /// let image = pool.journal_image().unwrap_or_default();
 ///
