@@ -26,8 +26,8 @@ _NAMES: Final[dict[Kind, str]] = {
     kinds.seconds: "now ttl timeout time_to_live watermark step_ms rate_per_s",
     kinds.real: """accuracy agent_fraction chat_fraction event_gap_s fraction gib prefill_tokens_per_s share
         time window_s""",
-    kinds.flag: """check_prefixes commit demoted digest direct fences hugepages idle io_uring metrics no_cache
-        partial_hits payloads pinned refresh reuse sort tls""",
+    kinds.flag: """by_group check_prefixes commit demoted digest direct encoder fences hugepages idle
+        io_uring metrics no_cache partial_hits payloads pinned refresh reuse sort tail_first tls""",
     kinds.own_block: "block_id",
     kinds.held_blocks: "block_ids",
     TOKENS: "tokens token_ids prompt",
@@ -39,14 +39,13 @@ _NAMES: Final[dict[Kind, str]] = {
     kinds.out: "out",
     kinds.text: """adapter adapter_path finish_reason hash_algorithm host kv_dtype model password salt scales
         seed text tls_server_name user username weights""",
-    kinds.instance: """extra retention advisor explain journal chain link found parent like plan layers heads
-        run""",
+    kinds.instance: """extra retention advisor explain journal chain link found parent like plan layers
+        heads run""",
     kinds.key: "key",
     kinds.path: "path folder unix_socket tls_ca tls_certificate calibration",
     kinds.media: "multimodal",
     sequence(): "groups transfers candidates tenants digests stores tiers layouts",
     sequence(kinds.place): "scratch",
-    sequence(kinds.text): "finish_reasons",
     sequence(kinds.policy): "policies",
     ranges("failed"): "failed",
     ranges("retention", kvpool.Retention()): "ranges",
@@ -77,19 +76,48 @@ ALONE: Final[dict[str, Kind]] = {
         ("CacheManager.admit.retention", "Step.admit.retention"), ranges("retention", kvpool.Retention())
     ),
     **dict.fromkeys(
-        ("CacheManager.commit_batch.computed_tokens", "CacheManager.truncate_batch.num_tokens"), COUNTS
+        (f"CacheManager.{name}.request_id" for name in ("commit", "release", "truncate")), kinds.one_request
     ),
+    "CacheManager.fork.parent_id": kinds.one_request,
+    "CacheManager.append.request_ids": kinds.one_request,
+    **dict.fromkeys(
+        (f"CacheManager.{name} (batch).request_id" for name in ("commit", "release", "truncate")),
+        kinds.batch_of(kinds.request),
+    ),
+    "CacheManager.fork (batch).parent_id": kinds.batch_of(kinds.request),
+    "CacheManager.fork (batch).child_id": requests(kinds.new_request),
+    "CacheManager.append (batch).request_ids": kinds.batch_of(kinds.request),
+    # In a row of one request, commit has no use; in a row of a batch, lookahead and multimodal have none.
+    "CacheManager.append.commit": kinds.flag,
+    "CacheManager.append (batch).lookahead": kinds.integer,
+    "CacheManager.append (batch).multimodal": kinds.anything,
+    **dict.fromkeys(
+        ("CacheManager.commit (batch).computed_tokens", "CacheManager.truncate (batch).num_tokens"), COUNTS
+    ),
+    "CacheManager.release (batch).finish_reason": sequence(kinds.text),
+    "CacheManager.prepare.tokens": kinds.prompt_or_request(TOKENS),
+    **dict.fromkeys(
+        (f"ManagerRetention.{name}.target" for name in ("retain", "end_of_life")),
+        kinds.prompt_or_request(TOKENS),
+    ),
+    "ManagerRetention.retain.extra": kinds.anything,
+    "ManagerRetention.end_of_life.extra": kinds.anything,
     "CacheManager.append_ragged.out": kinds.rows_out,
-    "CacheManager.release_batch.output_tokens": sequence(kinds.count),
+    "CacheManager.release (batch).output_tokens": sequence(kinds.count),
     # Any block may be read, and a match is only compared when it is acquired.
-    **dict.fromkeys(("BlockPool.ref_counts.block_ids", "BlockPool.states.block_ids"), kinds.own_blocks),
+    **dict.fromkeys(("BlockPool.ref_count.block_id", "BlockPool.state.block_id"), kinds.one_block),
+    **dict.fromkeys(
+        ("BlockPool.ref_count (batch).block_id", "BlockPool.state (batch).block_id"), kinds.batch_of_blocks
+    ),
+    "BlockPool.ref_count.out": kinds.anything,
+    "BlockPool.acquire.block_ids": kinds.held_blocks,
     **dict.fromkeys(
         ("Match.block_ids", "TieredPool.begin_swap.block_ids", "TieredPool.fit_swap.block_ids"),
         kinds.any_blocks,
     ),
     # A block that is absent counts as already removed.
     **dict.fromkeys(("LruEvictor.remove.block_id", "PrefixIndex.remove.block_id"), kinds.block),
-    **dict.fromkeys(("BlockPool.copies.digest", "ChainLink.from_digest.digest"), kinds.digest),
+    **dict.fromkeys(("PoolDiagnose.copies.digest", "ChainLink.from_digest.digest"), kinds.digest),
     "BlockPool.set_payloads.payloads": sequence(kinds.payload),
     **dict.fromkeys(("CacheManager.resize.num_blocks", "BlockPool.resize.num_blocks"), kinds.count),
     **dict.fromkeys(("BlockStore.from_regions.num_blocks", "BlockStore.host.num_blocks"), kinds.count),

@@ -124,10 +124,10 @@ GROUP: dict[str, Any] = {
 #: Items of arguments that the rows leave out.
 ITEMS: dict[str, object] = {
     "offsets": 0,
-    **dict.fromkeys(("computed", "covered", "CacheManager.release_batch.output_tokens"), 1),
+    **dict.fromkeys(("computed", "covered", "CacheManager.release (batch).output_tokens"), 1),
     **dict.fromkeys(("failed", "mapping"), (0, 1)),
     "CacheManager.admit.retention": (0, None, RETENTION),
-    "finish_reasons": "stop",
+    "CacheManager.release (batch).finish_reason": "stop",
     "Replay.groups": ("full", 16, 0, None),
     "groups": kvpool.GroupSpec("full", 4),
     "multimodal": ("image", 0, 4),
@@ -181,7 +181,7 @@ MORE_COUNTS: dict[str, Entry] = {
     "append_ragged, count covered": Entry(lambda w, n: w.manager.append_ragged(["run"], [1], covered=[n])),
     "append_ragged, count computed": Entry(lambda w, n: w.manager.append_ragged(["run"], [1], computed=[n])),
     "append_ragged, offset": Entry(lambda w, n: w.manager.append_ragged(["run"], [1], [0, n])),
-    "truncate_batch, length": Entry(lambda w, n: w.manager.truncate_batch(["run"], [n])),
+    "truncate, length": Entry(lambda w, n: w.manager.truncate_batch(["run"], [n])),
     "pool without journal": Entry(
         lambda _, n: kvpool.BlockPool(8, journal=kvpool.journal.Journal(ring_bytes=n))
     ),

@@ -231,6 +231,56 @@ def requests(of: Kind) -> Kind:
     return kind
 
 
+def _has_items(value: object) -> bool:
+    if isinstance(value, (bytes, bytearray)):
+        return True
+    return hasattr(value, "__iter__") and np.ndim(np.asarray(value, dtype=object)) > 0
+
+
+def one_request(name: str, optional: bool) -> Iterator[Wrong]:
+    """The id of a request where the call takes a batch, too: what has items would be a batch."""
+    return (one for one in request(name, optional) if isinstance(one.value, str) or not _has_items(one.value))
+
+
+def batch_of(of: Kind) -> Kind:
+    """A batch of requests where the call takes one request, too: what has no items would be one."""
+
+    def kind(name: str, optional: bool) -> Iterator[Wrong]:
+        for wrong in requests(of)(name, optional):
+            if not isinstance(wrong.value, str) and _has_items(wrong.value):
+                yield wrong
+
+    return kind
+
+
+def prompt_or_request(tokens: Kind) -> Kind:
+    """The tokens of a prompt where the call takes the id of a request, too."""
+
+    def kind(name: str, optional: bool) -> Iterator[Wrong]:
+        yield from (Wrong(value, errors.UnknownRequestError, ()) for value in ("nobody", 77, 2**64 - 1))
+        yield Wrong(True, TYPE, ("request id", "bool"))
+        yield Wrong(2**64, VALUE, (2**64,))
+        for wrong in tokens(name, optional):
+            value = wrong.value
+            names_one = isinstance(value, (str, int)) or (
+                hasattr(value, "__index__") and not _has_items(value)
+            )
+            if not names_one:
+                yield wrong
+
+    return kind
+
+
+def one_block(name: str, optional: bool) -> Iterator[Wrong]:
+    """A block where the call takes a batch, too: what has items would be a batch."""
+    return (one for one in own_block(name, optional) if not _has_items(one.value))
+
+
+def batch_of_blocks(name: str, optional: bool) -> Iterator[Wrong]:
+    """A batch of blocks where the call takes one block, too: what has no items would be one."""
+    return (one for one in own_blocks(name, optional) if _has_items(one.value))
+
+
 def out(name: str, optional: bool) -> Iterator[Wrong]:
     read_only = np.zeros(8, dtype=np.int32)
     read_only.setflags(write=False)

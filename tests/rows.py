@@ -64,10 +64,10 @@ class World:
         self.manager.admit("loads", range(70, 78), external_tokens=7)
         for request in ("far", "moves"):
             self.manager.admit(request, range(80, 84))
-            self.swap = self.manager.begin_swap_out([request])
+            self.swap = self.manager.swaps.begin_out([request])
             self.manager.take_plan()
             if request == "far":
-                self.manager.complete_swap(self.swap)
+                self.manager.swaps.complete(self.swap)
         self.ticket = self.manager.fence()
         self.step = self.manager.plan_step()
         groups = [kvpool.GroupSpec("full", 4), kvpool.GroupSpec("cross", 4)]
@@ -76,7 +76,7 @@ class World:
         self.pool = kvpool.BlockPool(40, 4, retention=True, payloads=True, journal=ring)
         self.pool.allocate(4)
         self.pool.acquire([2])
-        self.pool.release_after([3], 5)
+        self.pool.release([3], after_step=5)
         self.pool.register([4], self.chain)
         self.pool.mark_computed([4])
         self.pool.release([4])
@@ -131,106 +131,24 @@ def row(call: Callable[..., Any], /, **arguments: Any) -> Row:
     return Row(call.__qualname__, call, arguments)
 
 
+def batch(call: Callable[..., Any], /, **arguments: Any) -> Row:
+    """A second row of a call, with a batch instead of one request or block."""
+    return Row(f"{call.__qualname__} (batch)", call, arguments)
+
+
 def rows(w: World) -> dict[str, Row]:
     """Returns the rows by name."""
     m, p, s = w.manager, w.pool, w.step
-    ranges = [(0, None, w.retention)]
     made = [
         *settings(w),
-        row(m.abort_swap, swap=w.swap),
-        row(m.admit, request_id="other", prompt=[1, 2]),
-        row(m.advance_time, now=1.0),
-        row(m.append, request_ids=["run"], token_ids=[1]),
-        row(m.append_ragged, request_ids=["run"], token_ids=[1]),
-        row(m.append_tokens, request_id="run", token_ids=[1]),
-        row(m.begin_swap_in, request_ids=["far"]),
-        row(m.begin_swap_out, request_ids=["run"]),
-        row(m.block_ids, request_id="run"),
-        row(m.commit, request_id="run", computed_tokens=9),
-        row(m.commit_batch, request_ids=["run"], computed_tokens=[9]),
-        row(m.complete_step, step=1),
-        row(m.complete_swap, swap=w.swap),
-        row(m.cursor, request_id="run"),
-        row(m.drop_cached, block_ids=[1]),
-        row(m.end_fence, ticket=w.ticket),
-        row(m.end_of_life, request_id="run"),
-        row(m.end_of_life_of, prompt=[1]),
-        row(m.end_session, request_id="run"),
-        row(m.evict, n=1),
-        row(m.explain, request_id="run"),
-        row(m.extend, request_id="run", num_tokens=4),
-        row(w.hybrid.extend_encoder, request_id="run", num_tokens=4),
-        row(m.external_done, request_id="loads"),
-        row(m.fit, prompt=[1]),
-        row(m.fit_groups, prompt=[1]),
-        row(m.fit_swap_in, request_ids=["far"]),
-        row(m.fit_swap_out, request_ids=["run"]),
-        row(m.fork, parent_id="run", child_id="other"),
-        row(m.fork_batch, parent_ids=["run"], child_ids=["other"]),
-        row(m.next_checkpoint, request_id="run"),
-        row(m.observe_time, now=1.0),
-        row(m.preempt, request_id="run"),
-        row(m.prepare, tokens=[1]),
-        row(m.probe, prompt=[1]),
-        row(m.release, request_id="run"),
-        row(m.release_batch, request_ids=["run"]),
-        row(m.request, request_id="run"),
-        row(m.resize, num_blocks=41),
-        row(m.resume, request_id="wait"),
-        row(m.retain, request_id="run", ranges=ranges),
-        row(m.retain_prefix, prompt=[1], ranges=ranges),
-        row(m.save_journal, path=f"{w.folder}/manager.kvj"),
-        row(m.scrub, blocks=1),
-        row(m.set_tenant, request_id="run", tenant=1),
-        row(m.tenant_blocks, tenant=1),
-        row(m.trim_window, request_id="run", window=4),
-        row(m.truncate, request_id="run", num_tokens=9),
-        row(m.truncate_batch, request_ids=["run"], num_tokens=[9]),
+        *manager_rows(w),
         row(s.admit, request_id="other", prompt=[1, 2]),
         row(s.append, request_id="run", token_ids=[1]),
         row(s.append_ragged, request_ids=["run"], token_ids=[1]),
         row(s.preempt, request_id="run"),
         row(s.release, request_id="run"),
         row(s.resume, request_id="wait"),
-        row(p.acquire, block_ids=[1]),
-        row(p.acquire_match, found=p.lookup(w.chain)),
-        row(p.acquire_registered, link=w.link),
-        row(p.adopt, block_ids=[9], chain=w.chain),
-        row(p.advance_time, now=1.0),
-        row(p.allocate, n=1),
-        row(p.assign_tenant, block_ids=[1], tenant=1),
-        row(p.complete_step, step=1),
-        row(p.copies, digest=b"x" * 32),
-        row(p.disown, block_ids=[1]),
-        row(p.drop_cached, block_ids=[4]),
-        row(p.end_fence, ticket=w.fence),
-        row(p.evict, n=1),
-        *(
-            row(look, block_id=1)
-            for look in (p.hash_of, p.is_computed, p.is_registered, p.num_holders, p.ref_count)
-        ),
-        row(p.lookup, chain=w.chain),
-        row(p.mark_accessed, block_ids=[1], time=1.0),
-        row(p.mark_computed, block_ids=[4]),
-        row(p.match_and_acquire, chain=w.chain),
-        row(p.observe_time, now=1.0),
-        row(p.probe, chain=w.chain),
-        row(p.ref_counts, block_ids=[1]),
-        row(p.register, block_ids=[1], chain=w.chain),
-        row(p.register_link, block_id=1, link=w.link),
-        row(p.register_table, block_ids=[1], chain=w.chain),
-        row(p.release, block_ids=[1]),
-        row(p.release_after, block_ids=[1], step=7),
-        row(p.release_table, block_ids=[1]),
-        row(p.resize, num_blocks=41),
-        row(p.retain, block_ids=[1], retention=w.retention),
-        row(p.save_journal, path=f"{w.folder}/pool.kvj"),
-        row(p.scrub, blocks=1),
-        row(p.set_payloads, block_ids=[4], payloads=[7]),
-        row(p.signal, block_ids=[1]),
-        row(p.state, block_id=1),
-        row(p.states, block_ids=[1]),
-        row(p.tenant_blocks, tenant=1),
+        *pool_rows(w),
         row(w.tiers.begin_swap, block_ids=[1], src=0, dst=1),
         row(w.tiers.copy_on_write, block_id=1),
         row(w.tiers.fit_swap, block_ids=[1], src=0, dst=1),
@@ -286,6 +204,99 @@ def rows(w: World) -> dict[str, Row]:
         row(w.transfer.wait_on),
     ]
     return {one.name: one for one in made}
+
+
+def manager_rows(w: World) -> list[Row]:
+    """Rows of a manager and its facets."""
+    m = w.manager
+    ranges = [(0, None, w.retention)]
+    return [
+        row(m.admit, request_id="other", prompt=[1, 2]),
+        batch(m.append, request_ids=["run"], token_ids=[1]),
+        row(m.append, request_ids="run", token_ids=[1]),
+        row(m.append_ragged, request_ids=["run"], token_ids=[1]),
+        row(m.block_ids, request_id="run"),
+        row(m.commit, request_id="run", computed_tokens=9),
+        batch(m.commit, request_id=["run"], computed_tokens=[9]),
+        row(m.complete_step, step=1),
+        row(m.drop_cached, block_ids=[1]),
+        row(m.end_fence, ticket=w.ticket),
+        row(m.evict, n=1),
+        row(m.explain, request_id="run"),
+        row(m.extend, request_id="run", num_tokens=4),
+        row(m.external_done, request_id="loads"),
+        row(m.fit, prompt=[1]),
+        row(m.fork, parent_id="run", child_id="other"),
+        batch(m.fork, parent_id=["run"], child_id=["other"]),
+        row(m.next_checkpoint, request_id="run"),
+        row(m.preempt, request_id="run"),
+        row(m.prepare, tokens=[1]),
+        row(m.probe, prompt=[1]),
+        row(m.release, request_id="run"),
+        batch(m.release, request_id=["run"]),
+        row(m.request, request_id="run"),
+        row(m.resize, num_blocks=41),
+        row(m.resume, request_id="wait"),
+        row(m.trim_window, request_id="run", window=4),
+        row(m.truncate, request_id="run", num_tokens=9),
+        batch(m.truncate, request_id=["run"], num_tokens=[9]),
+        row(m.swaps.abort, swap=w.swap),
+        row(m.swaps.begin_in, request_ids=["far"]),
+        row(m.swaps.begin_out, request_ids=["run"]),
+        row(m.swaps.complete, swap=w.swap),
+        row(m.swaps.fit_in, request_ids=["far"]),
+        row(m.swaps.fit_out, request_ids=["run"]),
+        row(m.retention.end_of_life, target="run"),
+        row(m.retention.end_session, request_id="run"),
+        row(m.retention.retain, target="run", ranges=ranges),
+        row(m.retention.set_tenant, request_id="run", tenant=1),
+        row(m.retention.tenant_blocks, tenant=1),
+        row(m.journal.save, path=f"{w.folder}/manager.kvj"),
+        row(m.diagnose.scrub, blocks=1),
+        row(m.clock.advance, now=1.0),
+        row(m.clock.observe, now=1.0),
+    ]
+
+
+def pool_rows(w: World) -> list[Row]:
+    """Rows of a pool and its facets."""
+    p = w.pool
+    looks = (p.diagnose.hash_of, p.diagnose.is_computed, p.diagnose.is_registered, p.diagnose.num_holders)
+    return [
+        row(p.acquire, block_ids=[1]),
+        row(p.adopt, block_ids=[9], chain=w.chain),
+        row(p.allocate, n=1),
+        row(p.complete_step, step=1),
+        row(p.disown, block_ids=[1]),
+        row(p.drop_cached, block_ids=[4]),
+        row(p.end_fence, ticket=w.fence),
+        row(p.evict, n=1),
+        row(p.lookup, chain=w.chain),
+        row(p.mark_accessed, block_ids=[1], time=1.0),
+        row(p.mark_computed, block_ids=[4]),
+        row(p.match_and_acquire, chain=w.chain),
+        row(p.probe, chain=w.chain),
+        row(p.ref_count, block_id=1),
+        batch(p.ref_count, block_id=[1]),
+        row(p.register, block_ids=[1], chain=w.chain),
+        row(p.register_link, block_id=1, link=w.link),
+        row(p.register_table, block_ids=[1], chain=w.chain),
+        row(p.release, block_ids=[1]),
+        row(p.resize, num_blocks=41),
+        row(p.set_payloads, block_ids=[4], payloads=[7]),
+        row(p.signal, block_ids=[1]),
+        row(p.state, block_id=1),
+        batch(p.state, block_id=[1]),
+        row(p.retention.assign_tenant, block_ids=[1], tenant=1),
+        row(p.retention.retain, block_ids=[1], retention=w.retention),
+        row(p.retention.tenant_blocks, tenant=1),
+        row(p.journal.save, path=f"{w.folder}/pool.kvj"),
+        *(row(look, block_id=1) for look in looks),
+        row(p.diagnose.copies, digest=b"x" * 32),
+        row(p.diagnose.scrub, blocks=1),
+        row(p.clock.advance, now=1.0),
+        row(p.clock.observe, now=1.0),
+    ]
 
 
 def settings(w: World) -> list[Row]:

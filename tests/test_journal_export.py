@@ -43,7 +43,8 @@ def ring(every: int = 5) -> kvpool.journal.Journal:
 
 
 def image_of(pool: kvpool.BlockPool | kvpool.CacheManager | VllmPool) -> bytes:
-    return pool.journal_image() or b""
+    image = pool.journal_image() if isinstance(pool, VllmPool) else pool.journal.image()
+    return image or b""
 
 
 def manager_calls() -> kvpool.CacheManager:

@@ -269,5 +269,5 @@ def test_these_are_all_calls_with_a_buffer() -> None:
         "BlockPool.allocate",
         "BlockPool.evict",
         "BlockPool.match_and_acquire",
-        "BlockPool.ref_counts",
+        "BlockPool.ref_count",
     }

@@ -40,7 +40,7 @@ def test_the_snippet_runs_alone_and_prints_what_it_says() -> None:
     printed = run_python(snippet, names).splitlines()
     said = re.findall(r"^print\(.*\)  # (\[[^\]]*\]|\d+)", snippet.code, flags=re.MULTILINE)
     assert printed == said == ["0", "[1, 2, 3, 4, 5, 6, 7]", "96"]
-    names["manager"].check_invariants()
+    names["manager"].diagnose.check_invariants()
 
 
 @pytest.mark.parametrize("command", [line for line in COMMANDS if line.startswith("kvpool")])

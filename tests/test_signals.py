@@ -39,7 +39,7 @@ def test_what_is_refused_changes_nothing() -> None:
     made = admitted("a", "b")
     with pytest.raises(kvpool.errors.InvalidArgumentError, match="output_tokens is -1"):
         made.release("a", output_tokens=-1)
-    with pytest.raises(kvpool.errors.InvalidArgumentError, match="finish_reasons has 1 entries: must be 2"):
+    with pytest.raises(kvpool.errors.InvalidArgumentError, match="finish_reason has 1 entries: must be 2"):
         made.release_batch(["a", "b"], finish_reasons=["stop"])
     with pytest.raises(kvpool.errors.InvalidArgumentError, match="output_tokens has 3 entries: must be 2"):
         made.release_batch(["a", "b"], output_tokens=[1, 2, 3])

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import doctest
 import importlib
+import pkgutil
 import pydoc
 import subprocess
 import sys
@@ -123,6 +124,7 @@ def test_names_of_the_binary_are_public_names() -> None:
     public = {f"{one.__module__}.{one.__name__}" for one in exported if hasattr(one, "__module__")}
     # The parts of kvpool.integrations.vllm, of the torch ops, and of errors about policies are private.
     own = {f"kvpool._core.vllm.{name}" for name in _core.vllm.__all__}
+    own |= {f"kvpool._core.facets.{name}" for name in _core.facets.__all__}
     own |= {"kvpool._core.transfer.copy_by_handle", "kvpool._core.policies.policy_removal"}
     binary = {f"kvpool._core.{name}" for name in STUB_DOCS if name.count(".") == 1}
     assert {name for name in public if name.startswith("kvpool._core.")} | own == binary
@@ -154,7 +156,7 @@ def test_the_runtime_docstring_is_that_of_the_stub() -> None:
 
 def test_help_shows_the_signature_and_the_whole_docstring() -> None:
     shown = pydoc.plain(pydoc.render_doc(kvpool.CacheManager.append))
-    assert "append(self, /, request_ids, token_ids, *, commit=False)" in shown
+    assert "append(self, /, request_ids, token_ids, *, commit=False, lookahead=0, multimodal=None)" in shown
     for section in ("Args:", "Returns:", "Raises:", "UnknownRequestError"):
         assert section in shown
 
@@ -235,3 +237,17 @@ def test_errors_named_in_the_stub_exist() -> None:
     }
     assert named <= known
     assert len(named) > 10
+
+
+#: The public modules.
+MODULES = ("kvpool", "kvpool.errors", *(f"kvpool.{name}" for name in kvpool._LAZY), "kvpool.cli")
+
+
+@pytest.mark.parametrize("name", [*MODULES, "kvpool.integrations.sglang", "kvpool.integrations.vllm"])
+def test_dir_of_a_module_lists_public_names_only(name: str) -> None:
+    module = importlib.import_module(name)
+    modules = {one.name for one in pkgutil.iter_modules(getattr(module, "__path__", ()))}
+    own = {one for one, value in vars(module).items() if _is_own(value, module)}
+    public = {*getattr(module, "__all__", own), *modules}
+    assert {one for one in dir(module) if not one.startswith("_")} <= public
+    assert {one for one in public - modules if not hasattr(module, one)} == set()

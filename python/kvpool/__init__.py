@@ -1,6 +1,6 @@
 """kvpool: the KV-cache block manager for LLM inference engines.
 
-A scheduler calls :class:`CacheManager`; the parts below it are classes of their own:
+A scheduler calls :class:`CacheManager`. Its parts can be used as classes of their own, too:
 
 >>> import kvpool
 >>> manager = kvpool.CacheManager(num_blocks=64, block_size=4)
@@ -15,19 +15,19 @@ Admission(cached_tokens=0, cached_blocks=0, num_blocks=3)
 >>> manager.release("a"), manager.release("b")
 (None, None)
 
-This package has what a scheduler needs. The rest is by topic: :mod:`kvpool.errors`,
+This package contains the classes that a scheduler needs. Other topics have modules: :mod:`kvpool.errors`,
 :mod:`kvpool.hashing`, :mod:`kvpool.journal`, :mod:`kvpool.traces`, :mod:`kvpool.sizing`,
 :mod:`kvpool.policies`, :mod:`kvpool.parts`, :mod:`kvpool.transfer`, :mod:`kvpool.store`,
 :mod:`kvpool.events`, :mod:`kvpool.metrics`, :mod:`kvpool.hints`, :mod:`kvpool.models`,
-:mod:`kvpool.testing`. Each is imported when it is first used.
+:mod:`kvpool.testing`. Each module is imported when it is first used.
 
-To port a scheduler, begin with ``docs/porting.md`` of the repository. ``examples/ports`` there has a
+To port a scheduler, begin with ``docs/porting.md`` of the repository. Its folder ``examples/ports`` has a
 small program for each kind of engine: a manager over sequences, ids and a trie, a radix tree, groups
-with swap, and a scheduler without a manager. The wheel has neither.
+with swap, and a scheduler without a manager. The wheel contains neither.
 
-Importing kvpool needs neither torch nor CUDA nor any other package. Every object may be used by several
-threads; after a ``fork`` the child makes objects of its own, for another thread may have held a lock at
-that moment.
+Importing kvpool needs neither torch nor CUDA nor any other package. Several threads may use an object. After
+a ``fork``, the child has to make its own objects, because another thread may have held a lock during the
+fork.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from kvpool._core.requests import (
 )
 from kvpool._core.retention import HintReport, Retention, RetentionConfig, RetentionStats, TenantLimits
 from kvpool._core.tiers import Swap, TieredPool, TransferPlan
-from kvpool._removed import missing
+from kvpool._removed import install, missing
 from kvpool.errors import KvpoolError
 
 if TYPE_CHECKING:
@@ -79,14 +79,14 @@ if TYPE_CHECKING:
 __version__: str = _core.__version__
 
 __all__ = [
-    # What a scheduler calls.
+    # The classes that a scheduler calls.
     "CacheManager",
     "BlockPool",
     "TieredPool",
-    # What identifies a prompt: the rest is in kvpool.hashing.
+    # The identity of a prompt. See kvpool.hashing for more.
     "BlockHasher",
     "ExtraKeys",
-    # What a manager and a pool take.
+    # Arguments of a manager and a pool.
     "AdvisorConfig",
     "ExplainConfig",
     "GroupReach",
@@ -94,7 +94,7 @@ __all__ = [
     "Retention",
     "RetentionConfig",
     "TenantLimits",
-    # What they answer.
+    # Results of a manager and a pool.
     "Admission",
     "AdmissionFit",
     "Explanation",
@@ -111,7 +111,7 @@ __all__ = [
     "Step",
     "Swap",
     "TransferPlan",
-    # The base of every exception: the rest is in kvpool.errors.
+    # The base of every exception. The others are in kvpool.errors.
     "KvpoolError",
     "__version__",
 ]
@@ -142,9 +142,16 @@ if not TYPE_CHECKING:
         raise missing(__name__, name)
 
 
+install(CacheManager, BlockPool)
+
 if _core.debug_build:
     warnings.warn(
         "kvpool was built without optimisation and is many times slower: build it with --release",
         RuntimeWarning,
         stacklevel=2,
     )
+
+
+def __dir__() -> list[str]:
+    """Lists the public names and the modules of the package."""
+    return [*__all__, "errors", *_LAZY]

@@ -274,3 +274,10 @@ if not TYPE_CHECKING:
     def __getattr__(name: str) -> object:
         """Raises for a name that this module does not have."""
         raise missing(__name__, name)
+
+
+def __dir__() -> list[str]:
+    """Lists the classes of this module."""
+    return [
+        name for name, value in globals().items() if isinstance(value, type) and value.__module__ == __name__
+    ]

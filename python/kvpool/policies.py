@@ -118,3 +118,8 @@ class Policy(ABC):
 
     def clear(self) -> None:  # noqa: B027
         """Called after all contents were dropped. Without this method, ``forget`` is called for each."""
+
+
+def __dir__() -> list[str]:
+    """Lists the public names."""
+    return [*__all__]

@@ -69,3 +69,8 @@ if not TYPE_CHECKING:
     def __getattr__(name: str) -> object:
         """Raises for a name that this module does not have."""
         raise missing(__name__, name)
+
+
+def __dir__() -> list[str]:
+    """Lists the public names."""
+    return [*__all__]

@@ -34,3 +34,8 @@ def example_path() -> Path:
     2000
     """
     return Path(__file__).with_name("data") / "example.jsonl.gz"
+
+
+def __dir__() -> list[str]:
+    """Lists the public names."""
+    return [*__all__]

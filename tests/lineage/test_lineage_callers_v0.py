@@ -491,7 +491,7 @@ def test_defect_18_a_swap_in_does_not_overwrite_the_source_of_a_copy() -> None:
     other.become(SequenceStatus.SWAPPED)
     manager.end_step()
     gpu = manager.block_allocator._tiers.pools[0]
-    gpu.drop_cached(gpu.eviction_order())  # so that the way back is a copy
+    gpu.drop_cached(gpu.diagnose.eviction_order())  # so that the way back is a copy
     step = Step()
     for seq in forks.seqs:
         seq.tokens.append(1)

@@ -1,20 +1,22 @@
 """The Rust core of kvpool.
 
-Conventions of every class here:
+Conventions of every class of this package:
 
-- **Tokens** are ints from 0 to ``2**32 - 1``: a list (fastest of the sequences), any other sequence, or a 1-D
-  buffer of int32, uint32 or int64 (``array.array``, numpy, any strides). A CPU torch tensor lends its memory.
-  ``bytes`` and ``str`` are refused. Other types raise ``TokenTypeError``, values out of range ``TokenError``.
-- **Block ids** are ints, given in the same forms. Block 0 is the null block: never handed out, never
-  accepted. Methods with ``out`` write ids to the front of a writable, contiguous, 1-D int32 buffer of the
-  caller and make no list. A torch tensor is passed there as ``tensor.numpy()``.
-- **Request ids** are a str, or an int from ``-2**63`` to ``2**64 - 1``. ``1`` and ``"1"`` are two requests.
-- **Ints** may be of any type with ``__index__``, such as numpy's: as ids, tokens and numbers.
-- **Numbers** of blocks and tokens must not be negative: ``InvalidArgumentError``.
-- **Errors** are those of ``kvpool.errors``. A call that raises one has changed nothing. What has a type
-  that is not taken, and is no tokens, raises ``ArgumentTypeError``.
-- **Threads**: objects may be shared. Each call is atomic; long ones let go of the interpreter.
-- **Costs** are per call unless it says otherwise, and never depend on the size of the pool unless it says so.
+- **Tokens** are ints from 0 to ``2**32 - 1``: a list (fastest of the sequences), any other sequence, or
+  a 1-D buffer of int32, uint32 or int64 (``array.array``, numpy, any strides). A CPU torch tensor lends
+  its memory. ``bytes`` and ``str`` are refused. Other types raise ``TokenTypeError``, values out of
+  range ``TokenError``.
+- **Block ids** are ints, given in the same forms. Block 0 is the null block, which is never allocated
+  and never accepted. Methods with ``out`` write ids to the front of a writable, contiguous, 1-D int32
+  buffer of the caller, and make no list. Pass a torch tensor as ``tensor.numpy()``.
+- **Request ids** are a str, or an int from ``-2**63`` to ``2**64 - 1``. ``1`` and ``"1"`` are two
+  requests.
+- **Ints** may have any type with ``__index__``, such as numpy's, as ids, tokens and numbers.
+- **Numbers** of blocks and tokens must not be negative. Negative ones raise ``InvalidArgumentError``.
+- **Errors** are those of ``kvpool.errors``. A call that raises one has changed nothing. A value with a
+  type that is not supported raises ``ArgumentTypeError``, except for tokens.
+- **Threads** may share objects. Each call is atomic. Long calls release the interpreter.
+- **Costs** are per call and do not depend on the size of the pool, unless documented otherwise.
 """
 
 from collections.abc import Sequence
@@ -26,6 +28,7 @@ from kvpool._core import (
     advisor,
     events,
     explain,
+    facets,
     groups,
     hashing,
     journal,
@@ -49,6 +52,7 @@ __all__ = [
     "debug_build",
     "events",
     "explain",
+    "facets",
     "groups",
     "hashing",
     "journal",
@@ -70,7 +74,7 @@ __all__ = [
 
 @type_check_only
 class NumpyArray(Protocol):
-    """What tells a numpy array, whose own annotations call it a buffer from Python 3.12 on only."""
+    """A numpy array. Its own annotations make it a buffer only from Python 3.12 on."""
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
@@ -80,7 +84,7 @@ _Array: TypeAlias = Buffer | NumpyArray
 
 @type_check_only
 class CpuTensor(Protocol):
-    """What kvpool needs of a CPU torch tensor."""
+    """The methods of a CPU torch tensor that kvpool uses."""
 
     def data_ptr(self) -> int:
         """Marks a tensor."""

@@ -1,4 +1,4 @@
-"""What a pool's own traffic says of other sizes and policies."""
+"""Estimates for other pool sizes and policies, from a pool's own traffic."""
 
 from collections.abc import Iterable
 from typing import ClassVar, Self, TypedDict, final, type_check_only
@@ -18,9 +18,10 @@ class AdvicePoint(TypedDict):
 
 @type_check_only
 class PolicyAdvice(TypedDict):
-    """What a policy would hit in the pool's place, at the pool's size.
+    """The estimated hit rate of another policy with the pool's size.
 
-    ``references`` are those of the window since its ghost cache was empty: after a resize it is filled anew.
+    ``references`` counts the references of the window since the policy's ghost cache was empty. A
+    resize empties the ghost cache.
     """
 
     name: EvictionPolicy
@@ -29,10 +30,11 @@ class PolicyAdvice(TypedDict):
 
 @type_check_only
 class TenantAdvice(TypedDict):
-    """One tenant's part of the traffic.
+    """The part of one tenant in the traffic.
 
-    ``block_hit_rate`` is measured; ``curve`` is what it would hit in LRU caches of other sizes that it
-    shares with everybody, as now; ``curve_alone`` in one of its own, up to the pool's size.
+    ``block_hit_rate`` is measured. ``curve`` is the estimated hit rate of LRU caches of other sizes
+    that the tenant shares with all others, as now. ``curve_alone`` is that of caches of its own, up to
+    the pool's size.
     """
 
     tenant: int
@@ -44,14 +46,14 @@ class TenantAdvice(TypedDict):
 
 @type_check_only
 class Advice(TypedDict):
-    """What a pool's own traffic says of sizes, policies and tenants: see docs/advisor.md. It is JSON.
+    """Estimates for pool sizes, policies and tenants. See docs/advisor.md. The dict is JSON.
 
-    Rates are shares of block references, 0 to 1, and 0 where there were none. All counts and rates but
-    ``references_ever`` are of the window: every ``window_references`` they are halved.
-    ``capacity_blocks`` are the usable blocks of the pool, ``sample_rate`` is the share of the blocks
-    that is sampled, ``block_hit_rate`` is what the pool itself hit, measured; ``curve`` what LRU caches
-    of an eighth to eight times its size would hit. ``untracked_references`` are those of tenants beyond
-    ``max_tenants``.
+    Rates are shares of block references, 0 to 1, and 0 without references. All counts and rates except
+    ``references_ever`` belong to the window: every ``window_references`` they are halved.
+    ``capacity_blocks`` is the number of usable blocks of the pool. ``sample_rate`` is the share of
+    blocks that is sampled. ``block_hit_rate`` is the measured hit rate of the pool. ``curve`` is the
+    estimated hit rate of LRU caches of an eighth to eight times its size. ``untracked_references``
+    counts the references of tenants beyond ``max_tenants``.
     """
 
     capacity_blocks: int
@@ -72,23 +74,24 @@ class AdvisorConfig:
     """Settings of the advisor of a pool.
 
     Args:
-        max_sampled_blocks: Blocks that are followed at most, 64 to ``2**24``. An eighth of them
-            represents the pool: the error of the estimates falls with their square root.
-        sample_every: Samples at most one block in so many, 1 or more: less work on a small pool.
-        policies: Names of the policies to estimate, each once, with a ghost cache of the pool's size;
-            not ``"last-accessed"``, which needs access times. None is every other policy of
+        max_sampled_blocks: The largest number of sampled blocks, 64 to ``2**24``. An eighth of them
+            represents the pool. The error of the estimates falls with the square root of this number.
+        sample_every: Samples at most one of this number of blocks, 1 or more. Less work on a small
+            pool.
+        policies: Names of the policies to estimate, each once. Each has a ghost cache of the pool's
+            size. Not ``"last-accessed"``, which needs access times. None is every other policy of
             ``eviction_policies()``.
-        max_tenants: Tenants that are counted apart at once, 0 to 1024.
-        window: Block references after which all counts are halved, 1 or more; None is 16 times the
-            contents of ``block_size`` tokens that the pool holds, and at least 65,536.
-        seed: Picks the sample; all values are equally good.
+        max_tenants: The largest number of tenants that are counted separately, 0 to 1024.
+        window: The number of block references after which all counts are halved, 1 or more. None is 16
+            times the contents of ``block_size`` tokens that the pool can hold, and at least 65,536.
+        seed: Selects the sample. All values are equally good.
 
     Raises:
-        InvalidArgumentError: A setting is out of range; a policy is unknown, named twice or needs
-            access times.
+        InvalidArgumentError: A setting is out of range. Or a policy is unknown, is named twice, or
+            needs access times.
 
     >>> pool = kvpool.BlockPool(num_blocks=4097, advisor=kvpool.AdvisorConfig(policies=["lru", "arc"]))
-    >>> advice = pool.advice()
+    >>> advice = pool.diagnose.advice()
     >>> advice["capacity_blocks"], advice["sample_rate"], [policy["name"] for policy in advice["policies"]]
     (4096, 0.5, ['lru', 'arc'])
     """
@@ -105,21 +108,21 @@ class AdvisorConfig:
     ) -> Self: ...
     @property
     def max_sampled_blocks(self) -> int:
-        """Blocks that are followed at most; an eighth of them represents the pool."""
+        """The largest number of sampled blocks. An eighth of them represents the pool."""
     @property
     def sample_every(self) -> int:
-        """Samples at most one block in so many."""
+        """Samples at most one of this number of blocks."""
     @property
     def policies(self) -> list[EvictionPolicy]:
-        """Names of the policies that a ghost cache of the pool's size is kept of."""
+        """The names of the estimated policies. Each has a ghost cache of the pool's size."""
     @property
     def max_tenants(self) -> int:
-        """Tenants that are counted apart at once."""
+        """The largest number of tenants that are counted separately."""
     @property
     def window(self) -> int | None:
-        """Block references after which all that was counted is halved; None leaves it to the pool."""
+        """The number of block references after which all counts are halved. None leaves it to the pool."""
     @property
     def seed(self) -> int:
-        """Picks the sample."""
+        """The seed that selects the sample."""
     def __eq__(self, other: object, /) -> bool: ...
     __hash__: ClassVar[None]  # type: ignore[assignment]

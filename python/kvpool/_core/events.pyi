@@ -1,4 +1,4 @@
-"""What routers are told: see kvpool.events."""
+"""Events for routers. See ``kvpool.events``."""
 
 from typing import TypedDict, final, type_check_only
 
@@ -16,11 +16,11 @@ class _Counts(TypedDict):
 
 @final
 class EventPublisher:
-    r"""Batches of KV events for several sinks: numbers, bytes, what was lost.
+    r"""Encodes KV events in batches for several sinks.
 
-    What :class:`kvpool.events.Publisher` drives. It keeps a feed of ``source`` with room for
-    ``capacity`` changes, so that a publisher that was made before takes nothing more. No call waits for
-    a step, or keeps one waiting.
+    Each sink has its own numbering, and keeps batches for a replay. :class:`kvpool.events.Publisher` drives
+    this class. It keeps a feed of ``source`` with space for ``capacity`` changes. A publisher that was made
+    earlier for this source gets no more changes. No call waits for a step, and none makes a step wait.
 
     >>> from kvpool import CacheManager
     >>> from kvpool.events import EventPublisher
@@ -43,24 +43,24 @@ class EventPublisher:
     def add_sink(
         self, form: str = "vllm", *, replay_batches: int = 10_000, replay_bytes: int = 67_108_864
     ) -> int:
-        """Adds a sink, which is told everything with the next flush. Returns its number."""
+        """Adds a sink and returns its number. The next flush sends it everything."""
     def flush(self, now: float, heartbeat: float) -> list[tuple[int, int, bytes]]:
-        """Returns batches of what the source told since the last flush: sink, number, bytes of each."""
+        """Returns the batches of the changes since the last flush, as triples of sink, number and bytes."""
     def pass_on(self, batch: bytes) -> None:
-        """Sends a batch that somebody else has made to every sink with the next flush."""
+        """Sends a batch that another program has made to every sink with the next flush."""
     def lost(self, sink: int) -> None:
-        """Says that a batch of a sink was lost: it is told everything anew."""
+        """Reports that a batch of a sink was lost. The next flush sends everything to the sink again."""
     def hold(self, sink: int, held: bool) -> None:
-        """Says whether a sink has no room: then nothing is made for it."""
+        """Reports whether a sink has no space. Meanwhile no batches are made for it."""
     def replay(
         self, sink: int, start: int, limit: int = 1_048_576, most_bytes: int | None = None
     ) -> list[tuple[int, bytes]]:
-        """Returns the batches of a sink from a number on that are kept, at most so many: number and
-        bytes of each.
+        """Returns the kept batches of a sink from a number on, as pairs of number and bytes.
 
-        Together they have at most ``most_bytes``, unless the first has more.
+        At most ``limit`` batches. Together they have at most ``most_bytes``, unless the first one has
+        more.
         """
     def snapshot(self, sink: int, now: float) -> tuple[int, int | None, list[bytes]]:
-        """Returns all that a sink was told and that is still so: its epoch, its cut, its batches."""
+        """Returns the current content of a sink, as its epoch, its cut and its batches."""
     def counts(self) -> _Counts:
-        """Returns what is there by tier, what of it cannot be told, and what was ignored."""
+        """Returns the numbers of contents by tier, of unsent contents, and of ignored changes."""

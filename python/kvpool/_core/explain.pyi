@@ -1,4 +1,4 @@
-"""Why a prompt missed."""
+"""Explanations of missed prompts."""
 
 from typing import Any, ClassVar, Self, final
 
@@ -13,13 +13,13 @@ __all__ = [
 
 @final
 class ExplainConfig:
-    """Settings of what is remembered to explain misses.
+    """Settings of the records from which a manager explains misses.
 
     Args:
-        records: Contents that are remembered, 16 to ``2**24``, each in 95 bytes and 4 per token. A
-            content is ``block_size`` tokens of a prompt, also where a group has larger blocks. None is
-            twice what the pool holds, at least 1,024 and at most ``2**20``.
-        requests: Released requests that can still be explained, at most ``2**20``.
+        records: The number of contents that are remembered, 16 to ``2**24``. Each takes 95 bytes, and 4
+            per token. A content is ``block_size`` tokens of a prompt, also if a group has larger
+            blocks. None is twice the contents of the pool, at least 1,024 and at most ``2**20``.
+        requests: The number of released requests that can still be explained, at most ``2**20``.
 
     Raises:
         InvalidArgumentError: A setting is out of range.
@@ -31,19 +31,19 @@ class ExplainConfig:
     def __new__(cls, *, records: int | None = None, requests: int = 1024) -> Self: ...
     @property
     def records(self) -> int | None:
-        """Contents of blocks that are remembered; None leaves it to the pool."""
+        """The number of contents that are remembered. None leaves it to the pool."""
     @property
     def requests(self) -> int:
-        """Released requests that can still be explained."""
+        """The number of released requests that can still be explained."""
     def __eq__(self, other: object, /) -> bool: ...
     __hash__: ClassVar[None]  # type: ignore[assignment]
 
 @final
 class Explanation:
-    """Why a request had to compute what it did.
+    """Why a request had to compute its tokens.
 
-    ``str`` is a text for a person: a line for the request, one per KV-cache group if there are several,
-    and one per span.
+    ``str`` returns a text for people: one line for the request, one per KV-cache group if there are
+    several, and one per span.
     """
 
     @property
@@ -51,27 +51,25 @@ class Explanation:
         """The id of the request."""
     @property
     def admission(self) -> int:
-        """Which admission it was, resumptions included, counted from 1."""
+        """The number of the admission, from 1 on. Resumptions count."""
     @property
     def resumed(self) -> bool:
-        """Whether the request was resumed: its tokens are those that it had by then."""
+        """Whether the request was resumed. Its tokens are then those that it had at that time."""
     @property
     def block_size(self) -> int:
-        """Tokens per block."""
+        """The number of tokens per block."""
     @property
     def prompt_tokens(self) -> int:
-        """Tokens of its prompt."""
+        """The number of tokens of its prompt."""
     @property
     def cached_tokens(self) -> int:
-        """Of the prompt's tokens, those whose KV was cached."""
+        """The number of prompt tokens whose KV was cached."""
     @property
     def spans(self) -> list[MissSpan]:
-        """What was missed, from the first missed block to the end of the prompt."""
+        """The missed spans, from the first missed block to the end of the prompt."""
     @property
     def groups(self) -> list[GroupReach]:
-        """With several KV-cache groups, how far each alone would have served the prompt, and why no
-        further.
-        """
+        """With several KV-cache groups, how much of the prompt each group alone would have served."""
     def to_dict(self) -> dict[str, Any]:
         """Returns the explanation as a dict of numbers, names and lists."""
     def __eq__(self, other: object, /) -> bool: ...
@@ -79,29 +77,29 @@ class Explanation:
 
 @final
 class GroupReach:
-    """How far one KV-cache group alone would have served a prompt, and why no further.
+    """How much of a prompt one KV-cache group alone would have served, and why not more.
 
-    ``str`` is a line for a person.
+    ``str`` returns one line for people.
     """
 
     @property
     def group(self) -> int:
-        """The group."""
+        """The number of the group."""
     @property
     def kind(self) -> str:
-        """Its kind: full, sliding, chunked, state or cross."""
+        """The kind of the group: full, sliding, chunked, state or cross."""
     @property
     def reach_tokens(self) -> int:
-        """Tokens of the longest hit that it could have served."""
+        """The number of tokens of the longest hit that the group could have served."""
     @property
     def limits(self) -> bool:
-        """Whether it is to blame for the length of the hit: no other reaches less."""
+        """Whether this group limited the length of the hit. No other group serves fewer tokens then."""
     @property
     def ends(self) -> list[MissSpan]:
-        """Why it serves no more; empty if no hit of this prompt can be longer.
+        """Why the group serves no more. Empty if no hit of this prompt can be longer.
 
-        ``blocks`` are those of the group's table that are missing, ``tokens`` those that it would have
-        served besides.
+        ``blocks`` are the missing blocks of the group's table. ``tokens`` are the tokens that the group
+        would have served with them.
         """
     def to_dict(self) -> dict[str, Any]:
         """Returns the group as a dict of numbers, names and lists."""
@@ -110,69 +108,69 @@ class GroupReach:
 
 @final
 class MissSpan:
-    """Blocks, one after the other, that had to be computed for the same reason.
+    """Consecutive blocks that had to be computed for the same reason.
 
-    ``str`` is a line for a person.
+    ``str`` returns one line for people.
     """
 
     @property
     def blocks(self) -> tuple[int, int]:
-        """The first block's position in the block table, and the position after the last."""
+        """The position of the first block in the block table, and the position after the last."""
     @property
     def tokens(self) -> tuple[int, int]:
-        """The first token's position in the prompt, and the position after the last."""
+        """The position of the first token in the prompt, and the position after the last."""
     @property
     def reason(self) -> MissReason:
-        """The name of the reason.
-
-        What each means: docs/explain.md.
-        """
+        """The name of the reason. docs/explain.md describes each reason."""
     @property
     def token(self) -> int | None:
-        """The first token that differs from what was seen before, or None."""
+        """The first token that differs from earlier prompts, or None."""
     @property
     def epoch(self) -> int | None:
-        """The epoch that it was seen in, or None."""
+        """The epoch in which the content was cached, or None."""
     @property
     def admission(self) -> int | None:
-        """Admissions and resumptions until it left the cache, or None.
+        """The number of admissions and resumptions before the content left the cache, or None.
 
-        For several blocks, the number of the first; the first block of a chain leaves last.
+        For several blocks, the number for the first block, which leaves the cache last.
         """
     @property
     def time(self) -> float | None:
-        """The time of the last ``advance_time`` before it left the cache, or None."""
+        """The time of the last ``clock.advance`` before the content left the cache, or None."""
     @property
     def group(self) -> int | None:
-        """The KV-cache group that a hit is short for, or None."""
+        """The KV-cache group that lacks blocks for a hit, or None."""
     @property
     def policy(self) -> str | None:
-        """The policy that evicted it, or None.
+        """The policy that evicted the content, or None.
 
-        ``"priority"`` if retention had put it in a rank of its own.
+        It is ``"priority"`` if a hint had put the content in another class.
         """
     @property
     def evicted_class(self) -> str | None:
-        """The class that the policy had it in, in words, or None.
+        """A description of the class in which the policy put the content, or None.
 
-        Policies that learn by class have them: ``"hazard"``.
+        Policies that learn by class, such as ``"hazard"``, have classes.
         """
     @property
     def expected_return_s(self) -> float | None:
-        """Seconds that such a block would have to be kept for a hit, by what the policy knew, or None.
+        """How many seconds the policy expected until the next hit of such a block, or None.
 
-        Also None if no hit was expected at all.
+        Also None if the policy expected no hit.
         """
     @property
     def expected_return_capacities(self) -> float | None:
-        """The same in capacities of new blocks, of a pool that is told no time, or None."""
+        """Like ``expected_return_s``, in capacities of new blocks.
+
+        For a pool without a clock. Otherwise None.
+        """
     @property
     def request(self) -> str | int | None:
-        """The request that it was evicted for, or that computes it, or None."""
+        """The request for which the content was evicted, or that computes it now, or None."""
     @property
     def another(self) -> bool:
-        """Whether that is a request of another tenant, salt or user; its id is then hidden."""
+        """Whether that request has another tenant, salt or user. Its id is then hidden."""
     def to_dict(self) -> dict[str, Any]:
-        """Returns the span as a dict, without what is None."""
+        """Returns the span as a dict, without attributes that are None."""
     def __eq__(self, other: object, /) -> bool: ...
     __hash__: ClassVar[None]  # type: ignore[assignment]

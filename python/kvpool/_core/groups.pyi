@@ -11,41 +11,42 @@ _GroupKind: TypeAlias = Literal["full", "sliding", "chunked", "state", "cross"]
 
 @final
 class GroupSpec:
-    """A KV-cache group: layers that keep the same of a request, in blocks of the same size.
+    """A KV-cache group: layers that keep the same tokens of a request, in blocks of the same size.
 
-    Most models of today mix layers that read everything with layers that read a window, a chunk, or a
+    Most current models mix layers that read all tokens with layers that read a window, a chunk, or a
     recurrent state. A manager with groups (``CacheManager(groups=[...])``) has one block table per
-    request and group, all of them with blocks of one pool, and a hit is as long as every group can
-    serve.
+    request and group. All tables use blocks of one pool. A hit is as long as every group can serve.
 
     Args:
-        kind: ``"full"``: each token reads all before it; multi-head latent attention, too.
-            ``"sliding"``: itself and the ``window - 1`` tokens before it. ``"chunked"``: those before
-            it in its own chunk, as Llama 4's local attention. ``"state"``: a recurrent state, as
-            Mamba's; the table is one block, which every step overwrites, and what is cached are copies
-            of it. ``"cross"``: an encoder's output, of which nothing is cached: ``extend_encoder``.
-        block_size: Tokens per block: a multiple of the manager's ``block_size``, in which prompts are
+        kind: ``"full"``: each token reads all tokens before it, with multi-head latent attention, too.
+            ``"sliding"``: a token reads itself and the ``window - 1`` tokens before it. ``"chunked"``:
+            a token reads the tokens before it in its own chunk, as in Llama 4's local attention.
+            ``"state"``: a recurrent state, such as Mamba's. Its table is one block, which every step
+            overwrites, and copies of this block are cached. ``"cross"``: the output of an encoder,
+            which is never cached. See ``extend``.
+        block_size: Tokens per block, a multiple of the manager's ``block_size``, in which prompts are
             hashed. With ``keep="none"`` any number.
-        window: Tokens that a token of a sliding window reads, itself included.
-        chunk: Tokens of a chunk.
-        sink: The first tokens of the sequence that every token reads besides its window: attention
-            sinks. Their blocks stay in the table, and a hit needs them. Of ``"sliding"`` alone.
-        keep: Which full blocks of a window or chunk, and which states, stay cached: ``"all"``; an int,
-            what hits need that end at multiples of so many tokens; ``"junctions"``; or ``"none"``. An
-            int and ``"junctions"`` also keep what hits need at the end of the prompt, and where an
-            earlier request turned off from this one. Full attention keeps all, or none. As
-            ``prefix_cache_retention_interval`` of vLLM. With ``"none"`` the group never limits a hit,
-            and a hit brings nothing of it: entries before the end of the hit are block 0, and a state
-            is a new block. For layers that do not read the prompt, such as the heads of a draft model.
-        margin: Blocks behind a hit that speculation computes again: 1 for a group that EAGLE or MTP
-            heads read.
-        partial_hits: Whether a hit may end inside a block, behind any multiple of the manager's
-            ``block_size`` tokens: the request gets a copy of that block, by the transfer plan. Of
-            ``"full"`` alone, and without a margin. What a request has computed of its last block is
-            kept when it ends. 72 bytes per block and hash unit.
+        window: The number of tokens that a token of a sliding window reads, itself included.
+        chunk: The number of tokens of a chunk.
+        sink: The number of first tokens that every token reads in addition to its window (attention
+            sinks). Their blocks stay in the table, and a hit needs them. Only for ``"sliding"``.
+        keep: The full blocks of a window or chunk, or the states, that stay cached. ``"all"`` keeps all
+            of them. An int keeps what hits need that end at multiples of this number of tokens.
+            ``"junctions"`` and an int also keep what hits need at the end of the prompt, and at the
+            token where an earlier request diverged from this one. ``"none"`` keeps nothing. Full
+            attention keeps all, or none. This is ``prefix_cache_retention_interval`` of vLLM. With
+            ``"none"`` the group never limits a hit, and a hit contains none of its blocks: entries
+            before the end of the hit are block 0, and a state is a new block. Use it for layers that do
+            not read the prompt, such as the heads of a draft model.
+        margin: The number of blocks at the end of a hit that speculation computes again. 1 for a group
+            that EAGLE or MTP heads read.
+        partial_hits: Whether a hit may end inside a block, after any multiple of the manager's
+            ``block_size`` tokens. The transfer plan then copies that block for the request. Only for
+            ``"full"``, and without a margin. When a request ends, the computed part of its last block
+            stays cached. 72 bytes per block and hash unit.
 
     Raises:
-        InvalidArgumentError: An unknown kind, a size that is missing, is not for this kind, or is out
+        InvalidArgumentError: The kind is unknown. Or a size is missing, is not for this kind, or is out
             of range.
 
     >>> kvpool.GroupSpec("sliding", 16, window=1024)
@@ -53,8 +54,8 @@ class GroupSpec:
     >>> kvpool.GroupSpec("state", 64, keep=2048).keep
     2048
 
-    Blocks of 64 tokens that are hit in steps of 8. The second turn of a conversation finds the first
-    one as far as it was computed, and writes behind it to a copy:
+    Blocks of 64 tokens with hits in steps of 8. The second turn of a conversation hits the computed
+    part of the first turn, and appends to a copy:
 
     >>> full = kvpool.GroupSpec("full", 64, partial_hits=True)
     >>> manager = kvpool.CacheManager(num_blocks=64, block_size=8, groups=[full])
@@ -76,7 +77,7 @@ class GroupSpec:
     >>> manager.append(["a"], [7])
     [(0, 5, 11, 0), (0, 5, 12, 1)]
 
-    The same with four attention sinks, whose block stays:
+    The same model with four attention sinks. Their block stays in the table:
 
     >>> groups = [kvpool.GroupSpec("full", 4), kvpool.GroupSpec("sliding", 4, window=8, sink=4)]
     >>> manager = kvpool.CacheManager(num_blocks=64, block_size=4, groups=groups)
@@ -99,27 +100,28 @@ class GroupSpec:
     ) -> Self: ...
     @property
     def kind(self) -> _GroupKind:
-        """full, sliding, chunked, state or cross."""
+        """The kind of the group: full, sliding, chunked, state or cross."""
     @property
     def block_size(self) -> int:
-        """Tokens per block."""
+        """The number of tokens per block."""
     @property
     def window(self) -> int | None:
-        """Tokens that a token of a sliding window reads, itself included; None of other kinds."""
+        """The number of tokens that a token of a sliding window reads, itself included. Otherwise None."""
     @property
     def chunk(self) -> int | None:
-        """Tokens of a chunk; None of other kinds."""
+        """The number of tokens of a chunk. None for other kinds."""
     @property
     def sink(self) -> int:
-        """Leading tokens that every token reads besides its window."""
+        """The number of first tokens that every token reads in addition to its window."""
     @property
     def keep(self) -> Literal["all", "junctions", "none"] | int:
-        """Which blocks stay cached: all, junctions, none, or a number of tokens at whose multiples hits
-        can end.
+        """Which blocks stay cached: all, junctions, none, or a number of tokens.
+
+        With a number, hits can end at its multiples.
         """
     @property
     def margin(self) -> int:
-        """Blocks behind a hit that speculation computes again."""
+        """The number of blocks at the end of a hit that speculation computes again."""
     @property
     def partial_hits(self) -> bool:
         """Whether a hit may end inside a block."""
@@ -128,7 +130,7 @@ class GroupSpec:
 
 @final
 class GroupFit:
-    """What an admission would find in a group.
+    """The result of ``fit`` for one KV-cache group.
 
     >>> groups = [kvpool.GroupSpec("full", 4), kvpool.GroupSpec("state", 4, keep=8)]
     >>> manager = kvpool.CacheManager(num_blocks=64, block_size=4, groups=groups)
@@ -136,15 +138,15 @@ class GroupFit:
     >>> manager.next_checkpoint("a"), manager.commit("a", 8)  # the first chunk ends where a state is kept
     (8, 2)
     >>> _ = manager.take_plan(), manager.extend("a", 20), manager.commit("a", 20)
-    >>> manager.fit_groups(range(20))
+    >>> manager.fit(range(20), by_group=True)
     [GroupFit(reach_tokens=16, new_blocks=3), GroupFit(reach_tokens=8, new_blocks=1)]
     """
 
     @property
     def reach_tokens(self) -> int:
-        """How far the group alone would serve a hit, in tokens."""
+        """The number of tokens of the longest hit that the group alone would serve."""
     @property
     def new_blocks(self) -> int:
-        """Blocks that the admission would take in it, besides those that are cached."""
+        """The number of new blocks that the admission would need in this group."""
     def __eq__(self, other: object, /) -> bool: ...
     __hash__: ClassVar[None]  # type: ignore[assignment]

@@ -1,4 +1,4 @@
-"""Hash chains: what identifies the prefix that a block holds."""
+"""Hash chains, which identify the prefix of each block."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Self, TypeAlias, final
@@ -16,20 +16,21 @@ __all__ = [
 ]
 
 def hash_algorithms() -> list[HashAlgorithm]:
-    """Names of the hash algorithms.
+    """Returns the names of the hash algorithms.
 
-    A name stands for a hash function and an encoding, and never changes its meaning. ``xxh3`` and vLLM's
-    ``xxhash`` variants are not cryptographic: they need ``verify``.
+    A name is a hash function together with an encoding, and its meaning never changes. ``xxh3`` and
+    vLLM's ``xxhash`` variants are not cryptographic, so they need ``verify``.
 
     >>> kvpool.hashing.hash_algorithms()[:3]
     ['sha256', 'blake3', 'xxh3']
     """
 
 def verify_modes() -> list[VerifyMode]:
-    """Names of the ways to verify hits, weakest first.
+    """Returns the names of the ways to verify hits, the weakest first.
 
-    ``none`` trusts the digest, ``fingerprint`` compares an independent 128-bit fingerprint of the whole
-    prefix (16 bytes per block more), ``tokens`` also the tokens of the block (4 bytes per token more).
+    ``none`` trusts the digest. ``fingerprint`` compares an independent 128-bit fingerprint of the whole
+    prefix (16 more bytes per block). ``tokens`` also compares the tokens of the block (4 more bytes per
+    token).
 
     >>> kvpool.hashing.verify_modes()
     ['none', 'fingerprint', 'tokens']
@@ -37,22 +38,23 @@ def verify_modes() -> list[VerifyMode]:
 
 @final
 class BlockHasher:
-    """Hashes blocks of tokens into chains: each digest identifies a whole prefix.
+    """Hashes blocks of tokens into chains. Each digest identifies a whole prefix.
 
-    Equal settings give equal digests in every process: nothing is random, nothing is read from the
-    environment.
+    Equal settings give equal digests in every process. The hasher uses no random numbers and no
+    environment variables.
 
     Args:
         algorithm: One of ``hash_algorithms()``.
         block_size: Tokens per block. At least 1.
-        verify: One of ``verify_modes()``; decides whether fingerprints are computed.
-        key: 32 secret bytes, for ``"blake3"`` only: keys the hash and the fingerprints.
-        seed: For vLLM's encodings what ``PYTHONHASHSEED`` is there; also seeds ``"xxh3"`` and the
+        verify: One of ``verify_modes()``. It determines whether fingerprints are computed.
+        key: 32 secret bytes that key the hash and the fingerprints. Only for ``"blake3"``.
+        seed: The value of ``PYTHONHASHSEED`` in vLLM's encodings. It also seeds ``"xxh3"`` and the
             fingerprints.
 
     Raises:
-        InvalidArgumentError: No algorithm or mode has this name, or the key is not 32 bytes long.
-        HashingError: The block size is out of range, or the algorithm cannot work with this key or seed.
+        InvalidArgumentError: No algorithm or mode has this name, or the key does not have 32 bytes.
+        HashingError: The block size is out of range, or the algorithm does not work with this key or
+            seed.
 
     >>> hasher = kvpool.BlockHasher("sha256", block_size=4)
     >>> a, b = hasher.hash_tokens([1, 2, 3, 4, 5, 6, 7, 8, 9])  # two full blocks
@@ -74,28 +76,28 @@ class BlockHasher:
     ) -> Self: ...
     @property
     def algorithm(self) -> HashAlgorithm:
-        """Name of the hash algorithm."""
+        """The name of the hash algorithm."""
     @property
     def block_size(self) -> int:
-        """Tokens per block."""
+        """The number of tokens per block."""
     @property
     def verify(self) -> VerifyMode:
-        """Name of the way in which hits are verified."""
+        """The name of the way in which hits are verified."""
     def cursor(
         self, tokens: Tokens | None = None, extra: ExtraKeys | None = None, *, epoch: int = 0
     ) -> HashCursor:
-        """Returns a cursor: the hash chain of a sequence that may grow.
+        """Returns a cursor, which is the hash chain of a sequence that may grow.
 
-        O(tokens); other threads go on.
+        Other threads continue. O(tokens).
 
         Args:
-            tokens: The first tokens; none by default.
-            extra: What identifies the prompt beside its tokens.
+            tokens: The first tokens. Empty by default.
+            extra: The extra keys, which identify the prompt in addition to its tokens.
             epoch: The pool's epoch.
 
         Raises:
             TokenError: A token is out of range.
-            TokenTypeError: The tokens are of a type or dtype that is not taken.
+            TokenTypeError: The tokens have a type or dtype that is not supported.
             HashingError: The algorithm cannot represent these extra keys.
         """
     def hash_tokens(self, tokens: Tokens, extra: ExtraKeys | None = None, *, epoch: int = 0) -> list[bytes]:
@@ -105,7 +107,7 @@ class BlockHasher:
 
         Raises:
             TokenError: A token is out of range.
-            TokenTypeError: The tokens are of a type or dtype that is not taken.
+            TokenTypeError: The tokens have a type or dtype that is not supported.
             HashingError: The algorithm cannot represent these extra keys.
         """
     def link(
@@ -116,9 +118,9 @@ class BlockHasher:
         *,
         epoch: int = 0,
     ) -> ChainLink:
-        """Hashes one full block behind another, or the first of a chain.
+        """Hashes one full block that follows another, or the first of a chain.
 
-        The digest is that of ``HashCursor`` for the same prefix. O(block size).
+        The digest is the same as that of a ``HashCursor`` for the same prefix. O(block size).
 
         Args:
             tokens: Exactly one block of tokens.
@@ -127,33 +129,34 @@ class BlockHasher:
             epoch: The pool's epoch, the same for every block of a chain.
 
         Raises:
-            HashingError: Not one block of tokens; another hasher's or epoch's parent; extra keys that the
-                algorithm cannot represent.
+            HashingError: The tokens are not exactly one block. Or the parent has another hasher or
+                epoch, or the algorithm cannot represent the extra keys.
             TokenError: A token is out of range.
-            TokenTypeError: The tokens are of a type or dtype that is not taken.
+            TokenTypeError: The tokens have a type or dtype that is not supported.
         """
 
 @final
 class ExtraKeys:
-    """What identifies a prompt beside its tokens: requests share blocks only if all of it is equal.
+    """Identifies a prompt in addition to its tokens. Requests share blocks only if all extra keys are equal.
 
-    Opaque text (hashed as UTF-8) or bytes, made by the engine or its gateway, never by the user of the
-    service. No kind of key can be mistaken for another. vLLM's encodings cannot represent all of them, and
-    refuse those.
+    The keys are opaque text (hashed as UTF-8) or bytes. The engine or its gateway makes them, never the
+    user of the service. Keys of different kinds never collide. vLLM's encodings cannot represent all
+    keys, and refuse the others.
 
     Args:
-        adapter: Content id of the adapter, such as the digest of its weights; a name that can point to other
-            weights is none.
-        adapter_path: Where the adapter was loaded from, for encodings that include it.
-        salt: Cache salt.
+        adapter: The content id of the adapter, such as the digest of its weights. Do not use a name
+            that can later mean other weights.
+        adapter_path: The path from which the adapter was loaded, for encodings that include it.
+        salt: The cache salt.
         tenant: The principal that owns the blocks.
-        user: The end user, where sharing has to stop at one person.
-        multimodal: Items that stand at token positions, in any order: content id, position of the first
-            placeholder token, number of placeholder tokens. They reach the blocks from the first that they
-            overlap on.
+        user: The end user, if users must not share blocks.
+        multimodal: Items at token positions, in any order, as triples of content id, position of the
+            first placeholder token, and number of placeholder tokens. An item affects all blocks from
+            the first one that it overlaps.
 
     Raises:
-        InvalidArgumentError: ``adapter_path`` without ``adapter``; a negative position or number.
+        InvalidArgumentError: ``adapter_path`` is given without ``adapter``, or a position or number is
+            negative.
         ArgumentTypeError: A key is neither a str nor bytes.
 
     >>> kvpool.ExtraKeys(salt="s") == kvpool.ExtraKeys(salt=b"s")
@@ -182,8 +185,8 @@ class ExtraKeys:
 class HashCursor:
     """The hash chain of a sequence that grows.
 
-    Comes from ``BlockHasher.cursor`` or ``CacheManager.prepare``. Each full block is hashed once, when its
-    last token arrives. ``len(cursor)`` is ``num_tokens``.
+    ``BlockHasher.cursor`` and ``CacheManager.prepare`` return cursors. Each full block is hashed once,
+    when its last token is appended. ``len(cursor)`` is ``num_tokens``.
 
     >>> cursor = kvpool.BlockHasher(block_size=4).cursor([1, 2, 3, 4, 5, 6])
     >>> cursor.tail, cursor.append([7]), cursor.append([8])
@@ -196,9 +199,9 @@ class HashCursor:
     def append(
         self, tokens: Tokens, *, multimodal: Iterable[tuple[str | bytes, int, int]] | None = None
     ) -> int:
-        """Appends tokens, those of a turn with its items, and returns how many blocks they completed.
+        """Appends tokens, with their multimodal items, and returns how many blocks they completed.
 
-        O(tokens); hashes completed blocks only. A cursor built in turns is the one built at once.
+        Hashes only completed blocks. Several appends give the same chain as one. O(tokens).
 
         Args:
             tokens: The tokens of the turn.
@@ -207,28 +210,26 @@ class HashCursor:
 
         Raises:
             HashingError: An item begins before the end of the tokens so far, or cannot be represented.
-            InvalidArgumentError: A negative position or number.
-            ArgumentTypeError: The items are no sequence of tuples.
+            InvalidArgumentError: A position or number is negative.
+            ArgumentTypeError: The items are not a sequence of tuples.
             TokenError: A token is out of range.
-            TokenTypeError: The tokens are of a type or dtype that is not taken.
+            TokenTypeError: The tokens have a type or dtype that is not supported.
         """
     def truncate(self, num_tokens: int) -> None:
-        """Keeps the first tokens; a block that becomes partial loses its hash.
+        """Keeps the first tokens. A block that becomes partial loses its hash.
 
-        A multimodal item goes with its first token: to have it again, append it again with its tokens.
-        One that begins before the cut stays whole, and so does one that was given ahead of its tokens,
-        of which none was there.
-
-        O(tokens dropped). Hashes nothing.
+        A multimodal item is removed together with its first token. To use it again, append it again
+        with its tokens. An item that begins before the cut stays whole. So does an item that was given
+        before any of its tokens. Hashes nothing. O(tokens dropped).
 
         Raises:
-            HashingError: There are fewer tokens.
+            HashingError: The sequence has fewer tokens.
             InvalidArgumentError: ``num_tokens`` is negative.
         """
     def rebase(self, epoch: int) -> None:
-        """Moves the sequence to another epoch, which hashes it again.
+        """Moves the sequence to another epoch, and hashes it again.
 
-        O(tokens); O(1) if the epoch is the same or no part of what is hashed (vLLM's encodings without
+        O(tokens). O(1) if the epoch is the same or is not part of the hash (vLLM's encodings without
         fingerprints).
 
         Raises:
@@ -236,23 +237,23 @@ class HashCursor:
         """
     @property
     def num_tokens(self) -> int:
-        """Tokens appended so far, those of the partial block included."""
+        """The number of tokens so far, including those of the partial block."""
     @property
     def epoch(self) -> int:
         """The epoch of the sequence."""
     @property
     def tail(self) -> list[int]:
-        """The tokens of the last, partial block; fewer than a block.
+        """The tokens of the last, partial block. They are fewer than a block.
 
-        A new list at each access: O(block size).
+        Each access makes a new list. O(block size).
         """
     @property
     def hashed_blocks(self) -> int:
-        """Blocks hashed by this cursor since it was made, those hashed again included."""
+        """The number of blocks that this cursor has hashed, including blocks that it hashed again."""
     def chain(self) -> HashChain:
-        """Returns the hash chain of the full blocks as it is now.
+        """Returns the current hash chain of the full blocks.
 
-        A copy, that later appends do not change: O(tokens).
+        The chain is a copy, so later appends do not change it. O(tokens).
         """
     def digests(self) -> list[bytes]:
         """Returns the digests of the full blocks.
@@ -260,18 +261,18 @@ class HashCursor:
         16 or 32 bytes each, depending on the algorithm. O(tokens).
         """
     def copy(self) -> HashCursor:
-        """Returns an independent copy: a fork of the sequence.
+        """Returns an independent copy, for a fork of the sequence.
 
-        O(tokens). Hashes nothing.
+        Hashes nothing. O(tokens).
         """
     def __len__(self) -> int: ...
 
 @final
 class HashChain:
-    """Digests of consecutive full blocks from the start of a prompt.
+    """The digests of consecutive full blocks from the start of a prompt.
 
-    Comes from ``HashCursor.chain`` or ``from_digests``; does not change. ``len(chain)`` is the number of
-    blocks.
+    ``HashCursor.chain`` and ``from_digests`` make chains. A chain does not change. ``len(chain)`` is
+    the number of blocks.
 
     >>> hasher = kvpool.BlockHasher(block_size=4)
     >>> chain = kvpool.hashing.HashChain.from_digests("sha256", 4, hasher.hash_tokens(range(9)))
@@ -287,12 +288,13 @@ class HashChain:
     ) -> HashChain:
         """Makes a chain of digests that were computed elsewhere.
 
-        It has neither tokens nor fingerprints: a pool that verifies hits refuses it. O(blocks).
+        The chain has neither tokens nor fingerprints, so a pool that verifies hits refuses it.
+        O(blocks).
 
         Args:
             algorithm: One of ``hash_algorithms()``.
             block_size: Tokens per block.
-            digests: One per block, each as long as the algorithm's.
+            digests: One digest per block, with the length of the algorithm's digests.
             epoch: The pool's epoch.
 
         Raises:
@@ -314,7 +316,7 @@ class HashChain:
         16 or 32 bytes each, depending on the algorithm. O(blocks).
         """
     def fingerprints(self) -> list[int]:
-        """Returns one 128-bit fingerprint per block; none if the hasher was made without verification.
+        """Returns one 128-bit fingerprint per block. Empty if the hasher was made without verification.
 
         O(blocks).
         """
@@ -324,8 +326,8 @@ class HashChain:
 class ChainLink:
     """One full block of a hash chain.
 
-    Comes from ``BlockHasher.link``; does not change. For holders of single blocks that have a
-    predecessor each.
+    ``BlockHasher.link`` makes links. A link does not change. For data structures of single blocks, each
+    of which has a predecessor.
 
     >>> hasher = kvpool.BlockHasher(block_size=2)
     >>> first = hasher.link([1, 2])
@@ -346,38 +348,39 @@ class ChainLink:
     ) -> ChainLink:
         """Makes a link whose digest was computed elsewhere.
 
-        What is hashed behind it is what would be hashed behind the link that has this digest. It has no
-        fingerprint: a pool that verifies hits by one refuses it. O(block size).
+        Blocks that are hashed after it get the same digests as after the link with this digest. It has
+        no fingerprint, so a pool that verifies hits by fingerprint refuses it. O(block size).
 
         Args:
             algorithm: One of ``hash_algorithms()``.
-            digest: The digest of the block and everything before it, as long as the algorithm's.
-            tokens: The block's tokens.
-            parent: The digest of the block before it; None for the first of a chain.
-            depth: Position of the block in its chain, 0 first.
+            digest: The digest of the block and all blocks before it, with the length of the algorithm's
+                digests.
+            tokens: The tokens of the block.
+            parent: The digest of the block before it. None for the first of a chain.
+            depth: The position of the block in its chain, from 0 on.
             epoch: The pool's epoch.
 
         Raises:
-            InvalidArgumentError: No algorithm has this name, a number is negative, or only one of
-                ``parent`` and ``depth`` says that the block is the first.
-            HashingError: A digest has another length, or there are no tokens.
+            InvalidArgumentError: No algorithm has this name, or a number is negative. Or only one of
+                ``parent`` and ``depth`` is that of a first block.
+            HashingError: The digest has another length, or there are no tokens.
             TokenError: A token is out of range.
-            TokenTypeError: The tokens are of a type or dtype that is not taken.
+            TokenTypeError: The tokens have a type or dtype that is not supported.
         """
     @property
     def digest(self) -> bytes:
-        """The digest of the block and everything before it."""
+        """The digest of the block and all blocks before it."""
     @property
     def depth(self) -> int:
-        """Position of the block in its chain, 0 first."""
+        """The position of the block in its chain, from 0 on."""
     @property
     def num_tokens(self) -> int:
-        """Tokens from the start of the chain to the end of the block."""
+        """The number of tokens from the start of the chain to the end of the block."""
     @property
     def epoch(self) -> int:
-        """The epoch that it was hashed in."""
+        """The epoch of the hash."""
     def __eq__(self, other: object, /) -> bool: ...
     def __hash__(self) -> int: ...
 
-#: What a pool takes: a chain, or the cursor that grows it, whose chain is not copied.
+# The argument of a pool: a chain, or the cursor that contains it, whose chain is not copied.
 _Chain: TypeAlias = HashChain | HashCursor

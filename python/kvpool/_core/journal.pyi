@@ -32,27 +32,27 @@ __all__ = [
 class Journal:
     """How the operations of a pool or a manager are recorded.
 
-    A journal in a file holds every operation since the pool was made, and can be replayed. A ring keeps
-    the latest operations in memory. It can always be shown, and be replayed while it has dropped
-    nothing. Contents and costs: ``docs/journal.md``.
+    A journal in a file contains every operation since the pool was made, and can be replayed. A ring
+    keeps the latest operations in memory. You can always show a ring, and replay it as long as it has
+    dropped nothing. ``docs/journal.md`` describes contents and costs.
 
     Args:
-        path: A new file. One that exists is refused when the pool or manager is made.
-        ring_bytes: Instead of a file: bytes of memory, at least four frames.
-        digest_every: Operations between two digests of the whole state; 0 for none. Digests narrow down
-            a difference that no answer shows.
-        frame_bytes: Bytes that are collected before they are written, 64 to 2**24. A crash of the
-            process loses at most these.
+        path: A new file. If the file exists, making the pool or manager fails.
+        ring_bytes: Instead of a file, the bytes of memory of a ring, at least four frames.
+        digest_every: The number of operations between two digests of the whole state. 0 is none.
+            Digests narrow down a difference that no answer shows.
+        frame_bytes: The number of bytes that are collected before they are written, 64 to 2**24. A
+            crash of the process loses at most these.
 
     Raises:
-        InvalidArgumentError: A setting is out of range; or both or none of ``path`` and ``ring_bytes``
-            are given.
+        InvalidArgumentError: A setting is out of range. Or both or neither of ``path`` and
+            ``ring_bytes`` are given.
 
     >>> manager = kvpool.CacheManager(64, 4, journal=kvpool.journal.Journal(ring_bytes=1 << 20))
     >>> manager.admit("a", range(10)).num_blocks
     3
     >>> manager.release("a")
-    >>> image = manager.journal_image()
+    >>> image = manager.journal.image()
     >>> kvpool.journal.replay_journal(image)
     JournalReport(operations=2, digests=0, difference=None)
     """
@@ -67,171 +67,173 @@ class Journal:
     ) -> Self: ...
     @property
     def path(self) -> Path | None:
-        """The file that it goes to; None for a ring."""
+        """The file of the journal. None for a ring."""
     @property
     def ring_bytes(self) -> int | None:
-        """Bytes that the ring keeps, or so; None for a file."""
+        """The approximate number of bytes that the ring keeps. None for a file."""
     @property
     def digest_every(self) -> int:
-        """Operations from one digest of the state to the next; 0 for none."""
+        """The number of operations from one digest of the state to the next. 0 is none."""
     @property
     def frame_bytes(self) -> int:
-        """Bytes that are collected before they are written."""
+        """The number of bytes that are collected before they are written."""
     def __eq__(self, other: object, /) -> bool: ...
     __hash__: ClassVar[None]  # type: ignore[assignment]
 
 @final
 class JournalStats:
-    """How far a journal has come."""
+    """The figures of a journal."""
 
     @property
     def operations(self) -> int:
-        """Operations recorded."""
+        """The number of recorded operations."""
     @property
     def bytes(self) -> int:
-        """Bytes written, or kept in the ring; what is collected or waits to be written is not counted."""
+        """Bytes written, or kept in the ring. Bytes that are not written yet do not count."""
     @property
     def error(self) -> str | None:
-        """Why it stopped recording, or None."""
+        """Why the journal stopped recording, or None."""
     def __eq__(self, other: object, /) -> bool: ...
     __hash__: ClassVar[None]  # type: ignore[assignment]
 
 @final
 class JournalInfo:
-    """What is in a journal, without running it."""
+    """The contents of a journal, read without running it."""
 
     @property
     def subject(self) -> JournalSubject:
-        """What was recorded: pool, manager or vllm-pool."""
+        """The kind of the recorded object: pool, manager or vllm-pool."""
     @property
     def version(self) -> str:
-        """The version of kvpool that wrote it."""
+        """The version of kvpool that wrote the journal."""
     @property
     def bytes(self) -> int:
-        """Its bytes, those of a cut end included."""
+        """The number of bytes, with an incomplete end."""
     @property
     def first_operation(self) -> int:
-        """The number of the first operation that it holds: 0, unless a ring dropped what was before."""
+        """The number of the first operation in the journal. 0, unless a ring has dropped earlier ones."""
     @property
     def operations(self) -> int:
-        """The number of the operation behind the last."""
+        """The number after that of the last operation."""
     @property
     def digest_every(self) -> int:
-        """Operations from one digest of the state to the next; 0 for none."""
+        """The number of operations from one digest of the state to the next. 0 is none."""
     @property
     def digests(self) -> int:
-        """Digests of the state that it holds."""
+        """The number of digests of the state in the journal."""
     @property
     def calls(self) -> dict[str, int]:
-        """Operations by call."""
+        """The number of operations by call."""
     @property
     def cut_at(self) -> int | None:
-        """The byte behind the last whole frame of a journal whose end is cut off or damaged; None if it
-        is complete.
+        """The byte after the last whole frame, if the end of the journal is missing or damaged.
+
+        None if the journal is complete.
         """
     @property
     def cut_bytes(self) -> int:
-        """Bytes that are left behind it."""
+        """The number of bytes after ``cut_at``."""
     @property
     def lines(self) -> list[tuple[int, str, str]]:
-        """The operations that were asked for, and the digests between them: number, call, what it was
-        asked.
-        """
+        """The requested operations and the digests between them, as triples of number, call and arguments."""
     @property
     def settings(self) -> dict[str, Any]:
         """The settings of the pool or manager, by name."""
 
 @final
 class JournalReport:
-    """What the replay of a journal found."""
+    """The result of a replay of a journal."""
 
     @property
     def operations(self) -> int:
-        """Operations run."""
+        """The number of operations that were run."""
     @property
     def digests(self) -> int:
-        """Digests of the state that were the same."""
+        """The number of digests of the state that were equal."""
     @property
     def difference(self) -> JournalDifference | None:
-        """The first difference, behind which nothing was run; None if there is none."""
+        """The first difference, or None. The replay ends there."""
     @property
     def cut_at(self) -> int | None:
-        """The byte behind the last whole frame of a journal whose end is cut off or damaged; None if it
-        is complete.
+        """The byte after the last whole frame, if the end of the journal is missing or damaged.
+
+        None if the journal is complete.
         """
     @property
     def cut_bytes(self) -> int:
-        """Bytes that are left behind it."""
+        """The number of bytes after ``cut_at``."""
     @property
     def is_exact(self) -> bool:
-        """Whether every answer and every digest was the same."""
+        """Whether every answer and every digest was equal."""
     def __eq__(self, other: object, /) -> bool: ...
     __hash__: ClassVar[None]  # type: ignore[assignment]
 
 @final
 class JournalDifference:
-    """Where a replay and its journal differ first."""
+    """The first difference between a replay and its journal."""
 
     @property
     def kind(self) -> DifferenceKind:
-        """What differs: answer, digest or invariant."""
+        """The kind of the difference: answer, digest or invariant."""
     @property
     def operation(self) -> int:
-        """The number of the operation; of a digest, how many operations are before it."""
+        """The number of the operation. For a digest, the number of operations before it."""
     @property
     def since(self) -> int | None:
-        """Of a digest: the operations until the last one that was the same. The cause lies between the
-        two.
+        """For a digest, the number of operations before the last equal digest.
+
+        The cause is between the two digests.
         """
     @property
     def asked(self) -> str | None:
-        """What was asked."""
+        """The call and its arguments."""
     @property
     def found(self) -> str | None:
-        """What this build answers, or which invariant is broken."""
+        """The answer of this build, or the broken invariant."""
     def __eq__(self, other: object, /) -> bool: ...
     __hash__: ClassVar[None]  # type: ignore[assignment]
 
 @final
 class ShrunkJournal:
-    """A journal made smaller."""
+    """A journal with fewer operations that still goes wrong."""
 
     @property
     def before(self) -> int:
-        """Operations before."""
+        """The number of operations before."""
     @property
     def operations(self) -> list[str]:
-        """Operations that are left, and what each was answered, as text."""
+        """The remaining operations and their answers, as text."""
     @property
     def failure(self) -> str:
-        """What goes wrong."""
+        """A description of the failure."""
     @property
     def journal(self) -> bytes:
-        """The journal of them, as the bytes of a file."""
+        """The journal of the remaining operations, as the bytes of a file."""
     @property
     def runs(self) -> int:
-        """Runs that it took."""
+        """The number of runs that the search needed."""
 
 def read_journal(
     journal: bytes | str | PathLike[str], *, start: int | None = None, count: int = 0
 ) -> JournalInfo:
-    """Says what is in a journal, without running it.
+    """Reads the contents of a journal without running it.
 
-    O(bytes); other threads go on. A file is read a frame at a time: memory does not grow with it.
+    A file is read one frame at a time, so memory does not grow with it. Other threads continue.
+    O(bytes).
 
     Args:
-        journal: Its file, or its bytes.
-        start: The number of the first operation in ``lines``; by default ``lines`` has the last ones.
-        count: How many.
+        journal: The file of the journal, or its bytes.
+        start: The number of the first operation in ``lines``. None returns the last operations.
+        count: The number of operations in ``lines``.
 
     Raises:
-        JournalError: It is no journal, or one that this version does not read.
+        JournalError: The data is not a journal, or this version cannot read it.
         JournalFileError: The file cannot be read.
         InvalidArgumentError: ``start`` or ``count`` is negative.
 
     >>> pool = kvpool.BlockPool(64, 4, journal=kvpool.journal.Journal(ring_bytes=1 << 20))
     >>> pool.release(pool.allocate(3))
-    >>> kvpool.journal.read_journal(pool.journal_image(), count=2).lines
+    >>> kvpool.journal.read_journal(pool.journal.image(), count=2).lines
     [(0, 'allocate', '3 blocks'), (1, 'release', '3 blocks: 1 2 3')]
     """
 
@@ -242,51 +244,52 @@ def replay_journal(
     check_every: int = 0,
     progress: Callable[[int], object] | None = None,
 ) -> JournalReport:
-    """Runs the operations of a journal again and compares every answer and every digest of the state.
+    """Runs the operations of a journal again, and compares every answer and every digest of the state.
 
-    Uses a new pool or manager with the journal's settings. A difference is no error: the report has the
-    first one. Recounts all invariants at the end. Other threads go on.
+    Uses a new pool or manager with the journal's settings. A difference is not an error: the report
+    contains the first one. Checks all invariants at the end. Other threads continue.
 
     Args:
-        journal: Its file, or its bytes. One that was cut is replayed up to the cut.
-        until: The operation to stop before; by default the end.
-        check_every: Operations between two recounts of all invariants, O(blocks) each; 0 recounts at
-            the end alone.
-        progress: Called every few thousand operations with how many were run; what it raises stops the
-            replay.
+        journal: The file of the journal, or its bytes. An incomplete journal is replayed up to its last
+            whole frame.
+        until: The operation before which the replay stops. None is the end.
+        check_every: The number of operations between two checks of all invariants, O(blocks) each. 0
+            checks only at the end.
+        progress: Called every few thousand operations with the number of operations so far. An
+            exception that it raises stops the replay.
 
     Raises:
-        JournalError: It is no journal, or one that cannot be replayed: a ring that has dropped its
-            beginning, for instance.
+        JournalError: The data is not a journal, or cannot be replayed, for instance because a ring has
+            dropped its beginning.
         JournalFileError: The file cannot be read.
         InvalidArgumentError: ``until`` or ``check_every`` is negative.
     """
 
 @final
 class JournalView:
-    """What a journal's pool or manager says of itself at a moment of its replay."""
+    """The figures of a journal's pool or manager at one moment of its replay."""
 
     @property
     def operations(self) -> int:
-        """Operations so far."""
+        """The number of operations so far."""
     @property
     def subject(self) -> JournalSubject:
-        """What was recorded: pool, manager or vllm-pool."""
+        """The kind of the recorded object: pool, manager or vllm-pool."""
     @property
     def stats(self) -> ManagerStats | None:
-        """The manager's counts; None of a pool."""
+        """The counts of the manager. None for a pool."""
     @property
     def pool(self) -> PoolStats:
-        """The pool's own counts; of a manager the device's."""
+        """The counts of the pool. For a manager, those of the device's pool."""
     @property
     def host(self) -> PoolStats | None:
-        """Those of the host tier, or None if there is none."""
+        """The counts of the host tier, or None without a host tier."""
     @property
     def metrics(self) -> list[PoolMetrics]:
-        """What was counted in each tier; empty for vLLM's pools."""
+        """The metrics of each tier. Empty for vLLM's pools."""
     @property
     def advice(self) -> Advice | None:
-        """What the advisor says, or None without one."""
+        """The estimates of the advisor, or None without one."""
 
 def observe_journal(
     journal: bytes | str | PathLike[str],
@@ -298,29 +301,30 @@ def observe_journal(
     metrics: bool = True,
     progress: Callable[[int], object] | None = None,
 ) -> tuple[list[JournalView], JournalReport]:
-    """Replays a journal, watched, and returns what its subject says on the way, and what the replay found.
+    """Replays a journal with observers, and returns views of it and the result of the replay.
 
-    With observers that it was recorded without: they change no answer. The tokens of a replay are made
-    up, so no explanation says from which token inside of a block on two prompts differ; ages are on the
-    clock of ``advance_time``, and where nobody called it there are none.
+    The recorded pool or manager may not have had these observers. They change no answer. A replay uses
+    made-up tokens, so no explanation contains the token within a block at which two prompts differ.
+    Ages are measured on the clock of ``clock.advance``. There are none if it was never called.
 
     Args:
-        journal: Its file, or its bytes.
-        every: Operations from one view to the next; 0 for one at the end alone.
-        until: The operation to stop before; None is the end.
-        advisor: As of ``CacheManager``; None is the one that the journal was recorded with, if any.
-        explain: As of ``CacheManager``.
-        metrics: As of ``CacheManager``.
-        progress: As in ``replay_journal``.
+        journal: The file of the journal, or its bytes.
+        every: The number of operations from one view to the next. 0 makes one view at the end.
+        until: The operation before which the replay stops. None is the end.
+        advisor: As for ``CacheManager``. None is the advisor that the journal was recorded with, if
+            any.
+        explain: As for ``CacheManager``.
+        metrics: As for ``CacheManager``.
+        progress: As for ``replay_journal``.
 
     Raises:
-        JournalError: As in ``replay_journal``.
+        JournalError: As for ``replay_journal``.
         JournalFileError: The file cannot be read.
         InvalidArgumentError: A number is negative.
 
     >>> pool = kvpool.BlockPool(64, 4, journal=kvpool.journal.Journal(ring_bytes=1 << 20))
     >>> pool.release(pool.allocate(3))
-    >>> views, report = kvpool.journal.observe_journal(pool.journal_image(), every=1)
+    >>> views, report = kvpool.journal.observe_journal(pool.journal.image(), every=1)
     >>> [(view.operations, view.pool.active) for view in views], report.is_exact
     ([(1, 3), (2, 0)], True)
     """
@@ -328,31 +332,31 @@ def observe_journal(
 def bisect_journal(
     journal: bytes | str | PathLike[str], *, progress: Callable[[int], object] | None = None
 ) -> JournalReport:
-    """Finds the first operation that goes wrong: answered otherwise, or followed by a broken invariant.
+    """Finds the first operation that goes wrong, because its answer differs or an invariant breaks.
 
-    Where a replay stops at a digest or at the last recount, searches the operations before it. A
-    difference that only digests show is found to within two digests. O(operations), or O(operations log
-    operations) for an invariant.
+    If a replay stops at a digest or at the final check, the search covers the operations before it. A
+    difference that only digests show is narrowed down to two digests. O(operations), or O(operations
+    log operations) for an invariant.
 
     Args:
-        journal: Its file, or its bytes.
-        progress: As in ``replay_journal``; counts from the start again for each run.
+        journal: The file of the journal, or its bytes.
+        progress: As for ``replay_journal``. The count begins again in each run.
 
     Raises:
-        JournalError: As in ``replay_journal``.
+        JournalError: As for ``replay_journal``.
         JournalFileError: The file cannot be read.
     """
 
 def compare_journals(
     first: bytes | str | PathLike[str], second: bytes | str | PathLike[str]
 ) -> tuple[int, str | None, str | None] | None:
-    """Returns the first record in which two journals differ, or None if one is a beginning of the other.
+    """Returns the first record in which two journals differ, or None.
 
-    The number of the operation, and what each holds there, with the check of the answer. Nothing is
-    run. O(bytes).
+    The answer is the number of the operation and the two records, with the checks of their answers. It
+    is None if one journal is the beginning of the other. Nothing is run. O(bytes).
 
     Raises:
-        JournalError: One is no journal, or they are of different settings.
+        JournalError: One is not a journal, or their settings differ.
         JournalFileError: A file cannot be read.
     """
 
@@ -362,19 +366,20 @@ def shrink_journal(
     operation: int | None = None,
     progress: Callable[[int], object] | None = None,
 ) -> ShrunkJournal | None:
-    """Leaves out what is not needed to make a journal go wrong.
+    """Removes the operations of a journal that are not needed to make it go wrong.
 
-    Delta debugging: leaves operations out, halves first, while the journal still goes wrong. Returns
-    None if it does not go wrong.
+    The search is delta debugging: it leaves operations out, halves first, as long as the journal still
+    goes wrong. Returns None if the journal does not go wrong.
 
     Args:
-        journal: Its file, or its bytes.
-        operation: Keep what this build answers to the operation with this number; without it, a broken
-            invariant.
-        progress: Called after each run with the operations that are left; what it raises stops the shrinking.
+        journal: The file of the journal, or its bytes.
+        operation: The number of an operation whose answer in this build has to stay. None looks for a
+            broken invariant.
+        progress: Called after each run with the number of remaining operations. An exception that it
+            raises stops the search.
 
     Raises:
-        JournalError: As in ``replay_journal``.
+        JournalError: As for ``replay_journal``.
         JournalFileError: The file cannot be read.
         InvalidArgumentError: ``operation`` is negative.
     """
@@ -383,28 +388,30 @@ def shrink_journal(
 def export_journal(
     journal: bytes | str | PathLike[str], language: ExportLanguage, *, limit: int = 10_000, write: None = None
 ) -> str:
-    """Writes a journal as a test that makes the same calls and expects the same answers: rust or python.
+    """Writes a journal as a test in Rust or Python that makes the same calls and expects the same answers.
 
-    Prompts are made-up tokens, equal where the recorded ones were equal. Expected answers are those of
-    this build, up to the first that differs from the journal; of a refusal, its message. Shrink a long
-    journal first. Runs the journal twice. With ``write``, memory does not grow with the test.
+    Prompts are made-up tokens, which are equal if the recorded ones were equal. The expected answers
+    are those of this build, up to the first that differs from the journal. For a refusal, the answer is
+    its message. Shrink a long journal first. Runs the journal twice. With ``write``, memory does not
+    grow with the test.
 
     Args:
-        journal: Its file, or its bytes.
+        journal: The file of the journal, or its bytes.
         language: ``"rust"`` or ``"python"``.
-        limit: Operations of the longest test.
-        write: Called with pieces of the text of up to 64 KiB; without it the text is returned. An
-            exception that it raises ends the export.
+        limit: The largest number of operations of the test.
+        write: Called with pieces of the text of up to 64 KiB. None returns the text. An exception that
+            it raises ends the export.
 
     Raises:
-        JournalError: As in ``replay_journal``; there are more operations than ``limit``, before
-            anything is written; an operation of vLLM's pool that Python has no call for.
+        JournalError: As for ``replay_journal``. Or there are more operations than ``limit``, and
+            nothing is written. Or Python has no call for an operation of vLLM's pool.
         JournalFileError: The file cannot be read.
-        InvalidArgumentError: Another language.
+        InvalidArgumentError: The language is unknown.
 
     >>> pool = kvpool.BlockPool(64, 4, journal=kvpool.journal.Journal(ring_bytes=1 << 20))
     >>> pool.release(pool.allocate(3))
-    >>> "assert answer(pool.allocate, 3) == [1, 2, 3]" in kvpool.journal.export_journal(pool.journal_image(), "python")
+    >>> test = kvpool.journal.export_journal(pool.journal.image(), "python")
+    >>> "assert answer(pool.allocate, 3) == [1, 2, 3]" in test
     True
     """
 

@@ -51,13 +51,13 @@ class BlockAllocator:
             OutOfBlocksError: Fewer are free.
         """
     def acquire(self, block_ids: BlockIds) -> None:
-        """Adds one reference per id to blocks that somebody holds.
+        """Adds one reference per id to blocks in use.
 
         O(1) per block.
 
         Raises:
-            InvalidBlockError: An id is unknown, the null block, or a block that nobody holds.
-            ArgumentTypeError: The ids are of a type or dtype that is not taken.
+            InvalidBlockError: An id is unknown, the null block, or a block without references.
+            ArgumentTypeError: The ids have a type or dtype that is not supported.
         """
     def release(self, block_ids: BlockIds) -> None:
         """Drops one reference per id; blocks without further references become free.
@@ -67,7 +67,7 @@ class BlockAllocator:
         Raises:
             InvalidBlockError: An id is unknown, the null block, or named more often than it has references (a
                 double free).
-            ArgumentTypeError: The ids are of a type or dtype that is not taken.
+            ArgumentTypeError: The ids have a type or dtype that is not supported.
         """
     def ref_count(self, block_id: int) -> int:
         """Returns the references of a block.
@@ -145,7 +145,7 @@ class FreeBlockList:
 
         Raises:
             InvalidBlockError: An id is unknown, the null block, named twice, or a block that is free already.
-            ArgumentTypeError: The ids are of a type or dtype that is not taken.
+            ArgumentTypeError: The ids have a type or dtype that is not supported.
         """
     def remove(self, block_id: int) -> None:
         """Takes a block from wherever it is on the list.

@@ -8,15 +8,16 @@ __all__ = [
 ]
 
 def eviction_policies() -> list[EvictionPolicy]:
-    """Names of the eviction policies: ``eviction`` of a pool or a manager, ``policy`` of a sizing run.
+    """Returns the names of the eviction policies, for pools, managers and sizing runs.
 
     >>> "lru" in kvpool.policies.eviction_policies()
     True
     """
 
 def policy_removal(name: str) -> str | None:
-    """A note about a policy that earlier versions had, which names the policy to use instead; None for
-    any other name.
+    """Returns a note about a policy of an earlier version, or None for any other name.
+
+    The note contains the policy to use instead.
 
     >>> kvpool._core.policies.policy_removal("fifo")
     'kvpool no longer has fifo, use lru'

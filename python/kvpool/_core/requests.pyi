@@ -1,4 +1,4 @@
-"""What a manager answers: steps, admissions, requests, figures."""
+"""Results of a manager and a pool: steps, admissions, requests, matches and figures."""
 
 from collections.abc import Iterable
 from typing import ClassVar, Literal, Self, TypedDict, final, type_check_only
@@ -21,8 +21,9 @@ __all__ = [
 
 @type_check_only
 class AgeHistogram(TypedDict):
-    """Values in buckets: ``counts`` has one more than ``bounds``, whose numbers belong to the bucket
-    that they end.
+    """A histogram. ``counts`` has one entry more than ``bounds``.
+
+    A bucket includes the number at its upper end.
     """
 
     bounds: list[float]
@@ -31,17 +32,18 @@ class AgeHistogram(TypedDict):
 
 @type_check_only
 class TenantHits(TypedDict):
-    """Blocks that lookups asked for; with KV-cache groups stretches of ``block_size`` tokens."""
+    """Blocks that lookups found or missed. With KV-cache groups, stretches of ``block_size`` tokens."""
 
     hits: int
     misses: int
 
 @type_check_only
 class PoolMetrics(TypedDict):
-    """What was counted of one tier: see docs/metrics.md. It is JSON, but for tenants, who are ints.
+    """The metrics of one tier. See docs/metrics.md.
 
-    All in blocks, but for ages, in seconds. ``time`` is what was told last, None before. ``evicted`` is
-    by cause: ``policy``, ``priority``, ``end-of-life``, ``expired``, ``tenant-ceiling``.
+    The dict is JSON, except that the keys of ``tenants`` are ints. Counts are in blocks, and ages in
+    seconds. ``time`` is the last time that ``clock`` was set to, or None. ``evicted`` counts by cause:
+    ``policy``, ``priority``, ``end-of-life``, ``expired``, ``tenant-ceiling``.
     """
 
     time: float | None
@@ -60,12 +62,13 @@ class PoolMetrics(TypedDict):
 
 @final
 class Step:
-    """A step being planned: operations that are committed together or not at all.
+    """A plan of several operations that are committed together or not at all.
 
-    Comes from ``CacheManager.plan_step``. Planning changes nothing: each operation is checked against
-    what the plan leaves available, and a refused one leaves the plan as it was. A step names each
-    request once. Any other change of the manager makes it stale. ``len(step)`` is the number of
-    operations planned. As a context manager it rolls back on exit unless it was committed.
+    ``CacheManager.plan_step`` returns it. Planning changes nothing. Each operation is checked against
+    the blocks that the plan leaves available, and a refused operation leaves the plan as it was. A plan
+    names each request at most once. Any other change of the manager makes it stale. ``len(step)`` is
+    the number of planned operations. As a context manager, a plan is rolled back on exit unless it was
+    committed.
 
     >>> manager = kvpool.CacheManager(num_blocks=5, block_size=4)
     >>> _ = manager.admit("old", range(12))
@@ -98,19 +101,20 @@ class Step:
     ) -> int:
         """Plans an admission and returns how many tokens would be cached.
 
-        O(blocks), plus hashing if the prompt is not prepared. Arguments are those of
-        ``CacheManager.admit``. To end a session, call ``end_of_life`` before ``plan_step``.
+        The arguments are those of ``CacheManager.admit``. To end a session, call
+        ``retention.end_of_life`` before ``plan_step``. O(blocks), plus hashing if the prompt is not
+        prepared.
 
         Raises:
-            OutOfBlocksError: Too few blocks are left by the plan.
-            DuplicateRequestError: The id is known already, or named in this step.
+            OutOfBlocksError: The plan leaves too few blocks.
+            DuplicateRequestError: Another request has this id, or the step names it already.
             InvalidArgumentError: The prompt is empty or was hashed with other settings, ``extra`` is
                 given with a prepared prompt, or a hint is out of range.
-            NoRetentionError: There are hints, and the manager has no retention.
+            NoRetentionError: Hints are given, and the manager has no retention.
             StaleEpochError: The prompt was prepared before the last epoch bump.
             StaleStepError: The manager has changed, or the step is over.
             TokenError: A token is out of range.
-            TokenTypeError: The tokens are of a type or dtype that is not taken.
+            TokenTypeError: The tokens have a type or dtype that is not supported.
             ArgumentTypeError: The id is neither a str nor an int.
             HashingError: The algorithm cannot represent these extra keys.
         """
@@ -124,10 +128,11 @@ class Step:
     ) -> int:
         """Plans to resume a preempted request and returns how many tokens would be cached.
 
-        Tokens that were hashed before the last epoch bump are hashed again. O(blocks); O(tokens) with such.
+        Tokens that were hashed before the last epoch bump are hashed again. O(blocks), or O(tokens) in
+        this case.
 
         Raises:
-            OutOfBlocksError: Too few blocks are left by the plan.
+            OutOfBlocksError: The plan leaves too few blocks.
             UnknownRequestError: No request has this id.
             RequestStateError: The request is running.
             DuplicateRequestError: The request is named in this step already.
@@ -143,45 +148,44 @@ class Step:
         lookahead: int = 0,
         covered: _Ints | None = None,
     ) -> int:
-        """Plans to append tokens to each request of a batch, all or nothing, and returns how many
-        blocks that adds.
+        """Plans to append tokens to each request of a batch, and returns how many blocks that adds.
 
-        O(requests + tokens). Arguments are those of ``CacheManager.append_ragged``. Commits nothing:
-        commit before ``plan_step``. Adds an outcome per request.
+        All or nothing. The arguments are those of ``CacheManager.append_ragged``. The call commits no
+        tokens, so commit before ``plan_step``. It adds one outcome per request. O(requests + tokens).
 
         Raises:
-            OutOfBlocksError: Too few blocks are left by the plan.
-            InvalidArgumentError: The lists do not fit each other.
+            OutOfBlocksError: The plan leaves too few blocks.
+            InvalidArgumentError: The lengths of the lists do not match.
             UnknownRequestError: No request has this id.
-            RequestStateError: A request neither runs nor is preempted.
+            RequestStateError: A request is neither running nor preempted.
             DuplicateRequestError: A request is named in this step already, or twice.
             StaleStepError: The manager has changed, or the step is over.
             TokenError: A token is out of range.
-            TokenTypeError: The tokens are of a type or dtype that is not taken.
-            ArgumentTypeError: Ids, offsets or counts are of a type or dtype that is not taken.
+            TokenTypeError: The tokens have a type or dtype that is not supported.
+            ArgumentTypeError: Ids, offsets or counts have a type or dtype that is not supported.
         """
     def append(self, request_id: RequestId, token_ids: Tokens, *, lookahead: int = 0) -> int:
-        """Plans to append tokens to a request and returns how many blocks that adds.
+        """Plans to append tokens to a request, and returns how many blocks that adds.
 
-        With room for ``lookahead`` tokens more. O(tokens).
+        The blocks also have space for ``lookahead`` more tokens. O(tokens).
 
         Raises:
-            OutOfBlocksError: Too few blocks are left by the plan.
+            OutOfBlocksError: The plan leaves too few blocks.
             UnknownRequestError: No request has this id.
-            RequestStateError: The request neither runs nor is preempted.
+            RequestStateError: The request is neither running nor preempted.
             DuplicateRequestError: The request is named in this step already.
             StaleStepError: The manager has changed, or the step is over.
             TokenError: A token is out of range.
-            TokenTypeError: The tokens are of a type or dtype that is not taken.
+            TokenTypeError: The tokens have a type or dtype that is not supported.
             ArgumentTypeError: The id is neither a str nor an int.
         """
     def preempt(
         self, request_id: RequestId, *, after_step: int | None = None, until: int | None = None
     ) -> int:
-        """Plans to preempt a running request and returns how many blocks that makes available.
+        """Plans to preempt a running request, and returns how many blocks that makes available.
 
-        O(blocks). Fenced blocks become available later: returns 0 with ``until``, and with
-        ``after_step`` unless that step is complete.
+        Fenced blocks become available later. So the call returns 0 with ``until``, and with
+        ``after_step`` unless that step is complete. O(blocks).
 
         Raises:
             UnknownRequestError: No request has this id.
@@ -193,10 +197,10 @@ class Step:
     def release(
         self, request_id: RequestId, *, after_step: int | None = None, until: int | None = None
     ) -> int:
-        """Plans to release a request and returns how many blocks that makes available.
+        """Plans to release a request, and returns how many blocks that makes available.
 
-        O(blocks). Blocks that are fenced, moved or loaded become available later: returns 0 with
-        ``until``, and with ``after_step`` unless that step is complete.
+        Blocks that are fenced, moved or loaded become available later. So the call returns 0 with
+        ``until``, and with ``after_step`` unless that step is complete. O(blocks).
 
         Raises:
             UnknownRequestError: No request has this id.
@@ -213,22 +217,23 @@ class Step:
             StaleStepError: The step is over.
         """
     def commit(self) -> list[Admission | list[tuple[int, int]] | None]:
-        """Does all that is planned, and ends the step.
+        """Executes the plan and ends the step.
 
-        First acquires all hits, then releases blocks, then allocates, so that no planned hit is
+        The manager first acquires all hits, then releases blocks, then allocates. So no planned hit is
         evicted. O(blocks).
 
         Returns:
-            One outcome per operation, in the order of planning: an ``Admission`` for ``admit`` and
-            ``resume``, what changed in the block table for ``append``, None for ``preempt`` and ``release``.
+            One outcome per operation, in the order of planning. It is an ``Admission`` for ``admit`` and
+                ``resume``, the changes of the block table for ``append``, and None for ``preempt`` and
+                ``release``.
 
         Raises:
-            StaleStepError: The manager has changed since the step was begun, or the step is over.
+            StaleStepError: The manager has changed since the step began, or the step is over.
         """
     def rollback(self) -> None:
-        """Drops the plan: nothing has happened.
+        """Drops the plan. Nothing has changed then.
 
-        O(operations). Does nothing if the step is over.
+        Does nothing if the step is over. O(operations).
         """
     def __enter__(self) -> Self: ...
     def __exit__(self, *_exception: object) -> None: ...
@@ -236,117 +241,122 @@ class Step:
 
 @final
 class Admission:
-    """What an admitted request got."""
+    """The result of an admission."""
 
     @property
     def cached_tokens(self) -> int:
-        """Leading tokens whose KV is cached: the engine computes from here on.
+        """The number of leading tokens whose KV is cached. The engine computes the tokens after them.
 
-        A multiple of the block size, and less than the prompt.
+        A multiple of the block size, and less than the tokens of the prompt.
         """
     @property
     def cached_blocks(self) -> int:
-        """Leading blocks of the block table that are cached, shared, and not to be written."""
+        """The number of leading blocks of the table that are cached and shared. Do not write to them."""
     @property
     def external_tokens(self) -> int:
-        """Tokens behind the cached ones that a connector loads now."""
+        """The number of tokens after the cached ones that a connector loads now."""
     @property
     def num_blocks(self) -> int:
-        """Blocks of the whole block table."""
+        """The number of blocks of the whole block table."""
     @property
     def block_ids(self) -> list[int]:
-        """The whole block table; empty if it was written to a buffer of the caller.
+        """The whole block table. Empty if it was written to a buffer of the caller.
 
-        A new list at each access: O(blocks).
+        Each access makes a new list. O(blocks).
         """
     @property
     def tables(self) -> list[list[int]]:
         """The block tables of all KV-cache groups, the first included.
 
-        New lists at each access: O(blocks). The first is empty if it was written to a buffer of the caller.
+        Each access makes new lists. The first is empty if it was written to a buffer of the caller.
+        O(blocks).
         """
     @property
     def full_tokens(self) -> int:
-        """How far full attention alone would have gone.
+        """The number of leading tokens that full attention alone has cached.
 
-        More than ``cached_tokens`` if another group had given up, or never kept, what a longer hit needs.
+        It is more than ``cached_tokens`` if another group no longer has, or never kept, the blocks for
+        a longer hit.
         """
     def __eq__(self, other: object, /) -> bool: ...
     __hash__: ClassVar[None]  # type: ignore[assignment]
 
 @final
 class AdmissionFit:
-    """The answer of ``fit``: what an admission would find, and how much of it would fit."""
+    """The result of ``fit``: what an admission would find cached, and how much of it would fit."""
 
     @property
     def fit(self) -> Fit | Literal["in_chunks"]:
-        """Whether it would be admitted: ok, later, ``in_chunks`` or never.
+        """Whether the request would be admitted: ``"ok"``, ``"later"``, ``"in_chunks"`` or ``"never"``.
 
-        ``"later"``: not now, and ``can_ever_fit``. ``"in_chunks"``: never with this
-        ``allocate_tokens``, and with smaller chunks it could. ``"never"``: not in a pool of this size.
+        ``"later"`` means that it does not fit now, and ``can_ever_fit``. ``"in_chunks"`` means that it
+        never fits with this ``allocate_tokens``, but could with smaller chunks. ``"never"`` means that
+        a pool of this size is too small.
         """
     @property
     def cached_tokens(self) -> int:
-        """Leading tokens that are cached."""
+        """The number of leading tokens that are cached."""
     @property
     def new_blocks(self) -> int:
-        """Blocks that it would take besides."""
+        """The number of blocks that the request would need in addition."""
     @property
     def fitting_tokens(self) -> int:
-        """Tokens behind the cached and external ones that could get blocks now."""
+        """The number of tokens after the cached and external ones that could get blocks now."""
     @property
     def can_ever_fit(self) -> bool:
         """Whether an empty pool of this size could compute the prompt in chunks of ``allocate_tokens``.
 
-        As a whole if ``allocate_tokens`` is None. It depends on the groups, the number of blocks, the
-        length of the prompt and the arguments alone, not on what is cached or in use. An admission that
-        is ``"ok"`` now can still be one that cannot run to its end.
+        If ``allocate_tokens`` is None, the prompt is one chunk. The answer depends only on the groups,
+        the number of blocks, the length of the prompt and the arguments. It does not depend on the
+        blocks that are cached or in use. Even if an admission is ``"ok"`` now, the request may be too
+        large to run to its end.
         """
     def __eq__(self, other: object, /) -> bool: ...
     __hash__: ClassVar[None]  # type: ignore[assignment]
 
 @final
 class RequestInfo:
-    """What the manager knows of a request."""
+    """A snapshot of a request: its state and its token counts."""
 
     @property
     def state(self) -> RequestState:
-        """Whether it holds blocks, and where: running, preempted, swapped, moving, loading or releasing."""
+        """The state of the request: running, preempted, swapped, moving, loading or releasing."""
     @property
     def tokens(self) -> int:
-        """Its tokens: prompt and appended ones."""
+        """The number of its tokens, prompt and appended ones."""
     @property
     def computed_tokens(self) -> int:
-        """Tokens whose KV is written, cached ones included."""
+        """The number of tokens whose KV is written, cached ones included."""
     @property
     def cached_tokens(self) -> int:
-        """Tokens that were cached when it was last admitted."""
+        """The number of tokens that were cached when it was last admitted."""
     @property
     def external_end(self) -> int:
-        """The token behind the last one that a connector loads, or behind the computed ones if it loads
-        none.
+        """The position after the last token that a connector loads.
+
+        Without such tokens, the position after the computed tokens.
         """
     @property
     def blocks(self) -> int:
-        """Blocks in its block table."""
+        """The number of blocks in its block table."""
     @property
     def tier(self) -> int:
-        """The tier of its blocks: 0, or 1 if it is swapped out."""
+        """The tier of its blocks: 0 is the device, and 1 the host tier of a swapped-out request."""
     def __eq__(self, other: object, /) -> bool: ...
     __hash__: ClassVar[None]  # type: ignore[assignment]
 
 @final
 class Match:
-    """Cached blocks of a chain as a lookup found them; it holds none.
+    """The cached blocks of a chain that a lookup found. A match holds no references to them.
 
-    ``BlockPool.lookup`` makes them, and ``acquire_match`` acquires what they name. Two are equal if
-    they begin at one position and end in one hash, wherever their blocks are: they serve as keys and as
-    handles of nodes. Some 36 bytes per block.
+    ``BlockPool.lookup`` makes matches, and ``BlockPool.acquire`` acquires their blocks. Two matches are
+    equal if they begin at the same position and end in the same hash, even with different blocks. So
+    they can be keys of dicts and handles of tree nodes. About 36 bytes per block.
 
     Args:
         chain: Hashes of the prompt.
-        block_ids: Blocks that are said to hold its blocks; ``acquire_match`` compares.
-        start: Position in the chain of the first of them.
+        block_ids: The blocks that may have this content. ``BlockPool.acquire`` compares the content.
+        start: The position in the chain of the first of these blocks.
 
     Raises:
         InvalidArgumentError: The chain is too short.
@@ -356,27 +366,27 @@ class Match:
     >>> pool.register(pool.allocate(2), chain)
     2
     >>> pool.mark_computed([1, 2])
-    >>> pool.release_table([1, 2])
+    >>> pool.release([1, 2], tail_first=True)
     >>> found = pool.lookup(chain)
     >>> found, found.block_ids, found.link.depth
     (Match(start=0, blocks=2), [1, 2], 1)
-    >>> pool.acquire_match(found)
-    >>> pool.ref_counts(found.block_ids)
+    >>> pool.acquire(found)
+    >>> pool.ref_count(found.block_ids)
     [1, 1]
     """
 
     def __new__(cls, chain: _Chain, block_ids: BlockIds, start: int = 0) -> Self: ...
     @property
     def start(self) -> int:
-        """Position in the chain of the first block."""
+        """The position in the chain of the first block."""
     @property
     def block_ids(self) -> list[int]:
-        """The blocks, as they were when they matched."""
+        """The ids of the blocks when they matched."""
     @property
     def link(self) -> ChainLink | None:
         """The link of the last block, or None.
 
-        None if no block matched, and of a chain whose digests were computed elsewhere.
+        It is None if no block matched, or if the digests of the chain were computed elsewhere.
         """
     def __len__(self) -> int: ...
     def __eq__(self, other: object, /) -> bool: ...
@@ -384,17 +394,17 @@ class Match:
 
 @final
 class Probe:
-    """What a lookup would find: counts, not ids."""
+    """How much a lookup would find, in blocks."""
 
     @property
     def cached_blocks(self) -> int:
         """Blocks from the start of the prompt that a lookup would return."""
     @property
     def idle_blocks(self) -> int:
-        """Of the cached blocks, those that nobody holds: acquiring them uses up as many available ones."""
+        """Cached blocks without references. Acquiring them makes the same number of blocks unavailable."""
     @property
     def pending_blocks(self) -> int:
-        """Blocks behind the cached ones that are registered and being computed now."""
+        """Blocks after the cached ones that are registered and being computed now."""
     def __eq__(self, other: object, /) -> bool: ...
     __hash__: ClassVar[None]  # type: ignore[assignment]
 
@@ -402,7 +412,7 @@ class Probe:
 class ManagerStats:
     """Counts of a manager, in requests and tokens.
 
-    ``hit_tokens + external_tokens + computed_tokens == prompt_tokens``, always: each request counts
+    ``hit_tokens + external_tokens + computed_tokens == prompt_tokens`` at any time. Each request counts
     once, at its first admission.
     """
 
@@ -420,7 +430,7 @@ class ManagerStats:
         """Requests that a swap moves now."""
     @property
     def loading(self) -> int:
-        """Requests whose external tokens are on their way."""
+        """Requests that a connector loads external tokens for."""
     @property
     def releasing(self) -> int:
         """Requests that were released while they were moving or loading."""
@@ -432,22 +442,22 @@ class ManagerStats:
         """Prompt tokens of the admitted requests."""
     @property
     def hit_tokens(self) -> int:
-        """Of the prompt tokens, those whose KV was cached."""
+        """Prompt tokens whose KV was cached."""
     @property
     def external_tokens(self) -> int:
-        """Of the prompt tokens, those whose KV a connector brought."""
+        """Prompt tokens whose KV a connector loaded."""
     @property
     def computed_tokens(self) -> int:
-        """Of the prompt tokens, those that the engine had to compute; external ones until they are there."""
+        """Prompt tokens that the engine had to compute. Includes external tokens that are still loading."""
     @property
     def refusals(self) -> int:
-        """Admissions and resumptions refused for want of blocks."""
+        """Admissions and resumptions refused because too few blocks were available."""
     @property
     def unserved_tokens(self) -> int:
-        """Tokens that full attention had cached, and another KV-cache group could not serve."""
+        """Tokens that full attention had cached, but another KV-cache group could not serve."""
     @property
     def checkpoints(self) -> int:
-        """States of recurrent groups that were copied to be kept."""
+        """States of recurrent groups that were copied, so that they can be kept."""
     @property
     def appended_tokens(self) -> int:
         """Tokens appended after admission."""
@@ -456,7 +466,7 @@ class ManagerStats:
         """Requests preempted so far."""
     @property
     def preempted_tokens(self) -> int:
-        """Computed tokens that preemptions gave up, cached again or not."""
+        """Computed tokens whose blocks preemptions released, whether they stayed cached or not."""
     @property
     def resumptions(self) -> int:
         """Requests resumed so far."""
@@ -465,10 +475,10 @@ class ManagerStats:
         """Tokens of the resumed requests."""
     @property
     def resumed_hit_tokens(self) -> int:
-        """Of the resumed tokens, those whose KV was still cached."""
+        """Tokens of resumed requests whose KV was still cached."""
     @property
     def resumed_external_tokens(self) -> int:
-        """Of the resumed tokens, those whose KV a connector brought."""
+        """Tokens of resumed requests whose KV a connector loaded."""
     @property
     def forks(self) -> int:
         """Requests forked from others."""
@@ -480,54 +490,54 @@ class ManagerStats:
         """Requests swapped in so far."""
     @property
     def copied_blocks(self) -> int:
-        """Blocks handed out to be copied: by copy-on-write and by swaps."""
+        """Blocks in plans so far, for copy-on-write and for swaps."""
     @property
     def block_bytes(self) -> int:
-        """Bytes of KV per block; 0 if unknown."""
+        """Bytes of KV per block. 0 if unknown."""
     @property
     def hints(self) -> HintReport:
-        """What became of the hints so far, by blocks.
+        """The numbers of blocks by outcome of all hints so far.
 
-        A request's hints count once for each time that they took effect on a block.
+        A hint of a request counts once for each time that it took effect on a block.
         """
     @property
     def retention(self) -> RetentionStats | None:
-        """How many blocks are retained how, or None without retention."""
+        """The numbers of retained blocks by kind of hint, or None without retention."""
     @property
     def misses(self) -> dict[str, int] | None:
-        """Prompt tokens that were computed, by reason, or None for a manager that does not explain.
+        """Prompt tokens that were computed, by reason, or None for a manager without ``explain``.
 
         They sum up to ``computed_tokens``. The reasons are those of ``MissSpan.reason``.
         """
     @property
     def resumed_misses(self) -> dict[str, int] | None:
-        """The same of resumed tokens.
+        """Tokens of resumed requests that were computed again, by reason.
 
         They sum up to ``resumed_tokens`` less ``resumed_hit_tokens``.
         """
     @property
     def pool(self) -> PoolStats:
-        """The pool's own counts."""
+        """The counts of the device's pool."""
     def bytes(self, blocks: int) -> int:
-        """Returns the bytes of KV in this many blocks; 0 if unknown."""
+        """Returns the bytes of KV in this number of blocks. 0 if unknown."""
     def __eq__(self, other: object, /) -> bool: ...
     __hash__: ClassVar[None]  # type: ignore[assignment]
 
 @final
 class ScrubReport:
-    """What a call of a scrubber did."""
+    """The result of one call of a scrubber."""
 
     @property
     def position(self) -> int:
-        """The block that the next call begins with; of a manager, on the device."""
+        """The block that the next call begins with. For a manager, the block on the device."""
     @property
     def blocks(self) -> int:
         """Blocks checked by this call, the null block included, in all tiers."""
     @property
     def requests(self) -> int:
-        """Requests whose block tables this call has finished checking; 0 for a pool."""
+        """Requests whose block tables this call has finished checking. 0 for a pool."""
     @property
     def passes(self) -> int:
-        """How often everything has been checked so far."""
+        """How often the scrubber has checked everything so far."""
     def __eq__(self, other: object, /) -> bool: ...
     __hash__: ClassVar[None]  # type: ignore[assignment]

@@ -1,4 +1,4 @@
-"""What callers know of the future: priorities, times to live, pins, tenants' limits."""
+"""Hints about the future use of blocks: priorities, times to live, pins, and limits of tenants."""
 
 from collections.abc import Sequence
 from typing import ClassVar, Self, TypeAlias, final
@@ -17,25 +17,29 @@ _Ranges: TypeAlias = Sequence[tuple[int, int | None, Retention]]
 
 @final
 class Retention:
-    """How much blocks are worth keeping, and until when.
+    """How long blocks are worth keeping.
 
-    Blocks are evicted in this order: demoted ones; those of tenants above their ceilings; by priority,
-    lowest first, where the pool's policy orders those at 35; those of tenants at or under their floors;
-    pinned ones. Within each of them, a block goes after the cached blocks that hang on it. See
-    docs/retention.md.
+    Blocks are evicted in this order: demoted blocks, blocks of tenants above their ceilings, other
+    blocks by priority (lowest first), blocks of tenants at or under their floors, and pinned blocks.
+    The pool's policy orders the blocks with priority 35. Within each of these classes, a block is
+    evicted after the cached blocks that continue it. See docs/retention.md.
 
     Args:
         priority: From 0, evicted first, to 100. Blocks without a hint have 35.
-        ttl: Seconds after which this ends, on the clock of ``advance_time``; None lasts as long as the
-            content is cached. An end beyond the largest float is the largest float.
-        idle: Whether the seconds count from the block's last release, anew after each use.
-        then: What comes after: ``"normal"``, as without a hint, or ``"demote"``, evicted first.
-        pinned: Evicted last. A pin beyond the budget of ``RetentionConfig`` is priority 100.
-        demoted: Evicted first: the content will not be used again. A hit takes that back.
+        ttl: Seconds after which the hint ends, on the clock of ``clock.advance``. None lasts as long as
+            the content is cached. An end beyond the largest float is the largest float.
+        idle: Whether the seconds count from the last release of the block, and start again after each
+            use.
+        then: The state after the ``ttl``. ``"normal"`` is no hint, and ``"demote"`` evicts the block
+            first.
+        pinned: The block is evicted last. A pin beyond the budget of ``RetentionConfig`` has priority
+            100.
+        demoted: The block is evicted first, because the content will not be used again. A hit ends
+            this.
 
     Raises:
-        InvalidArgumentError: A priority above 100, a ``ttl`` that is negative or not a number, ``idle``
-            without one, or more than one of priority, pinned and demoted.
+        InvalidArgumentError: The priority is above 100. Or ``ttl`` is negative or not a number, or
+            ``idle`` is given without it. Or more than one of priority, pinned and demoted are given.
 
     >>> kvpool.Retention(80, ttl=300, idle=True)
     Retention(80, ttl=300.0, idle=True)
@@ -55,22 +59,22 @@ class Retention:
     ) -> Self: ...
     @property
     def priority(self) -> int | None:
-        """From 0, evicted first, to 100; 35 is left to the pool's policy. None if pinned or demoted."""
+        """The priority, 0 (evicted first) to 100. The policy orders 35. None if pinned or demoted."""
     @property
     def ttl(self) -> float | None:
-        """Seconds after which it ends, or None."""
+        """Seconds after which the hint ends, or None."""
     @property
     def idle(self) -> bool:
-        """Whether the seconds count from the last use, not from the hint."""
+        """Whether the seconds count from the last use instead of from the hint."""
     @property
     def then(self) -> ExpiredAs:
-        """What comes after the ttl: normal or demote."""
+        """The state after the ttl: normal or demote."""
     @property
     def pinned(self) -> bool:
-        """Whether the blocks go last, within the budget."""
+        """Whether the blocks are evicted last, within the budget."""
     @property
     def demoted(self) -> bool:
-        """Whether the blocks go first."""
+        """Whether the blocks are evicted first."""
     def __eq__(self, other: object, /) -> bool: ...
     __hash__: ClassVar[None]  # type: ignore[assignment]
 
@@ -79,35 +83,38 @@ class RetentionConfig:
     """Settings of retention.
 
     Args:
-        pin_budget: The most blocks that are pinned at once; pins beyond it are kept at priority 100.
-        tenants: Limits by tenant, at most 200. Tenants that are not named have none.
+        pin_budget: The largest number of blocks that are pinned at once. More pins have priority 100.
+        tenants: The limits of tenants, at most 200. Other tenants have no limits.
 
     Raises:
         InvalidArgumentError: A number is negative. The pool checks whether pins and floors fit.
 
     >>> retention = kvpool.RetentionConfig(pin_budget=8, tenants=[kvpool.TenantLimits(1, ceiling=32)])
-    >>> kvpool.BlockPool(num_blocks=64, retention=retention).retention_stats()
+    >>> kvpool.BlockPool(num_blocks=64, retention=retention).retention.stats()
     RetentionStats(demoted=0, below_normal=0, above_normal=0, pinned=0, with_ttl=0, expired=0)
     """
 
     def __new__(cls, *, pin_budget: int = 0, tenants: Sequence[TenantLimits] = ()) -> Self: ...
     @property
     def pin_budget(self) -> int:
-        """The most blocks that are pinned at once."""
+        """The largest number of blocks that are pinned at once."""
     @property
     def tenants(self) -> list[TenantLimits]:
-        """Limits by tenant."""
+        """The limits of tenants."""
     def __eq__(self, other: object, /) -> bool: ...
     __hash__: ClassVar[None]  # type: ignore[assignment]
 
 @final
 class TenantLimits:
-    """What a tenant may count on, and what it may take while others need blocks.
+    """The limits of a tenant.
+
+    They are the number of blocks that it keeps, and the number that it may keep while others need blocks.
 
     Args:
-        tenant: The tenant, a number of 32 bits of the caller's.
-        floor: Blocks that others do not evict while anything else is evictable.
-        ceiling: Blocks above which its own are evicted first; None is no ceiling.
+        tenant: The tenant, a number of 32 bits that the caller chooses.
+        floor: The number of blocks that others do not evict while they can evict something else.
+        ceiling: The number of blocks above which the tenant's own blocks are evicted first. None is no
+            ceiling.
 
     Raises:
         InvalidArgumentError: A number is out of range.
@@ -119,39 +126,42 @@ class TenantLimits:
     def __new__(cls, tenant: int, *, floor: int = 0, ceiling: int | None = None) -> Self: ...
     @property
     def tenant(self) -> int:
-        """The tenant."""
+        """The number of the tenant."""
     @property
     def floor(self) -> int:
-        """Blocks that others do not evict while anything else is evictable."""
+        """The number of blocks that others do not evict while they can evict something else."""
     @property
     def ceiling(self) -> int | None:
-        """Blocks above which its own are evicted first, or None."""
+        """The number of blocks above which the tenant's own blocks are evicted first, or None."""
     def __eq__(self, other: object, /) -> bool: ...
     __hash__: ClassVar[None]  # type: ignore[assignment]
 
 @final
 class HintReport:
-    """What became of a hint, by blocks."""
+    """The outcome of a hint, in blocks."""
 
     @property
     def accepted(self) -> int:
-        """Blocks on which it took effect as asked."""
+        """Blocks on which the hint took effect completely."""
     @property
     def clipped(self) -> int:
-        """Blocks on which it took effect in part: pins beyond the budget are kept at the highest priority."""
+        """Blocks on which the hint took effect in part. Pins beyond the budget have the highest priority."""
     @property
     def ignored(self) -> int:
-        """Blocks on which it had no effect: not cached, or held by others when their end of life was said."""
+        """Blocks on which the hint had no effect.
+
+        They are not cached. Or the hint was an end of life, and the block had other references.
+        """
     def __eq__(self, other: object, /) -> bool: ...
     __hash__: ClassVar[None]  # type: ignore[assignment]
 
 @final
 class RetentionStats:
-    """How many blocks are retained how, now."""
+    """The numbers of retained blocks by kind of hint."""
 
     @property
     def demoted(self) -> int:
-        """Blocks demoted, held ones included."""
+        """Demoted blocks, including blocks in use."""
     @property
     def below_normal(self) -> int:
         """Blocks below the normal priority."""
@@ -160,12 +170,12 @@ class RetentionStats:
         """Blocks above the normal priority."""
     @property
     def pinned(self) -> int:
-        """Blocks pinned."""
+        """Pinned blocks."""
     @property
     def with_ttl(self) -> int:
-        """Times to live that are running: idle ones of blocks in use are not."""
+        """Running times to live. The idle ones of blocks in use do not run."""
     @property
     def expired(self) -> int:
-        """Times to live that have run out so far."""
+        """Times to live that have ended so far."""
     def __eq__(self, other: object, /) -> bool: ...
     __hash__: ClassVar[None]  # type: ignore[assignment]

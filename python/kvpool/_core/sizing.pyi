@@ -1,4 +1,4 @@
-"""Estimators of what a cache of any size would hit: see kvpool.sizing."""
+"""Estimates of the hit rates of caches of any size. See kvpool.sizing."""
 
 from collections.abc import Sequence
 from typing import Self, TypedDict, final, type_check_only
@@ -15,7 +15,7 @@ __all__ = [
 
 @type_check_only
 class SizingWindow(TypedDict):
-    """What arrives in one window of a trace, and what of it a cache hits."""
+    """The requests of one window of a trace, and how much of them a cache hits."""
 
     start_s: float
     requests: int
@@ -26,7 +26,7 @@ class SizingWindow(TypedDict):
 
 @type_check_only
 class SizingWorth(TypedDict):
-    """What a cache of one size in GiB saves."""
+    """The savings of a cache of one size in GiB."""
 
     gib: float
     blocks: int
@@ -37,20 +37,21 @@ class SizingWorth(TypedDict):
 
 @final
 class References:
-    """A trace as block references: what all estimators of sizes work on.
+    """A trace as block references, the input of all estimators of sizes.
 
-    All estimators use one definition: whole prompts one after the other, without time; a block is a hit
-    only if all blocks before it in its prompt are. Memory: 4 bytes per reference, 24 per request, 20
-    per run of reuses. O(references).
+    All estimators use one definition: whole prompts one after the other, without time. A block is a hit
+    only if all blocks before it in its prompt are hits. Memory: 4 bytes per reference, 24 per request,
+    20 per run of reuses. O(references).
 
     Args:
-        trace: The trace, at its own block size.
-        blocks: ``"all"``: partial last blocks count, the definition of published hit rates. ``"full"``:
-            only blocks that their prompt fills, which is all that an engine can find again.
+        trace: The trace, with its own block size.
+        blocks: ``"all"`` counts partial last blocks, too, which is the definition of published hit
+            rates. ``"full"`` counts only full blocks of a prompt, which are the blocks that an engine
+            can find again.
 
     Raises:
-        TraceError: The trace was read without the check of prefixes and would not have passed it.
-        InvalidArgumentError: More than ``2**32 - 2`` references.
+        TraceError: The trace was read without the check of prefixes, and would have failed it.
+        InvalidArgumentError: The trace has more than ``2**32 - 2`` references.
 
     >>> from kvpool.sizing import References
     >>> references = References(kvpool.traces.Trace.generate(500))
@@ -63,67 +64,68 @@ class References:
     def __new__(cls, trace: Trace, *, blocks: SizingBlocks = "all") -> Self: ...
     @property
     def requests(self) -> int:
-        """Requests of the trace."""
+        """The number of requests of the trace."""
     @property
     def references(self) -> int:
-        """Block references: hits and misses together."""
+        """The number of block references, hits and misses together."""
     @property
     def unique_blocks(self) -> int:
-        """Different blocks."""
+        """The number of different blocks."""
     @property
     def prompt_tokens(self) -> int:
-        """Tokens of all prompts, in blocks or not: what token hit rates are a share of."""
+        """The number of tokens of all prompts, in blocks or not. Token hit rates are shares of it."""
     @property
     def block_tokens(self) -> int:
-        """Tokens of a full block."""
+        """The number of tokens of a full block."""
     @property
     def finish_reasons(self) -> int:
-        """Requests of which the trace says how they ended."""
+        """The number of requests whose end the trace describes."""
     def without_finish_reasons(self) -> References:
-        """Returns the same references, where nobody knows how requests ended.
+        """Returns the same references without the reasons for which requests ended.
 
-        What ``hazard`` hits less is what the reasons are worth. Shares what is large: 40 bytes per request.
+        The difference in hits of ``hazard`` shows the value of the reasons. The copy shares large data:
+        it takes 40 bytes per request.
         """
     def lru(self) -> HitCurve:
-        """Returns what LRU hits at every capacity, exact, in one pass.
+        """Returns the exact hit rate of LRU at every capacity, in one pass.
 
         Mattson et al., 1970. O(runs log requests).
         """
     def run(self, policy: EvictionPolicy, capacity_blocks: int, *, form: SizingForm = "pool") -> PolicyRun:
         """Runs one policy at one capacity.
 
-        20 to 150 ns per reference; other threads go on.
+        20 to 150 ns per reference. Other threads continue.
 
         Args:
             policy: One of ``kvpool.policies.eviction_policies()``.
-            capacity_blocks: Blocks that the cache holds.
-            form: ``"pool"``: the shipped evictor, whole requests at a time, prefix-closed: what the
-                pool does in lookup mode. ``"stream"``: each block for itself, last block first: what
-                papers simulate.
+            capacity_blocks: The number of blocks of the cache.
+            form: ``"pool"`` runs the shipped evictor on whole requests, prefix-closed, as the pool does
+                in lookup mode. ``"stream"`` runs it on each block by itself, the last block first, as
+                papers simulate it.
 
         Raises:
-            InvalidArgumentError: An unknown policy or form; a capacity out of range.
+            InvalidArgumentError: The policy or form is unknown, or the capacity is out of range.
         """
     def optimal(self, capacity_blocks: int) -> PolicyRun:
         """Runs the clairvoyant optimum at one capacity.
 
-        Prefix-closed, and it need not store everything (Belady, 1966).
+        It is prefix-closed, and need not store every block (Belady, 1966).
 
         Raises:
             InvalidArgumentError: ``capacity_blocks`` is negative.
         """
     def lru_with_hints(self, capacity_blocks: int, accuracy: float, *, seed: int = 0) -> PolicyRun:
-        """Runs LRU with hints: a dead block is announced as dead with this probability.
+        """Runs LRU with hints. Each block that is not used again gets such a hint with this probability.
 
         Raises:
-            InvalidArgumentError: An accuracy that is not 0 to 1; a negative capacity or seed.
+            InvalidArgumentError: The accuracy is not from 0 to 1, or the capacity or seed is negative.
         """
     def over_time(self, run: PolicyRun, window_s: float) -> list[SizingWindow]:
-        """Cuts what a run hit into windows of so many seconds, empty ones included.
+        """Splits the hits of a run into windows of this number of seconds, empty ones included.
 
         Raises:
-            InvalidArgumentError: A window that is not above 0, or so short that there are more than a
-                million.
+            InvalidArgumentError: The window is not above 0, or so short that there are more than a
+                million windows.
         """
 
 def sampled_lru(
@@ -134,22 +136,23 @@ def sampled_lru(
     seed: int = 0,
     blocks: SizingBlocks = "all",
 ) -> HitCurve:
-    """Estimates what LRU hits at every capacity from a sample of the blocks, in bounded memory.
+    """Estimates the hit rate of LRU at every capacity from a sample of the blocks, in bounded memory.
 
-    SHARDS (Waldspurger et al., 2015). 100 to 400 ns per sampled reference, 54 to 110 bytes per block
-    that is followed; other threads go on. The error falls with the blocks followed: with 8,192 it is
-    below a point.
+    SHARDS (Waldspurger et al., 2015). 100 to 400 ns per sampled reference, and 54 to 110 bytes per
+    sampled block. Other threads continue. The error falls with the number of sampled blocks: with 8,192
+    blocks it is below one percentage point.
 
     Args:
-        trace: The trace, at its own block size.
-        rate: Share of the blocks to follow, above 0, at most 1; with ``max_blocks`` the share to begin with.
-        max_blocks: Blocks to follow at most, 1 to ``2**30``: the rate falls as it has to. None keeps
-            the rate.
-        seed: Picks the sample; all values are equally good.
-        blocks: As in ``References``.
+        trace: The trace, with its own block size.
+        rate: The share of the blocks to sample, above 0, at most 1. With ``max_blocks``, the share at
+            the beginning.
+        max_blocks: The largest number of sampled blocks, 1 to ``2**30``. The rate is lowered to keep
+            it. None keeps the rate.
+        seed: Selects the sample. All values are equally good.
+        blocks: As for ``References``.
 
     Raises:
-        InvalidArgumentError: A setting out of range.
+        InvalidArgumentError: A setting is out of range.
 
     >>> from kvpool.sizing import References, sampled_lru
     >>> trace = kvpool.traces.Trace.generate(2000)
@@ -160,73 +163,74 @@ def sampled_lru(
 
 @final
 class HitCurve:
-    """What LRU hits at every capacity.
+    """The hit rate of LRU at every capacity.
 
-    Points are (capacity in blocks, block hit rate, token hit rate), rates 0 to 1.
+    Points are triples of capacity in blocks, block hit rate and token hit rate. Rates are 0 to 1.
     """
 
     @property
     def sample_rate(self) -> float:
-        """The share of the blocks that it is estimated from: 1.0 is all, and exact."""
+        """The share of sampled blocks. 1.0 is all of them, and the curve is exact."""
     @property
     def references(self) -> int:
-        """Block references of the trace: counted, not estimated."""
+        """The number of block references of the trace, counted and not estimated."""
     def at(self, capacity_blocks: int) -> tuple[float, float]:
-        """Returns block and token hit rate at a capacity."""
+        """Returns the block and token hit rates at a capacity."""
     def ceiling(self) -> tuple[int, float, float]:
-        """Returns the smallest capacity that hits all there is to hit, with both rates."""
+        """Returns the smallest capacity with the largest possible hit rates, and these rates."""
     def points(self, most: int = 200) -> list[tuple[int, float, float]]:
-        """Returns at most so many points, evenly spread over the logarithm of the capacity."""
+        """Returns at most ``most`` points, evenly spread over the logarithm of the capacity."""
     def capacity_for(self, share: float) -> tuple[int, float, float] | None:
         """Returns the smallest capacity with this share (0 to 1) of the token hits of ``ceiling()``."""
     def knee(self, most_blocks: int | None = None) -> tuple[int, float, float, float] | None:
-        """Returns the point where the curve bends most, and by how much; None if it does not bend.
+        """Returns the point where the curve bends most, and by how much, or None if it does not bend.
 
-        Without a bend the largest cache is the best. Satopaa et al., "Kneedle", 2011.
+        Without a bend, the largest cache is the best. Satopaa et al., "Kneedle", 2011.
         """
     def worth(
         self, bytes_per_token: int, gib: Sequence[float], *, prefill_tokens_per_s: float = 1.0
     ) -> list[SizingWorth]:
-        """Returns what caches of rising sizes in GiB save.
+        """Returns the savings of caches of rising sizes in GiB.
 
         Raises:
-            InvalidArgumentError: Sizes that do not rise; a speed that is not above 0.
+            InvalidArgumentError: The sizes do not rise, or a speed is not above 0.
         """
     def distances(self) -> list[tuple[int, int, int]]:
-        """Returns uses of blocks again by distance: (from, to, references), distances in different blocks."""
+        """Returns the reuses of blocks by distance, as triples of from, to and references.
+
+        Distances are counted in different blocks.
+        """
     def distance_quantile(self, fraction: float) -> int | None:
-        """Returns the distance within which this fraction (0 to 1) of the reuses lies; None without any."""
+        """Returns the distance that covers this fraction (0 to 1) of the reuses, or None without reuses."""
 
 @final
 class PolicyRun:
-    """What one cache of one capacity did with a trace."""
+    """The result of one cache of one capacity with a trace."""
 
     @property
     def capacity_blocks(self) -> int:
-        """Blocks that it holds."""
+        """The number of blocks of the cache."""
     @property
     def block_hits(self) -> int:
-        """References that it hit."""
+        """The number of references that were hits."""
     @property
     def token_hits(self) -> int:
-        """Prompt tokens in them."""
+        """The number of prompt tokens in these references."""
     @property
     def block_hit_rate(self) -> float:
-        """Hits of all references, 0 to 1."""
+        """The share of hits in all references, 0 to 1."""
     @property
     def token_hit_rate(self) -> float:
-        """Hit tokens of all prompt tokens, 0 to 1."""
+        """The share of hit tokens in all prompt tokens, 0 to 1."""
     @property
     def evictions(self) -> int | None:
-        """Blocks evicted; None for the optimum and for hints, which are not simulated block by block."""
+        """The number of evicted blocks. None for the optimum and for hints, which are not simulated so."""
     @property
     def turnover(self) -> float | None:
-        """Resident turnover, 0 to 1: the mean of ``turnovers``; None if the trace ends before the first
-        window.
-        """
+        """The mean of ``turnovers``, 0 to 1. None if the trace ends before the first window."""
     @property
     def turnovers(self) -> list[float]:
-        """Of each capacity's worth of insertions, the share of the resident blocks that came with it.
+        """For each capacity's number of insertions, the share of resident blocks that were inserted in it.
 
-        Down towards 0 the cache has stagnated: what comes in goes out again at once.
+        If the values fall towards 0, the cache has stagnated: it evicts new blocks at once.
         """

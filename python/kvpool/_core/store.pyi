@@ -1,4 +1,4 @@
-"""Bytes beneath the engine's memory: see kvpool.store."""
+"""Stores of KV objects outside the engine's memory. See ``kvpool.store``."""
 
 from collections.abc import Mapping, Sequence
 from os import PathLike
@@ -29,7 +29,7 @@ __all__ = [
     "save_index",
 ]
 
-#: What became of an object. Everything but ``ok`` is a miss to the request.
+# The outcome of a transfer of one object. A request treats everything but ``ok`` as a miss.
 Outcome: TypeAlias = Literal[
     "ok",
     "absent",  # it is not there
@@ -44,7 +44,7 @@ Outcome: TypeAlias = Literal[
     "no_room",  # every place is in use by a transfer
 ]
 
-#: What is known of an object without asking anybody.
+# What the store knows of an object without a call of the back end.
 Presence: TypeAlias = Literal[
     "here",  # it can be loaded
     "pending",  # it is being written
@@ -52,24 +52,24 @@ Presence: TypeAlias = Literal[
     "unknown",  # a shared back end may have it: probe() asks
 ]
 
-#: Whether an object is written: when it is offered again, at once, not at all.
+# When an offered object is written: when it is offered again, at once, or never.
 Admission: TypeAlias = Literal["second_touch", "always", "never"]
 
 @final
 class Arena:
-    """Host memory in slots, into and out of which a store moves objects.
+    """Host memory in slots. A store moves objects into and out of the slots without another copy.
 
-    Without another copy. The memory is the arena's own, or that of an engine (``over``). To copy
-    between it and a device, give it to ``kvpool.transfer``: ``BlockStore.from_regions([(arena.address,
-    arena.stride, arena.slot_bytes)], arena.slots, keep_alive=arena)``.
+    The memory belongs to the arena, or to an engine (``over``). To copy between it and a device, give
+    it to ``kvpool.transfer``: ``BlockStore.from_regions([(arena.address, arena.stride,
+    arena.slot_bytes)], arena.slots, keep_alive=arena)``.
 
     Args:
-        slots: At least 1.
-        slot_bytes: Bytes of a slot: of the largest object. At least 1.
+        slots: The number of slots. At least 1.
+        slot_bytes: Bytes of a slot, which is the size of the largest object. At least 1.
 
     Raises:
         InvalidArgumentError: A number is out of range.
-        TooLargeError: The memory cannot be had.
+        TooLargeError: The memory cannot be allocated.
 
     >>> arena = kvpool.store.Arena(2, 4096)
     >>> arena.write(1, b"KV of a block")
@@ -80,36 +80,37 @@ class Arena:
     def __new__(cls, slots: int, slot_bytes: int) -> Self: ...
     @staticmethod
     def over(memory: Buffer, slot_bytes: int) -> Arena:
-        """Slots in memory that somebody else has.
+        """Returns an arena over memory that the caller owns.
 
-        A tensor's ``numpy()``, shared memory, an engine's view. The arena and its transfers keep the
-        memory. The caller must not resize it: ``bytearray`` refuses to, but
-        ``ndarray.resize(refcheck=False)`` frees the memory. Nothing but the store may write to a slot
-        that a job has, and nothing may read one that is being loaded: what would be read is
-        unspecified. Where the memory does not begin at a page of 4 KiB, or ``slot_bytes`` are not whole
-        pages, each transfer costs a copy in a worker thread (``is_paged``).
+        For example a tensor's ``numpy()``, shared memory, or a view of an engine's memory. The arena
+        and its transfers keep the memory alive. The caller must not resize it: ``bytearray`` refuses
+        to, but ``ndarray.resize(refcheck=False)`` frees the memory. While a job uses a slot, only the
+        store may write to it. While a slot is being loaded, nothing may read it, because its content is
+        unspecified. If the memory does not begin at a page of 4 KiB, or ``slot_bytes`` is not a
+        multiple of a page, each transfer costs one copy in a worker thread (see ``is_paged``).
 
         Args:
-            memory: A writable, contiguous buffer of any shape and format, of whole slots.
-            slot_bytes: Bytes of a slot, and from one to the next.
+            memory: A writable, contiguous buffer of any shape and format. Its size is a multiple of
+                ``slot_bytes``.
+            slot_bytes: Bytes of a slot, and from one slot to the next.
 
         Raises:
-            ArgumentTypeError: No such buffer.
-            InvalidArgumentError: Not whole slots, or none.
-            TooLargeError: There are too many slots for the memory that is left.
+            ArgumentTypeError: The object is not such a buffer.
+            InvalidArgumentError: The size of the buffer is 0, or not a multiple of ``slot_bytes``.
+            TooLargeError: The remaining memory is too small for this number of slots.
         """
     @property
     def slots(self) -> int:
-        """Number of slots."""
+        """The number of slots."""
     @property
     def slot_bytes(self) -> int:
-        """Bytes of a slot."""
+        """The number of bytes of a slot."""
     @property
     def stride(self) -> int:
-        """Bytes from one slot to the next."""
+        """The number of bytes from one slot to the next."""
     @property
     def address(self) -> int:
-        """Address of the first slot."""
+        """The address of the first slot."""
     @property
     def is_paged(self) -> bool:
         """Whether slots begin and end on pages of 4 KiB."""
@@ -117,50 +118,60 @@ class Arena:
         """Copies bytes to the front of a slot.
 
         Raises:
-            SlotBusyError: A transfer has the slot.
-            InvalidArgumentError: There is no such slot, or it is shorter.
+            SlotBusyError: A transfer uses the slot.
+            InvalidArgumentError: The slot does not exist, or is shorter than the bytes.
         """
     def read(self, slot: int, length: int | None = None) -> bytes:
         """Copies bytes from the front of a slot.
 
         Args:
             slot: The slot.
-            length: How many; all of it by default.
+            length: The number of bytes. None is the whole slot.
 
         Raises:
-            SlotBusyError: A load has the slot.
-            InvalidArgumentError: There is no such slot, or it is shorter.
+            SlotBusyError: A load uses the slot.
+            InvalidArgumentError: The slot does not exist, or is shorter than ``length``.
         """
     def __len__(self) -> int: ...
 
 @final
 class Namespace:
-    """All that the bytes of an object depend on, besides its tokens.
+    """Everything besides its tokens that determines the bytes of an object.
 
-    Two stores share objects exactly if theirs are equal. Every field has to be given: one that is
-    forgotten is wrong bytes. What an engine has beyond them, such as its version, goes into ``extra``.
+    Two stores share objects only if their namespaces are equal. Every field is required, because a
+    missing field would lead to wrong bytes. Put other properties of an engine that matter, such as its
+    version, into ``extra``.
 
     Args:
-        model: Its name.
-        weights: Their revision; another one is another namespace.
-        kv_dtype: Of the cache: ``bf16``, ``fp8_e4m3``.
-        scales: Whatever says which quantisation scales; empty for none.
-        layouts: How a block of each KV-cache group lies in memory: group, names of the dimensions, items per
-            dimension, items from one to the next.
-        block_size: Tokens per block that is hashed.
-        layers: The first layer that this rank holds, and how many.
-        heads: The first KV head that this rank holds, and how many.
-        hash_algorithm: What makes digests of tokens.
-        hash_seed: What it is seeded with; empty for nothing.
-        extra: Whatever else.
+        model: The name of the model.
+        weights: The revision of the weights. Another revision is another namespace.
+        kv_dtype: The dtype of the cache, such as ``bf16`` or ``fp8_e4m3``.
+        scales: A text that identifies the quantisation scales. Empty for none.
+        layouts: The memory layout of a block, per KV-cache group: the group, the names of the
+            dimensions, the items per dimension, and the items from one entry of a dimension to the
+            next.
+        block_size: Tokens per hashed block.
+        layers: The first layer of this rank, and the number of its layers.
+        heads: The first KV head of this rank, and the number of its heads.
+        hash_algorithm: The algorithm of the digests of tokens.
+        hash_seed: The seed of that algorithm. Empty for none.
+        extra: More properties, as names and values.
 
     Raises:
         InvalidArgumentError: A number is out of range.
 
     >>> namespace = kvpool.store.Namespace(
-    ...     model="llama-3-8b", weights="rev-5f0b02c", kv_dtype="fp8_e4m3", scales="per-tensor:9b1c", block_size=16,
-    ...     layouts=[(0, "LKNHD", [32, 2, 16, 8, 128], [32768, 16384, 1024, 128, 1])], layers=(0, 32), heads=(0, 8),
-    ...     hash_algorithm="sha256", hash_seed=b"", extra={"engine": "vllm 0.33"},
+    ...     model="llama-3-8b",
+    ...     weights="rev-5f0b02c",
+    ...     kv_dtype="fp8_e4m3",
+    ...     scales="per-tensor:9b1c",
+    ...     block_size=16,
+    ...     layouts=[(0, "LKNHD", [32, 2, 16, 8, 128], [32768, 16384, 1024, 128, 1])],
+    ...     layers=(0, 32),
+    ...     heads=(0, 8),
+    ...     hash_algorithm="sha256",
+    ...     hash_seed=b"",
+    ...     extra={"engine": "vllm 0.33"},
     ... )
     >>> len(namespace.digest)
     32
@@ -183,37 +194,39 @@ class Namespace:
     ) -> Self: ...
     @staticmethod
     def from_json(text: str) -> Namespace:
-        """The namespace of a text that ``to_json`` made.
+        """Returns the namespace of a text that ``to_json`` made.
 
         Raises:
-            InvalidArgumentError: It is none: a field is missing, unknown or of another type.
+            InvalidArgumentError: The text is not one: a field is missing, unknown or of another type.
         """
     def to_json(self) -> str:
-        """All fields as JSON."""
+        """Returns all fields as JSON."""
     @property
     def digest(self) -> bytes:
-        """What every object carries: 32 bytes."""
+        """The digest of all fields, 32 bytes. Every object contains it."""
     def __eq__(self, other: object, /) -> bool: ...
     def __ne__(self, other: object, /) -> bool: ...
     def __hash__(self) -> int: ...
 
 @final
 class Disk:
-    """A folder of a disk, and how much of it.
+    """A folder on a disk, and how much of it a store may use.
 
     A store opens it.
 
     Args:
-        folder: Made if there is none. One store has it at a time.
-        capacity_bytes: What the objects of one store may take, headers and padding included: taken at
-            once, never exceeded. If the disk has less room, a store takes that and warns
-            (``RuntimeWarning``).
-        max_payload: Bytes of the largest object; a slot of the arena by default. Another one is a cold start.
-        free_floor_bytes: What stays free on the disk, whatever the capacity; 4 GiB by default.
-        direct: Whether to go round the page cache where the file system can.
-        scanners: Threads that read headers at the start.
-        io_uring: Whether a worker has several transfers on their way at once where the kernel lets it;
-            ``Store.io`` says whether it does.
+        folder: The folder. It is created if it does not exist. One store uses it at a time.
+        capacity_bytes: The largest number of bytes of the objects of one store, headers and padding
+            included. The store allocates this space when it opens the folder and never exceeds it. If
+            the disk has less space, the store uses that and warns (``RuntimeWarning``).
+        max_payload: Bytes of the largest object. None is a slot of the arena. With another value than
+            before, the store starts cold.
+        free_floor_bytes: The number of bytes that stay free on the disk, with any capacity. 4 GiB by
+            default.
+        direct: Whether to bypass the page cache if the file system supports it.
+        scanners: The number of threads that read headers when the store opens the folder.
+        io_uring: Whether a worker runs several transfers at once if the kernel supports it.
+            ``Store.io`` returns whether it does.
 
     Raises:
         InvalidArgumentError: A number is out of range.
@@ -236,18 +249,18 @@ class Disk:
 
 @final
 class SharedFolder:
-    """A folder that several machines have, with a file per object: NFS, or any other file system.
+    """A folder that several machines share, with one file per object. On NFS or any other file system.
 
-    A store opens it. What another engine of the same namespace wrote is found by ``probe``. Each engine
-    keeps its own bound; when a store opens it, the oldest files of its namespace beyond the bound are
-    removed.
+    A store opens it. ``probe`` finds objects that another engine of the same namespace wrote. Each
+    engine has its own bound. When a store opens the folder, it removes the oldest files of its
+    namespace beyond the bound.
 
     Args:
-        folder: Made if there is none.
-        capacity_bytes: What the objects of one store may take.
-        max_payload: Bytes of the largest object; a slot of the arena by default.
-        group: Whether every user of the folder's group reads and writes the objects: files have mode
-            0660 and folders mode 2770 then, whatever the umask. Otherwise only this user does: files
+        folder: The folder. It is created if it does not exist.
+        capacity_bytes: The largest number of bytes of the objects of one store.
+        max_payload: Bytes of the largest object. None is a slot of the arena.
+        group: Whether every user of the folder's group may read and write the objects. Files then have
+            mode 0660 and folders mode 2770, with any umask. Otherwise only this user may, and files
             have mode 0600.
 
     Raises:
@@ -268,35 +281,37 @@ class SharedFolder:
 
 @final
 class Redis:
-    """A Redis or Valkey server, and how much of it.
+    """A Redis or Valkey server, and how much of it a store may use.
 
-    A store connects when it is opened. Objects are values under ``kvpool/NAMESPACE/HASH-GROUP``, of 512
-    MiB at most. What another engine of the same namespace wrote is found by ``probe``. One store's
-    objects are bounded by ``capacity_bytes``; set the server's ``maxmemory``, with a policy that
-    evicts, for all of them. Redis 4.0 or later.
+    A store connects when it is opened. Objects are values with the key ``kvpool/NAMESPACE/HASH-GROUP``,
+    of at most 512 MiB. ``probe`` finds objects that another engine of the same namespace wrote.
+    ``capacity_bytes`` limits the objects of one store. To limit all stores together, set the server's
+    ``maxmemory``, with a policy that evicts. Needs Redis 4.0 or later.
 
     Args:
-        capacity_bytes: What the objects of one store may take.
-        host: Its name or number; this machine by default.
-        port: TCP port.
-        unix_socket: Path of a Unix socket, instead of host and port.
-        username: Who asks, of servers that know users.
-        password: What it is asked with.
-        database: Number of the database.
-        protocol: Version of the protocol, 2 or 3.
-        max_payload: Bytes of the largest object; a slot of the arena by default.
-        time_to_live: Seconds from its write after which a value ends; ``None`` for never.
-        timeout: Seconds that the server may send and take nothing. A whole call has this time, and a
-            second for every 4 MiB that it moves.
-        tls: Whether TLS (1.2 or 1.3) is spoken; never anything else then. What cannot be read of the
-            following is a ``StoreError`` when the store is opened, and so is a server that nobody
-            vouches for.
-        tls_ca: A PEM file of those who may vouch for the server; those of this system by default.
-        tls_certificate: PEM files of this side's certificate and key, for servers that ask for one.
+        capacity_bytes: The largest number of bytes of the objects of one store.
+        host: The name or address of the server. None is this machine.
+        port: The TCP port.
+        unix_socket: The path of a Unix socket, instead of host and port.
+        username: The user name, for servers with users.
+        password: The password.
+        database: The number of the database.
+        protocol: The version of the protocol, 2 or 3.
+        max_payload: Bytes of the largest object. None is a slot of the arena.
+        time_to_live: Seconds from its write until a value expires. ``None`` is never.
+        timeout: Seconds that the server may send and receive nothing. A whole call has this time, plus
+            one second for every 4 MiB that it moves.
+        tls: Whether to use TLS 1.2 or 1.3. The store then never connects without it. If a file of the
+            following settings cannot be read, or the server's certificate is not trusted, opening the
+            store raises ``StoreError``.
+        tls_ca: A PEM file of the authorities that may sign the server's certificate. None is those of
+            this system.
+        tls_certificate: PEM files of the client's certificate and key, for servers that require one.
         tls_server_name: The name in the server's certificate, if it is not ``host``.
 
     Raises:
-        InvalidArgumentError: A number is out of range, there are two addresses, or TLS to a Unix socket.
+        InvalidArgumentError: A number is out of range. Or two addresses are given, or TLS with a Unix
+            socket.
 
     >>> kvpool.store.Redis(64 << 30, host="cache.internal", password="secret")
     Redis("cache.internal:6379", 68719476736)
@@ -324,14 +339,14 @@ class Redis:
 
 @final
 class Custom:
-    """A back end written in Python, and how much of it.
+    """A back end written in Python, and how much of it a store may use.
 
-    ``kvpool.store.s3`` and ``kvpool.store.mooncake`` have two.
+    ``kvpool.store.s3`` and ``kvpool.store.mooncake`` contain two such back ends.
 
     Args:
-        backend: What moves the bytes.
-        capacity_bytes: What the objects of one store may take.
-        max_payload: Bytes of the largest object; a slot of the arena by default.
+        backend: The object that moves the bytes.
+        capacity_bytes: The largest number of bytes of the objects of one store.
+        max_payload: Bytes of the largest object. None is a slot of the arena.
 
     Raises:
         InvalidArgumentError: A number is out of range.
@@ -351,43 +366,54 @@ class Custom:
 
 @final
 class Store:
-    """A bounded store of objects beneath an engine's memory.
+    """A bounded store of objects outside an engine's memory.
 
-    No call but ``wait``, ``renew`` and ``close`` waits for the back end. Opening it does: it takes the
-    room, and reads the headers that are there. In a forked child every call raises ``ClosedError``: the
-    threads are the parent's.
+    Only ``wait``, ``renew`` and ``close`` wait for the back end, and opening the store, which allocates
+    the space and reads the existing headers. In a forked child every call raises ``ClosedError``,
+    because the threads belong to the parent.
 
     Args:
-        backend: Where objects are kept.
-        arena: Where they are moved from and to.
-        namespace: Whose they are: objects of another one are free room.
-        eviction: What goes first when the room is full; any policy by name but ``last-accessed``, whose
-            times nobody states here.
-        admission: What is written, where an offer does not say: ``second_touch`` spares a disk the
-            prompts that nobody sends again.
-        remembered_offers: How many offers are remembered for a second one.
-        workers: Threads that wait for the back end, at most 1024.
-        queue: Objects on their way; more are misses.
-        deadline: Seconds that a transfer may take; then it is a miss, and its slot stays taken until it
-            has ended.
-        breaker_failures: Failures in a row after which the back end is left alone.
-        breaker_pause: For how many seconds.
-        believed_for: Seconds for which a shared back end is believed that it has an object, or has not.
-        staged: Whether payloads pass through memory of the workers, at the price of a copy there. Then
-            a slot is free once its job has ended, whatever the back end does: for engines that reuse a
-            slot as soon as they are told.
-        tell_gone: Whether ``take_gone`` tells what went.
+        backend: The back end that keeps the objects.
+        arena: The memory from which objects are written and into which they are loaded.
+        namespace: The namespace of the objects. The space of objects of other namespaces counts as
+            free.
+        eviction: The order in which objects are evicted when the space is full. Any policy by name
+            except ``last-accessed``, because the store has no access times.
+        admission: Which offers are written if an offer does not set it. ``second_touch`` does not write
+            prompts that are sent only once.
+        remembered_offers: The number of offers that are remembered for a second one.
+        workers: The number of threads that wait for the back end, at most 1024.
+        queue: The largest number of objects in transfer. More are misses.
+        deadline: Seconds that a transfer may take. After that it is a miss, and its slot stays taken
+            until the transfer has ended.
+        breaker_failures: The number of failures in a row after which the store pauses the back end.
+        breaker_pause: The length of this pause in seconds.
+        believed_for: Seconds for which the answer of a shared back end about an object is used again.
+        staged: Whether payloads pass through memory of the workers, at the cost of one copy there. A
+            slot is then free once its job has ended, whatever the back end does. For engines that reuse
+            a slot as soon as they are notified.
+        tell_gone: Whether ``take_gone`` reports the objects that can no longer be found.
 
     Raises:
-        StoreInUseError: Another store has the folder.
-        StoreError: The back end cannot be opened, or the disk has no room for an object.
-        InvalidArgumentError: A setting is out of range, or the namespace is one that a store has made.
-        TooLargeError: The memory cannot be had.
+        StoreInUseError: Another store uses the folder.
+        StoreError: The back end cannot be opened, or the disk has no space for an object.
+        InvalidArgumentError: A setting is out of range. Or the namespace comes from
+            ``Store.namespace``.
+        TooLargeError: The memory cannot be allocated.
 
     >>> import tempfile
     >>> namespace = kvpool.store.Namespace(
-    ...     model="m", weights="w", kv_dtype="bf16", scales="", layouts=[], block_size=16, layers=(0, 1), heads=(0, 1),
-    ...     hash_algorithm="sha256", hash_seed=b"", extra={},
+    ...     model="m",
+    ...     weights="w",
+    ...     kv_dtype="bf16",
+    ...     scales="",
+    ...     layouts=[],
+    ...     block_size=16,
+    ...     layers=(0, 1),
+    ...     heads=(0, 1),
+    ...     hash_algorithm="sha256",
+    ...     hash_seed=b"",
+    ...     extra={},
     ... )
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     disk = kvpool.store.Disk(folder, capacity_bytes=1 << 20, free_floor_bytes=0)
@@ -426,23 +452,24 @@ class Store:
         tokens: Sequence[tuple[int, int]] | None = None,
         admit: Admission | None = None,
     ) -> int:
-        """Offers objects.
+        """Offers objects to be written, and returns the number of the job.
 
-        Returns the job. O(keys). What is admitted is written from its slot, which cannot be loaded into
-        until then. An object that is there already is ``ok`` at once.
+        An admitted object is written from its slot. The slot cannot be loaded into until the write has
+        ended. The outcome of an object that the store already has is ``ok`` at once. O(keys).
 
         Args:
             keys: The digest of each block's prefix, 1 to 32 bytes.
-            slots: The slot of each.
-            groups: The KV-cache group, of all or of each; 0 by default.
-            lengths: Bytes of the payload, of all or of each; the whole slot by default.
-            tokens: Position of the first token of each in its prompt, and how many: what is deep goes first.
-            admit: What is written, for this call.
+            slots: The slot of each object.
+            groups: The KV-cache group, one for all or one for each. None is 0.
+            lengths: Bytes of the payload, one number for all or one for each. None is the whole slot.
+            tokens: For each object, the position of its first token in the prompt, and the number of
+                its tokens. Objects at larger positions are evicted before others.
+            admit: Which objects of this call are written. None is the store's ``admission``.
 
         Raises:
-            SlotBusyError: A load has one of the slots.
-            InvalidArgumentError: A slot that there is not, a length that does not fit, lists of other
-                lengths.
+            SlotBusyError: A load uses one of the slots.
+            InvalidArgumentError: A slot does not exist, a length does not fit, or the lists differ in
+                length.
             ClosedError: The store is closed.
         """
     def get(
@@ -453,217 +480,214 @@ class Store:
         groups: int | Sequence[int] | None = None,
         lengths: int | Sequence[int] | None = None,
     ) -> int:
-        """Asks for objects.
+        """Loads objects into slots, and returns the number of the job.
 
-        Returns the job. O(keys).
-
-        An object whose outcome is ``ok`` is in its slot. The slot of another has no meaning; one that
-        ``timed_out`` stays taken until the back end has ended.
+        The slot of an object with the outcome ``ok`` contains the object. With another outcome, the
+        content of the slot is unspecified. After ``timed_out``, the slot stays taken until the back end
+        has ended the transfer. O(keys).
 
         Args:
             keys: As for ``put``.
-            slots: Where each goes: no slot twice, and none that another job has.
+            slots: The slot for each object. No slot twice, and none that another job uses.
             groups: As for ``put``.
-            lengths: As for ``put``: an object of another length is not it.
+            lengths: As for ``put``. An object with another length does not match.
 
         Raises:
-            SlotBusyError: A job has one of the slots, or it is named twice.
+            SlotBusyError: A job uses one of the slots, or a slot is named twice.
             InvalidArgumentError: As for ``put``.
             ClosedError: The store is closed.
         """
     def contains(self, keys: Sequence[bytes], *, groups: int | Sequence[int] | None = None) -> list[Presence]:
-        """What is known of each key.
+        """Returns what the store knows of each key.
 
-        Asks nobody. O(keys).
+        Does not call the back end. O(keys).
 
         Raises:
             ClosedError: The store is closed.
         """
     def probe(self, keys: Sequence[bytes], *, groups: int | Sequence[int] | None = None) -> int:
-        """Asks which objects are there.
+        """Checks which objects exist, and returns the number of the job.
 
-        Returns the job; an object's outcome is ``ok`` or ``absent``. A shared back end is asked, many
-        keys at once, and what it says is believed for a time by ``contains``, ``get`` and ``put``. Of
-        others all is known. O(keys).
+        The outcome of an object is ``ok`` or ``absent``. The call asks a shared back end, with many
+        keys at once, and ``contains``, ``get`` and ``put`` use the answer for some time. For other back
+        ends the store itself knows all objects. O(keys).
 
         Raises:
             ClosedError: The store is closed.
         """
     def remove(self, keys: Sequence[bytes], *, groups: int | Sequence[int] | None = None) -> int:
-        """Removes objects.
+        """Removes objects, and returns how many existed.
 
-        Returns how many there were. This store finds none from now on. Their bytes are cleared later,
-        so after a crash some may be found again: what must never be found again needs ``renew``.
-        O(keys).
+        This store no longer finds them. Their bytes are cleared later, so some may be found again after
+        a crash. Use ``renew`` for objects that must never be found again. O(keys).
 
         Raises:
             ClosedError: The store is closed.
         """
     def touch(self, keys: Sequence[bytes], *, groups: int | Sequence[int] | None = None) -> None:
-        """These objects were used.
+        """Marks objects as used, although they are not loaded.
 
-        Though not loaded: what was used last goes last. What is not there does not matter. O(keys).
+        Objects that were used last are evicted last. Keys without an object are ignored. O(keys).
 
         Raises:
             ClosedError: The store is closed.
         """
     def renew(self, namespace: Namespace) -> None:
-        """Serves another namespace from now on.
+        """Changes the namespace of the store, for instance after an update of the weights.
 
-        After an update of the weights, for one. Nothing of the old namespace is found any more, not
-        after a restart either, however this process ends, and what is on its way is not kept. The
-        namespace may be the old one, to begin anew. Waits for the back end, which records the renewal
-        before this returns. O(objects that the store has room for).
+        No object of the old namespace is found any more, and not after a restart either, however this
+        process ends. Objects in transfer are not kept. The namespace may be the old one, to begin anew.
+        Waits until the back end has recorded the renewal. O(objects that the store has space for).
 
-        Other engines that share the back end go on as they are until they open or renew a store.
+        Other engines that share the back end continue until they open or renew a store.
 
         Raises:
-            StoreError: The back end has not recorded the renewal. This store finds nothing of before
-                all the same; one that is opened later may. The next renewal records this one, too.
-            InvalidArgumentError: It is a namespace that a store has made, with a generation. Nothing
-                has changed.
+            StoreError: The back end has not recorded the renewal. This store still finds nothing of the
+                old namespace, but a store that is opened later may. The next renewal records this one,
+                too.
+            InvalidArgumentError: The namespace comes from ``Store.namespace``, with a generation.
+                Nothing has changed.
             ClosedError: The store is closed.
         """
     @property
     def namespace(self) -> Namespace:
-        """The namespace that objects carry now.
+        """The current namespace of the objects.
 
-        The one that the store was opened with or renewed to, with its generation in ``extra``: what the
-        back end has recorded, another one after each renewal. ``kvpool store gc --keep`` takes its
-        digest.
+        The namespace that the store was opened with or renewed to, with its generation in ``extra``.
+        The back end records the generation, and each renewal changes it. ``kvpool store gc --keep``
+        takes the digest of this namespace.
 
         Raises:
             ClosedError: The store is closed.
         """
     def take_gone(self) -> list[tuple[bytes, int]]:
-        """What could be found and cannot any more, since the last call.
+        """Returns the objects that can no longer be found, since the last call.
 
-        Evicted, removed or damaged: digest, padded to 32 bytes, and group. Empty unless the store was
-        made with ``tell_gone``; then it has to be called now and then.
+        They were evicted, removed or damaged. Each entry has the digest, padded to 32 bytes, and the
+        group. Empty unless the store was made with ``tell_gone``. In that case call it regularly,
+        because the list grows.
 
         Raises:
             ClosedError: The store is closed.
         """
     def poll(self) -> list[tuple[int, list[Outcome]]]:
-        """The jobs that have ended since the last call.
+        """Returns the jobs that have ended since the last call.
 
-        Oldest first, each with an outcome per key. Does not wait.
+        The oldest job comes first. Each has one outcome per key. Does not wait.
 
         Raises:
             ClosedError: The store is closed.
         """
     def wait(self, timeout: float = 1.0) -> list[tuple[int, list[Outcome]]]:
-        """Waits for a job to end.
+        """Waits until a job has ended, if any job is running, and returns what ``poll`` returns.
 
-        If anything is on its way. Other threads may use the store meanwhile.
+        Other threads may use the store meanwhile.
 
         Args:
-            timeout: Seconds at most.
+            timeout: The largest number of seconds to wait.
 
         Raises:
             ClosedError: The store is closed.
         """
     def fileno(self) -> int:
-        """A file that is readable when there is something to poll.
+        """Returns a file descriptor that is readable when ``poll`` has something to return.
 
-        For event loops. Deadlines do not make it so.
+        For event loops. A deadline that passes does not make it readable.
         """
     @property
     def is_direct(self) -> bool:
-        """Whether transfers go round the page cache."""
+        """Whether transfers bypass the page cache."""
     @property
     def io(self) -> str:
-        """How bytes move.
+        """How bytes are moved.
 
-        ``io_uring`` of a disk, or ``threads (no io_uring: WHY)`` where the kernel does not let it;
-        ``threads`` of the other back ends.
+        ``io_uring`` for a disk, or ``threads (no io_uring: WHY)`` if the kernel does not support it.
+        ``threads`` for the other back ends.
         """
     def stats(self) -> StoreStats:
-        """What it did and has.
+        """Returns the counters and gauges of the store.
 
-        O(objects on their way).
+        O(objects in transfer).
 
         Raises:
             ClosedError: The store is closed.
         """
     def close(self, timeout: float = 10.0) -> None:
-        """Ends the store.
+        """Closes the store.
 
-        Waits until nothing is on its way. A second call does nothing.
+        Waits until no transfer is running. A second call does nothing.
 
         Args:
-            timeout: Seconds to wait at most; then what no worker has begun is dropped.
+            timeout: The largest number of seconds to wait. After that, transfers that no worker has
+                begun are dropped.
         """
     def __enter__(self) -> Self: ...
     def __exit__(self, *_exception: object) -> None: ...
 
 @final
 class StoreStats:
-    """What a store did and has.
-
-    Counters since it was opened, and what is so at the moment.
-    """
+    """Counters and gauges of a store. Counters begin when the store is opened."""
 
     @property
     def objects(self) -> int:
         """Objects that can be found."""
     @property
     def bytes(self) -> int:
-        """Bytes that they, and what is on its way or still to be cleared, take at most."""
+        """Largest number of bytes of these objects, of transfers, and of bytes still to be cleared."""
     @property
     def capacity_bytes(self) -> int:
-        """The bound on these bytes."""
+        """The limit of ``bytes``."""
     @property
     def in_flight(self) -> int:
-        """Objects on their way, those included whose deadline has passed."""
+        """Objects in transfer, including those whose deadline has passed."""
     @property
     def quarantined(self) -> int:
-        """Of these, what a back end still has after its deadline: slots that stay taken."""
+        """Objects in transfer whose deadline has passed. Their slots stay taken."""
     @property
     def restored(self) -> int:
-        """Objects that were there when the store was opened."""
+        """Objects that existed when the store was opened."""
     @property
     def foreign(self) -> int:
-        """Objects of another namespace, or format, or damaged, that were there then."""
+        """Objects of another namespace or format, or damaged ones, that existed when the store was opened."""
     @property
     def loads(self) -> int:
-        """Objects loaded."""
+        """Objects that were loaded."""
     @property
     def loaded_bytes(self) -> int:
-        """Bytes of their payloads."""
+        """Bytes of the payloads of loaded objects."""
     @property
     def misses(self) -> int:
-        """Loads that missed, whatever the reason."""
+        """Loads that missed, for any reason."""
     @property
     def writes(self) -> int:
-        """Objects written."""
+        """Objects that were written."""
     @property
     def written_bytes(self) -> int:
-        """Bytes of their payloads."""
+        """Bytes of the payloads of written objects."""
     @property
     def known(self) -> int:
-        """Offers of an object that was there, or on its way."""
+        """Offers of an object that the store already had or was writing."""
     @property
     def not_admitted(self) -> int:
         """Offers that were not admitted."""
     @property
     def evicted(self) -> int:
-        """Objects evicted for others."""
+        """Objects evicted to make space for others."""
     @property
     def removed(self) -> int:
         """Objects removed by a caller."""
     @property
     def damaged(self) -> int:
-        """Loads of an object that was another, or damaged."""
+        """Loads that found another object, or a damaged one."""
     @property
     def lost(self) -> int:
-        """Objects that a back end did not have, though it should."""
+        """Objects that the back end should have had and did not have."""
     @property
     def full(self) -> int:
-        """Writes that a back end had no room for."""
+        """Writes for which the back end had no space."""
     @property
     def failed(self) -> int:
-        """Transfers that failed otherwise."""
+        """Transfers that failed for another reason."""
     @property
     def timed_out(self) -> int:
         """Transfers whose deadline passed."""
@@ -675,36 +699,44 @@ class StoreStats:
         """Transfers refused because the breaker was open."""
     @property
     def known_absent(self) -> int:
-        """Loads not tried, since the object was known not to be there."""
+        """Loads that were not tried, because the object was known to be absent."""
     @property
     def opened(self) -> int:
-        """How often the breaker opened."""
+        """How often the breaker has opened."""
     @property
     def last_error(self) -> str | None:
-        """What the last failure or damage was."""
+        """The text of the last failure or damage, or None."""
     def __eq__(self, other: object, /) -> bool: ...
     def __ne__(self, other: object, /) -> bool: ...
 
 @final
 class StoreFolder:
-    """A folder that a store made.
-
-    Looked at from outside, by people and tools.
+    """The folder of a store, for tools and people who inspect it.
 
     Args:
         folder: A folder that a store made.
-        exclusive: Whether nobody else may have it: to verify or to clear. Without, headers may be
-            looked at while a store has it; what is being written then looks damaged.
+        exclusive: Whether no store may use the folder meanwhile. Needed to verify or to clear.
+            Otherwise you may read headers while a store uses the folder, and objects that are being
+            written look damaged.
 
     Raises:
-        StoreNotFoundError: There are no objects.
-        StoreInUseError: It was to be exclusive, and a store has it.
-        StoreError: It cannot be read.
+        StoreNotFoundError: The folder has no objects.
+        StoreInUseError: ``exclusive`` is given, and a store uses the folder.
+        StoreError: The folder cannot be read.
 
     >>> import tempfile
     >>> namespace = kvpool.store.Namespace(
-    ...     model="m", weights="w", kv_dtype="bf16", scales="", layouts=[], block_size=16, layers=(0, 1), heads=(0, 1),
-    ...     hash_algorithm="sha256", hash_seed=b"", extra={},
+    ...     model="m",
+    ...     weights="w",
+    ...     kv_dtype="bf16",
+    ...     scales="",
+    ...     layouts=[],
+    ...     block_size=16,
+    ...     layers=(0, 1),
+    ...     heads=(0, 1),
+    ...     hash_algorithm="sha256",
+    ...     hash_seed=b"",
+    ...     extra={},
     ... )
     >>> with tempfile.TemporaryDirectory() as path:
     ...     disk = kvpool.store.Disk(path, capacity_bytes=1 << 20, free_floor_bytes=0)
@@ -717,67 +749,65 @@ class StoreFolder:
     def __new__(cls, folder: str | PathLike[str], *, exclusive: bool = False) -> Self: ...
     @property
     def places(self) -> int:
-        """How many objects it has room for."""
+        """The number of objects for which the folder has space."""
     @property
     def object_bytes(self) -> int:
         """Bytes of the disk per object."""
     @property
     def io(self) -> str:
-        """How a store on this machine would move bytes.
-
-        As ``Store.io``.
-        """
+        """How a store on this machine would move bytes. See ``Store.io``."""
     def objects(
         self, first: int, count: int, *, verify: bool = False
     ) -> list[tuple[int, str | None, int, int, str | None]]:
-        """The objects at some places.
+        """Returns the objects at some places.
 
-        Of each its place, the digest of its namespace, its group, bytes of its payload, and what is
-        wrong with it. Of one that is damaged, the digest is None. Reads a page per place; everything,
-        to verify.
+        Each entry has the place, the digest of the namespace, the group, the bytes of the payload, and
+        what is wrong with the object, or None. The digest of a damaged object is None. Reads one page
+        per place, or whole objects to verify.
 
         Args:
             first: The first place.
-            count: How many.
-            verify: Whether payloads are read and their checksums compared.
+            count: The number of places.
+            verify: Whether to read the payloads and compare their checksums.
 
         Raises:
             StoreError: The disk fails.
         """
     def namespaces(self) -> dict[str, Namespace | None]:
-        """The namespaces that ever had objects here, by digest.
+        """Returns the namespaces that ever had objects in this folder, by digest.
 
-        None where the text is lost.
+        The value is None if the text of the namespace is lost.
 
         Raises:
             StoreError: The folder cannot be read.
         """
     def clear(self, places: Sequence[int]) -> None:
-        """Makes places free.
+        """Frees places.
 
         Raises:
-            StoreError: It was not opened as ``exclusive``, or the disk fails.
-            InvalidArgumentError: There is no such place.
+            StoreError: The folder was not opened as ``exclusive``, or the disk fails.
+            InvalidArgumentError: A place does not exist.
         """
     def forget(self, digest: str) -> None:
-        """Forgets the text of a namespace.
+        """Deletes the text of a namespace.
 
         Raises:
-            StoreError: It was not opened as ``exclusive``, or the disk fails.
-            InvalidArgumentError: It is no digest.
+            StoreError: The folder was not opened as ``exclusive``, or the disk fails.
+            InvalidArgumentError: The text is not a digest.
         """
 
 @final
 class StoreServer:
-    """A Redis or Valkey server whose objects are looked at.
+    """The objects on a Redis or Valkey server, for tools and people who inspect them.
 
-    From outside, by people and tools, while engines use it: what comes and goes meanwhile is seen or not.
+    Engines may use the server meanwhile. Objects that appear or disappear meanwhile may be missing in
+    an answer.
 
     Args:
-        server: Which one; how much of it does not matter.
+        server: The server. Its ``capacity_bytes`` does not matter.
 
     Raises:
-        StoreError: It cannot be reached, or refuses.
+        StoreError: The server cannot be reached, or refuses the connection.
 
     >>> try:
     ...     kvpool.store.StoreServer(kvpool.store.Redis(1 << 30, unix_socket="/no/such/socket")).scan()
@@ -788,7 +818,7 @@ class StoreServer:
 
     def __new__(cls, server: Redis) -> Self: ...
     def keys(self) -> int:
-        """How many keys its database has, those of others included.
+        """Returns the number of keys in the database, including keys that are not objects.
 
         Raises:
             StoreError: The server fails.
@@ -796,16 +826,17 @@ class StoreServer:
     def scan(
         self, cursor: int = 0, *, verify: bool = False
     ) -> tuple[int, list[tuple[str, str | None, int, int, str | None]], dict[str, Namespace | None], int]:
-        """The page of keys that begins at a cursor.
+        """Returns one page of keys, from a cursor on.
 
-        Returns the cursor of the next page, 0 behind the last; of each object its name, the digest of
-        its namespace, its group, bytes of its payload, and what is wrong with it; the namespaces whose
-        texts are on this page, None for one that is damaged; and the number of keys that somebody else
-        has. A key may be on two pages while the server's table grows or shrinks.
+        The answer has four parts. First, the cursor of the next page, or 0 after the last page. Second,
+        for each object its name, the digest of its namespace, its group, the bytes of its payload, and
+        what is wrong with it. Third, the namespaces whose texts are on this page, with None for a
+        damaged text. Fourth, the number of other keys. A key may be on two pages while the server
+        resizes its table.
 
         Args:
-            cursor: 0, or what the page before returned.
-            verify: Whether payloads are read and their checksums compared.
+            cursor: 0, or the cursor that the previous page returned.
+            verify: Whether to read the payloads and compare their checksums.
 
         Raises:
             StoreError: The server fails.
@@ -815,56 +846,65 @@ class StoreServer:
 
         Raises:
             StoreError: The server fails.
-            InvalidArgumentError: One is no name of an object; then none is removed.
+            InvalidArgumentError: A name is not that of an object. Then none is removed.
         """
     def forget(self, digest: str) -> None:
         """Removes the text of a namespace, and the record of its generation.
 
         Raises:
             StoreError: The server fails.
-            InvalidArgumentError: It is no digest.
+            InvalidArgumentError: The text is not a digest.
         """
 
 def check_object(
     name: str, front: bytes, length: int, payload: bytes | None = None
 ) -> tuple[str, str | None, int, int, str | None] | None:
-    """What an object is that a back end has under a name.
+    """Checks an object that a back end has under a name.
 
-    Returns its name, the digest of its namespace, its group, bytes of its payload, and what is wrong
-    with it; None if the name is not one of an object.
+    Returns its name, the digest of its namespace, its group, the bytes of its payload, and what is
+    wrong with it. Returns None if the name is not that of an object.
 
     Args:
-        name: As back ends are given it: ``NAMESPACE/HASH-GROUP``.
-        front: Its first 112 bytes: the header.
-        length: Bytes of all of it.
-        payload: What is behind the header, to be compared with its checksum.
+        name: The name as back ends get it: ``NAMESPACE/HASH-GROUP``.
+        front: The first 112 bytes of the object, which are its header.
+        length: The number of bytes of the whole object.
+        payload: The bytes after the header, to be compared with their checksum. None skips this check.
 
     >>> kvpool.store.check_object("notes.txt", b"", 0)
     """
 
 @final
 class SlotHeaders:
-    """Whose bytes lie in each slot of an arena that outlives the process.
+    """Records which content is in each slot of an arena that outlives the process.
 
-    A file beside the memory, with a header for each slot; slot and block have one number. ``clear``
-    comes before the first byte of a slot changes, ``seal`` when the last one is written: in between the
-    slot is nobody's, whatever happens. docs/restart.md has the whole.
+    The record is a file beside the memory, with one header per slot. A slot has the number of its
+    block. Call ``clear`` before the first byte of a slot changes, and ``seal`` after the last one is
+    written. Between the two calls the slot has no valid content, even after a crash. docs/restart.md
+    describes all steps.
 
     Args:
-        path: The file; made if there is none, and made anew if it has another number of slots.
-        arena: The memory: ``Arena.over`` a file that is mapped.
-        namespace: Whose KV it is.
+        path: The file. It is created if it does not exist, or if its number of slots differs.
+        arena: The memory, such as ``Arena.over`` of a mapped file.
+        namespace: The namespace of the KV.
 
     Raises:
-        StoreError: The file cannot be had, or somebody else has it: another process, another object of
-            this one.
+        StoreError: The file cannot be opened or created. Or it is in use, by another process or by
+            another object of this process.
 
     >>> import tempfile
     >>> folder = tempfile.TemporaryDirectory()
     >>> namespace = kvpool.store.Namespace(
-    ...     model="m", weights="w", kv_dtype="bf16", scales="", block_size=16,
-    ...     layouts=[(0, "NHD", [16, 2, 8], [16, 8, 1])], layers=(0, 1), heads=(0, 2), hash_algorithm="sha256",
-    ...     hash_seed=b"", extra={},
+    ...     model="m",
+    ...     weights="w",
+    ...     kv_dtype="bf16",
+    ...     scales="",
+    ...     block_size=16,
+    ...     layouts=[(0, "NHD", [16, 2, 8], [16, 8, 1])],
+    ...     layers=(0, 1),
+    ...     heads=(0, 2),
+    ...     hash_algorithm="sha256",
+    ...     hash_seed=b"",
+    ...     extra={},
     ... )
     >>> headers = kvpool.store.SlotHeaders(f"{folder.name}/slots", kvpool.store.Arena(8, 512), namespace)
     >>> headers.clear([3])
@@ -876,44 +916,44 @@ class SlotHeaders:
 
     def __new__(cls, path: str | PathLike[str], arena: Arena, namespace: Namespace) -> Self: ...
     def clear(self, slots: _Ints) -> None:
-        """Says that slots are about to be written to: from now on they are nobody's.
+        """Marks slots as invalid before they are written to.
 
         Raises:
-            InvalidArgumentError: There is no such slot.
-            StoreError: The file cannot be written: then the slots must not be.
+            InvalidArgumentError: A slot does not exist.
+            StoreError: The file cannot be written. In this case do not write to the slots.
         """
     def seal(self, slots: _Ints, keys: Sequence[bytes], *, groups: int | Sequence[int] = 0) -> None:
-        """Says that slots have the KV of these keys, whole: reads them, and writes their headers.
+        """Marks slots as containing the whole KV of these keys. Reads the slots, and writes their headers.
 
         Raises:
-            InvalidArgumentError: There is no such slot, or it is 0, that of the null block; a key has
-                no bytes, or more than 32; not as many keys as slots.
-            StoreError: The file cannot be written, or a transfer has a slot.
+            InvalidArgumentError: A slot does not exist, or is slot 0, which belongs to the null block.
+                Or a key has no bytes or more than 32, or the numbers of keys and slots differ.
+            StoreError: The file cannot be written, or a transfer uses a slot.
         """
     def renew(self, namespace: Namespace) -> None:
-        """Serves another namespace from now on.
+        """Changes the namespace, for instance after an update of the weights.
 
-        After an update of the weights, for one. No slot that was sealed before is in the new namespace.
-        Use the new one for ``save_index``, too.
+        Slots that were sealed before are not in the new namespace. Use the new namespace for
+        ``save_index``, too.
         """
     def __len__(self) -> int: ...
 
 @final
 class WarmStart:
-    """What became of a snapshot."""
+    """The result of loading a snapshot."""
 
     @property
     def blocks(self) -> int:
         """Blocks that are cached again."""
     @property
     def refused(self) -> int:
-        """Blocks whose bytes are not, or not any more, those of their hashes."""
+        """Blocks whose bytes do not match their hashes."""
     @property
     def lost(self) -> int:
         """Blocks whose records could not be read."""
     @property
     def age(self) -> float:
-        """Seconds since the snapshot was made; 0 of a cold start."""
+        """Seconds since the snapshot was made. 0 after a cold start."""
     @property
     def cold(self) -> str | None:
         """Why nothing was restored, or None."""
@@ -921,19 +961,20 @@ class WarmStart:
     def __ne__(self, other: object, /) -> bool: ...
 
 def save_index(subject: CacheManager | BlockPool, path: str | PathLike[str], namespace: Namespace) -> int:
-    """Writes what a manager or a pool has cached to a file, and returns how many blocks that are.
+    """Writes the cached content of a manager or a pool to a file, and returns the number of blocks.
 
-    For any thread but the scheduler's: it waits for the disk. The manager is locked while its state is
-    copied, O(blocks). The file takes the place of the one that is there whole, or not at all. One call
-    at a time for one file.
+    Call it from another thread than the scheduler's, because it waits for the disk. The manager is
+    locked while its state is copied, O(blocks). The call replaces an existing file as a whole, or
+    leaves it as it is. Make only one call at a time for one file.
 
     Args:
-        subject: Of a manager what its device has.
+        subject: The pool. For a manager, the blocks of its device.
         path: The file.
-        namespace: All that the bytes depend on besides the tokens; another one is a cold start.
+        namespace: Everything besides the tokens that determines the bytes. With another namespace, a
+            later load is a cold start.
 
     Raises:
-        StoreError: The file cannot be written; the one that was there stays.
+        StoreError: The file cannot be written. An existing file stays.
         PoolPoisonedError: The pool refuses all work.
     """
 
@@ -947,25 +988,26 @@ def load_index(
     trusted: bool = False,
     elapsed: float | None = None,
 ) -> WarmStart:
-    """Makes a new manager or pool what a file says, as far as the bytes agree.
+    """Restores a new manager or pool from a file, as far as the bytes match.
 
-    Its blocks are cached in the order in which they would have been evicted, with retention and
-    tenants. No file, a damaged one or one of another namespace is a cold start, and no error. With
-    times to live, call ``advance_time`` first.
+    Blocks are cached in the order in which they would have been evicted, with their retention and
+    tenants. If the file is missing, damaged or from another namespace, the call is a cold start and no
+    error. If hints have times to live, call ``clock.advance`` first.
 
     Args:
-        subject: As new: nothing was allocated.
+        subject: A new manager or pool, without allocated blocks.
         path: The file.
-        namespace: Whose KV it is now.
-        slots: Says whose bytes lie in each block.
-        payloads: Whether the bytes of each block are compared with their checksum, too; else headers alone.
-        trusted: Instead of ``slots``: somebody else vouches for the bytes of every block that the file names.
-        elapsed: Seconds for which times to live have run since; None is the age of the file.
+        namespace: The current namespace of the KV.
+        slots: The record of the content of each block.
+        payloads: Whether to compare the bytes of each block with their checksum, too. Otherwise only
+            headers are compared.
+        trusted: Instead of ``slots``. The caller guarantees the bytes of every block in the file.
+        elapsed: Seconds that times to live have run since the snapshot. None is the age of the file.
 
     Raises:
-        InvalidArgumentError: Not one of ``slots`` and ``trusted``; slots of another namespace; a
-            manager that is not new, has a journal, verifies hits, or has other blocks, another hash
-            algorithm, key or seed, or other KV-cache groups than the one that the file is of. Nothing
-            has changed.
+        InvalidArgumentError: Both or neither of ``slots`` and ``trusted`` are given, or the slots
+            belong to another namespace. Or the manager is not new, has a journal, or verifies hits. Or
+            its blocks, hash algorithm, key, seed or KV-cache groups differ from those of the file.
+            Nothing has changed.
         StoreError: The headers of the slots cannot be read.
     """

@@ -1,4 +1,4 @@
-"""One pool per tier, swaps between them, and plans of what is copied."""
+"""Pools of several tiers, swaps between them, and plans of copies."""
 
 from collections.abc import Sequence
 from typing import Self, TypeAlias, final
@@ -19,17 +19,17 @@ BlockMove: TypeAlias = tuple[tuple[int, int], tuple[int, int]]
 class TieredPool:
     """Several pools, one per tier, and the copies between their blocks.
 
-    Tier 0 is the device. A copy is planned by the call that makes it necessary; its source and
-    destination are pinned, neither freed nor handed out, until ``take_plan`` has handed the copy out.
-    ``bump_epoch`` and ``reset`` of one pool apply to all.
+    Tier 0 is the device. A call that needs a copy plans it. Until ``take_plan`` has returned the copy,
+    its source and destination are pinned: they are neither freed nor allocated. ``bump_epoch`` and
+    ``reset`` of one pool apply to all pools.
 
     Args:
-        num_blocks: Blocks per tier, null block included.
+        num_blocks: The number of blocks of each tier, the null block included.
         block_size: Tokens per block. At least 1.
-        verify: As in ``BlockPool``.
-        duplicates: As in ``BlockPool``.
-        eviction: As in ``BlockPool``.
-        event_capacity: As in ``BlockPool``.
+        verify: As for ``BlockPool``.
+        duplicates: As for ``BlockPool``.
+        eviction: As for ``BlockPool``.
+        event_capacity: As for ``BlockPool``.
 
     Raises:
         InvalidArgumentError: A setting is out of range, or there is no tier.
@@ -61,105 +61,105 @@ class TieredPool:
     ) -> Self: ...
     @property
     def pools(self) -> tuple[BlockPool, ...]:
-        """The tiers' pools, over the same state and lock."""
+        """The pools of the tiers, which share one state and one lock."""
     def copy_on_write(self, block_id: int, *, tier: int = 0, fences: bool = True) -> int:
-        """Returns the block that a holder of this one may write to: itself, or a copy that is planned.
+        """Returns a block that a holder of this block may write to: the block itself, or a planned copy.
 
-        Returns the block itself if nobody else holds it, no fence is on it, and it is not registered.
-        Otherwise returns a new block and drops the caller's reference to the old one. O(1).
+        Returns the block itself if it has no other reference and no fence, and is not registered.
+        Otherwise returns a new block and releases the caller's reference to the old one. O(1).
 
         Args:
-            block_id: A block that the caller holds.
-            tier: Its tier.
-            fences: Whether a fence forbids writing. Pass False if your fences only keep blocks from
-                being handed out.
+            block_id: A block to which the caller has a reference.
+            tier: The tier of the block.
+            fences: Whether a fence forbids writing. Pass False if your fences only prevent allocation.
 
         Raises:
-            OutOfBlocksError: There is no block for the copy.
-            InvalidBlockError: Nobody holds the block, or the id is unknown.
-            InvalidArgumentError: There is no such tier.
+            OutOfBlocksError: No block is available for the copy.
+            InvalidBlockError: The block has no references, or the id is unknown.
+            InvalidArgumentError: The tier does not exist.
         """
     def pending_copies(self) -> list[BlockMove]:
-        """Returns the copies that are planned and not yet handed out, in order.
+        """Returns the planned copies that no plan contains yet, in order.
 
         O(copies).
         """
     def take_plan(self) -> TransferPlan:
-        """Hands out all planned copies as one plan.
+        """Returns all planned copies as one plan, and removes them.
 
-        Leaves out copies whose destination nobody holds any more. Execute the plan before the step
-        writes to a block: from now on its sources may be freed and handed out. O(copies).
+        Leaves out copies whose destination no longer has references. Execute the plan before the step
+        writes to a block. After this call, the sources may be freed and allocated again. O(copies).
         """
     def begin_swap(self, block_ids: BlockIds, *, src: int, dst: int) -> Swap:
         """Begins to move references from one tier to another.
 
-        One entry per reference: a block that two tables share is named twice, moves once and is shared
-        there too. Content that the destination caches is not copied; null blocks are skipped. The
-        source references stay until ``Swap.complete``, and must not be released before. O(blocks).
+        Pass one entry per reference. A block that two tables share is named twice, moves once, and is
+        shared in the other tier, too. Content that the destination caches is not copied, and null
+        blocks are skipped. The source references stay until ``Swap.complete``, and must not be released
+        before. O(blocks).
 
         Raises:
             OutOfBlocksError: The destination has too few blocks.
-            InvalidBlockError: An id is unknown, or named more often than it has holders.
-            InvalidArgumentError: There is no such tier, or both are one.
+            InvalidBlockError: An id is unknown, or is named more often than it has references.
+            InvalidArgumentError: A tier does not exist, or both are the same.
         """
     def fit_swap(self, block_ids: BlockIds, *, src: int, dst: int, reserve: int = 0) -> Fit:
-        """Says whether a swap would find its blocks: ok, later or never.
+        """Returns whether the destination has the blocks for a swap: ok, later or never.
 
-        Leaves ``reserve`` blocks in the destination. Changes nothing. O(blocks).
+        Leaves ``reserve`` blocks available in the destination. Changes nothing. O(blocks).
 
         Raises:
-            InvalidBlockError: An id is unknown, or named more often than it has holders.
-            InvalidArgumentError: There is no such tier, or both are one.
+            InvalidBlockError: An id is unknown, or is named more often than it has references.
+            InvalidArgumentError: A tier does not exist, or both are the same.
         """
     def check_invariants(self) -> None:
-        """Recounts pools, planned copies and swaps from scratch.
+        """Recomputes pools, planned copies and swaps from scratch, and compares.
 
         O(blocks).
 
         Raises:
-            InvariantError: One is broken; the message names it.
+            InvariantError: An invariant is broken, and the message names it.
         """
     def __len__(self) -> int: ...
 
 @final
 class Swap:
-    """A swap: begun, and to be completed or aborted.
+    """A swap that has begun, and is to be completed or aborted.
 
-    Comes from ``TieredPool.begin_swap``. ``len(swap)`` is the number of distinct blocks.
+    ``TieredPool.begin_swap`` returns it. ``len(swap)`` is the number of distinct blocks.
     """
 
     @property
     def mapping(self) -> dict[int, int]:
-        """Source block -> destination block, in order of first appearance."""
+        """The destination block of each source block, in the order of their first appearance."""
     @property
     def copies(self) -> list[tuple[int, int]]:
         """The pairs of the mapping whose bytes have to be copied."""
     def complete(self) -> dict[int, int]:
-        """Ends the swap after its copies are done: the destination blocks take over.
+        """Ends the swap after its copies are done. The destination blocks replace the source blocks.
 
-        Drops the source references. Registered blocks become registered in the destination, and stay
+        Releases the source references. Registered blocks become registered in the destination, and stay
         cached in the source until evicted. Returns the mapping. O(blocks).
 
         Raises:
-            SwapError: It is over, or its copies have not been taken with ``take_plan``.
+            SwapError: The swap has ended, or its copies have not been taken with ``take_plan``.
             InvalidBlockError: A source reference was released meanwhile.
         """
     def abort(self) -> None:
         """Aborts the swap.
 
-        Releases the destination blocks and leaves everything as it was before the swap began. O(blocks).
+        Releases the destination blocks and restores the state before the swap began. O(blocks).
 
         Raises:
-            SwapError: It is over.
+            SwapError: The swap has ended.
         """
     def __len__(self) -> int: ...
 
 @final
 class TransferPlan:
-    """Copies of one step, as plain data.
+    """The copies of one step, as plain data.
 
-    A plan is one simultaneous assignment: every copy reads what its source held before any copy was written.
-    ``len(plan)`` is the number of transfers. Plans with the same transfers are equal.
+    A plan is one simultaneous assignment: every copy reads what its source contained before any copy
+    was written. ``len(plan)`` is the number of transfers. Plans with the same transfers are equal.
 
     Args:
         transfers: Pairs of source and destination, each a pair of tier and block.
@@ -179,26 +179,27 @@ class TransferPlan:
     def rounds(self, scratch: Sequence[tuple[int, int]] | None = None) -> list[list[BlockMove]]:
         """Splits the plan into rounds that are executed one after the other.
 
-        Within a round nothing is read that the round writes: any order, or all at once. O(n log n).
+        No copy of a round reads a block that the round writes. So the copies of a round can run in any
+        order, or all at once. O(n log n).
 
         Args:
-            scratch: Blocks whose content may be lost, one for each cycle of the plan.
+            scratch: Blocks whose content may be overwritten, one for each cycle of the plan.
 
         Raises:
-            InvalidArgumentError: Too few scratch blocks, or one that the plan uses.
+            InvalidArgumentError: There are too few scratch blocks, or the plan uses one of them.
         """
     def runs(
         self, scratch: Sequence[tuple[int, int]] | None = None
     ) -> list[list[tuple[tuple[int, int], tuple[int, int], int]]]:
-        """The rounds, with consecutive blocks merged: source, destination, length.
+        """Returns the rounds with consecutive blocks merged, as triples of source, destination and length.
 
         O(n log n).
 
         Args:
-            scratch: As in ``rounds``.
+            scratch: As for ``rounds``.
 
         Raises:
-            InvalidArgumentError: As in ``rounds``.
+            InvalidArgumentError: As for ``rounds``.
         """
     def __len__(self) -> int: ...
     def __eq__(self, other: object, /) -> bool: ...

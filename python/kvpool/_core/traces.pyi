@@ -39,7 +39,7 @@ class TraceSummary(TypedDict):
 
 @type_check_only
 class ReadNotes(TypedDict):
-    """What was noticed while a trace was read; docs/traces.md says what each counts."""
+    """The findings while a trace was read. docs/traces.md describes each count."""
 
     records: int
     reordered: int
@@ -78,7 +78,7 @@ class Trace:
     ) -> Trace:
         """Reads a trace file or a folder of them, plain or gzip.
 
-        O(block references); other threads go on. ``TraceReader`` does the same in slices.
+        O(block references); other threads continue. ``TraceReader`` does the same in slices.
 
         Args:
             path: The file; ``"-"`` is standard input; of a folder, all .json and .jsonl files, plain or .gz.
@@ -114,7 +114,7 @@ class Trace:
     ) -> Trace:
         """Reads a trace from bytes, plain or gzip.
 
-        O(block references); other threads go on. The options are those of ``read``.
+        O(block references); other threads continue. The options are those of ``read``.
 
         Raises:
             TraceError: A line is not a request, or breaks the order of times or ids (the message names line
@@ -163,10 +163,10 @@ class Trace:
         """Writes the trace as JSON lines of a format, piece by piece.
 
         The bytes are those of ``to_jsonl``, and never all in memory: pieces of 64 KiB. O(block references);
-        other threads go on, and Ctrl-C is heeded between two pieces.
+        other threads continue, and Ctrl-C interrupts between two pieces.
 
         Args:
-            file: Whatever has a ``write`` for bytes: a binary file, a ``gzip.GzipFile``,
+            file: Any object with a ``write`` for bytes: a binary file, a ``gzip.GzipFile``,
                 ``sys.stdout.buffer``.
             format: As in ``to_jsonl``.
 
@@ -274,7 +274,7 @@ class TraceReader:
     def advance(self, size: int = 4_194_304) -> bool:
         """Reads on for about this many bytes, and returns whether all is read.
 
-        O(bytes); other threads go on. Formats without an order of arrival are put in order in the last call.
+        Other threads continue. Formats without an order of arrival are put in order in the last call. O(bytes).
 
         Args:
             size: Bytes of the file, before decompression.
@@ -294,7 +294,7 @@ class TraceReader:
     def finish(self) -> Trace:
         """Reads what is left, and returns the trace.
 
-        O(block references); other threads go on.
+        O(block references); other threads continue.
 
         Raises:
             TraceError: As ``Trace.read``.
@@ -381,7 +381,7 @@ class Replay:
     def advance(self, requests: int | None = None) -> int:
         """Runs on until this many more requests are finished, or all are, and returns how many are finished.
 
-        O(blocks) of those requests; other threads go on.
+        O(blocks) of those requests; other threads continue.
 
         Args:
             requests: How many more; all by default.

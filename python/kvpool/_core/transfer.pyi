@@ -1,4 +1,4 @@
-"""Moving the bytes of blocks: see kvpool.transfer."""
+"""Copies of blocks between stores of memory. See ``kvpool.transfer``."""
 
 from collections.abc import Iterable, Sequence
 from os import PathLike
@@ -17,7 +17,7 @@ __all__ = [
 
 @type_check_only
 class Tensor(Protocol):
-    """What a store needs to know of a torch tensor, on any device."""
+    """The attributes of a torch tensor that a store needs, on any device."""
 
     @property
     def shape(self) -> Sequence[int]:
@@ -52,15 +52,16 @@ Method: TypeAlias = Literal["auto", "kernel", "batch", "staged", "memcpy", "cpu"
 
 @final
 class BlockStore:
-    """Blocks of one tier, wherever they lie.
+    """The memory of the blocks of one tier.
 
-    A store is a list of regions: for each piece of a block an address, a stride from block to block,
-    and a length in bytes. Copies move opaque bytes between stores whose regions are alike: any dtype,
-    NHD or HND, per layer or cross-layer, MLA, padded pages. Made by ``from_tensors``, ``from_regions``
-    or ``host``.
+    A store is a list of regions. Each region is one piece of a block: an address, a stride from block
+    to block, and a length in bytes. Copies move opaque bytes between stores with equal regions. So any
+    layout works: any dtype, NHD or HND, per layer or cross-layer, MLA, padded pages. ``from_tensors``,
+    ``from_regions`` and ``host`` make stores.
 
     >>> import torch
-    >>> kv = [torch.zeros(2, 100, 16, 8, 128, dtype=torch.bfloat16) for _ in range(4)]  # K and V apart, 4 layers
+    >>> # Four layers, with K and V apart.
+    >>> kv = [torch.zeros(2, 100, 16, 8, 128, dtype=torch.bfloat16) for _ in range(4)]
     >>> kvpool.transfer.BlockStore.from_tensors(kv, block_dim=1)
     BlockStore(device="cpu", num_blocks=100, bytes_per_block=262144, num_regions=8)
     """
@@ -69,23 +70,24 @@ class BlockStore:
     def from_tensors(
         tensors: Iterable[Tensor], *, block_dim: int | Sequence[int] = 0, keep_alive: bool = True
     ) -> BlockStore:
-        """A store of tensors, which it keeps alive.
+        """Returns a store over tensors, which it keeps alive.
 
-        O(regions). The order of the tensors is that of the regions. Do not resize a tensor's storage
-        under a store.
+        The regions are in the order of the tensors. Do not resize the storage of a tensor that a store
+        uses. O(regions).
 
         Args:
-            tensors: At least one, on one device, with equally many blocks each.
-            block_dim: The dimension that counts blocks, for all tensors or for each; negative ones
-                count from the end. Contiguous inner dimensions make a piece, the others are enumerated.
-            keep_alive: Whether the store keeps the tensors. If not, the caller does, until the last
-                copy has ended.
+            tensors: At least one tensor. All are on one device and have the same number of blocks.
+            block_dim: The dimension that counts blocks, one for all tensors or one for each. Negative
+                ones count from the end. Contiguous inner dimensions form one piece, and each index of
+                the others is a piece of its own.
+            keep_alive: Whether the store keeps the tensors alive. Otherwise the caller must, until the
+                last copy has ended.
 
         Raises:
-            LayoutError: No tensor, another device, inner dimensions that are not contiguous, blocks
-                that overlap.
-            MappingTypeError: Not tensors, or one tensor alone.
-            InvalidArgumentError: Not one block dimension per tensor.
+            LayoutError: There is no tensor, or tensors are on different devices. Or inner dimensions
+                are not contiguous, or blocks overlap.
+            MappingTypeError: The objects are not tensors, or one tensor is given instead of a list.
+            InvalidArgumentError: The numbers of tensors and block dimensions differ.
             CudaUnavailableError: A tensor is on a device, and the driver is too old.
             CudaError: The driver refused.
         """
@@ -98,21 +100,22 @@ class BlockStore:
         pinned: bool = False,
         keep_alive: object = None,
     ) -> BlockStore:
-        """A store of memory by address, for whoever has no tensors.
+        """Returns a store over memory that is given by address, for callers without tensors.
 
-        Nothing can check an address: a wrong one reads or overwrites memory of others.
+        The call cannot check an address. A wrong address makes copies read or overwrite other memory.
 
         Args:
-            regions: For each piece of a block its address in block 0, the bytes from block to block,
+            regions: For each piece of a block, its address in block 0, the bytes from block to block,
                 and its bytes.
-            num_blocks: 1 to ``2**31 - 1``.
+            num_blocks: The number of blocks, 1 to ``2**31 - 1``.
             device: ``cpu``, ``cuda`` or ``cuda:N``.
-            pinned: Whether the memory is page-locked, each region within one allocation.
-            keep_alive: Kept as long as the store is used.
+            pinned: Whether the memory is page-locked, with each region within one allocation.
+            keep_alive: An object that stays alive as long as the store is used.
 
         Raises:
-            LayoutError: No region, no bytes, blocks or regions that overlap, an end beyond the address space.
-            InvalidArgumentError: A negative number, or no such device.
+            LayoutError: There is no region, or a region has no bytes. Or blocks or regions overlap, or
+                a region exceeds the address space.
+            InvalidArgumentError: A number is negative, or the device does not exist.
             CudaUnavailableError: There is no driver for a store on a device.
             CudaError: The driver refused.
         """
@@ -126,77 +129,82 @@ class BlockStore:
         hugepages: bool = False,
         registration_limit: int = 68719476736,
     ) -> BlockStore:
-        """A pool of host memory for blocks like those of another store, each in one piece.
+        """Returns a pool of host memory for blocks like those of another store, each in one piece.
 
-        Page-locking takes some 0.1 s per GB. Where it is refused, a pool is pageable: slower, and as correct.
+        Page-locking takes about 0.1 s per GB. If page-locking fails, the pool is pageable: copies are
+        slower, and correct.
 
         Args:
-            num_blocks: 1 to ``2**31 - 1``.
+            num_blocks: The number of blocks, 1 to ``2**31 - 1``.
             like: A store of the device that the pool is for.
-            pinned: Whether it is page-locked; ``"auto"`` if it can be (``why_pageable`` says why it was not).
-            numa_node: Bind it to this node; ``"auto"`` for the one nearest to the device.
-            hugepages: Back it with huge pages: reserved ones, else transparent ones, else none
-                (``pages`` says which).
-            registration_limit: Bytes page-locked by one call, 64 GiB by default: one call of 512 GiB fails.
+            pinned: Whether the pool is page-locked. ``"auto"`` tries it, and ``why_pageable`` is the
+                reason if it fails.
+            numa_node: The NUMA node of the memory. ``"auto"`` is the node nearest to the device.
+            hugepages: Whether to use huge pages: reserved ones if there are any, else transparent ones,
+                else none. ``pages`` is the result.
+            registration_limit: The largest number of bytes that one call page-locks, 64 GiB by default.
+                One call for 512 GiB fails.
 
         Raises:
-            PinningError: The memory cannot be had, or not page-locked as it was asked for.
-            LayoutError: No blocks, or too many.
+            PinningError: The memory cannot be allocated, or cannot be page-locked although ``pinned``
+                is True.
+            LayoutError: The number of blocks is 0 or too large.
             InvalidArgumentError: A setting is out of range.
         """
     @property
     def num_blocks(self) -> int:
-        """Blocks."""
+        """The number of blocks."""
     @property
     def bytes_per_block(self) -> int:
-        """Bytes of a block over all regions."""
+        """The number of bytes of a block over all regions."""
     @property
     def num_regions(self) -> int:
-        """Pieces of a block."""
+        """The number of pieces of a block."""
     @property
     def regions(self) -> list[tuple[int, int, int]]:
-        """Address of block 0, bytes from block to block, and bytes, of each piece of a block."""
+        """For each piece of a block, its address in block 0, the bytes from block to block, and its bytes."""
     @property
     def device(self) -> str:
-        """Where its memory lives: cpu or cuda:N."""
+        """The device of the memory: cpu or cuda:N."""
     @property
     def pinned(self) -> bool:
         """Whether its host memory is page-locked."""
     @property
     def why_pageable(self) -> str | None:
-        """Why a host pool is not page-locked although that was not forbidden, or None."""
+        """Why a host pool is not page-locked although it was allowed, or None."""
     @property
     def pages(self) -> Literal["small", "transparent", "huge"] | None:
-        """The pages of a host pool: small, transparent or huge; None for memory of others."""
+        """The pages of a host pool: small, transparent or huge. None for other memory."""
     @property
     def packed(self) -> bool:
         """Whether each block is one contiguous piece of memory."""
     @property
     def handle(self) -> int:
-        """Names the store in calls by handle."""
+        """The number of the store, for ``copy_by_handle``."""
     @property
     def closed(self) -> bool:
-        """Whether it was closed."""
+        """Whether the store is closed."""
     def close(self) -> None:
-        """Refuses new work; the memory is given back when the last transfer has ended."""
+        """Closes the store: it refuses new work, and frees the memory when the last transfer has ended."""
     def read_block(self, block: int) -> bytes:
         """Returns the bytes of a block of a host store, piece by piece.
 
-        O(bytes). Waits while a transfer or another call writes to the block.
+        Waits while a transfer or another call writes to the block. O(bytes).
 
         Raises:
-            BlockIndexError: There is no such block.
+            BlockIndexError: The block does not exist.
             LayoutMismatchError: The store is on a device.
             ClosedError: The store is closed.
         """
     def write_block(self, block: int, data: bytes) -> None:
         """Writes the bytes of a block of a host store, piece by piece.
 
-        O(bytes). Waits while a transfer or another call reads the block or writes to it.
+        Waits while a transfer or another call reads or writes the block. O(bytes).
 
         Raises:
-            BlockIndexError: There is no such block.
-            LayoutMismatchError: Too few or too many bytes, or the store is on a device.
+            BlockIndexError: The block does not exist.
+            LayoutMismatchError: The number of bytes is not that of a block, or the store is on a
+                device.
             ClosedError: The store is closed.
         """
 
@@ -204,26 +212,26 @@ class BlockStore:
 class TransferEngine:
     """Copies blocks between the stores of one device and the host.
 
-    ``submit`` returns at once, and transfers of one direction end in the order in which they were
-    submitted: on a device they run on streams of the engine's own, on the CPU on a thread. ``copy``
-    goes in the order of the caller's stream. Everything that can be refused is refused before anything
-    is enqueued.
+    ``submit`` returns at once. Transfers of one direction end in the order in which they were
+    submitted. On a device they run on streams of the engine, and on the CPU on a thread. ``copy`` runs
+    in the order of the caller's stream. A refused call has enqueued nothing.
 
     Args:
         device: ``cpu``, ``cuda`` or ``cuda:N``.
-        threads: Threads of a copy by the processor, 1 to 1024: by default one per core, at most 8.
-        staging_bytes: Bytes of each staging buffer on the device, 4 KiB to 1 TiB: two per direction,
-            made when first used.
+        threads: The number of threads of a copy by the processor, 1 to 1024. None is one per core, at
+            most 8.
+        staging_bytes: Bytes of each staging buffer on the device, 4 KiB to 1 TiB. There are two per
+            direction, allocated at their first use.
         calibration: A file that ``calibrate`` wrote, with thresholds for this card.
 
     Raises:
-        CudaUnavailableError: There is no driver, no such device, or too old a driver.
+        CudaUnavailableError: There is no driver, or it is too old, or the device does not exist.
         CudaError: The driver refused.
         InvalidArgumentError: A setting is out of range, or the file has no thresholds for this card.
 
     >>> import torch
     >>> a, b = torch.arange(12).reshape(3, 4), torch.zeros(3, 4, dtype=torch.int64)
-    >>> source, target = kvpool.transfer.BlockStore.from_tensors([a]), kvpool.transfer.BlockStore.from_tensors([b])
+    >>> source, target = (kvpool.transfer.BlockStore.from_tensors([one]) for one in (a, b))
     >>> with kvpool.transfer.TransferEngine() as engine:
     ...     engine.submit(source, target, [(0, 2), (2, 0)]).wait()
     >>> b.tolist()
@@ -243,13 +251,13 @@ class TransferEngine:
         """The device: cpu or cuda:N."""
     @property
     def in_flight(self) -> int:
-        """Transfers that have not ended."""
+        """The number of transfers that have not ended."""
     @property
     def closed(self) -> bool:
-        """Whether it was closed."""
+        """Whether the engine is closed."""
     @property
     def card(self) -> tuple[str, str, int] | None:
-        """Name, bus address and driver version of the device, or None for the CPU."""
+        """The name, bus address and driver version of the device, or None for the CPU."""
     def submit(
         self,
         src: BlockStore,
@@ -262,30 +270,33 @@ class TransferEngine:
     ) -> Transfer:
         """Starts a copy and returns at once.
 
-        O(pairs * regions) to enqueue; with method ``kernel`` O(pairs). An engine keeps at most 131,072
-        transfers, under way or ended and not polled: who submits more waits first, until 32,768 are
-        under way.
+        O(pairs * regions) to enqueue, or O(pairs) with the method ``kernel``. An engine keeps at most
+        131,072 transfers that are running, or have ended and were not polled. A caller that submits
+        more waits until only 32,768 are running.
 
         Args:
-            src: What is read.
-            dst: What is written; its regions are like those of ``src``.
-            mapping: Source and destination block of each copy. Not on a device.
-            after: What it waits for: by default what is on torch's current stream now (KV must be
-                written before it is read); a stream, an event, another transfer, or None for nothing.
-            regions: First and end of the regions that are copied, if not all: a layer at a time.
-            method: Forces a way, for tests and benches.
+            src: The store that is read.
+            dst: The store that is written. Its regions are like those of ``src``.
+            mapping: The source and destination block of each copy. Not on a device.
+            after: What the copy waits for. By default the work that is now on torch's current stream,
+                because KV must be written before it is read. Or a stream, an event, another transfer,
+                or None for nothing.
+            regions: The first region to copy and the region after the last, for instance one layer at a
+                time. None is all.
+            method: Forces one method, for tests and benchmarks.
 
         Raises:
-            BlockIndexError: A block that a store does not have.
+            BlockIndexError: A block is outside its store.
             DuplicateDestinationError: A block is written twice.
             OverlappingCopyError: A block is read that another pair writes.
-            LayoutMismatchError: Regions or dtypes differ, or a store is on another device than the engine.
-            MappingError: A mapping of the wrong shape.
-            MappingTypeError: A mapping of the wrong dtype, or on a device.
+            LayoutMismatchError: Regions or dtypes differ, or a store is on another device than the
+                engine.
+            MappingError: The mapping has a wrong shape.
+            MappingTypeError: The mapping has a wrong dtype, or is on a device.
             ClosedError: A store or the engine is closed, or the process was forked.
-            CaptureError: The stream is being captured: use ``copy``.
-            InvalidArgumentError: The method cannot do this copy, or no such regions.
-            CudaError: The driver refused; nothing is under way.
+            CaptureError: The stream is being captured. Use ``copy``.
+            InvalidArgumentError: The method does not support this copy, or the regions do not exist.
+            CudaError: The driver refused, and nothing was enqueued.
         """
     def copy(
         self,
@@ -296,23 +307,23 @@ class TransferEngine:
         stream: Literal["current"] | CudaStream | int | None = "current",
         method: Method = "auto",
     ) -> None:
-        """Copies in the order of a stream; done on return if both stores are on the CPU.
+        """Copies in the order of a stream. If both stores are on the CPU, the copy is done on return.
 
-        A mapping on the device takes the kernel, and the host does not read it (keep it until the copy
-        is done, if the stream is not torch's current one): rows with -1 and ids out of range are
-        skipped; ``poll`` reports the latter. A call that a CUDA graph captures replays with the
-        mapping's values then; the stores have to stay open as long as the graph.
+        A mapping on the device uses the kernel, and the host does not read it. Keep it until the copy
+        is done, unless the stream is torch's current one. The kernel skips rows with -1 and ids out of
+        range, and ``poll`` reports ids out of range. If a CUDA graph captures the call, a replay uses
+        the values that the mapping has then. The stores have to stay open as long as the graph.
 
         Args:
-            src: What is read.
-            dst: What is written; its regions are like those of ``src``.
-            mapping: Source and destination block of each copy.
-            stream: By default torch's current one; None for the legacy default stream.
-            method: Forces a way, for tests and benches.
+            src: The store that is read.
+            dst: The store that is written. Its regions are like those of ``src``.
+            mapping: The source and destination block of each copy.
+            stream: By default torch's current stream. None is the legacy default stream.
+            method: Forces one method, for tests and benchmarks.
 
         Raises:
-            KvpoolError: As ``submit``.
-            CaptureError: This way cannot be captured.
+            KvpoolError: As for ``submit``.
+            CaptureError: This method cannot be captured.
         """
     def execute(
         self,
@@ -322,116 +333,119 @@ class TransferEngine:
         stream: Literal["current"] | CudaStream | int | None = "current",
         scratch: Sequence[tuple[int, int]] | None = None,
     ) -> list[Transfer]:
-        """Executes a plan: copies within a store in the order of a stream, the others as transfers.
+        """Executes a plan. Copies within a store run in the order of a stream, and the others are transfers.
 
-        The transfers wait for what is on the stream now. Rounds of a plan follow each other.
+        The transfers wait for the work that is now on the stream. The rounds of a plan run one after
+        the other.
 
         Args:
-            plan: What ``take_plan`` returned.
+            plan: The plan that ``take_plan`` returned.
             stores: The store of each tier.
-            stream: By default torch's current one; None for the legacy default stream.
-            scratch: As in ``TransferPlan.rounds``.
+            stream: By default torch's current stream. None is the legacy default stream.
+            scratch: As for ``TransferPlan.rounds``.
 
         Raises:
-            KvpoolError: As ``submit``; nothing is under way.
-            InvalidArgumentError: A cycle without a scratch block, or a tier without a store.
+            KvpoolError: As for ``submit``. Nothing was enqueued.
+            InvalidArgumentError: A cycle has no scratch block, or a tier has no store.
         """
     def poll(self) -> list[Transfer]:
-        """Returns the transfers that ended since the last time, failed ones included.
+        """Returns the transfers that have ended since the last call, failed ones included.
 
-        Leaves out transfers whose ``wait`` or ``done`` has reported the end. Keeps the last 65,536
-        ends. O(transfers under way).
+        Leaves out transfers whose ``wait`` or ``done`` has reported the end. The engine keeps the last 65,536
+        ended transfers. O(running transfers).
 
         Raises:
-            BlockIndexError: A mapping on the device held ids out of range; the next call goes on.
+            BlockIndexError: A mapping on the device contained ids out of range. The next call returns the
+                transfers.
         """
     def wait(self, timeout: float | None = None) -> None:
-        """Waits until everything that was submitted so far has ended, well or not.
+        """Waits until all transfers submitted so far have ended, successfully or not.
 
-        ``poll`` says how they ended. Other threads go on, and Ctrl-C interrupts.
+        ``poll`` returns their results. Other threads continue, and Ctrl-C interrupts the call.
 
         Raises:
-            TransferTimeoutError: Something goes on for longer than ``timeout`` seconds.
+            TransferTimeoutError: A transfer has not ended after ``timeout`` seconds.
             ClosedError: The process was forked since.
-            InvalidArgumentError: A negative timeout.
+            InvalidArgumentError: The timeout is negative.
         """
     def calibrate(self, save: str | PathLike[str] | None = None) -> dict[str, Any]:
-        """Measures the device, goes by what follows from now on, and returns it as JSON.
+        """Measures the device, uses the resulting thresholds from now on, and returns them as JSON.
 
-        Some seconds, and a quarter of a GiB on the device and pinned.
+        Takes some seconds, and a quarter of a GiB on the device and of pinned memory.
 
         Args:
-            save: A file to add it to, for ``calibration``.
+            save: A file to which the result is added, for ``calibration``.
 
         Raises:
             PinningError: Host memory cannot be page-locked.
             CudaError: The driver refused.
-            InvalidArgumentError: The engine is of the CPU; the file cannot be written, or is none of
-                calibrations.
+            InvalidArgumentError: The engine has no device. Or the file cannot be written, or is not a file
+                of calibrations.
         """
     def close(self) -> None:
-        """Refuses new work, waits for what is under way, and ends the worker thread."""
+        """Refuses new work, waits for the running transfers, and ends the worker thread."""
     def __enter__(self) -> Self: ...
     def __exit__(self, *_exception: object) -> None: ...
 
 @final
 class Transfer:
-    """A copy that was submitted.
+    """A submitted copy.
 
-    It keeps both stores until it has ended.
+    It keeps both stores open until it has ended.
     """
 
     @property
     def id(self) -> int:
-        """Its number: an engine's transfers are numbered as they are submitted."""
+        """The number of the transfer. An engine numbers its transfers in the order of ``submit``."""
     @property
     def nbytes(self) -> int:
-        """Bytes that it copies."""
+        """The number of bytes to copy."""
     @property
     def method(self) -> Method:
-        """How it copies them."""
+        """The method of the copy."""
     @property
     def seconds(self) -> float | None:
         """Seconds that the copy took, or None before its end."""
     @property
     def error(self) -> BaseException | None:
-        """The exception that it failed with, or None."""
+        """The exception if the transfer failed, or None."""
     def done(self) -> bool:
-        """Says whether it has ended, successfully or not."""
+        """Returns whether the transfer has ended, successfully or not."""
     def wait(self, timeout: float | None = None) -> None:
-        """Waits until it has ended.
+        """Waits until the transfer has ended.
 
-        Other threads run meanwhile, and Ctrl-C is heard.
+        Other threads continue, and Ctrl-C interrupts the call.
 
         Raises:
-            TransferTimeoutError: It goes on for longer than ``timeout`` seconds.
+            TransferTimeoutError: The transfer has not ended after ``timeout`` seconds.
             ClosedError: The process was forked since.
-            CudaError: It failed.
-            InvalidArgumentError: A negative timeout.
+            CudaError: The transfer failed.
+            InvalidArgumentError: The timeout is negative.
         """
     def wait_on(self, stream: Literal["current"] | CudaStream | int | None = "current") -> None:
-        """Makes a stream wait until it has ended.
+        """Makes a stream wait until the transfer has ended.
 
-        What still is with the engine's thread (copies of pageable memory) is waited for here.
+        If the copy is still queued on the engine's thread (copies of pageable memory), this call itself
+        waits.
 
         Raises:
-            CaptureError: The stream is being captured, and the copy was begun outside.
-            CudaError: It failed, or the driver refused.
+            CaptureError: The stream is being captured, and the copy began outside of the capture.
+            CudaError: The transfer failed, or the driver refused.
         """
 
 def copy_by_handle(src: int, dst: int, mapping: Mapping) -> None:
     """Copies blocks between two stores by handle, in the order of torch's current stream.
 
-    By an engine of the device that all such calls share.
+    All such calls for a device share one engine.
 
     Raises:
-        ClosedError: There is no such store.
-        KvpoolError: As ``TransferEngine.copy``.
+        ClosedError: A store does not exist.
+        KvpoolError: As for ``TransferEngine.copy``.
     """
 
 def cuda_driver_version() -> int:
-    """Returns the version of the CUDA driver, 1000 * major + 10 * minor.
+    """Returns the version of the CUDA driver, as 1000 * major + 10 * minor.
 
     Raises:
-        CudaUnavailableError: There is none that works; the message says why.
+        CudaUnavailableError: No driver works. The message contains the reason.
     """

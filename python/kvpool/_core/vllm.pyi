@@ -1,7 +1,7 @@
-"""What kvpool.integrations.vllm is made of.
+"""The classes behind ``kvpool.integrations.vllm``.
 
-vLLM's words: a digest is what a hash function makes of a block, 16 or 32 bytes; a key is a digest and
-its KV-cache group as 4 bytes, big endian: at most 39 bytes.
+They use vLLM's terms. A digest is the result of a hash function for a block, 16 or 32 bytes. A key is a
+digest followed by its KV-cache group as 4 bytes, big endian, so at most 39 bytes.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -24,56 +24,56 @@ __all__ = [
 class VllmBlock:
     """A block of vLLM's pool, with the attributes of vLLM's own block class.
 
-    One object per block for the life of the pool: ``is`` and ``==`` agree, and like vLLM's it cannot be
-    hashed. Attributes are read from the pool at the moment of the call, O(1) unless it says otherwise.
-    ``_block_hash`` can be written.
+    There is one object per block for the life of the pool, so ``is`` and ``==`` agree. Like vLLM's
+    class it cannot be hashed. Attributes are read from the pool at each access, in O(1) unless
+    documented otherwise. ``_block_hash`` can be written.
     """
 
     __hash__: ClassVar[None]  # type: ignore[assignment]
 
     @property
     def block_id(self) -> int:
-        """Its id, 0 to the number of blocks less one."""
+        """The id of the block, 0 to the number of blocks less one."""
     @property
     def ref_cnt(self) -> int:
-        """References; of the null block 0.
+        """The number of references. 0 for the null block.
 
-        Writing it moves the block nowhere: the queue does not follow.
+        Writing it does not move the block in the queue.
         """
     @ref_cnt.setter
     def ref_cnt(self, count: int) -> None: ...
     @property
     def pool(self) -> Any | None:
-        """The object that ``VllmPool.bind`` named, or None if it is gone."""
+        """The object that was passed to ``VllmPool.bind``, or None if it no longer exists."""
     @property
     def is_null(self) -> bool:
         """Whether it is block 0, the null block."""
     @property
     def block_hash(self) -> bytes | None:
-        """The key of what it holds, or None."""
+        """The key of the block's content, or None."""
     @property
     def block_hash_num_tokens(self) -> int | None:
-        """Tokens of the prefix of its hash; None without a hash, or if vLLM did not say."""
+        """The number of tokens of the hashed prefix. None without a hash, or if vLLM did not set it."""
     @property
     def prev_free_block(self) -> Any | None:
-        """The free block that is reused before it, the queue's head sentinel, or None if it is not free.
+        """The free block that is reused before this one, or the queue's head sentinel.
 
-        O(free blocks), for tests.
+        None if this block is not free. O(free blocks), for tests.
         """
     @property
     def next_free_block(self) -> Any | None:
-        """The free block that is reused after it, the queue's tail sentinel, or None if it is not free.
+        """The free block that is reused after this one, or the queue's tail sentinel.
 
-        O(free blocks), for tests.
+        None if this block is not free. O(free blocks), for tests.
         """
     def set_block_hash(self, block_hash: bytes, num_tokens: int | None = None) -> None:
-        """Writes its hash; what leads to the block stays.
+        """Writes the hash of the block. The index keeps its entries for the block.
 
         Raises:
-            InvalidArgumentError: More than 39 bytes.
+            InvalidArgumentError: The hash has more than 39 bytes.
         """
     def reset_hash(self) -> None:
-        """Forgets its hash; what leads to the block stays."""
+        """Removes the hash of the block. The index keeps its entries for the block."""
     def __eq__(self, other: object, /) -> bool: ...
 
 @final
@@ -87,7 +87,7 @@ class VllmFeed:
         describe: Called with a request that has more than tokens, and token ranges of some of its
             blocks; returns the adapter's number and name, the salt, the session, and the extra keys of
             each block.
-        capacity: Changes that may wait. More are dropped, and told again when they are cached anew.
+        capacity: Changes that may wait. More are dropped, and reported again when they are cached again.
 
     >>> feed = kvpool._core.vllm.VllmFeed(lambda request, blocks: (None, None, None, None, None), 100)
     >>> feed.set_groups([(16, "full_attention", None, True)])
@@ -102,12 +102,13 @@ class VllmFeed:
         capacity: int,
     ) -> Self: ...
     def set_groups(self, groups: Sequence[tuple[int, str, int | None, bool]]) -> None:
-        """Says which KV-cache groups there are.
+        """Sets the KV-cache groups.
 
-        Tokens of a block, kind and window of each, and whether a block needs the one before it.
+        Each group has the tokens of a block, the kind, the window, and whether a block needs the one
+        before it.
         """
     def removed(self, keys: Iterable[tuple[bytes, bool]]) -> None:
-        """Tells of keys that were removed, as allocate gives them."""
+        """Adds removed keys, in the form in which ``allocate`` returns them."""
     def stored(
         self,
         request: Any,
@@ -117,19 +118,19 @@ class VllmFeed:
         group: int,
         new: Sequence[bool | None],
     ) -> None:
-        """Tells of blocks of a request that were cached: for each whether its key is new, or None."""
+        """Adds the cached blocks of a request. Each entry is whether the key is new, or None."""
     def cleared(self) -> None:
-        """Tells that nothing is cached any more."""
+        """Adds the change that all cached content is gone."""
 
 @final
 class VllmPool:
     """The state of one vLLM block pool: references, keys, and the order of reuse.
 
-    Behind ``kvpool.integrations.vllm``, which makes vLLM's ``BlockPool`` of it. Blocks go in and out as
-    ``VllmBlock``; digests, keys and ids are vLLM's. One of another pool raises ``TypeError``. Block 0
-    is the null block: never free, never counted.
+    ``kvpool.integrations.vllm`` builds vLLM's ``BlockPool`` on it. Blocks are passed as ``VllmBlock``,
+    and digests, keys and ids are vLLM's. A block of another pool raises ``TypeError``. Block 0 is the
+    null block, which is never free and never counted.
 
-    Costs: 5 to 100 ns per block and key; 300 bytes per block, and 80 more per cached key.
+    Costs: 5 to 100 ns per block and key. 300 bytes per block, and 80 more per cached key.
 
     Args:
         num_blocks: Blocks of the pool, null block included. At least 1.
@@ -163,49 +164,46 @@ class VllmPool:
         retention: RetentionConfig | bool | None = None,
     ) -> Self: ...
     def retain(self, block_ids: Iterable[int], retention: Retention) -> HintReport:
-        """Says how long blocks, by id, are worth keeping. Returns what became of that."""
+        """Gives a hint for how long blocks, by id, are worth keeping. Returns the outcome."""
     def assign_tenant(self, block_ids: Iterable[int], tenant: int) -> None:
-        """Says whose blocks, by id, are: they count towards the tenant's limits while they are cached."""
+        """Assigns blocks, by id, to a tenant. They count towards its limits while they are cached."""
     def signal(
         self, block_ids: Iterable[int], finish_reason: str | None = None, output_tokens: int | None = None
     ) -> None:
-        """Says of blocks in use, by id, how the request that is about to give them back ended: a hint
-        to the policy.
-        """
+        """Records how the request ended that is about to release these blocks, as a hint to the policy."""
     @property
     def wants_signals(self) -> bool:
-        """Whether the policy listens to how requests ended."""
+        """Whether the policy uses the way in which requests end."""
     def advance_time(self, now: float) -> int:
-        """Lets time pass, in seconds on a clock of the caller's. Returns how many retentions ran out."""
+        """Sets the time, in seconds on any clock of the caller. Returns how many retentions ended by it."""
     def retention_stats(self) -> RetentionStats | None:
-        """Returns how many blocks are retained how, or None without retention."""
+        """Returns the numbers of retained blocks by kind of hint, or None without retention."""
     def journal_stats(self) -> JournalStats | None:
-        """Returns how far the journal has come, or None without one."""
+        """Returns the figures of the journal, or None without one."""
     def journal_image(self) -> bytes | None:
-        """Writes what the journal has collected. Returns the bytes that a ring holds; None without a ring."""
+        """Writes the collected records of the journal. Returns the content of a ring, or None."""
     def bind(self, owner: object) -> None:
-        """Names the object that blocks give as their pool; a second one is not taken.
+        """Sets the object that blocks return as their pool. A second call has no effect.
 
-        It is held weakly.
+        The pool keeps only a weak reference to the object.
         """
     @property
     def blocks(self) -> list[VllmBlock]:
-        """The blocks, by id: always the same list."""
+        """The blocks, by id. Always the same list."""
     @property
     def num_free(self) -> int:
-        """Blocks that can be handed out, cached ones included."""
+        """The number of blocks that can be allocated, cached ones included."""
     def set_num_free(self, count: int) -> None:
-        """Writes how many blocks count as free; the queue stays as it is.
+        """Sets how many blocks count as free. The queue does not change.
 
-        Allocations and :attr:`num_free` see the count, which goes up and down with the queue from there
-        on, not below
-        0. With the length of the queue everything counts again. O(1).
+        Allocations and :attr:`num_free` use this count. It then rises and falls with the queue, but not
+        below 0. If it is the length of the queue, all blocks count again. O(1).
 
         Raises:
             InvalidArgumentError: ``count`` is negative, or above the length of the queue.
         """
     def owns(self, block: object) -> bool:
-        """Says whether it is a block of this pool."""
+        """Returns whether an object is a block of this pool."""
     @overload
     def allocate(
         self, n: int, observed: Literal[False] = False, feed: VllmFeed | None = None
@@ -251,12 +249,12 @@ class VllmPool:
             InvalidBlockError: A block has no references, or is the null block.
         """
     def find(self, digest: bytes, groups: Sequence[int]) -> list[VllmBlock] | None:
-        """Returns the block cached first for a digest in each of the groups, or None if one has none.
+        """Returns the block that was cached first for a digest in each group.
 
-        O(groups).
+        None if a group has no such block. O(groups).
 
         Raises:
-            InvalidArgumentError: A digest of more than 35 bytes.
+            InvalidArgumentError: The digest has more than 35 bytes.
         """
     def find_run(
         self, hashes: Sequence[bytes], max_blocks: int, groups: Sequence[int], scale: int = 1
@@ -349,62 +347,62 @@ class VllmPool:
         depth: int = 0,
         parent: bytes | None = None,
     ) -> bool:
-        """Caches a block under a key, as its hash if it has none; returns whether the key is new to the
-        index.
+        """Caches a block under a key. Returns whether the key is new to the index.
 
-        ``num_tokens`` are those of the prefix that the key stands for, ``depth`` is the block's
-        position in its table, ``parent`` the key of the block before it. O(1).
+        If the block has no hash, the key becomes its hash. ``num_tokens`` is the number of tokens of
+        the prefix of the key. ``depth`` is the position of the block in its table, and ``parent`` is
+        the key of the block before it. O(1).
 
         Raises:
-            InvalidArgumentError: More than 39 bytes.
+            InvalidArgumentError: The key has more than 39 bytes.
         """
     def chain_group(self, group: int) -> None:
-        """Declares a group's blocks useless without the block before them, as in full attention.
+        """Declares that blocks of a group are useless without the block before them, as in full attention.
 
-        Where the pool keeps a history, no block cached later is evicted before what is cached behind
-        it. O(1).
+        If the pool keeps a history, no block that is cached later is evicted before the cached blocks
+        that continue it. O(1).
         """
     @property
     def keeps_history(self) -> bool:
-        """Whether the order depends on what blocks hold and who uses them: with lru it does not."""
+        """Whether the order of reuse depends on contents and users of blocks. With lru it does not."""
     def remove_hashes(self, block: int) -> list[tuple[bytes, bool]]:
-        """Takes all keys from a block, its hash first, and returns them as allocate does.
+        """Removes all keys from a block, and returns them as ``allocate`` does, its hash first.
 
         O(keys).
         """
     def move_hashes(self, from_block: int, to_block: int) -> None:
-        """Gives the keys of one block to another, which must carry none.
+        """Moves the keys of one block to another, which must have none.
 
         O(keys).
 
         Raises:
-            InvalidBlockError: ``to_block`` carries a hash, or one of them is unknown.
+            InvalidBlockError: ``to_block`` has a hash, or an id is unknown.
         """
     def evict(self, block: int, reuse_first: bool) -> list[tuple[bytes, bool]]:
-        """Takes all keys from a block, in use or not, and returns them as allocate does.
+        """Removes all keys from a block, in use or not, and returns them as ``allocate`` does.
 
-        With ``reuse_first`` a free one that had any is handed out next. O(keys).
+        With ``reuse_first``, a free block that had keys is allocated next. O(keys).
 
         Raises:
-            InvalidBlockError: It is unknown.
+            InvalidBlockError: The id is unknown.
         """
     def reset(self) -> bool:
-        """Forgets everything that is cached; refused, with False, while a block is in use.
+        """Drops all cached content. Refused, with the answer False, while a block is in use.
 
         The order of reuse stays. O(blocks).
         """
     def peek(self, n: int) -> list[VllmBlock]:
-        """Returns the next free blocks without taking them, or as many as there are.
+        """Returns up to ``n`` of the next free blocks without allocating them.
 
-        O(n), or O(free blocks) where cached ones are among them.
+        O(n), or O(free blocks) if some of them are cached.
         """
     def queue_pop(self, n: int) -> list[VllmBlock]:
-        """Takes the next blocks out of the queue, or as many as there are, and changes nothing else.
+        """Removes up to ``n`` of the next blocks from the queue, and changes nothing else.
 
         O(n).
         """
     def queue_remove(self, block: int) -> bool:
-        """Takes a block out of the queue, and returns whether it was there.
+        """Removes a block from the queue, and returns whether it was in the queue.
 
         O(1).
         """
@@ -424,47 +422,47 @@ class VllmPool:
         O(copies).
         """
     def was_shared(self, key: bytes) -> bool:
-        """Says whether a key led to more than one block at once since it led nowhere.
+        """Returns whether a key has had more than one block at once since it last had none.
 
         O(1).
         """
     def keys(self) -> list[bytes]:
-        """Returns every key that leads to a block, in no order.
+        """Returns every key of the index, in no particular order.
 
         O(keys).
         """
     def num_keys(self) -> int:
-        """Returns how many keys lead to a block.
+        """Returns the number of keys in the index.
 
         O(1).
         """
     def index_insert(self, key: bytes, block: int) -> None:
-        """Makes a key lead to a block that does not carry it.
+        """Adds a block to a key in the index. The block does not get the key.
 
         O(copies).
 
         Raises:
-            InvalidArgumentError: More than 39 bytes.
+            InvalidArgumentError: The key has more than 39 bytes.
         """
     def index_remove(self, key: bytes, block: int) -> bool:
-        """Makes a key no longer lead to a block, and returns whether it did; the block keeps what it carries.
+        """Removes a block from a key in the index, and returns whether it was there.
 
-        O(copies).
+        The block keeps its keys. O(copies).
         """
     def index_clear(self) -> None:
-        """Makes every key lead nowhere; blocks keep what they carry.
+        """Removes all keys from the index. Blocks keep their keys.
 
         O(keys).
         """
     def further_keys(self, block: int) -> list[bytes]:
-        """Returns the keys of a block beyond its hash, in the order in which they were added.
+        """Returns the keys of a block except its hash, in the order in which they were added.
 
         O(keys of the block).
         """
     def blocks_with_further_keys(self) -> list[int]:
-        """Returns the ids of the blocks that have keys beyond their hash, ascending.
+        """Returns the ids of the blocks that have keys besides their hash, in ascending order.
 
-        O(n log n) in their number.
+        O(n log n) for n such blocks.
         """
     def num_evictable(self, blocks: Iterable[VllmBlock]) -> int:
         """Returns how many of these blocks ``touch`` would take from the queue.
@@ -472,7 +470,7 @@ class VllmPool:
         O(blocks).
         """
     def check_invariants(self) -> None:
-        """Recounts everything from scratch.
+        """Recomputes the state from scratch, and compares.
 
         O(blocks + keys), for tests.
 
@@ -482,15 +480,15 @@ class VllmPool:
 
 @final
 class VllmHasher:
-    """Computes the block hashes that a vLLM request has not yet, bit for bit vLLM's.
+    """Computes the missing block hashes of a vLLM request, equal to vLLM's bit for bit.
 
     ``hasher(request)`` returns them as a list of ``bytes``. It reads ``block_hashes``,
     ``_all_token_ids`` (a list), ``mm_features``, ``lora_request``, ``prompt_embeds`` and
-    ``cache_salt``. Blocks with extra keys, and with tokens that are no 32-bit numbers, take
+    ``cache_salt``. For blocks with extra keys, or with tokens that are not 32-bit numbers, it calls
     ``utils.generate_block_hash_extra_keys`` and ``utils.hash_block_tokens``.
 
-    Costs: 80 ns if no block has become full; 30 to 200 ns per block of 16 tokens then. From 1,024 new
-    tokens on other threads run meanwhile.
+    Costs: 80 ns if no block has become full, otherwise 30 to 200 ns per block of 16 tokens. From 1,024
+    new tokens on, other threads run meanwhile.
 
     Args:
         algorithm: A vLLM encoding of ``hash_algorithms()``: ``"vllm-sha256"``, ``"vllm-sha256-cbor"``,
@@ -501,8 +499,8 @@ class VllmHasher:
         hash_fn: vLLM's hash function of that algorithm, for what the core cannot encode.
 
     Raises:
-        InvalidArgumentError: There is no such algorithm.
-        HashingError: It is none of vLLM's, or a block size of 0.
+        InvalidArgumentError: The algorithm does not exist.
+        HashingError: The algorithm is not one of vLLM's, or the block size is 0.
 
     >>> import hashlib, pickle, types
     >>> utils = types.ModuleType("kv_cache_utils")
@@ -518,41 +516,46 @@ class VllmHasher:
 
     def __new__(cls, algorithm: str, block_size: int, utils: ModuleType, hash_fn: Any) -> Self: ...
     def __call__(self, request: Any) -> list[bytes]:
-        """Computes what is missing at the end of ``request.block_hashes``."""
+        """Computes the hashes that are missing at the end of ``request.block_hashes``."""
 
 @final
 class VllmGroups:
     """The calls that vLLM's scheduler makes for every request and step, for any KV-cache groups.
 
-    It keeps no requests: tables and counts are vLLM's own lists and dictionaries, group by group. A
-    call that is out of the ordinary (external or encoder tokens, a hit inside a block, hits of a
-    running request, a state that is shared or exported, nothing to compute) goes to ``fallback`` before
-    anything has changed. A step that asks nothing of any group takes about 0.1 us a group.
+    The class keeps no requests. Tables and counts are vLLM's own lists and dictionaries, group by
+    group. It passes unusual calls to ``fallback`` before it changes anything. These are external or
+    encoder tokens, a hit inside a block, hits of a running request, a shared or exported state, and
+    calls with nothing to compute. A step that needs nothing from any group takes about 0.1 us per
+    group.
 
     A group is a dict with the keys:
 
-    - ``kind``: ``"full"``, ``"sliding"``, ``"chunked"`` or ``"state"``; ``reads``: tokens of the window
-      or chunk;
-    - ``block_size``: tokens per block; ``scale``: digests per block; ``group``: its number, also its
-      position;
-    - ``retained``: tokens left of the window that are kept; ``more_slots``: slots beyond those of a
-      step; ``most``: blocks that a whole request takes at most, or None;
-    - ``tables``: request id to its list of ``VllmBlock``; ``num_cached``: request id to how many of
-      them are cached;
-    - ``manager``: vLLM's manager of the group; ``zeroed``: whether its ``new_block_ids`` gets the ids
-      of new blocks;
-    - ``cached``: whether its full blocks are cached; ``counts``: whether ``cached_tokens`` looks at it;
-      ``drops``: whether heads compute the end of a hit again; ``alignment``: what hits end at multiples
-      of; ``ends``: the same for what is cached, or None of a group alone;
-    - ``prompt_tail``: None, or the block is cached in which the prompt, less so many tokens, ends with
-      a digest;
-    - ``this_step``: None, or of a group of states the set of keys that were cached in this step of the
+    - ``kind``: ``"full"``, ``"sliding"``, ``"chunked"`` or ``"state"``;
+    - ``reads``: the number of tokens of the window or chunk;
+    - ``block_size``: tokens per block;
+    - ``scale``: digests per block;
+    - ``group``: the number of the group, which is also its position;
+    - ``retained``: the number of tokens before the window that are kept;
+    - ``more_slots``: the number of slots in addition to those of a step;
+    - ``most``: the largest number of blocks of a whole request, or None;
+    - ``tables``: a dict of request id to the list of its ``VllmBlock``;
+    - ``num_cached``: a dict of request id to the number of its cached blocks;
+    - ``manager``: vLLM's manager of the group;
+    - ``zeroed``: whether the manager's ``new_block_ids`` gets the ids of new blocks;
+    - ``cached``: whether full blocks of the group are cached;
+    - ``counts``: whether ``cached_tokens`` includes the group;
+    - ``drops``: whether heads compute the end of a hit again;
+    - ``alignment``: hits end at multiples of this number of tokens;
+    - ``ends``: cached content ends at multiples of this number of tokens, or None for a single group;
+    - ``prompt_tail``: None, or a number of tokens. The block is cached in which the prompt without its
+      last tokens, this number of them, ends with a digest;
+    - ``this_step``: None, or for a group of states the set of keys that were cached in this step of the
       engine;
-    - ``states``: None, or of a group of aligned recurrent states a dict of the number of
-      ``speculative`` blocks, what vLLM's manager keeps by request id (``allocated``, a set, and
-      ``retired``, ``last``, ``partial``, ``checkpoints``, ``tails``, dicts), whether it caches at
-      ``junctions`` and whether it ``drops``, and ``lookahead``: tokens behind a block that its digest
-      covers.
+    - ``states``: None, or a dict for a group of aligned recurrent states. It contains the number of
+      ``speculative`` blocks, and whether the group caches at ``junctions`` and ``drops``. ``lookahead``
+      is the number of tokens after a block that its digest covers. ``allocated`` (a set), ``retired``,
+      ``last``, ``partial``, ``checkpoints`` and ``tails`` (dicts) are the records of vLLM's manager by
+      request id.
 
     Args:
         core: The pool.
@@ -568,20 +571,20 @@ class VllmGroups:
             and states that stay cached.
         scheduler_block: Tokens of a block of the scheduler.
         drops: Whether some group drops the end of a hit.
-        by_series_33: Whether vLLM is 0.33 or later, which keeps more at junctions and tells less often
-            of a state.
-        lookup: What hits end at multiples of, and the groups that are looked up together: their
-            positions, whether they drop the end of a hit, and how many tokens behind it are looked up
-            for that. None: no lookups.
+        by_series_33: Whether vLLM is 0.33 or later, which keeps more at junctions and reports states less
+            often.
+        lookup: The number of tokens at whose multiples hits end, and the groups that are looked up together.
+            Each of these has its positions, whether it drops the end of a hit, and how many tokens after
+            the hit are looked up for that. None disables lookups.
         on_removed: Called with evicted keys, as ``VllmPool.allocate`` returns them; or a feed that is
-            told of them.
-        on_cached: Called instead of caching: vLLM's ``BlockPool.cache_full_blocks``; or that feed.
-        metered: A pool whose ``get_new_blocks`` and ``touch`` are called, for it tells a collector of
-            every block.
+            notified of them.
+        on_cached: Called instead of caching. It is vLLM's ``BlockPool.cache_full_blocks``, or that feed.
+        metered: A pool that reports every block to a collector, so its ``get_new_blocks`` and ``touch`` are
+            called.
 
     Raises:
-        InvalidArgumentError: An unknown kind; a size that is 0, or a block size that is no multiple of
-            the scale; a ``lookup`` that names groups that are not there.
+        InvalidArgumentError: The kind is unknown. Or a size is 0, or a block size is not a multiple of the
+            scale. Or ``lookup`` contains groups that do not exist.
 
     >>> from types import SimpleNamespace
     >>> of = {"retained": 0, "more_slots": 0, "most": None, "scale": 1, "cached": True, "counts": True,
@@ -592,8 +595,9 @@ class VllmGroups:
     ...     for at, kind in enumerate(["full", "sliding"])
     ... ]
     >>> calls = kvpool._core.vllm.VllmGroups(
-    ...     kvpool._core.vllm.VllmPool(16, True), groups, max_model_len=32, recomputed=0, watermark=0, waiting=[],
-    ...     blocks_class=tuple, empty=None, fallback=None, coordinator=SimpleNamespace(retention_interval=None),
+    ...     kvpool._core.vllm.VllmPool(16, True), groups, max_model_len=32, recomputed=0, watermark=0,
+    ...     waiting=[], blocks_class=tuple, empty=None, fallback=None,
+    ...     coordinator=SimpleNamespace(retention_interval=None),
     ...     scheduler_block=2, lookup=(2, [([0], False, 2), ([1], False, 2)]),
     ... )
     >>> request = SimpleNamespace(
@@ -638,19 +642,20 @@ class VllmGroups:
     def find_longest_cache_hit(
         self, block_hashes: Sequence[bytes], max_cache_hit_length: int
     ) -> tuple[tuple[list[VllmBlock], ...], int, int]:
-        """Returns the cached blocks of a request by group, their tokens, and how many more the furthest
-        group has.
+        """Returns the cached blocks of a request by group, and their tokens.
 
-        vLLM's coordinator's call, with its answer to the block. O(blocks of full attention, less those
-        of the last hit, + blocks that windows, chunks and states are asked for).
+        The third item is the number of additional tokens that the group with the most has.
+
+        Like the call of vLLM's coordinator, with the same blocks. O(blocks of full attention, less
+        those of the last hit, + blocks that windows, chunks and states look up).
 
         Raises:
-            InvalidArgumentError: A digest of more than 35 bytes; the groups have no lookups.
+            InvalidArgumentError: A digest has more than 35 bytes, or the groups have no lookups.
         """
     def find_longest_cache_hit_per_group(
         self, block_hashes: Sequence[bytes], max_cache_hit_length: int
     ) -> tuple[tuple[list[VllmBlock], ...], tuple[int, ...]]:
-        """Returns the blocks that each group alone has of a request, and how many tokens they hold.
+        """Returns the blocks that each group alone has for a request, and the number of their tokens.
 
         Costs and errors are those of ``find_longest_cache_hit``.
         """
@@ -669,14 +674,13 @@ class VllmGroups:
         has_scheduled_reqs: bool = True,
         skip_zeroing_group_ids: Any | None = None,
     ) -> Any:
-        """Takes the blocks that a request needs next and caches those that are full; None if too few
-        are free.
+        """Allocates the next blocks of a request, and caches its full blocks.
 
-        vLLM's ``KVCacheManager.allocate_slots``; what lies left of a window is given up first, also if
-        too few are free. O(groups + new blocks + hits).
+        None if too few blocks are free. Like vLLM's ``KVCacheManager.allocate_slots``. Blocks before a
+        window are released first, also if too few blocks are free. O(groups + new blocks + hits).
 
         Raises:
-            InvalidBlockError: A block that is to be cached is cached already.
+            InvalidBlockError: A block that should be cached is cached already.
         """
     def cache_blocks(self, request: Any, num_computed_tokens: int) -> None:
         """Caches the blocks of a request that are full with so many tokens.
@@ -687,16 +691,16 @@ class VllmGroups:
             InvalidBlockError: A block that is to be cached is cached already.
         """
     def free(self, id: object) -> bool:  # noqa: A002
-        """Frees the blocks of a request, group by group, the last first; False, and nothing done, where
-        that is vLLM's.
+        """Frees the blocks of a request, group by group, the last block first.
 
-        It is where a block is not of the pool. O(blocks).
+        If a block does not belong to the pool, vLLM has to free them: returns False and changes nothing.
+        O(blocks).
 
         Raises:
             InvalidBlockError: A block has no references.
         """
     def cached_tokens(self, id: object) -> int:  # noqa: A002
-        """Returns the most tokens that blocks of a request are cached for, of the group that has the least.
+        """Returns the number of cached tokens of a request in the group that has the fewest.
 
         O(blocks).
         """

@@ -161,3 +161,8 @@ def _drop_stdout() -> None:
     nothing = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, sys.stdout.fileno())
     os.close(nothing)
+
+
+def __dir__() -> list[str]:
+    """Lists the public names."""
+    return [*__all__]

@@ -28,3 +28,8 @@ from .sinks import CallSink, Form, Sink
 from .zmq_sink import ZmqSink
 
 __all__ = ["CallSink", "Counts", "EventPublisher", "Form", "Publisher", "Sink", "Snapshot", "ZmqSink"]
+
+
+def __dir__() -> list[str]:
+    """Lists the public names."""
+    return [*__all__]

@@ -250,3 +250,8 @@ def of_vllm_request(request: Any) -> dict[str, Any]:
     return found | {
         name: value for name, value in said.items() if value is not None and (name, value) != ("priority", 0)
     }
+
+
+def __dir__() -> list[str]:
+    """Lists the public names."""
+    return [*__all__]

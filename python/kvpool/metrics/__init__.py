@@ -171,3 +171,8 @@ def render(form: Format = "openmetrics") -> str:
 def start_http(port: int, host: str = "127.0.0.1") -> Server:
     """:meth:`Metrics.start_http` of the process's own object."""
     return _default.start_http(port, host)
+
+
+def __dir__() -> list[str]:
+    """Lists the public names."""
+    return [*__all__]

@@ -28,3 +28,8 @@ from kvpool._core.transfer import BlockStore, Transfer, TransferEngine, cuda_dri
 from kvpool.transfer.executor import FinishedSwap, PlanExecutor
 
 __all__ = ["BlockStore", "FinishedSwap", "PlanExecutor", "Transfer", "TransferEngine", "cuda_driver_version"]
+
+
+def __dir__() -> list[str]:
+    """Lists the public names."""
+    return [*__all__]

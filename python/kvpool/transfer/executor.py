@@ -15,7 +15,17 @@ if TYPE_CHECKING:
     from kvpool import TransferPlan
     from kvpool._core.transfer import BlockStore, CudaStream, Transfer, TransferEngine
 
-__all__ = ["FinishedSwap", "PlanExecutor", "Planner"]
+__all__ = ["FinishedSwap", "PlanExecutor", "Planner", "Swaps"]
+
+
+class Swaps(Protocol):
+    """Ends swaps, as ``CacheManager.swaps`` does."""
+
+    def complete(self, swap: int) -> dict[int, int]:
+        """Ends a swap whose copies are done."""
+
+    def abort(self, swap: int) -> None:
+        """Undoes a swap."""
 
 
 class Planner(Protocol):
@@ -24,11 +34,9 @@ class Planner(Protocol):
     def take_plan(self) -> TransferPlan:
         """Returns the planned copies, and removes them from the plan."""
 
-    def complete_swap(self, swap: int) -> dict[int, int]:
-        """Ends a swap whose copies are done."""
-
-    def abort_swap(self, swap: int) -> None:
-        """Cancels a swap."""
+    @property
+    def swaps(self) -> Swaps:
+        """Ends the swaps whose copies are in the plans."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -153,9 +161,9 @@ class PlanExecutor:
             failure = error
             try:
                 if error is None:
-                    blocks = self._manager.complete_swap(swap)
+                    blocks = self._manager.swaps.complete(swap)
                 else:
-                    self._manager.abort_swap(swap)
+                    self._manager.swaps.abort(swap)
             except KvpoolError as refusal:
                 # Other code ended the swap. This is a failure like any other, and the other swaps
                 # continue.

@@ -1,17 +1,18 @@
 //! `pyclass`, `pymethods` and `pyfunction` of the bindings: the attributes of PyO3, with docstrings and
 //! checked arguments.
 //!
-//! Every public class, attribute, method and function gets the docstring that its stub has:
-//! `doc!("BlockPool.allocate")` is that of the method `allocate` of `PyBlockPool`. A public name that
-//! no stub has does not compile. Names with a leading underscore, constructors and setters get none.
+//! Every public class, attribute, method and function gets the docstring of its stub:
+//! `doc!("BlockPool.allocate")` is that of the method `allocate` of `PyBlockPool`. A public name
+//! without a stub does not compile. Names with a leading underscore, constructors and setters get no
+//! docstring.
 //!
-//! PyO3 converts arguments by itself. It trusts the length that a sequence claims, and it raises bare
-//! `TypeError`s. These attributes give every argument a converter instead: `crate::argument::take`,
-//! with the name of the argument. An argument of a type without `Argument`, such as `Vec<T>`, does not
+//! PyO3 converts arguments by itself. It trusts the length that a sequence reports, and it raises plain
+//! `TypeError`s. These attributes give every argument another converter: `crate::argument::take`, with
+//! the name of the argument. An argument of a type without `Argument`, such as `Vec<T>`, does not
 //! compile.
 //!
-//! An argument with a `#[pyo3(..)]` of its own keeps that. Special methods, such as `__len__`, and
-//! setters keep what PyO3 does.
+//! An argument with its own `#[pyo3(..)]` keeps it. Special methods, such as `__len__`, and setters
+//! keep PyO3's conversion.
 
 #![forbid(unsafe_code)]
 
@@ -27,8 +28,9 @@ use syn::{
 
 /// `#[pyo3::pyclass]`, with docstrings of the class and of the fields that Python reads.
 ///
-/// `#[of(Stats)]` behind it makes the class from a `Stats`: each field has the value of the field with
-/// the same name, or of the expression in its own `#[of(..)]`, where `it` is the `Stats`.
+/// `#[of(Stats)]` after it makes the class from a `Stats`. Each field has the value of the field with
+/// the same name. If the field has its own `#[of(..)]`, it has the value of that expression, where `it`
+/// is the `Stats`.
 #[proc_macro_attribute]
 pub fn pyclass(arguments: TokenStream, class: TokenStream) -> TokenStream {
     let class = parse_macro_input!(class as ItemStruct);
@@ -158,7 +160,7 @@ impl Parse for Getters {
     }
 }
 
-/// Whether a name stands anywhere in some tokens.
+/// Returns whether some tokens contain a name.
 fn mentions(tokens: Tokens, name: &str) -> bool {
     tokens.into_iter().any(|token| match token {
         TokenTree::Group(group) => mentions(group.stream(), name),
@@ -177,7 +179,7 @@ fn class_name(of: &impl ToTokens) -> String {
 fn python_name(attributes: &[Attribute], ident: &Ident) -> String {
     let mut name = ident.unraw().to_string();
     for attribute in attributes.iter().filter(|attribute| attribute.path().is_ident("pyo3")) {
-        // What follows the name is for PyO3: the first error ends the search.
+        // The other arguments are for PyO3, so the first error ends the search.
         let _ = attribute.parse_nested_meta(|meta| {
             if meta.path.is_ident("name") {
                 name = meta.value()?.parse::<LitStr>()?.value();
@@ -200,7 +202,7 @@ fn document(attributes: &mut Vec<Attribute>, name: &str) {
     }
 }
 
-/// Allows as many arguments as Python has keywords: clippy allows seven.
+/// Allows functions with many arguments, because Python has keywords. clippy allows seven.
 fn expect_many(attributes: &mut Vec<Attribute>, signature: &Signature) {
     if signature.inputs.len() > 7 {
         attributes.push(parse_quote!(
@@ -268,7 +270,7 @@ fn has(attributes: &[Attribute], name: &str) -> bool {
     attributes.iter().any(|attribute| attribute.path().is_ident(name))
 }
 
-/// Whether PyO3 gives the argument, not the caller: `py: Python<'_>`, or the object of the method.
+/// Returns whether PyO3 and not the caller passes the argument: `py: Python<'_>`, or the object.
 fn is_given(of: &Type, position: usize) -> bool {
     let text = of.to_token_stream().to_string();
     text.starts_with("Python") || (position == 0 && text.contains("Self"))

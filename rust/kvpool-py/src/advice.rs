@@ -1,4 +1,4 @@
-//! `AdvisorConfig`, and what an advisor says as dicts.
+//! `AdvisorConfig`, and the estimates of an advisor as dicts.
 
 use kvpool::{EvictionPolicy, PoolError};
 use kvpool_observe::advisor::{Advice, AdvisorConfig, CurvePoint, PolicyAdvice, TenantAdvice};
@@ -19,9 +19,12 @@ impl PyAdvisorConfig {
     #[new]
     #[pyo3(
         signature = (
-            *, max_sampled_blocks=None, sample_every=None, policies=None, max_tenants=None, window=None, seed=None
+            *, max_sampled_blocks=None, sample_every=None, policies=None, max_tenants=None, window=None,
+            seed=None
         ),
-        text_signature = "(*, max_sampled_blocks=16384, sample_every=1, policies=None, max_tenants=8, window=None, seed=0)"
+        text_signature = "(*, max_sampled_blocks=16384, sample_every=1, policies=None, max_tenants=8, \
+            window=None, \
+            seed=0)"
     )]
     fn new(
         py: Python<'_>,
@@ -72,13 +75,14 @@ impl PyAdvisorConfig {
         let names: Vec<_> = self.policies().iter().map(|name| format!("'{name}'")).collect();
         let window = window.map_or_else(|| "None".into(), |window| window.to_string());
         format!(
-            "AdvisorConfig(max_sampled_blocks={max_sampled_blocks}, sample_every={sample_every}, policies=[{}], max_tenants={max_tenants}, window={window}, seed={seed})",
+            "AdvisorConfig(max_sampled_blocks={max_sampled_blocks}, sample_every={sample_every}, \
+                policies=[{}], max_tenants={max_tenants}, window={window}, seed={seed})",
             names.join(", ")
         )
     }
 }
 
-/// Names of policies, one after the other; a name alone is none.
+/// Returns the names of policies from a sequence. A single str is refused.
 fn policies(names: &Bound<'_, PyAny>) -> PyResult<Vec<EvictionPolicy>> {
     if names.is_instance_of::<PyString>() {
         return Err(raise(names.py(), "ArgumentTypeError", "policies is a str: must be a sequence of names"));
@@ -89,7 +93,7 @@ fn policies(names: &Bound<'_, PyAny>) -> PyResult<Vec<EvictionPolicy>> {
     })
 }
 
-/// `advisor=` of a constructor: True is that of all defaults.
+/// Returns the `advisor=` of a constructor. True is the default settings.
 pub(crate) fn config(object: Option<&Bound<'_, PyAny>>) -> PyResult<Option<AdvisorConfig>> {
     let Some(object) = object else { return Ok(None) };
     if let Ok(config) = object.cast::<PyAdvisorConfig>() {
@@ -106,7 +110,7 @@ pub(crate) fn config(object: Option<&Bound<'_, PyAny>>) -> PyResult<Option<Advis
     ))
 }
 
-/// What there is to say, as dicts of numbers, names and lists: `json.dumps` takes it as it is.
+/// Returns the estimates as dicts of numbers, names and lists, which `json.dumps` accepts.
 pub(crate) fn dict<'py>(py: Python<'py>, advice: &Advice) -> PyResult<Bound<'py, PyDict>> {
     let out = PyDict::new(py);
     out.set_item("capacity_blocks", advice.capacity_blocks)?;

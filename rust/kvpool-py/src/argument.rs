@@ -1,9 +1,9 @@
-//! Arguments of calls from Python, one by one.
+//! Converts arguments of calls from Python.
 //!
-//! Owns the conversion of every argument: the attributes of kvpool-py-macros call [`take`] with its
-//! name. So every error of a conversion is one of `kvpool.errors` and names the argument, and the
-//! thread is protected before Python code of an argument runs. Nothing here trusts a length that an
-//! object claims: lists and mappings come as objects, and [`crate::gather`] reads them.
+//! The attributes of kvpool-py-macros call [`take`] for each argument, with its name. So every error of
+//! a conversion is one of `kvpool.errors` and contains the name, and the thread is protected before
+//! Python code of an argument runs. Nothing here trusts a length that an object reports. Lists and
+//! mappings stay objects, and [`crate::gather`] reads them.
 
 use std::path::PathBuf;
 
@@ -11,7 +11,7 @@ use pyo3::PyTypeInfo;
 use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
 use pyo3::types::{PyBytes, PyString};
 
-use crate::convert::{Int, Text, float, shown, text};
+use crate::convert::{Int, Text, count, float, shown, text};
 use crate::errors::{is_kvpool, raise};
 use crate::python::prelude::*;
 use crate::python::protect;
@@ -22,7 +22,7 @@ use crate::python::protect;
     note = "take a sequence or a mapping as `&Bound<'_, PyAny>` and read it with `crate::gather`"
 )]
 pub(crate) trait Argument<'a, 'py>: Sized {
-    /// What an error says that the argument must be.
+    /// Returns the description of a right argument, for an error.
     fn expected(py: Python<'py>) -> String;
 
     fn convert(name: &str, object: &'a Bound<'py, PyAny>) -> PyResult<Self>;
@@ -32,6 +32,11 @@ pub(crate) trait Argument<'a, 'py>: Sized {
 pub(crate) fn take<'a, 'py, T: Argument<'a, 'py>>(name: &str, object: &'a Bound<'py, PyAny>) -> PyResult<T> {
     protect();
     T::convert(name, object).map_err(|error| wrong(name, object, T::expected, error))
+}
+
+/// Converts the argument with this name, a number of blocks, tokens or bytes.
+pub(crate) fn take_count(name: &str, object: &Bound<'_, PyAny>) -> PyResult<usize> {
+    count(object.py(), name, take::<Int>(name, object)?)
 }
 
 #[cold]
@@ -67,7 +72,8 @@ fn a(name: &str) -> String {
     format!("{article} {name}")
 }
 
-/// A type that converts itself, and what an error says of it.
+/// Implements `Argument` for a type with a conversion of its own. The expression describes a right
+/// argument.
 macro_rules! convert_itself {
     ($type:ty: $expected:expr) => {
         impl<'a, 'py> $crate::argument::Argument<'a, 'py> for $type {
@@ -190,7 +196,7 @@ impl<'a, 'py, T: PyTypeInfo> Argument<'a, 'py> for Py<T> {
     }
 }
 
-/// A class that nothing changes, as what it holds.
+/// Implements `Argument` for a reference to the Rust value of a frozen class.
 macro_rules! held {
     ($class:ty) => {
         impl<'a, 'py> $crate::argument::Argument<'a, 'py> for &'a $class {

@@ -1,4 +1,4 @@
-//! The clock that a caller tells with `observe_time`, whether or not anything is counted.
+//! The clock that a caller sets with `clock.observe`, with and without metrics.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -7,12 +7,12 @@ use kvpool::PoolError;
 use crate::errors::OrRaise;
 use crate::python::prelude::*;
 
-/// The latest time that a caller gave.
+/// The latest time of a call.
 #[derive(Default)]
 pub(crate) struct Clock(Mutex<Option<f64>>);
 
 impl Clock {
-    /// Checks a time before anything is done with it, and keeps it if `observe` succeeds.
+    /// Checks a time before it is used, and keeps it if `observe` succeeds.
     pub(crate) fn observe(
         &self,
         py: Python<'_>,

@@ -1,8 +1,8 @@
-//! Python data -> Rust data, once per call.
+//! Converts Python data to Rust data, once per call.
 //!
-//! Tokens come through the buffer protocol (int32, uint32, int64; any strides), from an exact `list`,
-//! or from any other sequence of ints; a CPU torch tensor lends its memory through `.numpy()`. Block
-//! ids go out as a list, or into the caller's own int32 buffer.
+//! Tokens come through the buffer protocol (int32, uint32, int64, any strides), from an exact `list`,
+//! or from any other sequence of ints. A CPU torch tensor lends its memory through `.numpy()`. Block
+//! ids are returned as a list, or written to the caller's own int32 buffer.
 
 use std::borrow::Cow;
 use std::ffi::CStr;
@@ -19,11 +19,11 @@ use crate::errors::raise;
 use crate::gather::{drain, list_of, no_room, with_room};
 use crate::python::prelude::*;
 
-/// Integers of one kind, with the words for what is wrong with others.
+/// A kind of integers, with the texts of its errors.
 #[derive(Clone, Copy)]
 struct Kind {
     what: &'static str,
-    /// What a value out of range raises, and what another type.
+    /// The exceptions for a value out of range, and for another type.
     error: &'static str,
     type_error: &'static str,
     max: u64,
@@ -44,14 +44,15 @@ const COUNTS: Kind = Kind {
     max: u32::MAX as u64,
 };
 
-/// The items `start..end` of a list as 32-bit numbers, if every one is an exact `int` in range.
+/// Returns the items `start..end` of a list as 32-bit numbers, if every one is an exact `int` in range.
 ///
-/// The limited API counts a reference up and down, in two calls, for every item that is looked at
-/// safely; prompts are lists of tens of thousands, so this looks at items that the list lends.
+/// In the limited API, a safe access to an item increments and decrements its reference count, in two
+/// calls. Prompts are lists of tens of thousands of items, so this function reads borrowed items.
 pub(crate) fn exact_ints(list: &Bound<'_, PyList>, start: usize, end: usize) -> Option<Vec<u32>> {
     let mut out = Vec::new();
     out.try_reserve_exact(end.checked_sub(start)?).ok()?;
-    // Without a global lock, nobody else changes the list meanwhile; with one, this costs nothing.
+    // Without a global lock, this keeps other threads from changing the list. With one, it costs
+    // nothing.
     with_critical_section(list, || {
         if end > list.len() {
             return None;
@@ -83,7 +84,8 @@ impl Kind {
     fn wrong_type(self, py: Python<'_>, found: &str) -> PyErr {
         let what = self.what;
         let message = format!(
-            "{found}: {what}s are a list of ints, or a one-dimensional buffer of int32, uint32 or int64 (array, numpy, CPU torch tensor)"
+            "{found}: {what}s are a list of ints, or a one-dimensional buffer of int32, uint32 or int64 \
+                (array, numpy, CPU torch tensor)"
         );
         raise(py, self.type_error, message)
     }
@@ -110,7 +112,7 @@ impl Kind {
     }
 
     fn list(self, list: &Bound<'_, PyList>) -> PyResult<Vec<u32>> {
-        // Exact ints in range; everything else is sorted out, or refused, by `item`.
+        // The fast path takes exact ints in range. `item` converts or refuses all others.
         if let Some(out) = exact_ints(list, 0, list.len()) {
             return Ok(out);
         }
@@ -146,7 +148,7 @@ impl Kind {
         list_of(py, self.what, values.iter().map(|&value| value.cast_unsigned()))
     }
 
-    /// As [`Self::narrow_i32`]: every value fits if no upper half has a bit set.
+    /// Like [`Self::narrow_i32`]. Every value fits if no upper half has a bit set.
     fn narrow_i64(self, py: Python<'_>, values: &[i64]) -> PyResult<Vec<u32>> {
         if values.iter().fold(0, |all, &value| all | (value >> 32)) != 0 {
             return Err(self.first_out_of_range(py, values));
@@ -180,7 +182,7 @@ impl Kind {
         if let Some(buffer) = untyped(object) {
             return self.buffer(&buffer, object);
         }
-        // A tensor has no buffer of its own, but lends one.
+        // A tensor does not have a buffer, but `numpy()` returns an object that has one.
         if object.hasattr(intern!(py, "data_ptr"))? {
             let array = object.call_method0(intern!(py, "numpy"))?;
             return self.buffer(&crate::python::untyped_buffer(&array)?, &array);
@@ -192,24 +194,25 @@ impl Kind {
     }
 }
 
-/// The kind of a buffer's items, unless their bytes are in another order than this machine's.
+/// Returns the kind of a buffer's items, or None if their byte order is not that of this machine.
 pub(crate) fn native(format: &CStr) -> Option<ElementType> {
     let foreign: &[u8] = if cfg!(target_endian = "little") { b">!" } else { b"<" };
     let first = format.to_bytes().first()?;
     (!foreign.contains(first)).then(|| ElementType::from_format(format))
 }
 
-/// The buffer of an object, if it has one. A memoryview fills in what an exporter may leave out, such
-/// as strides.
+/// Returns the buffer of an object, if it has one. A memoryview adds fields that an exporter may leave
+/// out, such as strides.
 pub(crate) fn untyped(object: &Bound<'_, PyAny>) -> Option<PyUntypedBuffer> {
     crate::python::untyped_buffer(object)
         .or_else(|_| crate::python::memory_view(object).and_then(|view| crate::python::untyped_buffer(&view)))
         .ok()
 }
 
-/// The items of a one-dimensional buffer whose format was checked. What `PyBuffer` does not take
-/// (memory that is not aligned for its items, or nowhere because there are none; a byte order that is
-/// named) goes through a copy of its bytes.
+/// Returns the items of a one-dimensional buffer whose format was checked.
+///
+/// `PyBuffer` does not support memory that is not aligned for its items, an empty buffer without an
+/// address, or an explicit byte order. For these, the function copies the bytes.
 pub(crate) fn items<T: Element, const N: usize>(
     buffer: &PyUntypedBuffer,
     object: &Bound<'_, PyAny>,
@@ -217,7 +220,7 @@ pub(crate) fn items<T: Element, const N: usize>(
 ) -> PyResult<Vec<T>> {
     let (py, what) = (object.py(), "a buffer");
     if let Ok(typed) = buffer.as_typed::<T>() {
-        // A buffer may name a terabyte that is one number, with a stride of 0.
+        // A buffer may have a terabyte of items that are one number, with a stride of 0.
         let mut out = with_room(py, what, buffer.item_count())?;
         out.resize(buffer.item_count(), read([0; N]));
         typed.copy_to_slice(py, &mut out)?;
@@ -231,8 +234,8 @@ pub(crate) fn items<T: Element, const N: usize>(
     list_of(py, what, bytes.cast::<PyBytes>()?.as_bytes().as_chunks::<N>().0.iter().copied().map(read))
 }
 
-/// An int from Python, of up to 128 bits, so that one out of range is refused with its value and the
-/// argument's name.
+/// An int from Python of up to 128 bits. The error for a value out of range contains the value and the
+/// name of the argument.
 #[derive(Clone, Copy)]
 pub(crate) struct Int(i128);
 
@@ -269,7 +272,7 @@ impl From<Int> for i128 {
     }
 }
 
-/// A float from Python; an int that is too large for one is refused with its value.
+/// Returns a float from Python. The error for an int that is too large contains its value.
 pub(crate) fn float(object: &Bound<'_, PyAny>) -> PyResult<f64> {
     object.extract::<f64>().map_err(|error| {
         if !error.is_instance_of::<PyOverflowError>(object.py()) {
@@ -280,14 +283,14 @@ pub(crate) fn float(object: &Bound<'_, PyAny>) -> PyResult<f64> {
     })
 }
 
-/// An object as text for a message, shortened.
+/// Returns an object as text for a message, shortened.
 pub(crate) fn shown(object: &Bound<'_, PyAny>) -> String {
     let text = object.str().and_then(|text| Ok(text.to_str()?.to_owned()));
-    // Python writes no int of more than 4,300 digits.
+    // Python does not print ints of more than 4,300 digits.
     text.map_or_else(|_| "a value that cannot be shown".into(), |text| shorten(&text).into_owned())
 }
 
-/// Text as UTF-8: half of a surrogate pair alone is none.
+/// Returns text as UTF-8. A lone half of a surrogate pair has no UTF-8 form and is refused.
 pub(crate) fn text<'a>(text: &'a Bound<'_, PyString>, what: &str) -> PyResult<&'a str> {
     text.to_str().map_err(|error| {
         let message =
@@ -296,7 +299,7 @@ pub(crate) fn text<'a>(text: &'a Bound<'_, PyString>, what: &str) -> PyResult<&'
     })
 }
 
-/// Text that is not a name of anything, such as a path or a seed.
+/// Text that is not one of a list of names, such as a path or a seed.
 pub(crate) struct Text(pub(crate) String);
 
 impl crate::python::Single for Text {}
@@ -324,13 +327,34 @@ pub(crate) fn blocks(object: &Bound<'_, PyAny>) -> PyResult<Vec<BlockId>> {
     Ok(BLOCKS.any(object)?.into_iter().map(BlockId::new).collect())
 }
 
+/// Whether an argument names one block and not a batch of blocks.
+pub(crate) fn is_one_block(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    if object.cast_exact::<PyInt>().is_ok() {
+        return Ok(true);
+    }
+    if object.cast_exact::<PyList>().is_ok() {
+        return Ok(false);
+    }
+    Ok(object.is_instance_of::<PyInt>() || !has_items(object)?)
+}
+
+/// Whether an object has items, or at least offers an iterator over them.
+#[cold]
+pub(crate) fn has_items(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    match object.try_iter() {
+        Ok(_) => Ok(true),
+        Err(error) if error.is_instance_of::<PyTypeError>(object.py()) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
 /// One block id.
 pub(crate) fn block(object: &Bound<'_, PyAny>) -> PyResult<BlockId> {
     BLOCKS.item(0, object).map(BlockId::new)
 }
 
-/// A number of blocks, tokens or bytes, or of a step; one out of range is refused with a message that
-/// names the argument.
+/// Returns a number of blocks, tokens or bytes, or the number of a step. The error for a value out of
+/// range contains the name of the argument.
 pub(crate) fn count(py: Python<'_>, name: &str, value: impl Into<i128>) -> PyResult<usize> {
     let value = value.into();
     usize::try_from(value).map_err(|_| {
@@ -344,8 +368,8 @@ pub(crate) fn ids(blocks: &[BlockId]) -> Vec<u32> {
     blocks.iter().map(|block| block.get()).collect()
 }
 
-/// A caller's writable int32 buffer. The constructor checks everything about it: after that, only a
-/// lack of memory can keep values from being written.
+/// A caller's writable int32 buffer. The constructor makes all checks. After that, writing can fail
+/// only if memory runs out.
 struct Int32Out<'py> {
     /// One-dimensional; `None` for a buffer without items.
     flat: Option<Bound<'py, PyAny>>,
@@ -353,14 +377,14 @@ struct Int32Out<'py> {
 }
 
 impl<'py> Int32Out<'py> {
-    /// Checks the buffer: contiguous, writable, of a shape that `fits`. `expected` names such a buffer
-    /// in errors.
+    /// Checks that the buffer is contiguous and writable, and that its shape `fits`. `expected`
+    /// describes such a buffer in errors.
     fn new(object: &Bound<'py, PyAny>, expected: &str, fits: impl Fn(&[usize]) -> bool) -> PyResult<Self> {
         let py = object.py();
         let wrong =
             |found: &str| raise(py, "ArgumentTypeError", format!("out is {found}: must be {expected}"));
         let view = crate::python::memory_view(object).map_err(|_| wrong("not a buffer"))?;
-        // A buffer without dimensions lends its one item otherwise.
+        // Without this check, a buffer without dimensions would lend its one item.
         let buffer = crate::python::untyped_buffer(&view).map_err(|_| wrong("of no dimensions"))?;
         if !matches!(native(buffer.format()), Some(ElementType::SignedInteger { bytes: 4 })) {
             return Err(wrong(&format!("of format {:?}", buffer.format())));
@@ -375,7 +399,7 @@ impl<'py> Int32Out<'py> {
         if len == 0 {
             return Ok(Self { flat: None, len });
         }
-        // `PyBuffer` takes the machine's byte order only where it is not named ("i", not "<i").
+        // `PyBuffer` accepts the machine's byte order only without a prefix ("i", not "<i").
         let flat =
             view.call_method1(intern!(py, "cast"), ("B",))?.call_method1(intern!(py, "cast"), ("i",))?;
         crate::python::buffer::<i32>(&flat).map_err(|_| wrong("not aligned"))?;
@@ -396,7 +420,7 @@ impl<'py> Int32Out<'py> {
 pub(crate) struct IdsOut<'py>(Int32Out<'py>);
 
 impl<'py> IdsOut<'py> {
-    /// Checks the buffer, but for its length.
+    /// Checks the buffer except its length.
     pub(crate) fn new(object: &Bound<'py, PyAny>) -> PyResult<Self> {
         let expected = "a writable, contiguous, one-dimensional int32 buffer";
         Int32Out::new(object, expected, |shape| shape.len() == 1).map(Self)
@@ -408,26 +432,26 @@ impl<'py> IdsOut<'py> {
         if needed > out.room() { Err(too_short(object.py(), out.room(), needed)) } else { Ok(out) }
     }
 
-    /// The number of ids that it has room for.
+    /// The number of ids for which the buffer has space.
     pub(crate) const fn room(&self) -> usize {
         self.0.len
     }
 
-    /// Writes ids and returns their number. The caller has compared it with [`Self::room`] before
-    /// anything changed.
+    /// Writes ids and returns their number. The caller has compared the number with [`Self::room`]
+    /// before it changed anything.
     pub(crate) fn write(&self, blocks: &[BlockId]) -> PyResult<usize> {
         self.0.fill(0, blocks.iter().map(|block| block.get().cast_signed()))?;
         Ok(blocks.len())
     }
 
-    /// Writes counts instead. A count above the most that an int32 holds is written as that.
+    /// Writes counts. A count above the largest int32 is written as the largest int32.
     pub(crate) fn write_counts(&self, counts: &[u32]) -> PyResult<usize> {
         self.0.fill(0, counts.iter().map(|&count| i32::try_from(count).unwrap_or(i32::MAX)))?;
         Ok(counts.len())
     }
 }
 
-/// Hands out ids: as a list, or in the caller's buffer and as their number.
+/// Returns ids as a list, or writes them to the caller's buffer and returns their number.
 pub(crate) fn handed_out<'py>(
     py: Python<'py>,
     blocks: &[BlockId],
@@ -439,14 +463,14 @@ pub(crate) fn handed_out<'py>(
     }
 }
 
-/// The error for a buffer with too little room.
+/// Returns the error for a buffer that is too short.
 pub(crate) fn too_short(py: Python<'_>, room: usize, needed: usize) -> PyErr {
     let message = format!("out holds {room} ids, {needed} are needed: give a longer buffer");
     raise(py, "InvalidArgumentError", message)
 }
 
-/// A caller's buffer for changes of block tables: a part each for rows, positions and blocks, and for
-/// groups if there are several.
+/// A caller's buffer for changes of block tables. It has one part each for rows, positions and blocks,
+/// and one for groups if there are several.
 pub(crate) struct ChangesOut<'py> {
     columns: usize,
     out: Int32Out<'py>,
@@ -465,12 +489,13 @@ impl<'py> ChangesOut<'py> {
         Ok(Self { columns, out: Int32Out::new(object, &expected, fits)? })
     }
 
-    /// The number of changes that it has room for.
+    /// The number of changes for which the buffer has space.
     pub(crate) const fn most(&self) -> usize {
         self.out.len / self.columns
     }
 
-    /// Writes the changes, of which the call has refused more than [`Self::most`], and returns their number.
+    /// Writes the changes and returns their number. The call has refused more changes than
+    /// [`Self::most`].
     pub(crate) fn write(&self, changes: &[NewBlock]) -> PyResult<usize> {
         let columns: [fn(&NewBlock) -> i32; 4] = [
             |change| change.row as i32,
@@ -497,7 +522,7 @@ pub(crate) fn bytes<'a>(object: &'a Bound<'_, PyAny>, name: &str) -> PyResult<Co
     Err(raise(object.py(), "ArgumentTypeError", format!("{name} is a str or bytes, not a {found}")))
 }
 
-/// When released blocks may be handed out again: `after_step` or `until`, a ticket, or neither.
+/// Returns when released blocks may be allocated again, from `after_step` or `until` or neither.
 pub(crate) fn until_of(py: Python<'_>, after_step: Option<Int>, until: Option<Int>) -> PyResult<Until> {
     match (after_step, until) {
         (None, None) => Ok(Until::Now),
@@ -507,7 +532,12 @@ pub(crate) fn until_of(py: Python<'_>, after_step: Option<Int>, until: Option<In
     }
 }
 
-/// Refuses two arguments of which one is enough.
+/// Refuses an argument that this form of a call does not support.
+pub(crate) fn only_for(py: Python<'_>, argument: &str, call: &str) -> PyErr {
+    raise(py, "InvalidArgumentError", format!("{argument} is only for {call}"))
+}
+
+/// Refuses two arguments that exclude each other.
 pub(crate) fn both(py: Python<'_>, one: &str, other: &str) -> PyErr {
     raise(py, "InvalidArgumentError", format!("{one} and {other} are both given: give one of them"))
 }

@@ -1,4 +1,4 @@
-//! How requests ended, from what Python says of them.
+//! Converts the arguments that describe how requests ended.
 
 use kvpool::{Finish, Signal};
 
@@ -8,7 +8,7 @@ use crate::errors::raise;
 use crate::gather::gather;
 use crate::python::prelude::*;
 
-/// A signal from a finish reason and a count of tokens.
+/// Returns the signal of a finish reason and a count of tokens.
 pub(crate) fn signal(
     py: Python<'_>,
     finish_reason: Option<&str>,
@@ -27,27 +27,27 @@ fn tokens_of(py: Python<'_>, tokens: Int) -> PyResult<u32> {
     })
 }
 
-/// A signal for each of `requests` requests; nothing is known where a list is not given. `None` if
-/// neither is.
+/// Returns a signal for each of `requests` requests, or `None` if neither argument is given. If one
+/// argument is missing, the signals do not contain it.
 pub(crate) fn signals(
     py: Python<'_>,
     requests: usize,
-    finish_reasons: Option<&Bound<'_, PyAny>>,
+    finish_reason: Option<&Bound<'_, PyAny>>,
     output_tokens: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<Option<Vec<Signal>>> {
-    if finish_reasons.is_none() && output_tokens.is_none() {
+    if finish_reason.is_none() && output_tokens.is_none() {
         return Ok(None);
     }
-    // Not as text: a list that never ends has to be refused before its items take the last of the memory.
+    // Reasons are not kept as text, so that an endless list is refused before it uses up the memory.
     let reason = |_, item: Bound<'_, PyAny>| {
-        let reason = take::<Option<&str>>("an item of finish_reasons", &item)?;
+        let reason = take::<Option<&str>>("an item of finish_reason", &item)?;
         Ok(reason.map_or(Finish::Unknown, Finish::of_reason))
     };
-    let finish_reasons = finish_reasons.map(|list| gather("finish_reasons", list, reason)).transpose()?;
+    let finish_reason = finish_reason.map(|list| gather("finish_reason", list, reason)).transpose()?;
     let tokens = |_, item: Bound<'_, PyAny>| take::<Option<Int>>("an item of output_tokens", &item);
     let output_tokens = output_tokens.map(|list| gather("output_tokens", list, tokens)).transpose()?;
     let lengths = [
-        ("finish_reasons", finish_reasons.as_ref().map(Vec::len)),
+        ("finish_reason", finish_reason.as_ref().map(Vec::len)),
         ("output_tokens", output_tokens.as_ref().map(Vec::len)),
     ];
     for (name, length) in lengths {
@@ -56,7 +56,7 @@ pub(crate) fn signals(
             return Err(raise(py, "InvalidArgumentError", message));
         }
     }
-    let mut reasons = finish_reasons.unwrap_or_default().into_iter();
+    let mut reasons = finish_reason.unwrap_or_default().into_iter();
     let mut tokens = output_tokens.unwrap_or_default().into_iter();
     let mut next = || {
         let output_tokens = tokens.next().flatten().map(|tokens| tokens_of(py, tokens)).transpose()?;

@@ -1,25 +1,25 @@
-//! How calls enter locked Rust state.
+//! Calls enter locked Rust state through this module.
 //!
-//! Every class is frozen and holds its state in a [`Locked`], so several Python threads may use one
-//! object. A short call takes the lock while attached to the interpreter; if another thread holds it,
-//! or the call may be long, it detaches first, so that nobody waits for a lock while holding the
-//! interpreter.
+//! Every class is frozen and keeps its state in a [`Locked`], so several Python threads may use one
+//! object. A short call takes the lock while attached to the interpreter. If another thread holds the
+//! lock, or the call may be long, the call detaches first. So no thread waits for a lock while it holds
+//! the interpreter.
 //!
-//! Calls that have to wait do so in a queue, and a call that finds somebody in it goes behind. So a
-//! call waits for at most one call of each other thread, however often they come: neither a step of a
-//! scheduler nor a reader beside it starves.
+//! Calls that have to wait form a queue, and a new call waits after them. So a call waits for at most
+//! one call of each other thread, at any call rate. Neither a step of a scheduler nor a concurrent
+//! reader starves.
 //!
-//! No Python code ever runs while the lock is held, but for one kind: an eviction policy written in
-//! Python ([`crate::policy`]), its methods, copies and destructors, and whatever a collection of
-//! garbage runs meanwhile. Whatever owns one is entered by
-//! [`enter_guarded`]: it waits for the lock detached, and works attached, because the policy needs the interpreter again and again. As long as the lock is held, its thread counts as *inside*: what comes back to the pool from there
-//! gets an error where it would wait for itself for ever. An interrupt that the policy raised has
-//! nowhere to go in the core: it is kept ([`raise_after`]), and raised by the call when it is done and
-//! the lock is free.
+//! No Python code runs while the lock is held, with one exception: an eviction policy written in Python
+//! ([`crate::policy`]). Its methods, copies and destructors run, and so does a garbage collection that
+//! they trigger. State with such a policy is entered by [`enter_guarded`]. It waits for the lock
+//! detached and works attached, because the policy needs the interpreter again and again. As long as a
+//! thread holds the lock, it counts as *inside*. A call into the pool from there gets an error if it
+//! would wait for itself for ever. The core cannot pass an interrupt on that the policy raised.
+//! [`raise_after`] keeps it, and the call raises it when it is done and the lock is free.
 //!
-//! Order of locks: the state's before `queue`, which is held for moments only, by threads that wait for
-//! nothing meanwhile. Whoever waits for the state is detached and holds no other lock of this file,
-//! with one exception: a call on a pool that is given a cursor locks the pool, then the cursor
+//! Order of locks: the state's lock comes before `queue`. `queue` is held only briefly, by threads that
+//! wait for nothing meanwhile. A thread that waits for the state is detached and holds no other lock of
+//! this file, with one exception. A pool call with a cursor locks the pool, then the cursor
 //! ([`Locked::within`]). No call on a cursor takes another lock. The shuttle models of
 //! rust/kvpool-shuttle run this file.
 
@@ -33,15 +33,16 @@ use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{Condvar, Mutex, MutexGuard, PoisonError, TryLockError, thread_local};
 
 thread_local! {
-    /// This thread holds the lock of a pool with a policy written in Python, and Python code may run.
+    /// True while this thread holds the lock of a pool with a policy written in Python.
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 
-    /// What is to be raised when the call inside is done.
+    /// The exception to raise when the current call is done.
     static RAISED: Cell<Option<PyErr>> = const { Cell::new(None) };
 }
 
-/// Raises an exception that is not the policy's own, such as an interrupt, when the call that this
-/// thread is inside of is done. Of several the first.
+/// Raises an exception after the current call of this thread is done.
+///
+/// For exceptions that are not the policy's own, such as an interrupt. The first of several is raised.
 pub(crate) fn raise_after(error: PyErr) {
     let first = RAISED.with(Cell::take).unwrap_or(error);
     RAISED.with(|raised| raised.set(Some(first)));
@@ -63,27 +64,29 @@ fn is_inside() -> bool {
     INSIDE.with(Cell::get)
 }
 
-/// Blocks or tokens from which on a call counts as long.
+/// The number of blocks or tokens from which on a call counts as long.
 pub(crate) const LONG: usize = 4096;
 
-/// A panic in Rust would leave the state as it was at that moment: the pool's own invariants, and its
-/// poison, tell.
+/// Locks a mutex, also after a panic of another thread.
+///
+/// A panic leaves the state as it was at that moment. The pool's invariants and its poison detect
+/// damage.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// State that several threads use.
+/// State that several threads share.
 pub(crate) struct Locked<T: Send> {
     state: Mutex<T>,
-    /// Calls that have ever waited, and which of them is the next to get the state. Changed with
-    /// `queue` locked.
+    /// The number of calls that have ever waited, and the next of them to get the state. Both change
+    /// only while `queue` is locked.
     tickets: AtomicUsize,
     serving: AtomicUsize,
     queue: Mutex<()>,
     served: Condvar,
 }
 
-/// The first place of the queue. Dropped, it is the next one's.
+/// The first place of the queue. Dropping it gives the place to the next call.
 struct Place<'a, T: Send>(&'a Locked<T>);
 
 impl<T: Send> Drop for Place<'_, T> {
@@ -106,13 +109,13 @@ impl<T: Send> Locked<T> {
         }
     }
 
-    /// The state, if nobody has it or waits for it.
+    /// Returns the state, if no thread has it or waits for it.
     fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         let serving = self.serving.load(Ordering::SeqCst);
         if serving != self.tickets.load(Ordering::SeqCst) { None } else { self.try_state() }
     }
 
-    /// The state, if nobody has it.
+    /// Returns the state, if no thread has it.
     fn try_state(&self) -> Option<MutexGuard<'_, T>> {
         match self.state.try_lock() {
             Ok(state) => Some(state),
@@ -121,7 +124,7 @@ impl<T: Send> Locked<T> {
         }
     }
 
-    /// Waits for all that came before, detached.
+    /// Waits, detached, until all earlier calls of the queue have their turn.
     fn queue_up(&self) -> Place<'_, T> {
         let mut queue = lock(&self.queue);
         let ticket = self.tickets.fetch_add(1, Ordering::SeqCst);
@@ -131,8 +134,9 @@ impl<T: Send> Locked<T> {
         Place(self)
     }
 
-    /// Runs a call on the state from within a call on another state. A holder of this state
-    /// never waits for another state.
+    /// Runs a call on the state from within a call on another state.
+    ///
+    /// A thread that holds this state never waits for another state.
     pub(crate) fn within<R>(&self, call: impl FnOnce(&mut T) -> R) -> R {
         call(&mut lock(&self.state))
     }
@@ -144,7 +148,7 @@ impl<T: Send> Locked<T> {
     }
 }
 
-/// Runs a call, unlocks, and raises what was to be raised after it.
+/// Runs a call, unlocks, and raises the exception that [`raise_after`] kept.
 fn work_inside<T, R>(mut state: MutexGuard<'_, T>, call: impl FnOnce(&mut T) -> R) -> PyResult<R> {
     let result = inside(|| call(&mut state));
     drop(state);
@@ -163,7 +167,8 @@ pub(crate) fn enter<T: Send, R: Send>(
     enter_sized(py, locked, 0, call)
 }
 
-/// Runs a call of `size` blocks or tokens on the locked state, detached from the interpreter if that is long.
+/// Runs a call of `size` blocks or tokens on the locked state. A long call is detached from the
+/// interpreter.
 pub(crate) fn enter_sized<T: Send, R: Send>(
     py: Python<'_>,
     locked: &Locked<T>,
@@ -179,7 +184,7 @@ pub(crate) fn enter_sized<T: Send, R: Send>(
     py.detach(|| call(&mut locked.wait()))
 }
 
-/// Runs a call whose size only the locked state knows.
+/// Runs a call whose size is known only once the state is locked.
 pub(crate) fn enter_measured<T: Send, R: Send>(
     py: Python<'_>,
     locked: &Locked<T>,
@@ -204,7 +209,7 @@ pub(crate) fn enter_guarded<T: Send, R: Send>(
     protect();
     let mut first = None;
     loop {
-        // A policy that calls into another pool goes before whoever waits for that: it holds its own.
+        // A policy that calls another pool does not queue, because it holds the lock of its own pool.
         let state = if first.is_some() || is_inside() { locked.try_state() } else { locked.try_lock() };
         if let Some(state) = state {
             drop(first);
@@ -215,7 +220,7 @@ pub(crate) fn enter_guarded<T: Send, R: Send>(
                            a policy must not call its pool";
             return Err(raise(py, "PolicyError", message));
         }
-        // Waits for its turn detached, and tries again attached.
+        // Waits in the queue detached, and tries again attached.
         first = Some(py.detach(|| {
             let first = first.unwrap_or_else(|| locked.queue_up());
             drop(lock(&locked.state));

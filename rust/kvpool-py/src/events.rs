@@ -1,8 +1,8 @@
-//! `EventPublisher`: kvpool_observe::publish over a manager or a pool.
+//! `EventPublisher`: `kvpool_observe::publish` over a manager or a pool.
 //!
-//! Its state has a lock of its own, which is taken detached and never while a manager's is held: a step
-//! waits for nothing here. What a feed has is taken away under the manager's lock, in O(1), and turned
-//! into bytes without it.
+//! Its state has its own lock, which is taken detached and never while a manager's lock is held. So no
+//! step waits for a publisher. The content of a feed is moved out under the manager's lock, in O(1),
+//! and encoded without it.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -24,14 +24,14 @@ impl ToPyErr for PublisherError {
     }
 }
 
-/// What a publisher tells of.
+/// The source of the events.
 enum Source {
     Manager(Py<PyCacheManager>),
     Pool(Py<PyBlockPool>),
     Vllm(Py<PyVllmFeed>),
 }
 
-/// What a tier has told, and what is said of contents beside.
+/// The changes of one tier, and the extra keys of its contents.
 #[derive(Default)]
 struct Taken {
     tier: u8,
@@ -40,7 +40,7 @@ struct Taken {
 }
 
 impl Taken {
-    /// A publisher takes in all of them.
+    /// Passes the changes of all tiers to a publisher.
     fn all_into(all: &[Self], publisher: &mut Publisher) {
         for Self { tier, batch, keys } in all {
             publisher.take_in(*tier, batch);
@@ -52,7 +52,7 @@ impl Taken {
 }
 
 impl Source {
-    /// The manager or pool that an object is.
+    /// Returns the source for a manager or pool.
     fn of(object: &Bound<'_, PyAny>) -> PyResult<Self> {
         if let Ok(manager) = object.cast::<PyCacheManager>() {
             return Ok(Self::Manager(manager.clone().unbind()));
@@ -68,7 +68,7 @@ impl Source {
         Err(raise(object.py(), "ArgumentTypeError", message))
     }
 
-    /// Keeps a feed of it. Returns its groups.
+    /// Makes the source keep a feed. Returns its groups.
     fn follow(&self, py: Python<'_>, capacity: usize) -> PyResult<Vec<Group>> {
         match self {
             Self::Manager(manager) => {
@@ -88,8 +88,8 @@ impl Source {
         }
     }
 
-    /// Exchanges spent batches for what it told since the last time, by tier: the slowest first, so
-    /// that what moves is never nowhere.
+    /// Exchanges empty batches for the changes since the last call, one per tier. It begins with the
+    /// slowest tier, so that content that moves is always in some tier.
     fn take(&self, py: Python<'_>, taken: &mut Vec<Taken>) -> PyResult<()> {
         match self {
             Self::Manager(manager) => manager.get().enter(py, 0, |manager| {
@@ -121,7 +121,7 @@ impl Source {
 pub(crate) struct PyEventPublisher {
     source: Source,
     inner: Locked<Publisher>,
-    /// Batches that are over: their room is used again.
+    /// Used batches. Their memory is reused.
     spent: Mutex<Vec<Taken>>,
 }
 
@@ -133,14 +133,14 @@ impl PyEventPublisher {
         self.spent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the source told since the last call, in spent batches' room.
+    /// Returns the changes since the last call, in the memory of used batches.
     fn take(&self, py: Python<'_>) -> PyResult<Vec<Taken>> {
         let mut taken = std::mem::take(&mut *self.spent());
         self.source.take(py, &mut taken)?;
         Ok(taken)
     }
 
-    /// A call that may be long: detached.
+    /// Runs a call that may be long, detached.
     fn run<R: Send>(&self, py: Python<'_>, call: impl FnOnce(&mut Publisher) -> R + Send) -> R {
         enter_sized(py, &self.inner, LONG, call)
     }
@@ -166,7 +166,7 @@ impl PyEventPublisher {
                 .ok_or_else(|| raise(py, "InvalidArgumentError", message()))
         };
         let rank = below("rank", rank, 1 << 32)? as u32;
-        // Twice as far as any clock goes: room for numbers.
+        // Twice the largest clock value, so that numbers have space.
         let base = below("base", base.into(), 1 << 63)?;
         let groups = source.follow(py, count(py, "capacity", capacity)?)?;
         let publisher = Publisher::new(groups, rank, base).or_raise(py)?;
@@ -195,7 +195,7 @@ impl PyEventPublisher {
         heartbeat: f64,
     ) -> PyResult<Vec<(usize, u64, Bound<'py, PyBytes>)>> {
         let taken = self.take(py)?;
-        // In one piece: a thread that comes back to the interpreter makes a scheduler's wait for it.
+        // One call, because each return of a thread to the interpreter makes a scheduler's thread wait.
         let batches = self.run(py, |publisher| {
             Taken::all_into(&taken, publisher);
             publisher.flush(now, heartbeat)

@@ -1,9 +1,9 @@
-//! Sequences from Python, whatever they say of themselves.
+//! Conversion of Python sequences, without trust in the lengths that they report.
 //!
-//! Owns the one way in which the bindings make a list of what a caller names: room is asked for as
-//! items come, and refused room is an exception. An object may claim any length, be endless, or lie
-//! about both; a buffer may name a terabyte that is one number. None of it can abort the process.
-//! Ctrl-C is heard on the way.
+//! This module owns the one way in which the bindings make a list of a caller's items. It reserves
+//! memory as items arrive, and a failed reservation is an exception. An object may report any length,
+//! be endless, or be both. A buffer may have a terabyte of items that are one number. None of this can
+//! abort the process. Ctrl-C interrupts the conversion.
 
 use std::mem;
 
@@ -14,17 +14,17 @@ use crate::errors::{is_ours, raise};
 use crate::python::Single;
 use crate::python::prelude::*;
 
-/// Items from one look at signals to the next.
+/// The number of items between two checks for signals.
 const SIGNALS: usize = 1 << 16;
 
-/// What is raised then.
+/// Returns the error for a failed reservation.
 pub(crate) fn no_room(py: Python<'_>, what: &str, items: usize) -> PyErr {
     let message =
         format!("{what}: {items} items and more do not fit the memory that is left; name fewer at once");
     raise(py, "TooLargeError", message)
 }
 
-/// Room for so many items.
+/// Returns an empty list with space for this number of items.
 pub(crate) fn with_room<T>(py: Python<'_>, what: &str, items: usize) -> PyResult<Vec<T>> {
     let mut list = Vec::new();
     match list.try_reserve_exact(items) {
@@ -33,7 +33,7 @@ pub(crate) fn with_room<T>(py: Python<'_>, what: &str, items: usize) -> PyResult
     }
 }
 
-/// A list of items whose number is known, each made of its position.
+/// Returns the list of an iterator with a known length.
 pub(crate) fn list_of<T>(
     py: Python<'_>,
     what: &str,
@@ -44,7 +44,7 @@ pub(crate) fn list_of<T>(
     Ok(list)
 }
 
-/// What an iterator gives, converted item by item.
+/// Returns the converted items of a Python iterator.
 pub(crate) fn drain<'py, T>(
     what: &str,
     items: Bound<'py, PyIterator>,
@@ -53,7 +53,7 @@ pub(crate) fn drain<'py, T>(
     let py = items.py();
     let mut list: Vec<T> = Vec::new();
     for (position, next) in items.enumerate() {
-        // The interpreter's own memory may end first.
+        // The interpreter itself may run out of memory first.
         let next = match next {
             Err(error) if error.is_instance_of::<PyMemoryError>(py) => {
                 drop(list);
@@ -70,7 +70,8 @@ pub(crate) fn drain<'py, T>(
     Ok(list)
 }
 
-/// Appends an item, if there is room. Otherwise the list is given up: the exception needs memory, too.
+/// Appends an item, if there is memory. Otherwise drops the list first, because the exception needs
+/// memory, too.
 pub(crate) fn push<T>(py: Python<'_>, what: &str, list: &mut Vec<T>, item: T) -> PyResult<()> {
     if list.len() == list.capacity() && list.try_reserve(1).is_err() {
         let items = list.len();
@@ -81,7 +82,7 @@ pub(crate) fn push<T>(py: Python<'_>, what: &str, list: &mut Vec<T>, item: T) ->
     Ok(())
 }
 
-/// The items of a sequence, or of anything else that has an order, converted one by one.
+/// Returns the converted items of a sequence or of another ordered iterable.
 pub(crate) fn gather<'py, T>(
     what: &str,
     object: &Bound<'py, PyAny>,
@@ -103,7 +104,8 @@ pub(crate) fn gather<'py, T>(
     }
 }
 
-/// As [`gather`], of items that convert themselves; one that does not is named with its position.
+/// Like [`gather`], for items with a conversion of their own. The error for a wrong item contains its
+/// position.
 pub(crate) fn gather_as<'py, T>(what: &str, object: &Bound<'py, PyAny>, each: &str) -> PyResult<Vec<T>>
 where
     T: for<'a> FromPyObject<'a, 'py> + Single,
@@ -111,7 +113,7 @@ where
     gather(what, object, |position, item| extract(what, position, &item, each))
 }
 
-/// An item of a sequence that is a `each`, as the error says.
+/// Converts an item of a sequence. `each` describes a right item in the error.
 pub(crate) fn extract<'py, T>(
     what: &str,
     position: usize,
@@ -124,7 +126,7 @@ where
     or_wrong_item(what, position, item, each, item.extract().map_err(Into::into))
 }
 
-/// What an item was converted to, or an error that names it.
+/// Returns a converted item, or an error with its position.
 pub(crate) fn or_wrong_item<T>(
     what: &str,
     position: usize,

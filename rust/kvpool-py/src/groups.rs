@@ -1,4 +1,4 @@
-//! `GroupSpec`: the KV-cache groups of a hybrid model, as a manager takes them.
+//! `GroupSpec`: a KV-cache group of a hybrid model.
 
 use kvpool::groups::{GroupKind, GroupSpec, Groups, Keep};
 use kvpool::{GroupFit, NewBlock, TableChange};
@@ -15,7 +15,7 @@ pub(crate) struct PyGroupSpec(pub(crate) GroupSpec);
 
 const KINDS: &str = "'full', 'sliding', 'chunked', 'state' or 'cross'";
 
-/// The size that a kind needs, or none that it does not.
+/// Returns the size of a kind that needs it. Refuses the size for other kinds.
 fn size_of(py: Python<'_>, name: &str, kind: &str, takes: bool, given: Option<Int>) -> PyResult<usize> {
     match given {
         Some(size) if takes => count(py, name, size),
@@ -25,7 +25,7 @@ fn size_of(py: Python<'_>, name: &str, kind: &str, takes: bool, given: Option<In
     }
 }
 
-/// The kind of a name, with a window or chunk of so many tokens.
+/// Returns the kind with this name, with a window or chunk of `span` tokens.
 pub(crate) fn named(py: Python<'_>, kind: &str, span: usize) -> PyResult<GroupKind> {
     let unknown = || {
         let message = format!("kind is {:?}: must be {KINDS}", kvpool::shorten(kind));
@@ -34,7 +34,7 @@ pub(crate) fn named(py: Python<'_>, kind: &str, span: usize) -> PyResult<GroupKi
     GroupKind::named(kind, span).ok_or_else(unknown)
 }
 
-/// The blocks that stay cached: a word, or a number of tokens.
+/// Returns which blocks stay cached, from a name or a number of tokens.
 pub(crate) fn keep(keep: &Bound<'_, PyAny>) -> PyResult<Keep> {
     let py = keep.py();
     let wrong = |found: String| {
@@ -58,8 +58,10 @@ pub(crate) fn keep(keep: &Bound<'_, PyAny>) -> PyResult<Keep> {
 #[pymethods]
 impl PyGroupSpec {
     #[new]
-    #[pyo3(signature = (kind, block_size=16, *, window=None, chunk=None, sink=0, keep=None, margin=0, partial_hits=false),
-           text_signature = "(kind, block_size=16, *, window=None, chunk=None, sink=0, keep='all', margin=0, partial_hits=False)")]
+    #[pyo3(signature = (kind, block_size=16, *, window=None, chunk=None, sink=0, keep=None, margin=0,
+    partial_hits=false),
+           text_signature = "(kind, block_size=16, *, window=None, chunk=None, sink=0, keep='all', margin=0, \
+               partial_hits=False)")]
     fn new(
         py: Python<'_>,
         kind: &str,
@@ -135,7 +137,7 @@ impl PyGroupSpec {
     }
 }
 
-/// The groups that a caller names, hashed in units of `block_size` tokens.
+/// Returns the groups of a constructor, which are hashed in units of `block_size` tokens.
 pub(crate) fn groups(specs: &Bound<'_, PyAny>, block_size: usize) -> PyResult<Groups> {
     let py = specs.py();
     let specs = gather("groups", specs, |position, item| {
@@ -158,7 +160,7 @@ impl PyGroupFit {
     repr! { reach_tokens, new_blocks }
 }
 
-/// Positions of block tables that changed: index and block, and the group if there are several.
+/// Returns changes of a block table as index and block, and the group if there are several.
 pub(crate) fn changed<'py>(
     py: Python<'py>,
     changes: &[TableChange],
@@ -171,7 +173,7 @@ pub(crate) fn changed<'py>(
     changes.iter().map(with).map(|(index, block, _)| (index, block)).collect::<Vec<_>>().into_pyobject(py)
 }
 
-/// The same of a batch: row, index and block, and the group if there are several.
+/// Returns changes of a batch as row, index and block, and the group if there are several.
 pub(crate) fn added<'py>(
     py: Python<'py>,
     changes: &[NewBlock],

@@ -72,7 +72,9 @@ pub(crate) struct PyExtraKeys(pub(crate) ExtraKeys);
 #[pymethods]
 impl PyExtraKeys {
     #[new]
-    #[pyo3(signature = (*, adapter=None, adapter_path=None, salt=None, tenant=None, user=None, multimodal=None))]
+    #[pyo3(signature = (
+        *, adapter=None, adapter_path=None, salt=None, tenant=None, user=None, multimodal=None
+    ))]
     fn new(
         py: Python<'_>,
         adapter: Option<&Bound<'_, PyAny>>,
@@ -183,7 +185,8 @@ fn algorithm_name<'a>(object: &'a Bound<'_, PyAny>) -> PyResult<&'a str> {
     let (size, known) = (shown(object), HashAlgorithm::ALL.iter().map(|algorithm| algorithm.name()));
     let known = known.collect::<Vec<_>>().join(", ");
     let message = format!(
-        "algorithm is {size}, an int: must be one of {known}; a block size has a name: BlockHasher(block_size={size})"
+        "algorithm is {size}, an int: must be one of {known}; a block size has a name: \
+            BlockHasher(block_size={size})"
     );
     Err(raise(object.py(), "ArgumentTypeError", message))
 }

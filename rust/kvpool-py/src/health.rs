@@ -1,11 +1,11 @@
-//! `Health`: what ended a policy written in Python, for whoever asks later.
+//! `Health`: the failure that ended a policy written in Python.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::errors::raise;
 use crate::python::prelude::*;
 
-/// Why a policy is used no more: what was called, and what came of it.
+/// Why a policy is no longer used: the called method and its exception.
 #[derive(Debug, Default)]
 pub(crate) struct Health(Mutex<Option<(&'static str, PyErr)>>);
 
@@ -14,7 +14,7 @@ impl Health {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Raises what ended the policy, if anything did.
+    /// Raises the failure that ended the policy, if there is one.
     pub(crate) fn check(&self, py: Python<'_>) -> PyResult<()> {
         let failure = self.lock().as_ref().map(|(method, error)| (*method, error.clone_ref(py)));
         let Some((method, cause)) = failure else { return Ok(()) };
@@ -23,8 +23,8 @@ impl Health {
         Err(error)
     }
 
-    /// Keeps the first failure. A later one is dropped without the lock: it may be the last to hold
-    /// somebody's objects.
+    /// Keeps the first failure. A later one is dropped without the lock, because its destructor may run
+    /// Python code.
     pub(crate) fn note(&self, method: &'static str, error: PyErr) {
         let mut kept = self.lock();
         let later = if kept.is_none() { kept.replace((method, error)) } else { Some((method, error)) };
@@ -33,7 +33,7 @@ impl Health {
     }
 }
 
-/// What ended a policy, in words.
+/// Returns a text for the failure that ended a policy.
 pub(crate) fn describe(py: Python<'_>, method: &str, error: &PyErr) -> String {
     let shown = error.value(py).str().map_or_else(|_| "?".into(), |text| text.to_string());
     let class = error.get_type(py).name().map_or_else(|_| "?".into(), |name| name.to_string());

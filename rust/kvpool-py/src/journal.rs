@@ -1,9 +1,8 @@
-//! Journals: the settings of one to be written, what pools and managers tell of theirs, and what can be
-//! done with one that was.
+//! Journals: their settings, the figures of a pool's journal, and the functions that read a journal.
 //!
-//! The file of a journal whose pool could not be made after all is removed again. Whatever reads a
-//! whole journal is detached from the interpreter, and attaches every few thousand operations for the
-//! caller's progress and for Ctrl-C.
+//! If a pool cannot be made, the file of its journal is removed again. A function that reads a whole
+//! journal detaches from the interpreter. It attaches every few thousand operations, for the caller's
+//! progress function and for Ctrl-C.
 
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -32,7 +31,7 @@ pub(crate) struct PyJournal {
 }
 
 impl PyJournal {
-    /// What `make` makes of a new journal with these settings. Its file goes again if that fails.
+    /// Calls `make` with a new journal of these settings. Removes the file if `make` fails.
     pub(crate) fn record<T: Send, E: ToPyErr + Send>(
         &self,
         py: Python<'_>,
@@ -45,16 +44,17 @@ impl PyJournal {
         let journal = journal.or_raise(py)?;
         py.detach(|| make(journal)).or_raise(py).inspect_err(|_| {
             if let Some(path) = &self.path {
-                // The error that is told is the first one.
+                // The caller gets the first error.
                 let _ = std::fs::remove_file(path);
             }
         })
     }
 }
 
-/// Refuses a journal of a pool whose policy is the caller's own.
+/// Refuses a journal for a pool with a policy of the caller.
 pub(crate) fn refuse_own_policy(py: Python<'_>, journal: Option<&Bound<'_, PyJournal>>) -> PyResult<()> {
-    let message = "eviction is a policy of your own, which a journal cannot hold: what it decides could not be replayed. \
+    let message = "eviction is a policy of your own, which a journal cannot hold: what it decides could \
+        not be replayed. \
                    Leave journal out, or take one of eviction_policies()";
     journal.map_or(Ok(()), |_| Err(raise(py, "JournalError", message)))
 }
@@ -95,7 +95,7 @@ impl PyJournal {
                 let least = config.frame_bytes.saturating_mul(4);
                 return refuse(format!("ring_bytes is {bytes}: must be at least four frames, {least}"));
             }
-            // The other settings, whatever it goes to.
+            // The other settings, which a file and a ring share.
             _ => config.check().or_raise(py)?,
         }
         Ok(Self { path, ring_bytes, config })
@@ -145,20 +145,20 @@ impl From<&Journal> for PyJournalStats {
     }
 }
 
-/// Waits for a flush, without the pool's lock and detached: no step waits for a disk.
+/// Waits for a flush, detached and without the pool's lock, so that no step waits for a disk.
 pub(crate) fn wait(py: Python<'_>, flush: Option<Flush>) {
     if let Some(flush) = flush {
         py.detach(|| flush.wait());
     }
 }
 
-/// Raises why a journal stopped, after it was flushed.
+/// After a flush, raises the error that stopped the journal, if any.
 pub(crate) fn check_flushed(py: Python<'_>, error: Option<String>) -> PyResult<()> {
     let told = |error| raise(py, "JournalFileError", format!("the journal has stopped: {error}"));
     error.map_or(Ok(()), |error| Err(told(error)))
 }
 
-/// Writes what a ring holds to a new file.
+/// Writes the content of a ring to a new file.
 pub(crate) fn save(py: Python<'_>, image: Option<Vec<u8>>, path: &Path) -> PyResult<()> {
     let Some(image) = image else {
         let message = "there is no ring to save: make it with journal=Journal(ring_bytes=...)";
@@ -169,7 +169,7 @@ pub(crate) fn save(py: Python<'_>, image: Option<Vec<u8>>, path: &Path) -> PyRes
     written.map_err(|error| raise(py, "JournalFileError", format!("{}: {error}", path.display())))
 }
 
-/// A journal that was written: its bytes, or its file.
+/// A journal to read: its bytes, or its file.
 #[derive(FromPyObject)]
 pub(crate) enum Source {
     Bytes(PyBackedBytes),
@@ -180,10 +180,10 @@ impl crate::python::Single for Source {}
 
 crate::argument::convert_itself!(Source: "a path or bytes");
 
-/// A journal as the library reads it.
+/// Returns the journal in the form that the library reads.
 enum Loaded {
     Lent(PyBackedBytes),
-    /// Of what can be read once: a pipe.
+    /// Returns the journal of a source that can be read only once, such as a pipe.
     Read(Vec<u8>),
     File(JournalFile),
 }
@@ -215,8 +215,10 @@ impl<'a> From<&'a Loaded> for JournalSource<'a> {
     }
 }
 
-/// Runs something long, detached. Every few thousand operations `progress` is called and signals are
-/// looked at; what they raise stops it and is raised.
+/// Runs a long call, detached.
+///
+/// Every few thousand operations it calls `progress` and checks for signals. An exception of either
+/// stops the call and is raised.
 fn watched<T: Send, E: ToPyErr + Send>(
     py: Python<'_>,
     progress: Option<Py<PyAny>>,
@@ -279,7 +281,7 @@ impl PyJournalDifference {
     }
 }
 
-/// Where the whole frames end, and the bytes behind them.
+/// The end of the last whole frame, and the number of bytes after it.
 const fn cut(tail: Tail) -> (Option<usize>, usize) {
     match tail {
         Tail::Cut { at, bytes } => (Some(at), bytes),
@@ -356,7 +358,7 @@ impl PyJournalView {
     }
 }
 
-/// The same, without the interpreter.
+/// Like the function above, without the interpreter.
 #[derive(Default)]
 struct View {
     operations: u64,
@@ -410,7 +412,8 @@ impl View {
 #[pyfunction]
 #[pyo3(
     signature = (journal, *, every=None, until=None, advisor=None, explain=None, metrics=true, progress=None),
-    text_signature = "(journal, *, every=0, until=None, advisor=None, explain=None, metrics=True, progress=None)"
+    text_signature = "(journal, *, every=0, until=None, advisor=None, explain=None, metrics=True, \
+        progress=None)"
 )]
 pub(crate) fn observe_journal(
     py: Python<'_>,
@@ -448,7 +451,7 @@ pub(crate) fn bisect_journal(
     Ok(watched(py, progress, |progress| kvpool_journal::bisect(&journal, progress))?.into())
 }
 
-/// An operation, and what two journals have there.
+/// The number of an operation, and the records of two journals there.
 type Divergent = (u64, Option<String>, Option<String>);
 
 #[pyfunction]
@@ -498,8 +501,8 @@ pub(crate) fn shrink_journal(
     }))
 }
 
-/// A Python function that takes texts, as something to write to. What it raises is kept, and ends the
-/// writing.
+/// A Python function that takes texts, used as a writer. An exception that it raises is kept, and ends
+/// the writing.
 struct Pieces {
     write: Py<PyAny>,
     raised: Option<PyErr>,
@@ -585,7 +588,7 @@ impl PyJournalInfo {
     }
 }
 
-/// The settings of a header as a dict of what JSON has.
+/// Returns the settings of a header as a dict of JSON values.
 fn settings<'py>(py: Python<'py>, header: &JournalHeader) -> PyResult<Bound<'py, PyDict>> {
     let text = serde_json::to_string(header).map_err(|error| raise(py, "JournalError", error.to_string()))?;
     let settings =
@@ -597,7 +600,12 @@ fn settings<'py>(py: Python<'py>, header: &JournalHeader) -> PyResult<Bound<'py,
 }
 
 #[pyfunction]
-#[pyo3(signature = (journal, *, start=None, count=None), text_signature = "(journal, *, start=None, count=0)")]
+#[pyo3(
+    signature = (
+        journal, *, start=None, count=None
+    ),
+    text_signature = "(journal, *, start=None, count=0)"
+)]
 pub(crate) fn read_journal(
     py: Python<'_>,
     journal: Source,

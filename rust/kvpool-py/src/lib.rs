@@ -72,6 +72,17 @@ mod _core {
         use crate::explain::{PyExplainConfig, PyExplanation, PyGroupReach, PyMissSpan};
     }
 
+    #[doc = doc!("kvpool._core.facets")]
+    #[pymodule]
+    mod facets {
+        #[pymodule_export]
+        use crate::manager::{
+            PyManagerClock, PyManagerDiagnose, PyManagerJournal, PyManagerRetention, PyManagerSwaps,
+        };
+        #[pymodule_export]
+        use crate::pool::{PyPoolClock, PyPoolDiagnose, PyPoolJournal, PyPoolRetention};
+    }
+
     #[doc = doc!("kvpool._core.groups")]
     #[pymodule]
     mod groups {

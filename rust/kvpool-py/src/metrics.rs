@@ -1,4 +1,4 @@
-//! What a meter counted, as dicts.
+//! The counts of a meter as dicts.
 
 use kvpool_observe::PoolMetrics;
 use kvpool_observe::metrics::{Histogram, TenantHits};
@@ -6,7 +6,7 @@ use pyo3::types::PyDict;
 
 use crate::python::prelude::*;
 
-/// What there is to say of one tier, as dicts of numbers, names and lists: `json.dumps` takes it as it is.
+/// Returns the metrics of one tier as dicts of numbers, names and lists, which `json.dumps` accepts.
 pub(crate) fn dict<'py>(py: Python<'py>, metrics: &PoolMetrics) -> PyResult<Bound<'py, PyDict>> {
     let evictions = PyDict::new(py);
     metrics.evictions().try_for_each(|(cause, blocks)| evictions.set_item(cause, blocks))?;

@@ -1,19 +1,19 @@
 //! `PyPolicy`: an eviction policy written in Python, for experiments, as a `Policy` of the core.
 //!
-//! Owns: the bound methods of the caller's object, a safety net, and the health of both. The net is a
-//! plain LRU order of the same blocks, kept beside the policy's own; what the policy gives up is
-//! checked against it. So nothing that a policy does can break an allocation or an invariant: the first
-//! exception, or the first answer that is wrong, ends the policy. It is kept for `check_policy()`,
-//! warned about at once, and from then on the net's order is used.
+//! It owns the bound methods of the caller's object, a safety net, and the health of both. The net is a
+//! plain LRU order of the same blocks, kept in addition to the policy's own order. Each victim of the
+//! policy is checked against it. So a policy cannot break an allocation or an invariant. The first
+//! exception, or the first wrong answer, ends the policy. `check_policy()` raises it, a warning shows
+//! it at once, and from then on the net's order is used.
 //!
-//! Locks: a policy is called, copied and dropped with its pool's lock held and the interpreter
-//! attached. Nobody waits for a lock while attached ([`crate::enter`]), so a policy can never be kept
-//! from the interpreter by a thread that waits for its pool. A policy that calls back into its pool,
-//! from a method, a copy or a destructor, is refused by [`crate::enter::enter_guarded`].
+//! Locks: a policy is called, copied and dropped while its pool's lock is held and the interpreter is
+//! attached. No thread waits for a lock while attached ([`crate::enter`]), so no waiting thread can
+//! keep a policy from the interpreter. A policy that calls its own pool, from a method, a copy or a
+//! destructor, is refused by [`crate::enter::enter_guarded`].
 //!
-//! Interrupts: what is no `Exception` (`KeyboardInterrupt`, `SystemExit`) ends the policy as any other
-//! exception does, and then reaches the caller: the call is done with the net's order, the lock is
-//! given back, and it is raised.
+//! Interrupts: an exception that is not an `Exception` (`KeyboardInterrupt`, `SystemExit`) ends the
+//! policy like any other exception, and then reaches the caller. The call completes with the net's
+//! order, releases the lock, and raises the interrupt.
 //!
 //! Costs: one Python call per call of the policy, and 19 bytes per block.
 
@@ -32,14 +32,14 @@ use crate::errors::raise;
 use crate::health::{Health, describe};
 use crate::python::prelude::*;
 
-/// Leaves interrupts for the caller of the call that is under way, and other exceptions to nobody.
+/// Keeps an interrupt for the caller of the current call, and drops any other exception.
 fn drop_or_raise_after(py: Python<'_>, error: PyErr) {
     if !error.is_instance_of::<PyException>(py) {
         raise_after(error);
     }
 }
 
-/// The methods of a policy's object: those that it has to have, and those that it has.
+/// The methods of a policy's object, required and optional ones.
 #[derive(Debug)]
 struct Calls {
     object: Py<PyAny>,
@@ -58,7 +58,7 @@ impl Calls {
     fn new(object: &Bound<'_, PyAny>) -> PyResult<Self> {
         let py = object.py();
         let base = crate::python::import(py, "kvpool.policies")?.getattr("Policy")?;
-        // What a class only inherits from the base says nothing: then nothing is called.
+        // A method that the class only inherits from the base does nothing, so it is not called.
         let own = |name: &str| -> PyResult<Option<Py<PyAny>>> {
             let Some(method) = object.getattr_opt(name)? else { return Ok(None) };
             let inherited = match (object.get_type().getattr(name), base.getattr(name)) {
@@ -71,7 +71,8 @@ impl Calls {
             own(name)?.ok_or_else(|| {
                 let found = object.get_type().name().map_or_else(|_| "?".into(), |name| name.to_string());
                 let message = format!(
-                    "eviction is a {found} without {name}(): must be the name of a policy, or a kvpool.policies.Policy with release, pop and forget"
+                    "eviction is a {found} without {name}(): must be the name of a policy, or a \
+                        kvpool.policies.Policy with release, pop and forget"
                 );
                 raise(py, "ArgumentTypeError", message)
             })
@@ -90,7 +91,7 @@ impl Calls {
         })
     }
 
-    /// Of a deep copy of the object.
+    /// Returns the methods of a deep copy of the object.
     fn copy(&self, py: Python<'_>) -> PyResult<Self> {
         let copy = crate::python::import(py, "copy")?.call_method1("deepcopy", (&self.object,))?;
         if copy.is(&self.object) {
@@ -104,9 +105,9 @@ fn instance_has(object: &Bound<'_, PyAny>, name: &str) -> bool {
     object.getattr("__dict__").and_then(|own| own.contains(name)).unwrap_or(false)
 }
 
-/// A block is known: it has a content.
+/// The block is known, because it has a content.
 const KNOWN: u8 = 1;
-/// Given up by `pop` or `take`, and not back.
+/// `pop` or `take` returned the block, and it was not given back.
 const OUT: u8 = 2;
 
 /// A policy written in Python, over its safety net.
@@ -114,11 +115,11 @@ pub(crate) struct PyPolicy {
     /// `None` once it has failed.
     calls: Option<Calls>,
     health: Arc<Health>,
-    /// A copy, for a look at the order: what goes wrong in it is nobody's concern.
+    /// Whether this is a copy that only shows the order. Its failures are ignored.
     quiet: bool,
-    /// The blocks of the policy's order that may have to be given up, least recently released first.
+    /// The blocks that the policy may evict, the least recently released first.
     net: BlockLists,
-    /// Blocks that were given back, for a policy without `unpop`: they are next.
+    /// Blocks that were given back to a policy without `unpop`. They are the next victims.
     given_back: BlockLists,
     states: Vec<u8>,
 }
@@ -130,7 +131,7 @@ impl std::fmt::Debug for PyPolicy {
 }
 
 impl Clone for PyPolicy {
-    /// Of an object that cannot be copied only the net is.
+    /// Returns a copy for an object that cannot be copied. It contains only the net.
     fn clone(&self) -> Self {
         let copy = |calls: &Calls| {
             crate::python::attach(|py| calls.copy(py).map_err(|error| drop_or_raise_after(py, error)).ok())
@@ -157,7 +158,7 @@ impl PyPolicy {
         }
     }
 
-    /// Takes `block` out of the net and of what was given back.
+    /// Removes `block` from the net and from the blocks that were given back.
     fn remove(&mut self, block: BlockId) {
         self.net.remove(block);
         self.given_back.remove(block);
@@ -187,7 +188,7 @@ impl PyPolicy {
         })
     }
 
-    /// Tells the policy of a block.
+    /// Calls a method of the policy with a block.
     fn tell(&mut self, method: &'static str, block: BlockId, of: impl FnOnce(&Calls) -> Option<&Py<PyAny>>) {
         self.call(method, |py, calls| match of(calls) {
             Some(method) => method.bind(py).call1((block.get(),)).map(drop),
@@ -236,8 +237,10 @@ impl PyPolicy {
     }
 }
 
-/// Keeps what ended a policy, and warns of it. A warning that is turned into an exception has nowhere
-/// to go; an interrupt, of the policy or of whoever shows the warning, is raised when the call is done.
+/// Records the failure that ended the policy, and warns.
+///
+/// If the warning is turned into an exception, it is dropped. An interrupt, of the policy or of the
+/// code that shows the warning, is raised when the call is done.
 fn report(py: Python<'_>, health: &Health, method: &'static str, error: PyErr) {
     let message = CString::new(describe(py, method, &error).replace('\0', "?"));
     let again = error.clone_ref(py);
@@ -365,7 +368,7 @@ impl Policy for PyPolicy {
     }
 }
 
-/// An evictor of a policy's object, and its health.
+/// Returns the evictor of a policy's object, and its health.
 pub(crate) fn evictor(
     py: Python<'_>,
     object: &Bound<'_, PyAny>,

@@ -1,13 +1,14 @@
-//! What belongs to one process: objects with threads.
+//! Objects that belong to one process, because they have threads.
 //!
-//! A fork copies the memory of a process and one of its threads. The child has an object whose threads
-//! do not exist, whose locks may be held for ever, and whose files are shared with the parent. So the
-//! child may not use it, and does not end it either.
+//! A fork copies the memory of a process and only one of its threads. In the child, the object has no
+//! threads, its locks may be held for ever, and its files are shared with the parent. So the child must
+//! neither use nor drop it.
 
 use crate::errors::raise;
 use crate::python::prelude::*;
 
-/// An object that only the process that made it uses and drops. A forked child refuses, and leaks its copy.
+/// An object that only the process that made it uses and drops. A forked child refuses calls, and leaks
+/// its copy.
 pub(crate) struct OfProcess<T> {
     made_by: u32,
     /// `None` only while it is dropped.

@@ -46,7 +46,8 @@ impl PyReplay {
 impl PyReplay {
     #[new]
     #[pyo3(signature = (
-        trace, *, mode="lookup", block_size=16, groups=None, capacity_blocks=100_000, algorithm="sha256", verify="none", seed=None,
+        trace, *, mode="lookup", block_size=16, groups=None, capacity_blocks=100_000, algorithm="sha256",
+        verify="none", seed=None,
         eviction="lru", explain=false, watermark=0.0, max_running=256, step_tokens=8192, step_ms=20.0,
         prefill_tokens_per_s=50_000.0, tiers=None, threads=0, journal=None
     ))]

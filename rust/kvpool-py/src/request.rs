@@ -3,9 +3,10 @@
 use kvpool::{RequestId, RequestRef};
 use pyo3::buffer::ElementType;
 use pyo3::exceptions::{PyOverflowError, PyTypeError};
-use pyo3::types::{PyBool, PyBytes, PyList, PyString};
+use pyo3::intern;
+use pyo3::types::{PyBool, PyBytes, PyInt, PyList, PyString};
 
-use crate::convert::{items, native, shown, text, untyped};
+use crate::convert::{has_items, items, native, shown, text, untyped};
 use crate::errors::raise;
 use crate::gather::{drain, list_of};
 use crate::python::prelude::*;
@@ -46,6 +47,39 @@ pub(crate) fn request_ref<'a>(id: &'a Bound<'_, PyAny>) -> PyResult<RequestRef<'
 #[inline(always)]
 fn exact_name<'a>(id: &'a Bound<'_, PyAny>) -> Option<RequestRef<'a>> {
     id.cast_exact::<PyString>().ok()?.to_str().ok().map(RequestRef::Str)
+}
+
+/// Whether an argument names one request and not a batch of requests.
+pub(crate) fn is_one(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    match is_exact(object) {
+        Some(one) => Ok(one),
+        None => Ok(is_subclass(object) || !has_items(object)?),
+    }
+}
+
+/// Whether an argument names a request and not the tokens of a prompt.
+pub(crate) fn is_request(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    match is_exact(object) {
+        Some(one) => Ok(one),
+        None => {
+            let index = intern!(object.py(), "__index__");
+            Ok(is_subclass(object) || (object.hasattr(index)? && !has_items(object)?))
+        }
+    }
+}
+
+/// Whether an object of one of the usual types is a request id; `None` for other types. It compares
+/// types, and calls nothing.
+#[inline(always)]
+fn is_exact(object: &Bound<'_, PyAny>) -> Option<bool> {
+    if object.cast_exact::<PyString>().is_ok() || object.cast_exact::<PyInt>().is_ok() {
+        return Some(true);
+    }
+    object.cast_exact::<PyList>().is_ok().then_some(false)
+}
+
+fn is_subclass(object: &Bound<'_, PyAny>) -> bool {
+    object.is_instance_of::<PyString>() || object.is_instance_of::<PyInt>()
 }
 
 /// A request id of the manager's own.

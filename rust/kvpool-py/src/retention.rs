@@ -27,7 +27,8 @@ pub(crate) struct PyRetention(pub(crate) Retention);
 impl PyRetention {
     #[new]
     #[pyo3(signature = (priority=None, *, ttl=None, idle=false, then="normal", pinned=false, demoted=false),
-           text_signature = "(priority=35, *, ttl=None, idle=False, then='normal', pinned=False, demoted=False)")]
+           text_signature = "(priority=35, *, ttl=None, idle=False, then='normal', pinned=False, \
+               demoted=False)")]
     fn new(
         py: Python<'_>,
         priority: Option<Int>,

@@ -242,7 +242,7 @@ pub(crate) struct PyPolicyRun(Run);
 
 enum Run {
     Policy(PolicyRun),
-    /// Of an estimator that evicts nothing one by one.
+    /// None for an estimator that does not simulate evictions.
     Outcome(Outcome),
 }
 

@@ -155,7 +155,7 @@ pub(crate) struct PyAdmission {
 }
 
 impl PyAdmission {
-    /// With `block_ids` left out: they went into the caller's buffer.
+    /// Returns the admission without `block_ids`, which were written to the caller's buffer.
     pub(crate) fn written(admission: &Admission) -> Self {
         let Admission { cached_tokens, cached_blocks, external_tokens, full_tokens, .. } = *admission;
         let other_tables = admission.other_tables.iter().map(|table| ids(table)).collect();
@@ -206,7 +206,8 @@ impl PyAdmissionFit {
         let Self { fit, cached_tokens, new_blocks, fitting_tokens, can_ever_fit } = self;
         let can_ever_fit = if *can_ever_fit { "True" } else { "False" };
         format!(
-            "AdmissionFit(fit={fit:?}, cached_tokens={cached_tokens}, new_blocks={new_blocks}, fitting_tokens={fitting_tokens}, can_ever_fit={can_ever_fit})"
+            "AdmissionFit(fit={fit:?}, cached_tokens={cached_tokens}, new_blocks={new_blocks}, \
+                fitting_tokens={fitting_tokens}, can_ever_fit={can_ever_fit})"
         )
     }
 }
@@ -230,14 +231,14 @@ impl PyRequestInfo {
     repr! { state, tokens, computed_tokens, blocks }
 }
 
-/// What `take_events` returns: the events, and how many were lost before them.
+/// The result of `take_events`: the events, and how many were lost before them.
 pub(crate) type Events<'py> = (Vec<Bound<'py, PyDict>>, u64);
 
-/// Events after which other threads may have the interpreter: some 250 us.
+/// The number of events after which other threads may run, about 250 us.
 const EVENTS_AT_ONCE: usize = 256;
 
-/// Events as dicts. A consumer that is far behind gets many of them, and the steps of other threads go
-/// on meanwhile.
+/// Returns events as dicts. A slow consumer gets many of them, and meanwhile the steps of other threads
+/// continue.
 pub(crate) fn events<'py>(py: Python<'py>, batch: &EventBatch) -> PyResult<Events<'py>> {
     let mut out = Vec::with_capacity(batch.events.len());
     for some in batch.events.chunks(EVENTS_AT_ONCE) {
@@ -249,7 +250,7 @@ pub(crate) fn events<'py>(py: Python<'py>, batch: &EventBatch) -> PyResult<Event
     Ok((out, batch.dropped))
 }
 
-/// An event as a dict: its names are those of the Rust enum.
+/// Returns an event as a dict, with the names of the Rust enum.
 fn event<'py>(
     py: Python<'py>,
     event: &BlockEvent,

@@ -18,7 +18,7 @@ use crate::pool::{PyBlockPool, Scrubbers};
 use crate::python::prelude::*;
 use crate::retention::eviction_named;
 
-/// Tier and block, as Python has them.
+/// A tier and a block, in Python's form.
 type PlaceTuple = (usize, u32);
 
 /// Source and destination.
@@ -48,7 +48,7 @@ pub(crate) fn swap_id(py: Python<'_>, swap: Int) -> PyResult<SwapId> {
     Ok(SwapId::from_number(count(py, "swap", swap)? as u64))
 }
 
-/// Tiers with so many blocks each, and alike in everything else.
+/// Returns tiers with these numbers of blocks and equal settings.
 fn tiers(
     py: Python<'_>,
     num_blocks: &Bound<'_, PyAny>,
@@ -75,7 +75,9 @@ pub(crate) struct PyTieredPool(Arc<Locked<Tiers>>, Scrubbers);
 #[pymethods]
 impl PyTieredPool {
     #[new]
-    #[pyo3(signature = (num_blocks, block_size=16, *, verify="none", duplicates="keep", eviction="lru", event_capacity=0))]
+    #[pyo3(signature = (
+        num_blocks, block_size=16, *, verify="none", duplicates="keep", eviction="lru", event_capacity=0
+    ))]
     fn new(
         py: Python<'_>,
         num_blocks: &Bound<'_, PyAny>,

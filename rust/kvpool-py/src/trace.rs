@@ -42,7 +42,7 @@ impl From<ReadTrace> for PyTrace {
     }
 }
 
-/// Arguments of everything that reads a trace.
+/// The arguments of every function that reads a trace.
 struct Reading<'a> {
     format: &'a str,
     block_tokens: Option<Int>,
@@ -88,7 +88,8 @@ fn open(path: &PathBuf, options: &ReadOptions) -> Result<TraceLoader, kvpool_rep
 impl PyTrace {
     #[staticmethod]
     #[pyo3(signature = (
-        path, *, format="auto", block_tokens=None, limit=None, check_prefixes=true, sort=false, sessions_at_once=None,
+        path, *, format="auto", block_tokens=None, limit=None, check_prefixes=true, sort=false,
+        sessions_at_once=None,
         event_gap_s=5.0
     ))]
     fn read(
@@ -110,7 +111,8 @@ impl PyTrace {
 
     #[staticmethod]
     #[pyo3(signature = (
-        data, *, format="auto", block_tokens=None, limit=None, check_prefixes=true, sort=false, sessions_at_once=None,
+        data, *, format="auto", block_tokens=None, limit=None, check_prefixes=true, sort=false,
+        sessions_at_once=None,
         event_gap_s=5.0
     ))]
     fn parse(
@@ -132,7 +134,9 @@ impl PyTrace {
     }
 
     #[staticmethod]
-    #[pyo3(signature = (requests=2000, *, seed=0, block_tokens=512, rate_per_s=None, chat_fraction=None, agent_fraction=None))]
+    #[pyo3(signature = (
+        requests=2000, *, seed=0, block_tokens=512, rate_per_s=None, chat_fraction=None, agent_fraction=None
+    ))]
     fn generate(
         py: Python<'_>,
         requests: i128,
@@ -170,7 +174,7 @@ impl PyTrace {
         let format = named(py, format)?;
         let mut out = PyFile { file, error: None };
         let written = py.detach(|| write_trace(&self.trace, format, &mut out));
-        // What the file raised says more than that writing failed.
+        // The exception of the file contains more than the failure of writing.
         out.error.map_or_else(|| written.or_raise(py), Err)
     }
 
@@ -227,7 +231,7 @@ impl PyTrace {
     }
 }
 
-/// A file of Python's. What its `write` raises is kept.
+/// A Python file. The exception of its `write` is kept.
 struct PyFile {
     file: Py<PyAny>,
     error: Option<PyErr>,
@@ -238,7 +242,7 @@ impl Write for PyFile {
         let written = crate::python::attach(|py| {
             crate::python::check_signals(py)?;
             let written = self.file.bind(py).call_method1("write", (PyBytes::new(py, bytes),))?;
-            // A raw file may write less; a file that does not say has written all.
+            // A raw file may write fewer bytes. A file that returns no number has written all of them.
             let whole = bytes.len();
             Ok(written.extract::<usize>().map_or(whole, |written| written.min(whole)))
         });
@@ -272,7 +276,8 @@ impl PyTraceReader {
 impl PyTraceReader {
     #[new]
     #[pyo3(signature = (
-        path, *, format="auto", block_tokens=None, limit=None, check_prefixes=true, sort=false, sessions_at_once=None,
+        path, *, format="auto", block_tokens=None, limit=None, check_prefixes=true, sort=false,
+        sessions_at_once=None,
         event_gap_s=5.0
     ))]
     fn new(

@@ -16,3 +16,8 @@ checks the configuration of the back end.
 from __future__ import annotations
 
 __all__: list[str] = []
+
+
+def __dir__() -> list[str]:
+    """Lists the public names."""
+    return [*__all__]

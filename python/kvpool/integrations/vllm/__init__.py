@@ -73,3 +73,11 @@ def _install(settings: Settings) -> None:
         logger.debug("kvpool: the calls that led to it", exc_info=True)
         return
     logger.info("kvpool: KVPOOL_VLLM=%s, events %s", settings.level, settings.events)
+
+
+__all__ = ["LOGGER_NAME", "register"]
+
+
+def __dir__() -> list[str]:
+    """Lists the public names."""
+    return [*__all__]

@@ -1,7 +1,7 @@
-//! Arguments of calls, as texts of two languages.
+//! The arguments of calls, as texts in two languages.
 //!
-//! A block of a made-up prompt is zeros that end in the number of its content, so a prompt is told by
-//! the numbers of its blocks and the length of its tail.
+//! A block of a made-up prompt consists of zeros and, at the end, the number of its content. So the
+//! numbers of its blocks and the length of its tail describe a prompt.
 
 use crate::{
     AppendRecord, ChainRecord, ComputedRecord, CoveredRecord, EndedRecord, Filled, IdRecord, Ids,
@@ -16,11 +16,11 @@ use crate::numbers::Numbers;
 /// The number of tokens of a request before the call, given the number that the call appends.
 pub(super) type Length<'a> = dyn Fn(&RequestId, usize) -> usize + 'a;
 
-/// What arguments are written with.
+/// The settings with which arguments are written.
 pub(super) struct Arguments {
     pub(super) language: Language,
     pub(super) block_size: usize,
-    /// How the pool verifies hits, by name.
+    /// The name of the way in which the pool verifies hits.
     pub(super) verify: &'static str,
     pub(super) numbers: Numbers,
 }
@@ -40,7 +40,7 @@ impl Arguments {
         numbers.join(", ")
     }
 
-    /// The numbers of what is before a part of a chain.
+    /// Returns the numbers of the blocks before a part of a chain.
     pub(super) fn leading(&self, part: &ChainRecord, start: usize) -> Vec<u32> {
         let first = part.keys.unpack().next();
         let mut path = first.map_or_else(Vec::new, |key| self.numbers.path(key, start as u32));
@@ -53,7 +53,7 @@ impl Arguments {
         if self.is_rust() { format!("&ids(&{ids:?})") } else { format!("{ids:?}") }
     }
 
-    /// A chain, with what is before it.
+    /// Returns a chain, including the blocks before it.
     pub(super) fn chain(&self, chain: &ChainRecord, leading: &[u32]) -> String {
         let and = self.and();
         let kind = self.kind_of_chain(chain.algorithm, !chain.fingerprints.is_empty());
@@ -67,7 +67,7 @@ impl Arguments {
         format!("{and}{function}({kind}, {size}, {and}[{}], {epoch})", contents.join(", "))
     }
 
-    /// How a chain was hashed: algorithm, and what hits on it are verified with.
+    /// Returns how a chain was hashed: its algorithm, and the way in which hits on it are verified.
     pub(super) fn kind_of_chain(&self, algorithm: u8, has_fingerprints: bool) -> String {
         let algorithm = HashAlgorithm::ALL.get(usize::from(algorithm)).map_or("", |known| known.name());
         let verify = if has_fingerprints { self.verify } else { "none" };
@@ -140,7 +140,7 @@ impl Arguments {
         reason.into_iter().chain(tokens).collect::<Vec<_>>().join(", ")
     }
 
-    /// Requests, and how each ended.
+    /// Requests, and how each request ended.
     pub(super) fn ended(&self, EndedRecord { requests: names, signals }: &EndedRecord) -> String {
         let ids = names.iter().filter_map(|name| if let Name::Id(id) = name { Some(id) } else { None });
         if self.is_rust() {
@@ -157,7 +157,7 @@ impl Arguments {
             .map(|signal| signal.output_tokens.map_or("None".into(), |tokens: u32| tokens.to_string()));
         let (reasons, tokens): (Vec<String>, Vec<String>) = (reasons.collect(), tokens.collect());
         let (reasons, tokens) = (reasons.join(", "), tokens.join(", "));
-        format!("{}, finish_reasons=[{reasons}], output_tokens=[{tokens}]", self.batch(ids))
+        format!("{}, finish_reason=[{reasons}], output_tokens=[{tokens}]", self.batch(ids))
     }
 
     pub(super) fn prompt(&self, prompt: &ChainRecord, foreign: bool) -> String {
@@ -170,15 +170,15 @@ impl Arguments {
         }
     }
 
-    /// Tokens for one request. `length` are its tokens before.
+    /// Returns tokens for one request that already has `length` tokens.
     pub(super) fn spelled(&self, length: usize, tokens: usize, filled: &Filled) -> String {
         let mut spelled = vec![0; tokens];
         self.spell(length, &mut spelled, &mut filled.keys.unpack());
         format!("{}{spelled:?}", self.and())
     }
 
-    /// Tokens behind the first `length` ones of a request: those that fill a block are the numbers of
-    /// its content.
+    /// Returns tokens that follow the first `length` tokens of a request. A token that fills a block is
+    /// the number of its content.
     fn spell(&self, length: usize, tokens: &mut [u32], keys: &mut impl Iterator<Item = u64>) {
         let first = self.block_size - 1 - length % self.block_size;
         for at in (first..tokens.len()).step_by(self.block_size) {
@@ -223,7 +223,8 @@ impl Arguments {
                 covered => format!("Covered::{covered:?}"),
             };
             return format!(
-                "&Rows {{ requests: {requests}, tokens: {tokens}, offsets: &{offsets:?}, computed: {computed}, \
+                "&Rows {{ requests: {requests}, tokens: {tokens}, offsets: &{offsets:?}, computed: \
+                    {computed}, \
                  covered: {covered}, most_changes: {most:?} }}"
             );
         }
@@ -243,7 +244,7 @@ impl Arguments {
         texts.join(", ")
     }
 
-    /// How much of a prompt is admitted.
+    /// Returns which part of a prompt is admitted.
     pub(super) fn part(&self, part: Part) -> String {
         let Part { allocate_tokens, external_tokens, compute_all } = part;
         if self.is_rust() {
@@ -321,7 +322,8 @@ impl Arguments {
             let (tenant, no_cache) = (tenant.unwrap_or_else(|| "None".into()), options.no_cache);
             let ranges = self.ranges(&options.ranges);
             return format!(
-                "&AdmitOptions {{ part: {part}, tenant: {tenant}, no_cache: {no_cache}, ranges: vec!{ranges} }}"
+                "&AdmitOptions {{ part: {part}, tenant: {tenant}, no_cache: {no_cache}, ranges: \
+                    vec!{ranges} }}"
             );
         }
         let mut texts = Vec::new();

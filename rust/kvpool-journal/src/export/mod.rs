@@ -1,15 +1,17 @@
 //! Export: a journal as a test, in Rust or in Python, that makes the same calls and expects the same answers.
 //!
-//! The test holds no recorded digest: its prompts are made-up tokens that are equal where the recorded
-//! ones were, hashed anew. Block ids are those of the journal, which the same calls give again. What it
-//! expects are the answers of this build, up to the first that the journal has otherwise; after every
-//! call all invariants are recounted, but for vLLM's pool, whose caller may break them for a while.
+//! The test contains no recorded digest. Its prompts are made-up tokens, which are equal if the
+//! recorded tokens were equal, and are hashed again. Block ids are those of the journal, because the
+//! same calls return the same ids. The expected answers are those of this build, up to the first that
+//! differs from the journal. After every call the test checks all invariants, except for vLLM's pool,
+//! whose caller may break them temporarily.
 //!
-//! Costs: two runs of the journal. The text goes out as it is made; memory is that of the pool, of the
-//! journal's contents, and of a frame of its file.
+//! Costs: two runs of the journal. The text is written as it is made. The memory is that of the pool,
+//! of the journal's contents, and of one frame of its file.
 
 mod arguments;
 mod calls;
+mod python;
 mod slots;
 mod source;
 mod templates;
@@ -29,16 +31,17 @@ use crate::subject::{Step, Subject};
 use source::Source;
 pub use text::Language;
 
-/// Operations of the longest test, unless a caller says otherwise: nobody reads a longer one.
+/// The default for the largest number of operations of a test. A longer test is not readable.
 pub const EXPORT_LIMIT: u64 = 10_000;
 
-/// Writes a journal as a test, piece by piece; returns the operations of it.
+/// Writes a journal as a test, piece by piece, and returns the number of its operations.
 ///
 /// ```
 /// use kvpool::{BlockPool, PoolConfig};
 /// use kvpool_journal::{EXPORT_LIMIT, Journal, JournalConfig, Journaled, Language, PoolCalls, export};
 /// let config = PoolConfig { num_blocks: 8, ..PoolConfig::default() };
-/// let mut pool = Journaled::<BlockPool>::with_journal(config, Journal::ring(1 << 20, JournalConfig::default())?)?;
+/// let ring = Journal::ring(1 << 20, JournalConfig::default())?;
+/// let mut pool = Journaled::<BlockPool>::with_journal(config, ring)?;
 /// pool.allocate(3)?;
 /// let image = pool.journal_image().unwrap_or_default();
 ///
@@ -49,9 +52,9 @@ pub const EXPORT_LIMIT: u64 = 10_000;
 /// ```
 ///
 /// # Errors
-/// As [`crate::replay`]; [`ReplayError::TooLong`] for more operations than `limit`, before anything is
-/// written; [`ReplayError::NoCall`] for what has no call in this language; [`ReplayError::Write`]. What
-/// is behind the last two is half a test.
+/// The errors of [`crate::replay`]. [`ReplayError::TooLong`] if there are more operations than `limit`;
+/// then nothing is written. [`ReplayError::NoCall`] if this language has no call for an operation.
+/// [`ReplayError::Write`] if writing fails. After the last two, the written test is incomplete.
 pub fn export<'a>(
     journal: impl Into<JournalSource<'a>>,
     language: Language,
@@ -62,7 +65,7 @@ pub fn export<'a>(
     over(journal.into(), language, limit, out, progress)
 }
 
-/// The same, compiled here and not for each kind of source.
+/// Like [`export`], but not generic, so that it is compiled only once.
 fn over(
     journal: JournalSource<'_>,
     language: Language,
@@ -93,7 +96,7 @@ fn over(
     }
 }
 
-/// Runs the journal, and writes each step.
+/// Runs the journal, and writes each operation.
 fn write<S: Subject>(
     reader: &JournalReader<'_>,
     mut source: Source<'_>,

@@ -1,10 +1,11 @@
-//! The text of an exported test: calls and answers in two languages, written as they come.
+//! Writes the text of an exported test, calls and answers, in two languages.
 
 use std::io::Write;
 
 use crate::{Check, JournalHeader, Kind};
 
 use super::arguments::Arguments;
+use super::python;
 use super::templates;
 use super::text::{self, Language};
 use crate::error::ReplayError;
@@ -12,7 +13,8 @@ use crate::numbers::Numbers;
 use crate::value::Answer;
 use crate::value::Value;
 
-/// Operations of one function of a Rust test: the compiler's work grows faster than a function.
+/// The largest number of operations in one function of a Rust test. The compiler's work grows faster
+/// than the length of a function.
 const PART: u64 = 250;
 
 /// A test that is being written.
@@ -22,11 +24,11 @@ pub(super) struct Source<'a> {
     num_blocks: usize,
     /// Whether there are KV-cache groups.
     grouped: bool,
-    /// What makes the pool, for the end of a Rust test.
+    /// The expression that makes the pool, for the end of a Rust test.
     made: String,
     pub(super) arguments: Arguments,
     out: &'a mut dyn Write,
-    /// Operations so far, and functions of a Rust test.
+    /// The numbers of operations so far, and of functions of a Rust test.
     operations: u64,
     parts: u64,
 }
@@ -127,7 +129,7 @@ impl<'a> Source<'a> {
         Err(ReplayError::NoCall { operation: number, reason })
     }
 
-    /// Begins an operation: says what it was answered.
+    /// Begins an operation with a comment that contains its answer.
     pub(super) fn begin(&mut self, number: u64, answer: &Answer) -> Result<(), ReplayError> {
         if self.is_rust() && self.operations.is_multiple_of(PART) {
             if self.parts > 0 {
@@ -141,13 +143,13 @@ impl<'a> Source<'a> {
         self.remark(&format!("{number}: {}", answer.told))
     }
 
-    /// Expects an answer of an expression of Rust, and recounts.
+    /// Writes a check of the answer of a Rust expression, and of all invariants.
     pub(super) fn expect_rust(&mut self, expression: &str, check: u32) -> Result<(), ReplayError> {
         self.line(&format!("same({expression}, 0x{check:08x});"))?;
         self.recount()
     }
 
-    /// Expects an answer of an expression of Python, and recounts.
+    /// Writes a check of the answer of a Python expression, and of all invariants.
     pub(super) fn expect_python(&mut self, expression: &str, value: &Value) -> Result<(), ReplayError> {
         let is = if matches!(value, Value::Nothing | Value::Flag(_)) { "is" } else { "==" };
         self.line(&format!("assert {expression} {is} {}", text::value_in(value, self.grouped)))?;
@@ -158,7 +160,7 @@ impl<'a> Source<'a> {
         match (self.kind, self.language) {
             (Kind::VllmPool, _) => Ok(()),
             (_, Language::Rust) => self.line(&format!("{}.check_invariants().unwrap();", self.subject())),
-            (_, Language::Python) => self.line(&format!("{}.check_invariants()", self.subject())),
+            (_, Language::Python) => self.line(&format!("{}.diagnose.check_invariants()", self.subject())),
         }
     }
 
@@ -189,7 +191,7 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// Writes a call and what it has to answer.
+    /// Writes a call and its expected answer.
     pub(super) fn call(&mut self, name: &str, arguments: &str, answer: &Answer) -> Result<(), ReplayError> {
         let subject = self.subject();
         match self.language {
@@ -203,22 +205,18 @@ impl<'a> Source<'a> {
                 self.expect_rust(&expression, answer.check)
             }
             Language::Python => {
-                let (object, method) = match name {
-                    "commit_step" => ("plan", "commit"),
-                    _ => (subject, name),
-                };
-                let method = ["_with", "_for", "_until", "_refreshing"]
-                    .iter()
-                    .fold(method, |method, how| method.trim_end_matches(how));
+                let object = if name == "commit_step" { "plan" } else { subject };
+                let (method, arguments) = python::call(self.kind, name, arguments);
                 let comma = if arguments.is_empty() { "" } else { ", " };
-                // The changes of a batch one by one, by a function of the test's own.
-                let call = if name == "append_ragged" { name.into() } else { format!("{object}.{method}") };
+                // A function of the test returns the changes of a batch one by one.
+                let call =
+                    if method == "append_ragged" { method.into() } else { format!("{object}.{method}") };
                 self.expect_python(&format!("answer({call}{comma}{arguments})"), &answer.value)
             }
         }
     }
 
-    /// Takes the events: how many there are, since their digests are those of other tokens.
+    /// Writes a check of the number of events. Their digests differ, because the tokens differ.
     pub(super) fn take_events(&mut self, value: &Value) -> Result<(), ReplayError> {
         let subject = self.subject();
         match (self.language, value) {

@@ -1,4 +1,4 @@
-//! What exported tests begin with, and what makes their pools.
+//! The beginnings of exported tests, and the expressions that make their pools.
 
 use crate::Kind;
 use kvpool::ManagerConfig;
@@ -7,7 +7,7 @@ use kvpool::retention::RetentionConfig;
 
 use super::text;
 
-/// The class of the pool, in Rust.
+/// Returns the class of the pool in Rust.
 pub(super) const fn class(kind: Kind) -> &'static str {
     match kind {
         Kind::Pool => "BlockPool",
@@ -16,7 +16,8 @@ pub(super) const fn class(kind: Kind) -> &'static str {
     }
 }
 
-/// vLLM's encodings need a seed; which one is in no journal, and no answer depends on it.
+/// Returns a seed for vLLM's encodings, which need one. The journal has no seed, because no answer
+/// depends on it.
 fn seed(config: &ManagerConfig) -> Option<&'static str> {
     config.algorithm.name().starts_with("vllm").then_some("0")
 }
@@ -39,7 +40,7 @@ fn python_retention(retention: &RetentionConfig) -> String {
     format!("retention=kvpool.RetentionConfig(pin_budget={pins}, tenants=[{tenants}])")
 }
 
-/// An expression of Rust that makes the pool, or says why there is none.
+/// Returns a Rust expression that makes the pool.
 pub(super) fn rust_pool(config: &ManagerConfig, event_capacity: usize, kind: Kind, caching: bool) -> String {
     if kind == Kind::VllmPool {
         let (blocks, eviction) = (config.num_blocks, config.eviction.name());
@@ -80,7 +81,7 @@ pub(super) fn rust_pool(config: &ManagerConfig, event_capacity: usize, kind: Kin
     )
 }
 
-/// An expression of Python that makes the pool.
+/// Returns a Python expression that makes the pool.
 pub(super) fn python_pool(
     config: &ManagerConfig,
     event_capacity: usize,
@@ -155,7 +156,7 @@ fn python_groups(groups: &Groups) -> String {
     groups.specs().iter().map(group).collect::<Vec<_>>().join(", ")
 }
 
-/// What a Rust test begins with.
+/// Returns the beginning of a Rust test.
 pub(super) const fn rust(kind: Kind) -> &'static str {
     match kind {
         Kind::Pool => RUST_POOL,
@@ -164,7 +165,7 @@ pub(super) const fn rust(kind: Kind) -> &'static str {
     }
 }
 
-/// What a Python test begins with.
+/// Returns the beginning of a Python test.
 pub(super) const fn python(kind: Kind) -> &'static str {
     match kind {
         Kind::Pool => PYTHON_POOL,

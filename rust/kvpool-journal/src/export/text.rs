@@ -1,5 +1,5 @@
-//! Literals of two languages. Everything that is written is ASCII: what a terminal or a compiler would
-//! take otherwise is escaped.
+//! Literals of two languages. All written text is ASCII. Characters that a terminal or a compiler could
+//! interpret are escaped.
 
 use std::fmt::Write as _;
 
@@ -14,7 +14,7 @@ pub enum Language {
     Python,
 }
 
-/// Arguments, one behind the other, without those that are empty.
+/// Joins arguments, without empty ones.
 pub(super) fn listed(texts: impl IntoIterator<Item = String>) -> String {
     texts.into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>().join(", ")
 }
@@ -24,7 +24,8 @@ pub(super) fn rust(text: &str) -> String {
     quoted(text, |letter| format!("\\u{{{:x}}}", u32::from(letter)))
 }
 
-/// A text as a literal of Python. The escapes have a fixed length, so that none takes in what follows it.
+/// Returns a text as a literal of Python. Escapes have a fixed length, so none includes the character
+/// after it.
 pub(super) fn python(text: &str) -> String {
     quoted(text, |letter| match u32::from(letter) {
         number @ 0..0x100 => format!("\\x{number:02x}"),
@@ -60,7 +61,7 @@ pub(super) fn remark(text: &str) -> String {
     remark
 }
 
-/// A number of seconds; one that is no number, too.
+/// Returns a number of seconds, also one that is not a number.
 pub(super) fn seconds(seconds: f64, is_rust: bool) -> String {
     let (name, sign) = if seconds.is_nan() {
         ("nan", "")
@@ -96,7 +97,7 @@ pub(super) fn value(answer: &Value) -> String {
     value_in(answer, false)
 }
 
-/// The same; changes of tables name their group if there are some.
+/// Like [`value`]. Changes of tables include their group if `grouped`.
 pub(super) fn value_in(answer: &Value, grouped: bool) -> String {
     match answer {
         Value::Nothing => "None".into(),

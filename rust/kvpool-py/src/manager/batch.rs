@@ -1,5 +1,5 @@
 //! Arguments that calls of the manager and of its planned steps share: rows of a batch, parts of a
-//! prompt, ranges of tokens.
+//! prompt, and ranges of tokens.
 
 use std::ops::Range;
 
@@ -11,7 +11,7 @@ use crate::gather::{extract, gather};
 use crate::python::prelude::*;
 use crate::request::RequestIds;
 
-/// The rows of a batch, as a caller names them.
+/// The rows of a batch, from the arguments of a call.
 pub(super) struct Batch<'py> {
     pub(super) requests: RequestIds<'py>,
     tokens: Vec<u32>,
@@ -41,12 +41,12 @@ impl<'py> Batch<'py> {
         })
     }
 
-    /// Tokens of all rows.
+    /// The number of tokens of all rows.
     pub(super) fn len(&self) -> usize {
         self.tokens.len()
     }
 
-    /// The rows of requests that [`RequestIds::refs`] gave.
+    /// Returns the rows for requests that [`RequestIds::refs`] returned.
     pub(super) fn rows<'a>(&'a self, requests: &'a [RequestRef<'a>]) -> Rows<'a> {
         let ahead = if self.lookahead == 0 { Covered::All } else { Covered::Lookahead(self.lookahead) };
         let covered = self.covered.as_deref().map_or(ahead, Covered::Each);
@@ -54,7 +54,7 @@ impl<'py> Batch<'py> {
     }
 }
 
-/// Offsets that are given: to the core none are those of rows with a token each.
+/// Returns offsets that were given. The core reads empty offsets as one token per row.
 fn some_offsets(py: Python<'_>, offsets: &Bound<'_, PyAny>) -> PyResult<Vec<usize>> {
     let offsets = counts(offsets)?;
     if offsets.is_empty() {
@@ -64,7 +64,7 @@ fn some_offsets(py: Python<'_>, offsets: &Bound<'_, PyAny>) -> PyResult<Vec<usiz
     Ok(offsets)
 }
 
-/// How much of a prompt is admitted.
+/// Returns which part of a prompt is admitted.
 pub(super) fn part(
     py: Python<'_>,
     allocate_tokens: Option<Int>,
@@ -78,7 +78,7 @@ pub(super) fn part(
     })
 }
 
-/// Ranges of tokens: pairs of the first and the one behind the last.
+/// Returns ranges of tokens, from pairs of the first token and the token after the last.
 pub(super) fn token_ranges(object: &Bound<'_, PyAny>) -> PyResult<Vec<Range<usize>>> {
     gather("failed", object, |position, item| {
         let (start, end): (Int, Int) = extract("failed", position, &item, "a pair (start, end)")?;

@@ -1,26 +1,30 @@
-//! `CacheManager`.
+//! Bindings of `CacheManager`.
 
 mod batch;
+mod facets;
 pub(crate) mod step;
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use batch::{Batch, part, token_ranges};
+pub(crate) use facets::{
+    PyManagerClock, PyManagerDiagnose, PyManagerJournal, PyManagerRetention, PyManagerSwaps,
+};
 use kvpool::{
-    BlockHasher, BlockPool, CacheManager, Computed, HashCursor, Loaded, ManagerConfig, ManagerError,
-    PoolImage, RequestRef, Restored, RetentionRange, Rows, SavedBlock, Ticket,
+    BlockHasher, CacheManager, Computed, HashCursor, Loaded, ManagerConfig, ManagerError, PoolImage,
+    RequestRef, Restored, Rows, SavedBlock, Ticket,
 };
 use kvpool_journal::{Journaled, ManagerCalls};
 use kvpool_observe::{ManagerWatch, ManagerWatchConfig};
-use pyo3::types::{PyBytes, PyDict};
 use step::PyStep;
 
 use crate::advice;
+use crate::argument::{take, take_count};
 use crate::clock::Clock;
 use crate::convert::{
-    ChangesOut, IdsOut, Int, Text, blocks, both, count, counts, handed_out, ids, tokens, too_short, until_of,
+    ChangesOut, IdsOut, Int, Text, blocks, both, count, counts, handed_out, ids, only_for, tokens, too_short,
+    until_of,
 };
 use crate::ended;
 use crate::enter::{LONG, Locked, enter_guarded, enter_measured, enter_sized};
@@ -29,27 +33,24 @@ use crate::explain::{self, PyExplanation};
 use crate::groups::{self, PyGroupFit, PyGroupSpec, added, changed};
 use crate::hashing::{self, PyExtraKeys, PyHashCursor, key, named};
 use crate::health::Health;
-use crate::journal::{self, PyJournal, PyJournalStats};
-use crate::metrics;
+use crate::journal::{self, PyJournal};
 use crate::python::prelude::*;
-use crate::request::{RequestIds, request_id, request_ref};
-use crate::retention::{self, Eviction, PyHintReport, PyRetentionStats};
-use crate::stats::{
-    Events, PyAdmission, PyAdmissionFit, PyManagerStats, PyPoolStats, PyProbe, PyRequestInfo, PyScrubReport,
-    events,
-};
-use crate::tiers::{PyTransferPlan, swap_id};
+use crate::request::{RequestIds, is_one, is_request, request_id, request_ref};
+use crate::retention::{self, Eviction};
+use crate::stats::{Events, PyAdmission, PyAdmissionFit, PyManagerStats, PyProbe, PyRequestInfo, events};
+use crate::tiers::PyTransferPlan;
 
 #[pyclass(frozen, module = "kvpool._core.manager", name = "CacheManager")]
 pub(crate) struct PyCacheManager {
     inner: Locked<Journaled<CacheManager>>,
-    /// The manager's own, so that prompts are hashed without its lock.
+    /// The hasher of the manager. With it, prompts are hashed without the manager's lock.
     hasher: Arc<BlockHasher>,
-    /// The pool's epoch, written with the lock held, so that prompts are hashed without it.
+    /// The pool's epoch. It is written while the lock is held, and read without the lock to hash
+    /// prompts.
     epoch: AtomicU64,
-    /// Of a policy written in Python.
+    /// The health of a policy written in Python. None for other policies.
     health: Option<Arc<Health>>,
-    /// Whether there are KV-cache groups: changes of block tables name them then.
+    /// Whether there are KV-cache groups. Changes of block tables then include the group.
     grouped: bool,
     clock: Clock,
 }
@@ -76,12 +77,12 @@ impl PyCacheManager {
         }
     }
 
-    /// What is cached, for a snapshot.
+    /// Returns the cached content, for a snapshot.
     pub(crate) fn saved_image(&self, py: Python<'_>) -> PyResult<PoolImage> {
         self.run(py, LONG, |manager| CacheManager::image(manager))
     }
 
-    /// Makes a new manager what an image says.
+    /// Restores a new manager from an image.
     pub(crate) fn restore_image(
         &self,
         py: Python<'_>,
@@ -96,7 +97,7 @@ impl PyCacheManager {
         })
     }
 
-    /// Runs an operation whose size only the manager knows.
+    /// Runs an operation whose size is known only once the manager is locked.
     fn run_measured<R: Send>(
         &self,
         py: Python<'_>,
@@ -109,7 +110,7 @@ impl PyCacheManager {
         enter_measured(py, &self.inner, |manager| size(manager), call).or_raise(py)
     }
 
-    /// Runs an operation on one request: one on a long sequence is a long call.
+    /// Runs an operation on one request. With a long sequence it is a long call.
     pub(crate) fn run_on<R: Send>(
         &self,
         py: Python<'_>,
@@ -119,7 +120,7 @@ impl PyCacheManager {
         self.run_measured(py, |manager| blocks_of(manager, id), call)
     }
 
-    /// A prompt: hashed already, or tokens to hash now, outside of the lock.
+    /// Returns a prompt that is hashed already, or hashes its tokens now, without the lock.
     pub(crate) fn prompt(
         &self,
         py: Python<'_>,
@@ -128,9 +129,33 @@ impl PyCacheManager {
     ) -> PyResult<HashCursor> {
         hashing::prompt(py, &self.hasher, prompt, extra, self.epoch.load(Ordering::Relaxed))
     }
+
+    /// Appends tokens to one request.
+    fn append_to_one<'py>(
+        &self,
+        py: Python<'py>,
+        request_id: &Bound<'py, PyAny>,
+        token_ids: &Bound<'py, PyAny>,
+        lookahead: Option<Int>,
+        multimodal: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let (id, tokens) = (request_ref(request_id)?, tokens(token_ids)?);
+        let items = hashing::multimodal_items(multimodal)?;
+        let lookahead = lookahead.map_or(Ok(0), |slots| count(py, "lookahead", slots))?;
+        let append =
+            |manager: &mut Journaled<CacheManager>| manager.append_tokens(id, &tokens, &items, lookahead);
+        let size = tokens.len().saturating_add(lookahead / self.hasher.block_size());
+        changed(py, &self.run(py, size, append)?, self.grouped)
+    }
 }
 
-/// Blocks of a request, as far as they say how long a call takes.
+/// Refuses extra keys together with a request, because the request has its own.
+fn without_extra(py: Python<'_>, extra: Option<&Bound<'_, PyExtraKeys>>) -> PyResult<()> {
+    let Some(_) = extra else { return Ok(()) };
+    Err(only_for(py, "extra", "the tokens of a prompt: a request has extra keys of its own"))
+}
+
+/// Returns the number of blocks of a request, as an estimate for the length of a call.
 pub(crate) fn blocks_of(manager: &CacheManager, id: RequestRef<'_>) -> usize {
     manager.request(id).map_or(0, |request| request.tokens / manager.pool().block_size())
 }
@@ -139,10 +164,16 @@ pub(crate) fn blocks_of(manager: &CacheManager, id: RequestRef<'_>) -> usize {
 impl PyCacheManager {
     #[new]
     #[pyo3(signature = (
-        num_blocks, block_size=16, *, algorithm="sha256", verify="none", key=None, seed=None, duplicates="keep",
-        eviction=None, retention=None, advisor=None, explain=None, event_capacity=0, watermark=0.0, host_blocks=0, block_bytes=0,
+        num_blocks, block_size=16, *, algorithm="sha256", verify="none", key=None, seed=None,
+        duplicates="keep",
+        eviction=None, retention=None, advisor=None, explain=None, event_capacity=0, watermark=0.0,
+        host_blocks=0, block_bytes=0,
         groups=None, journal=None, digest=false, scrub_blocks=0, metrics=false
-    ), text_signature = "(num_blocks, block_size=16, *, algorithm='sha256', verify='none', key=None, seed=None, duplicates='keep', eviction='lru', retention=None, advisor=None, explain=None, event_capacity=0, watermark=0.0, host_blocks=0, block_bytes=0, groups=None, journal=None, digest=False, scrub_blocks=0, metrics=False)")]
+    ), text_signature = "(num_blocks, block_size=16, *, algorithm='sha256', verify='none', key=None, \
+        seed=None, \
+        duplicates='keep', eviction='lru', retention=None, advisor=None, explain=None, \
+        event_capacity=0, watermark=0.0, host_blocks=0, block_bytes=0, groups=None, journal=None, \
+        digest=False, scrub_blocks=0, metrics=False)")]
     fn new(
         py: Python<'_>,
         num_blocks: Int,
@@ -224,6 +255,8 @@ impl PyCacheManager {
         })
     }
 
+    // Prompts and admissions.
+
     #[pyo3(signature = (tokens, extra=None))]
     fn prepare(
         &self,
@@ -231,7 +264,12 @@ impl PyCacheManager {
         tokens: &Bound<'_, PyAny>,
         extra: Option<&Bound<'_, PyExtraKeys>>,
     ) -> PyResult<PyHashCursor> {
-        Ok(PyHashCursor::new(self.prompt(py, tokens, extra)?))
+        if !is_request(tokens)? {
+            return Ok(PyHashCursor::new(self.prompt(py, tokens, extra)?));
+        }
+        without_extra(py, extra)?;
+        let id = request_ref(tokens)?;
+        Ok(PyHashCursor::new(self.run_on(py, id, |manager| manager.cursor(id).cloned())?))
     }
 
     #[pyo3(signature = (prompt, extra=None))]
@@ -245,35 +283,34 @@ impl PyCacheManager {
         Ok(self.enter(py, cursor.chain().len(), |manager| manager.probe(&cursor))?.or_raise(py)?.into())
     }
 
-    #[pyo3(signature = (prompt, extra=None, *, allocate_tokens=None, external_tokens=None, reuse=true), text_signature = "($self, prompt, extra=None, *, allocate_tokens=None, external_tokens=0, reuse=True)")]
-    fn fit(
+    #[pyo3(
+        signature = (
+            prompt, extra=None, *, allocate_tokens=None, external_tokens=None, reuse=true, by_group=false
+        ),
+        text_signature = "($self, prompt, extra=None, *, allocate_tokens=None, external_tokens=0, \
+            reuse=True, \
+            by_group=False)"
+    )]
+    fn fit<'py>(
         &self,
-        py: Python<'_>,
-        prompt: &Bound<'_, PyAny>,
-        extra: Option<&Bound<'_, PyExtraKeys>>,
+        py: Python<'py>,
+        prompt: &Bound<'py, PyAny>,
+        extra: Option<&Bound<'py, PyExtraKeys>>,
         allocate_tokens: Option<Int>,
         external_tokens: Option<Int>,
         reuse: bool,
-    ) -> PyResult<PyAdmissionFit> {
+        by_group: bool,
+    ) -> PyResult<Bound<'py, PyAny>> {
         let part = part(py, allocate_tokens, external_tokens, reuse)?;
         let cursor = self.prompt(py, prompt, extra)?;
-        Ok(self.enter(py, cursor.chain().len(), |manager| manager.fit(&cursor, part))?.or_raise(py)?.into())
-    }
-
-    #[pyo3(signature = (prompt, extra=None, *, allocate_tokens=None, external_tokens=None, reuse=true), text_signature = "($self, prompt, extra=None, *, allocate_tokens=None, external_tokens=0, reuse=True)")]
-    fn fit_groups(
-        &self,
-        py: Python<'_>,
-        prompt: &Bound<'_, PyAny>,
-        extra: Option<&Bound<'_, PyExtraKeys>>,
-        allocate_tokens: Option<Int>,
-        external_tokens: Option<Int>,
-        reuse: bool,
-    ) -> PyResult<Vec<PyGroupFit>> {
-        let part = part(py, allocate_tokens, external_tokens, reuse)?;
-        let cursor = self.prompt(py, prompt, extra)?;
-        let fits = self.enter(py, cursor.chain().len(), |manager| manager.fit_groups(&cursor, part))?;
-        Ok(fits.or_raise(py)?.into_iter().map(Into::into).collect())
+        let size = cursor.chain().len();
+        if !by_group {
+            let fit = self.enter(py, size, |manager| manager.fit(&cursor, part))?.or_raise(py)?;
+            return Ok(Bound::new(py, PyAdmissionFit::from(fit))?.into_any());
+        }
+        let fits = self.enter(py, size, |manager| manager.fit_groups(&cursor, part))?.or_raise(py)?;
+        let fits: Vec<PyGroupFit> = fits.into_iter().map(Into::into).collect();
+        fits.into_pyobject(py)
     }
 
     fn next_checkpoint(&self, py: Python<'_>, request_id: &Bound<'_, PyAny>) -> PyResult<Option<usize>> {
@@ -281,19 +318,15 @@ impl PyCacheManager {
         self.enter(py, 0, |manager| manager.next_checkpoint(id))?.or_raise(py)
     }
 
-    fn extend_encoder<'py>(
-        &self,
-        py: Python<'py>,
-        request_id: &Bound<'py, PyAny>,
-        num_tokens: Int,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        let (id, num_tokens) = (request_ref(request_id)?, count(py, "num_tokens", num_tokens)?);
-        let size = num_tokens / self.hasher.block_size();
-        let changes = self.run(py, size, |manager| manager.extend_encoder(id, num_tokens))?;
-        changed(py, &changes, self.grouped)
-    }
-
-    #[pyo3(signature = (request_id, prompt, extra=None, *, tenant=None, no_cache=false, retention=None, allocate_tokens=None, external_tokens=None, reuse=true, out=None), text_signature = "($self, request_id, prompt, extra=None, *, tenant=None, no_cache=False, retention=None, allocate_tokens=None, external_tokens=0, reuse=True, out=None)")]
+    #[pyo3(
+        signature = (
+            request_id, prompt, extra=None, *, tenant=None, no_cache=false, retention=None,
+            allocate_tokens=None, external_tokens=None, reuse=true, out=None
+        ),
+        text_signature = "($self, request_id, prompt, extra=None, *, tenant=None, no_cache=False, \
+            retention=None, \
+            allocate_tokens=None, external_tokens=0, reuse=True, out=None)"
+    )]
     fn admit(
         &self,
         py: Python<'_>,
@@ -316,7 +349,7 @@ impl PyCacheManager {
         let out = out.map(IdsOut::new).transpose()?;
         let (counted, room) = (out.is_some(), out.as_ref().map_or(0, IdsOut::room));
         let (needed, admitted) = self.enter(py, size, |manager| {
-            // An error here is one of the admission, which reports it.
+            // The admission itself reports this error.
             let needed = if counted { manager.admitted_entries(&cursor, part).unwrap_or(0) } else { 0 };
             (needed, (needed <= room).then(|| manager.admit(id, cursor, &options)))
         })?;
@@ -327,14 +360,35 @@ impl PyCacheManager {
         Ok(PyAdmission::written(&admission))
     }
 
-    #[pyo3(signature = (request_ids, token_ids, *, commit=false))]
+    // Calls of a step for requests.
+
+    #[pyo3(
+        signature = (
+            request_ids, token_ids, *, commit=false, lookahead=None, multimodal=None
+        ),
+        text_signature = "($self, request_ids, token_ids, *, commit=False, lookahead=0, multimodal=None)"
+    )]
     fn append<'py>(
         &self,
         py: Python<'py>,
         request_ids: &Bound<'py, PyAny>,
         token_ids: &Bound<'py, PyAny>,
         commit: bool,
+        lookahead: Option<Int>,
+        multimodal: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
+        if is_one(request_ids)? {
+            if commit {
+                return Err(only_for(py, "commit", "a batch of requests"));
+            }
+            return self.append_to_one(py, request_ids, token_ids, lookahead, multimodal);
+        }
+        if multimodal.is_some() {
+            return Err(only_for(py, "multimodal", "one request"));
+        }
+        if lookahead.is_some() {
+            return Err(only_for(py, "lookahead", "one request: append_ragged takes it for a batch"));
+        }
         let named = RequestIds::new(request_ids)?;
         let requests = named.refs()?;
         let tokens = tokens(token_ids)?;
@@ -344,7 +398,15 @@ impl PyCacheManager {
         added(py, &changes, self.grouped)
     }
 
-    #[pyo3(signature = (request_ids, token_ids, offsets=None, *, commit=false, computed=None, lookahead=None, covered=None, out=None), text_signature = "($self, request_ids, token_ids, offsets=None, *, commit=False, computed=None, lookahead=0, covered=None, out=None)")]
+    #[pyo3(
+        signature = (
+            request_ids, token_ids, offsets=None, *, commit=false, computed=None, lookahead=None,
+            covered=None, out=None
+        ),
+        text_signature = "($self, request_ids, token_ids, offsets=None, *, commit=False, computed=None, \
+            lookahead=0, \
+            covered=None, out=None)"
+    )]
     fn append_ragged<'py>(
         &self,
         py: Python<'py>,
@@ -385,14 +447,22 @@ impl PyCacheManager {
         }
     }
 
+    #[pyo3(signature = (request_id, num_tokens, *, encoder=false))]
     fn extend<'py>(
         &self,
         py: Python<'py>,
         request_id: &Bound<'py, PyAny>,
         num_tokens: Int,
+        encoder: bool,
     ) -> PyResult<Bound<'py, PyAny>> {
         let (id, num_tokens) = (request_ref(request_id)?, count(py, "num_tokens", num_tokens)?);
-        changed(py, &self.run_on(py, id, |manager| manager.extend(id, num_tokens))?, self.grouped)
+        let changes = if encoder {
+            let size = num_tokens / self.hasher.block_size();
+            self.run(py, size, |manager| manager.extend_encoder(id, num_tokens))?
+        } else {
+            self.run_on(py, id, |manager| manager.extend(id, num_tokens))?
+        };
+        changed(py, &changes, self.grouped)
     }
 
     #[pyo3(signature = (request_id, loaded_tokens=None, *, failed=None))]
@@ -414,32 +484,38 @@ impl PyCacheManager {
         self.run_on(py, id, |manager| manager.external_done(id, loaded))
     }
 
-    fn fence(&self, py: Python<'_>) -> PyResult<u64> {
-        self.run(py, 0, |manager| manager.fence().map(Ticket::get))
-    }
-
-    fn end_fence(&self, py: Python<'_>, ticket: Int) -> PyResult<usize> {
-        let ticket = Ticket::new(count(py, "ticket", ticket)? as u64);
-        let fenced = |manager: &CacheManager| manager.pool().num_fenced();
-        self.run_measured(py, fenced, |manager| manager.end_fence(ticket))
-    }
-
-    #[pyo3(signature = (request_id, token_ids, *, lookahead=0, multimodal=None))]
-    fn append_tokens<'py>(
+    fn commit(
         &self,
-        py: Python<'py>,
-        request_id: &Bound<'py, PyAny>,
-        token_ids: &Bound<'py, PyAny>,
-        lookahead: i128,
-        multimodal: Option<&Bound<'py, PyAny>>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        let (id, tokens) = (request_ref(request_id)?, tokens(token_ids)?);
-        let items = hashing::multimodal_items(multimodal)?;
-        let lookahead = count(py, "lookahead", lookahead)?;
-        let append =
-            |manager: &mut Journaled<CacheManager>| manager.append_tokens(id, &tokens, &items, lookahead);
-        let size = tokens.len().saturating_add(lookahead / self.hasher.block_size());
-        changed(py, &self.run(py, size, append)?, self.grouped)
+        py: Python<'_>,
+        request_id: &Bound<'_, PyAny>,
+        computed_tokens: &Bound<'_, PyAny>,
+    ) -> PyResult<usize> {
+        if is_one(request_id)? {
+            let (id, computed) = (request_ref(request_id)?, take_count("computed_tokens", computed_tokens)?);
+            return self.run_on(py, id, |manager| manager.commit(id, computed));
+        }
+        let named = RequestIds::new(request_id)?;
+        let (requests, computed) = (named.refs()?, counts(computed_tokens)?);
+        self.run(py, requests.len(), |manager| manager.commit_batch(&requests, &computed))
+    }
+
+    #[pyo3(signature = (request_id, num_tokens, *, after_step=None, until=None))]
+    fn truncate(
+        &self,
+        py: Python<'_>,
+        request_id: &Bound<'_, PyAny>,
+        num_tokens: &Bound<'_, PyAny>,
+        after_step: Option<Int>,
+        until: Option<Int>,
+    ) -> PyResult<()> {
+        let until = until_of(py, after_step, until)?;
+        if is_one(request_id)? {
+            let (id, num_tokens) = (request_ref(request_id)?, take_count("num_tokens", num_tokens)?);
+            return self.run_on(py, id, |manager| manager.truncate(id, num_tokens, until));
+        }
+        let named = RequestIds::new(request_id)?;
+        let (requests, num_tokens) = (named.refs()?, counts(num_tokens)?);
+        self.run(py, requests.len(), |manager| manager.truncate_batch(&requests, &num_tokens, until))
     }
 
     fn fork(
@@ -448,48 +524,55 @@ impl PyCacheManager {
         parent_id: &Bound<'_, PyAny>,
         child_id: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
-        let (parent, child) = (request_ref(parent_id)?, request_id(child_id)?);
-        self.run_on(py, parent, |manager| manager.fork(parent, child.as_ref()))
-    }
-
-    fn fork_batch(
-        &self,
-        py: Python<'_>,
-        parent_ids: &Bound<'_, PyAny>,
-        child_ids: &Bound<'_, PyAny>,
-    ) -> PyResult<()> {
-        let (parents, children) = (RequestIds::new(parent_ids)?, RequestIds::new(child_ids)?);
+        if is_one(parent_id)? {
+            let (parent, child) = (request_ref(parent_id)?, request_id(child_id)?);
+            return self.run_on(py, parent, |manager| manager.fork(parent, child.as_ref()));
+        }
+        let (parents, children) = (RequestIds::new(parent_id)?, RequestIds::new(child_id)?);
         let (parents, children) = (parents.refs()?, children.refs()?);
         self.run(py, LONG, |manager| manager.fork_batch((&parents, &children)))
     }
 
-    #[pyo3(signature = (request_id, num_tokens, *, after_step=None, until=None))]
-    fn truncate(
+    #[pyo3(signature = (request_id, *, after_step=None, until=None, finish_reason=None, output_tokens=None))]
+    fn release(
         &self,
         py: Python<'_>,
         request_id: &Bound<'_, PyAny>,
-        num_tokens: Int,
         after_step: Option<Int>,
         until: Option<Int>,
+        finish_reason: Option<&Bound<'_, PyAny>>,
+        output_tokens: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
-        let (id, num_tokens) = (request_ref(request_id)?, count(py, "num_tokens", num_tokens)?);
         let until = until_of(py, after_step, until)?;
-        self.run_on(py, id, |manager| manager.truncate(id, num_tokens, until))
+        if is_one(request_id)? {
+            let id = request_ref(request_id)?;
+            if finish_reason.is_some() || output_tokens.is_some() {
+                let reason = finish_reason.map(|reason| take("finish_reason", reason)).transpose()?;
+                let tokens = output_tokens.map(|tokens| take("output_tokens", tokens)).transpose()?;
+                let signal = ended::signal(py, reason, tokens)?;
+                return self.run_on(py, id, |manager| manager.release_batch_with(&[(id, signal)], until));
+            }
+            return self.run_on(py, id, |manager| manager.release(id, until));
+        }
+        let named = RequestIds::new(request_id)?;
+        let requests = named.refs()?;
+        if let Some(signals) = ended::signals(py, requests.len(), finish_reason, output_tokens)? {
+            let ended: Vec<_> = requests.iter().copied().zip(signals).collect();
+            return self.run(py, LONG, |manager| manager.release_batch_with(&ended, until));
+        }
+        self.run(py, LONG, |manager| manager.release_batch(&requests, until))
     }
 
-    #[pyo3(signature = (request_ids, num_tokens, *, after_step=None, until=None))]
-    fn truncate_batch(
-        &self,
-        py: Python<'_>,
-        request_ids: &Bound<'_, PyAny>,
-        num_tokens: &Bound<'_, PyAny>,
-        after_step: Option<Int>,
-        until: Option<Int>,
-    ) -> PyResult<()> {
-        let named = RequestIds::new(request_ids)?;
-        let (requests, num_tokens) = (named.refs()?, counts(num_tokens)?);
-        let until = until_of(py, after_step, until)?;
-        self.run(py, requests.len(), |manager| manager.truncate_batch(&requests, &num_tokens, until))
+    // Steps, fences and planned copies.
+
+    fn fence(&self, py: Python<'_>) -> PyResult<u64> {
+        self.run(py, 0, |manager| manager.fence().map(Ticket::get))
+    }
+
+    fn end_fence(&self, py: Python<'_>, ticket: Int) -> PyResult<usize> {
+        let ticket = Ticket::new(count(py, "ticket", ticket)? as u64);
+        let fenced = |manager: &CacheManager| manager.pool().num_fenced();
+        self.run_measured(py, fenced, |manager| manager.end_fence(ticket))
     }
 
     fn trim_window(&self, py: Python<'_>, request_id: &Bound<'_, PyAny>, window: Int) -> PyResult<usize> {
@@ -502,206 +585,9 @@ impl PyCacheManager {
         Ok(PyTransferPlan(self.run_measured(py, planned, ManagerCalls::take_plan)?))
     }
 
-    fn begin_swap_out(&self, py: Python<'_>, request_ids: &Bound<'_, PyAny>) -> PyResult<u64> {
-        let named = RequestIds::new(request_ids)?;
-        let group = named.refs()?;
-        Ok(self.run(py, LONG, |manager| manager.begin_swap_out(&group))?.get())
-    }
-
-    fn begin_swap_in(&self, py: Python<'_>, request_ids: &Bound<'_, PyAny>) -> PyResult<u64> {
-        let named = RequestIds::new(request_ids)?;
-        let group = named.refs()?;
-        Ok(self.run(py, LONG, |manager| manager.begin_swap_in(&group))?.get())
-    }
-
-    fn fit_swap_out(&self, py: Python<'_>, request_ids: &Bound<'_, PyAny>) -> PyResult<&'static str> {
-        let named = RequestIds::new(request_ids)?;
-        let group = named.refs()?;
-        Ok(self.run(py, LONG, |manager| manager.fit_swap_out(&group))?.name())
-    }
-
-    fn fit_swap_in(&self, py: Python<'_>, request_ids: &Bound<'_, PyAny>) -> PyResult<&'static str> {
-        let named = RequestIds::new(request_ids)?;
-        let group = named.refs()?;
-        Ok(self.run(py, LONG, |manager| manager.fit_swap_in(&group))?.name())
-    }
-
-    fn complete_swap<'py>(&self, py: Python<'py>, swap: Int) -> PyResult<Bound<'py, PyDict>> {
-        let id = swap_id(py, swap)?;
-        let pairs = self.run(py, LONG, |manager| manager.complete_swap(id))?;
-        let out = PyDict::new(py);
-        pairs.iter().try_for_each(|(src, dst)| out.set_item(src.get(), dst.get()))?;
-        Ok(out)
-    }
-
-    fn abort_swap(&self, py: Python<'_>, swap: Int) -> PyResult<()> {
-        let id = swap_id(py, swap)?;
-        self.run(py, LONG, |manager| manager.abort_swap(id))
-    }
-
-    fn host_stats(&self, py: Python<'_>) -> PyResult<Option<PyPoolStats>> {
-        let host = |manager: &mut Journaled<CacheManager>| manager.tiers().pool(1).ok().map(BlockPool::stats);
-        Ok(self.enter(py, 0, host)?.map(Into::into))
-    }
-
-    fn commit(&self, py: Python<'_>, request_id: &Bound<'_, PyAny>, computed_tokens: Int) -> PyResult<usize> {
-        let (id, computed) = (request_ref(request_id)?, count(py, "computed_tokens", computed_tokens)?);
-        self.run_on(py, id, |manager| manager.commit(id, computed))
-    }
-
-    fn commit_batch(
-        &self,
-        py: Python<'_>,
-        request_ids: &Bound<'_, PyAny>,
-        computed_tokens: &Bound<'_, PyAny>,
-    ) -> PyResult<usize> {
-        let named = RequestIds::new(request_ids)?;
-        let requests = named.refs()?;
-        let computed = counts(computed_tokens)?;
-        self.run(py, requests.len(), |manager| manager.commit_batch(&requests, &computed))
-    }
-
-    #[pyo3(signature = (request_id, *, after_step=None, until=None, finish_reason=None, output_tokens=None))]
-    fn release(
-        &self,
-        py: Python<'_>,
-        request_id: &Bound<'_, PyAny>,
-        after_step: Option<Int>,
-        until: Option<Int>,
-        finish_reason: Option<&str>,
-        output_tokens: Option<Int>,
-    ) -> PyResult<()> {
-        let (id, until) = (request_ref(request_id)?, until_of(py, after_step, until)?);
-        if finish_reason.is_some() || output_tokens.is_some() {
-            let signal = ended::signal(py, finish_reason, output_tokens)?;
-            return self.run_on(py, id, |manager| manager.release_batch_with(&[(id, signal)], until));
-        }
-        self.run_on(py, id, |manager| manager.release(id, until))
-    }
-
-    #[pyo3(signature = (request_ids, *, after_step=None, until=None, finish_reasons=None, output_tokens=None))]
-    fn release_batch(
-        &self,
-        py: Python<'_>,
-        request_ids: &Bound<'_, PyAny>,
-        after_step: Option<Int>,
-        until: Option<Int>,
-        finish_reasons: Option<&Bound<'_, PyAny>>,
-        output_tokens: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<()> {
-        let named = RequestIds::new(request_ids)?;
-        let (requests, until) = (named.refs()?, until_of(py, after_step, until)?);
-        if let Some(signals) = ended::signals(py, requests.len(), finish_reasons, output_tokens)? {
-            let ended: Vec<_> = requests.iter().copied().zip(signals).collect();
-            return self.run(py, LONG, |manager| manager.release_batch_with(&ended, until));
-        }
-        self.run(py, LONG, |manager| manager.release_batch(&requests, until))
-    }
-
-    #[pyo3(signature = (request_id, *, after_step=None, until=None))]
-    fn end_session(
-        &self,
-        py: Python<'_>,
-        request_id: &Bound<'_, PyAny>,
-        after_step: Option<Int>,
-        until: Option<Int>,
-    ) -> PyResult<PyHintReport> {
-        let (id, until) = (request_ref(request_id)?, until_of(py, after_step, until)?);
-        Ok(self.run_on(py, id, |manager| manager.end_session(id, until))?.into())
-    }
-
-    fn retain(
-        &self,
-        py: Python<'_>,
-        request_id: &Bound<'_, PyAny>,
-        ranges: &Bound<'_, PyAny>,
-    ) -> PyResult<PyHintReport> {
-        let (id, ranges) = (request_ref(request_id)?, retention::ranges(ranges)?);
-        Ok(self.run_on(py, id, |manager| manager.retain(id, &ranges))?.into())
-    }
-
-    fn set_tenant(&self, py: Python<'_>, request_id: &Bound<'_, PyAny>, tenant: Int) -> PyResult<()> {
-        let (id, tenant) = (request_ref(request_id)?, retention::tenant(py, tenant)?);
-        self.run_on(py, id, |manager| manager.set_tenant(id, tenant))
-    }
-
-    #[pyo3(signature = (request_id, start_token=None), text_signature = "($self, request_id, start_token=0)")]
-    fn end_of_life(
-        &self,
-        py: Python<'_>,
-        request_id: &Bound<'_, PyAny>,
-        start_token: Option<Int>,
-    ) -> PyResult<PyHintReport> {
-        let id = request_ref(request_id)?;
-        let start = start_token.map_or(Ok(0), |start| count(py, "start_token", start))?;
-        Ok(self.run_on(py, id, |manager| manager.retain(id, &[RetentionRange::end_of_life(start)]))?.into())
-    }
-
-    #[pyo3(signature = (prompt, ranges, extra=None))]
-    fn retain_prefix(
-        &self,
-        py: Python<'_>,
-        prompt: &Bound<'_, PyAny>,
-        ranges: &Bound<'_, PyAny>,
-        extra: Option<&Bound<'_, PyExtraKeys>>,
-    ) -> PyResult<PyHintReport> {
-        let (ranges, cursor) = (retention::ranges(ranges)?, self.prompt(py, prompt, extra)?);
-        let size = cursor.chain().len();
-        Ok(self.run(py, size, |manager| manager.retain_prefix(&cursor, &ranges))?.into())
-    }
-
-    #[pyo3(signature = (prompt, start_token=None, extra=None), text_signature = "($self, prompt, start_token=0, extra=None)")]
-    fn end_of_life_of(
-        &self,
-        py: Python<'_>,
-        prompt: &Bound<'_, PyAny>,
-        start_token: Option<Int>,
-        extra: Option<&Bound<'_, PyExtraKeys>>,
-    ) -> PyResult<PyHintReport> {
-        let start = start_token.map_or(Ok(0), |start| count(py, "start_token", start))?;
-        let cursor = self.prompt(py, prompt, extra)?;
-        let size = cursor.chain().len();
-        Ok(self
-            .run(py, size, |manager| manager.retain_prefix(&cursor, &[RetentionRange::end_of_life(start)]))?
-            .into())
-    }
-
-    fn advance_time(&self, py: Python<'_>, now: f64) -> PyResult<usize> {
-        self.run(py, 0, |manager| manager.advance_time(now))
-    }
-
-    fn tenant_blocks(&self, py: Python<'_>, tenant: Int) -> PyResult<usize> {
-        let tenant = retention::tenant(py, tenant)?;
-        self.enter(py, 0, |manager| manager.tenant_blocks(tenant))?.or_raise(py)
-    }
-
-    fn retention_stats(&self, py: Python<'_>) -> PyResult<Option<PyRetentionStats>> {
-        Ok(self.enter(py, 0, |manager| manager.retention_stats())?.map(Into::into))
-    }
-
-    fn advice<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
-        let advice = self.enter(py, LONG, |manager| manager.advice())?;
-        advice.map(|advice| advice::dict(py, &advice)).transpose()
-    }
-
-    fn metrics<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
-        let tiers = self.enter(py, 0, |manager| manager.metrics())?;
-        tiers.iter().map(|tier| metrics::dict(py, tier)).collect()
-    }
-
-    fn observe_time(&self, py: Python<'_>, now: f64) -> PyResult<()> {
-        self.clock.observe(py, now, || {
-            self.enter(py, 0, |manager| manager.unrecorded(|manager| manager.observe_time(now)))?.or_raise(py)
-        })
-    }
-
     fn explain(&self, py: Python<'_>, request_id: &Bound<'_, PyAny>) -> PyResult<PyExplanation> {
         let id = request_ref(request_id)?;
         Ok(PyExplanation(self.enter(py, 0, |manager| manager.explain(id))?.or_raise(py)?))
-    }
-
-    fn check_policy(&self, py: Python<'_>) -> PyResult<()> {
-        self.health.as_ref().map_or(Ok(()), |health| health.check(py))
     }
 
     #[pyo3(signature = (request_id, *, after_step=None, until=None))]
@@ -716,7 +602,12 @@ impl PyCacheManager {
         self.run_on(py, id, |manager| manager.preempt(id, until))
     }
 
-    #[pyo3(signature = (request_id, *, allocate_tokens=None, external_tokens=None, reuse=true), text_signature = "($self, request_id, *, allocate_tokens=None, external_tokens=0, reuse=True)")]
+    #[pyo3(
+        signature = (
+            request_id, *, allocate_tokens=None, external_tokens=None, reuse=true
+        ),
+        text_signature = "($self, request_id, *, allocate_tokens=None, external_tokens=0, reuse=True)"
+    )]
     fn resume(
         &self,
         py: Python<'_>,
@@ -739,7 +630,14 @@ impl PyCacheManager {
         Self::begin_step(slf)
     }
 
-    #[pyo3(signature = (request_id, *, out=None, group=None), text_signature = "($self, request_id, *, out=None, group=0)")]
+    // Requests.
+
+    #[pyo3(
+        signature = (
+            request_id, *, out=None, group=None
+        ),
+        text_signature = "($self, request_id, *, out=None, group=0)"
+    )]
     fn block_ids<'py>(
         &self,
         py: Python<'py>,
@@ -756,15 +654,12 @@ impl PyCacheManager {
         }
     }
 
-    fn cursor(&self, py: Python<'_>, request_id: &Bound<'_, PyAny>) -> PyResult<PyHashCursor> {
-        let id = request_ref(request_id)?;
-        Ok(PyHashCursor::new(self.run_on(py, id, |manager| manager.cursor(id).cloned())?))
-    }
-
     fn request(&self, py: Python<'_>, request_id: &Bound<'_, PyAny>) -> PyResult<PyRequestInfo> {
         let id = request_ref(request_id)?;
         Ok(self.enter(py, 0, |manager| manager.request(id))?.or_raise(py)?.into())
     }
+
+    // Cached content, and the size of the pool.
 
     fn bump_epoch(&self, py: Python<'_>) -> PyResult<u64> {
         self.run(py, LONG, |manager| {
@@ -800,6 +695,8 @@ impl PyCacheManager {
         self.run(py, LONG, |manager| manager.resize(num_blocks))
     }
 
+    // Events, figures, settings and facets.
+
     fn take_events<'py>(&self, py: Python<'py>) -> PyResult<Events<'py>> {
         let batch = self.enter(py, 0, ManagerCalls::take_events)?;
         events(py, &batch)
@@ -810,30 +707,10 @@ impl PyCacheManager {
         Ok(PyManagerStats::new(stats, misses))
     }
 
-    fn journal_stats(&self, py: Python<'_>) -> PyResult<Option<PyJournalStats>> {
-        self.enter(py, 0, |manager| manager.journal().map(Into::into))
-    }
-
-    fn flush_journal(&self, py: Python<'_>) -> PyResult<()> {
-        journal::wait(py, self.enter(py, 0, Journaled::start_flush)?);
-        let error = self.enter(py, 0, |manager| manager.journal()?.error().map(str::to_owned))?;
-        journal::check_flushed(py, error)
-    }
-
-    fn journal_image<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyBytes>>> {
-        Ok(self.enter(py, LONG, Journaled::journal_image)?.map(|image| PyBytes::new(py, &image)))
-    }
-
-    fn save_journal(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
-        journal::save(py, self.enter(py, LONG, Journaled::journal_image)?, &path)
-    }
-
     getters! {
         num_blocks: PyResult<usize> = self.enter(py, 0, |manager| manager.pool().num_blocks());
         block_size: usize = self.hasher.block_size();
-        num_groups: PyResult<usize> = self.enter(py, 0, |manager| manager.num_groups());
         num_available: PyResult<usize> = self.enter(py, 0, |manager| manager.pool().num_available());
-        epoch: PyResult<u64> = self.enter(py, 0, |manager| manager.pool().epoch());
     }
 
     #[getter]
@@ -844,34 +721,29 @@ impl PyCacheManager {
         })
     }
 
-    fn free_order(&self, py: Python<'_>) -> PyResult<Vec<u32>> {
-        Ok(ids(&self.enter(py, LONG, |manager| manager.pool().free_order())?))
-    }
-
-    fn eviction_order(&self, py: Python<'_>) -> PyResult<Vec<u32>> {
-        Ok(ids(&self.enter(py, LONG, |manager| manager.pool().eviction_order())?))
-    }
-
-    fn state_digest(&self, py: Python<'_>) -> PyResult<Option<u64>> {
-        self.enter(py, LONG, |manager| manager.unrecorded(ManagerWatch::state_digest))
-    }
-
-    fn state_digest_from_scratch(&self, py: Python<'_>) -> PyResult<u64> {
-        self.enter(py, LONG, |manager| manager.state_digest_from_scratch())
-    }
-
-    fn scrub(&self, py: Python<'_>, blocks: Int) -> PyResult<PyScrubReport> {
-        let blocks = count(py, "blocks", blocks)?;
-        Ok(self.run(py, blocks, |manager| manager.unrecorded(|manager| manager.scrub(blocks)))?.into())
+    #[getter]
+    fn swaps(slf: Bound<'_, Self>) -> PyManagerSwaps {
+        PyManagerSwaps(slf.unbind())
     }
 
     #[getter]
-    fn poison_reason(&self, py: Python<'_>) -> PyResult<Option<String>> {
-        self.enter(py, 0, |manager| manager.poison_reason().map(ToOwned::to_owned))
+    fn retention(slf: Bound<'_, Self>) -> PyManagerRetention {
+        PyManagerRetention(slf.unbind())
     }
 
-    fn check_invariants(&self, py: Python<'_>) -> PyResult<()> {
-        self.enter(py, LONG, |manager| manager.check_invariants())?.or_raise(py)
+    #[getter]
+    fn journal(slf: Bound<'_, Self>) -> PyManagerJournal {
+        PyManagerJournal(slf.unbind())
+    }
+
+    #[getter]
+    fn diagnose(slf: Bound<'_, Self>) -> PyManagerDiagnose {
+        PyManagerDiagnose(slf.unbind())
+    }
+
+    #[getter]
+    fn clock(slf: Bound<'_, Self>) -> PyManagerClock {
+        PyManagerClock(slf.unbind())
     }
 
     fn __contains__(&self, py: Python<'_>, request_id: &Bound<'_, PyAny>) -> PyResult<bool> {

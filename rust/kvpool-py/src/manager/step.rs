@@ -1,4 +1,4 @@
-//! `Step`: a planned scheduler step.
+//! Bindings of `Step`, a planned scheduler step.
 
 use kvpool::{CacheManager, ManagerError, RequestRef, StepOutcome, StepPlan};
 use pyo3::types::PyList;
@@ -15,11 +15,11 @@ use crate::request::{request_id, request_ref};
 use crate::retention;
 use crate::stats::PyAdmission;
 
-/// What a step is doing.
+/// The state of a step.
 enum State {
-    /// It plans; a commit will work on about so many blocks and tokens.
+    /// The step is being planned. The number estimates the blocks and tokens of its commit.
     Open(Box<StepPlan>, usize),
-    /// A call has the plan.
+    /// A call is using the plan.
     Busy,
     Over,
 }
@@ -66,8 +66,10 @@ impl PyStep {
         });
     }
 
-    /// A policy written in Python that came here while its manager works is refused, and the step over:
-    /// its plan is lost.
+    /// Ends the step if a call was refused.
+    ///
+    /// A policy written in Python was called while its manager works, and called the manager again. The
+    /// plan is lost.
     fn unless_refused<R>(&self, py: Python<'_>, done: PyResult<R>) -> PyResult<R> {
         done.inspect_err(|_| self.put(py, State::Over))
     }
@@ -96,7 +98,15 @@ impl PyStep {
 
 #[pymethods]
 impl PyStep {
-    #[pyo3(signature = (request_id, prompt, extra=None, *, tenant=None, no_cache=false, retention=None, allocate_tokens=None, external_tokens=None, reuse=true), text_signature = "($self, request_id, prompt, extra=None, *, tenant=None, no_cache=False, retention=None, allocate_tokens=None, external_tokens=0, reuse=True)")]
+    #[pyo3(
+        signature = (
+            request_id, prompt, extra=None, *, tenant=None, no_cache=false, retention=None,
+            allocate_tokens=None, external_tokens=None, reuse=true
+        ),
+        text_signature = "($self, request_id, prompt, extra=None, *, tenant=None, no_cache=False, \
+            retention=None, \
+            allocate_tokens=None, external_tokens=0, reuse=True)"
+    )]
     fn admit(
         &self,
         py: Python<'_>,
@@ -118,7 +128,12 @@ impl PyStep {
         self.plan(py, size, |manager, plan| Ok(manager.plan_admit_with(plan, id, cursor, &options)?))
     }
 
-    #[pyo3(signature = (request_id, *, allocate_tokens=None, external_tokens=None, reuse=true), text_signature = "($self, request_id, *, allocate_tokens=None, external_tokens=0, reuse=True)")]
+    #[pyo3(
+        signature = (
+            request_id, *, allocate_tokens=None, external_tokens=None, reuse=true
+        ),
+        text_signature = "($self, request_id, *, allocate_tokens=None, external_tokens=0, reuse=True)"
+    )]
     fn resume(
         &self,
         py: Python<'_>,
@@ -131,7 +146,12 @@ impl PyStep {
         self.plan(py, self.size_of(py, id)?, |manager, plan| manager.plan_resume_with(plan, id, part))
     }
 
-    #[pyo3(signature = (request_id, token_ids, *, lookahead=None), text_signature = "($self, request_id, token_ids, *, lookahead=0)")]
+    #[pyo3(
+        signature = (
+            request_id, token_ids, *, lookahead=None
+        ),
+        text_signature = "($self, request_id, token_ids, *, lookahead=0)"
+    )]
     fn append(
         &self,
         py: Python<'_>,
@@ -144,7 +164,12 @@ impl PyStep {
         self.plan(py, tokens.len(), |manager, plan| manager.plan_append(plan, id, &tokens, lookahead))
     }
 
-    #[pyo3(signature = (request_ids, token_ids, offsets=None, *, lookahead=None, covered=None), text_signature = "($self, request_ids, token_ids, offsets=None, *, lookahead=0, covered=None)")]
+    #[pyo3(
+        signature = (
+            request_ids, token_ids, offsets=None, *, lookahead=None, covered=None
+        ),
+        text_signature = "($self, request_ids, token_ids, offsets=None, *, lookahead=0, covered=None)"
+    )]
     fn append_ragged(
         &self,
         py: Python<'_>,

@@ -1,4 +1,4 @@
-//! Whose pool it is, and how a call enters it.
+//! The owner of a pool, and how a call enters it.
 
 use std::collections::HashMap;
 use std::ops::Deref;
@@ -16,18 +16,19 @@ use crate::errors::OrRaise;
 use crate::parts::unknown_block;
 use crate::python::prelude::*;
 
-/// Where the scrubber of each tier's pool is: its lock is taken within the pool's.
+/// The scrubber of each tier's pool. Its lock is taken while the pool's lock is held.
 pub(crate) type Scrubbers = Arc<Mutex<HashMap<usize, Scrubber>>>;
 
-/// Whose pool it is.
+/// The owner of a pool.
 pub(super) enum Held {
-    /// One alone, which may have a journal.
+    /// A pool by itself, which may have a journal.
     Own(Box<Locked<Journaled<BlockPool>>>),
-    /// One of several tiers. Copies and swaps are no operations of a pool, so there is no journal.
+    /// A pool of several tiers. It has no journal, because copies and swaps are not operations of a
+    /// pool.
     Tier(Arc<Locked<Tiers>>, usize),
 }
 
-/// A pool behind its lock.
+/// A locked pool.
 pub(super) enum Entered<'a> {
     Own(&'a mut Journaled<BlockPool>),
     Tier(&'a mut BlockPool),
@@ -69,7 +70,7 @@ impl Entered<'_> {
         }
     }
 
-    /// The pool, if it is one that may have a journal.
+    /// Returns the pool, if it may have a journal.
     pub(super) fn journaled(&mut self) -> Option<&mut Journaled<BlockPool>> {
         match self {
             Self::Own(pool) => Some(pool),
@@ -105,7 +106,7 @@ impl PyBlockPool {
         }
     }
 
-    /// Runs an operation that ends fences: as many blocks as are fenced.
+    /// Runs an operation that ends fences. Its size is the number of fenced blocks.
     pub(super) fn ending(
         &self,
         py: Python<'_>,
@@ -134,24 +135,24 @@ impl PyBlockPool {
         self.run(py, 0, |pool| Ok(call(pool)))
     }
 
-    /// Keeps a feed for a publisher of events. Returns the tokens of a block.
+    /// Makes the pool keep a feed for a publisher of events. Returns the tokens of a block.
     pub(crate) fn keep_feed(&self, py: Python<'_>, capacity: usize) -> PyResult<usize> {
         self.run(py, LONG, |pool| {
             pool.unrecorded(|pool| pool.keep_feed(capacity).map(|()| pool.block_size()))
         })
     }
 
-    /// What the feed has.
+    /// Moves the content of the feed to `batch`.
     pub(crate) fn take_feed(&self, py: Python<'_>, batch: &mut FeedBatch) -> PyResult<()> {
         self.get(py, |pool| pool.unrecorded(|pool| pool.take_feed(batch)))
     }
 
-    /// What is cached, for a snapshot.
+    /// Returns the cached content, for a snapshot.
     pub(crate) fn saved_image(&self, py: Python<'_>) -> PyResult<PoolImage> {
         self.run(py, LONG, |pool| BlockPool::image(pool))
     }
 
-    /// Makes a new pool what an image says.
+    /// Restores a new pool from an image.
     pub(crate) fn restore_image(
         &self,
         py: Python<'_>,
@@ -165,12 +166,12 @@ impl PyBlockPool {
         })
     }
 
-    /// What a ring holds.
+    /// Returns the content of a ring.
     pub(super) fn image(&self, py: Python<'_>) -> PyResult<Option<Vec<u8>>> {
         self.run(py, LONG, |pool| Ok(pool.journaled().and_then(Journaled::journal_image)))
     }
 
-    /// Looks up something of one block.
+    /// Looks up a property of one block.
     pub(super) fn look<R: Send>(
         &self,
         py: Python<'_>,
@@ -183,7 +184,7 @@ impl PyBlockPool {
         if known { Ok(value) } else { Err(unknown_block(py, id, last)) }
     }
 
-    /// Looks up something of several blocks, all of which the pool must have.
+    /// Looks up a property of several blocks. The pool must have all of them.
     pub(super) fn look_all<R: Send>(
         &self,
         py: Python<'_>,

@@ -1,50 +1,50 @@
-//! `BlockPool`.
+//! Bindings of `BlockPool`.
 
+mod facets;
 mod found;
 mod held;
 mod payloads;
 
-use std::path::PathBuf;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
+pub(crate) use facets::{PyPoolClock, PyPoolDiagnose, PyPoolJournal, PyPoolRetention};
 pub(crate) use found::PyMatch;
 use held::Held;
 pub(crate) use held::Scrubbers;
-use kvpool::{BlockHash, BlockId, BlockPool, PoolConfig, Ticket, Tiers};
+use kvpool::{BlockId, BlockPool, PoolConfig, Ticket, Tiers, Until};
 use kvpool_journal::Journaled;
 use kvpool_journal::PoolCalls;
 use kvpool_observe::{PoolWatch, WatchConfig};
-use pyo3::types::{PyBytes, PyDict, PyList, PyString};
+use pyo3::types::{PyList, PyString};
 
 use crate::advice;
 use crate::clock::Clock;
-use crate::convert::{IdsOut, Int, block, blocks, count, handed_out, ids};
+use crate::convert::{IdsOut, Int, block, blocks, count, handed_out, is_one_block, only_for, until_of};
 use crate::ended;
 use crate::enter::{LONG, Locked, enter_sized};
 use crate::errors::OrRaise;
 use crate::hashing::{ChainArg, PyChainLink, named};
 use crate::health::Health;
-use crate::journal::{self, PyJournal, PyJournalStats};
-use crate::metrics;
+use crate::journal::{self, PyJournal};
 use crate::python::prelude::*;
-use crate::retention::{self, Eviction, PyHintReport, PyRetention, PyRetentionStats};
-use crate::stats::{Events, PyPoolStats, PyProbe, PyScrubReport, events};
+use crate::retention::{self, Eviction};
+use crate::stats::{Events, PyPoolStats, PyProbe, events};
 
 #[pyclass(frozen, module = "kvpool._core.pool", name = "BlockPool")]
 pub(crate) struct PyBlockPool {
     held: Held,
     scrubbers: Scrubbers,
-    /// Of a policy written in Python.
+    /// The health of a policy written in Python. None for other policies.
     health: Option<Arc<Health>>,
     clock: Clock,
 }
 
-/// Positions of a table, and what is there now.
+/// Positions of a table, and the blocks that are there now.
 fn changes(changes: &[(usize, BlockId)]) -> Vec<(usize, u32)> {
     changes.iter().map(|&(at, block)| (at, block.get())).collect()
 }
 
-/// `max_blocks` of a lookup: all if absent.
+/// Returns `max_blocks` of a lookup. Without it, there is no limit.
 fn at_most(py: Python<'_>, max_blocks: Option<Int>) -> PyResult<usize> {
     max_blocks.map_or(Ok(usize::MAX), |max| count(py, "max_blocks", max))
 }
@@ -54,10 +54,13 @@ impl PyBlockPool {
     #[new]
     #[pyo3(
         signature = (
-            num_blocks, block_size=16, *, verify="none", duplicates="keep", eviction=None, retention=None, advisor=None,
+            num_blocks, block_size=16, *, verify="none", duplicates="keep", eviction=None, retention=None,
+            advisor=None,
             event_capacity=0, journal=None, digest=false, payloads=false, metrics=false
         ),
-        text_signature = "(num_blocks, block_size=16, *, verify='none', duplicates='keep', eviction='lru', retention=None, advisor=None, event_capacity=0, journal=None, digest=False, payloads=False, metrics=False)"
+        text_signature = "(num_blocks, block_size=16, *, verify='none', duplicates='keep', eviction='lru', \
+            retention=None, advisor=None, event_capacity=0, journal=None, digest=False, payloads=False, \
+            metrics=False)"
     )]
     fn py_new(
         py: Python<'_>,
@@ -124,8 +127,9 @@ impl PyBlockPool {
         num_blocks: PyResult<usize> = self.get(py, |pool| pool.num_blocks());
         block_size: PyResult<usize> = self.get(py, |pool| pool.block_size());
         num_available: PyResult<usize> = self.get(py, |pool| pool.num_available());
-        epoch: PyResult<u64> = self.get(py, |pool| pool.epoch());
     }
+
+    // References.
 
     #[pyo3(signature = (n, *, out=None))]
     fn allocate<'py>(
@@ -140,22 +144,41 @@ impl PyBlockPool {
         handed_out(py, &taken, out)
     }
 
-    fn acquire(&self, py: Python<'_>, block_ids: &Bound<'_, PyAny>) -> PyResult<()> {
-        let held = blocks(block_ids)?;
-        self.run(py, held.len(), |pool| pool.acquire(&held))
-    }
-
-    #[pyo3(signature = (block_ids, *, until=None))]
-    fn release(&self, py: Python<'_>, block_ids: &Bound<'_, PyAny>, until: Option<Int>) -> PyResult<()> {
-        let held = blocks(block_ids)?;
-        match until {
-            None => self.run(py, held.len(), |pool| pool.release(&held)),
-            Some(ticket) => {
-                let ticket = Ticket::new(count(py, "until", ticket)? as u64);
-                self.run(py, held.len(), |pool| pool.release_until(&held, ticket))
+    fn acquire(&self, py: Python<'_>, block_ids: &Bound<'_, PyAny>) -> PyResult<Option<u32>> {
+        if block_ids.cast_exact::<PyList>().is_err() {
+            if let Ok(found) = block_ids.cast_exact::<PyMatch>() {
+                let found = &found.get().0;
+                return self.run(py, found.len(), |pool| pool.acquire_match(found)).map(|()| None);
+            }
+            if let Ok(link) = block_ids.cast_exact::<PyChainLink>() {
+                let link = &link.get().0;
+                return Ok(self.run(py, 0, |pool| pool.acquire_registered(link))?.map(BlockId::get));
             }
         }
+        let held = blocks(block_ids)?;
+        self.run(py, held.len(), |pool| pool.acquire(&held)).map(|()| None)
     }
+
+    #[pyo3(signature = (block_ids, *, after_step=None, until=None, tail_first=false))]
+    fn release(
+        &self,
+        py: Python<'_>,
+        block_ids: &Bound<'_, PyAny>,
+        after_step: Option<Int>,
+        until: Option<Int>,
+        tail_first: bool,
+    ) -> PyResult<()> {
+        let held = blocks(block_ids)?;
+        match until_of(py, after_step, until)? {
+            Until::Now if tail_first => self.run(py, held.len(), |pool| pool.release_table(&held)),
+            Until::Now => self.run(py, held.len(), |pool| pool.release(&held)),
+            _ if tail_first => Err(only_for(py, "tail_first", "a release without after_step and until")),
+            Until::Step(step) => self.run(py, held.len(), |pool| pool.release_after(&held, step)),
+            Until::Ticket(ticket) => self.run(py, held.len(), |pool| pool.release_until(&held, ticket)),
+        }
+    }
+
+    // Fences and steps.
 
     fn fence(&self, py: Python<'_>) -> PyResult<u64> {
         self.run(py, 0, |pool| pool.fence().map(Ticket::get))
@@ -166,20 +189,12 @@ impl PyBlockPool {
         self.ending(py, move |pool| pool.end_fence(ticket))
     }
 
-    fn release_table(&self, py: Python<'_>, block_ids: &Bound<'_, PyAny>) -> PyResult<()> {
-        let held = blocks(block_ids)?;
-        self.run(py, held.len(), |pool| pool.release_table(&held))
-    }
-
-    fn release_after(&self, py: Python<'_>, block_ids: &Bound<'_, PyAny>, step: Int) -> PyResult<()> {
-        let (held, step) = (blocks(block_ids)?, count(py, "step", step)? as u64);
-        self.run(py, held.len(), |pool| pool.release_after(&held, step))
-    }
-
     fn complete_step(&self, py: Python<'_>, step: Int) -> PyResult<usize> {
         let step = count(py, "step", step)? as u64;
         self.ending(py, move |pool| pool.complete_step(step))
     }
+
+    // Content of blocks, and lookups.
 
     #[pyo3(signature = (block_ids, chain, start=0))]
     fn register(
@@ -246,7 +261,8 @@ impl PyBlockPool {
         let out = match out {
             None => None,
             Some(out) => {
-                // A cursor may grow meanwhile; the buffer has room for the blocks that it has now.
+                // A cursor may grow meanwhile. The buffer only has space for the blocks that it has
+                // now.
                 max_blocks = max_blocks.min(len);
                 Some(IdsOut::of(out, max_blocks)?)
             }
@@ -275,17 +291,14 @@ impl PyBlockPool {
         Ok(PyMatch(found?))
     }
 
-    fn acquire_match(&self, py: Python<'_>, found: &Bound<'_, PyMatch>) -> PyResult<()> {
-        let found = &found.get().0;
-        self.run(py, found.len(), |pool| pool.acquire_match(found))
-    }
-
     #[pyo3(signature = (chain, max_blocks=None))]
     fn probe(&self, py: Python<'_>, chain: ChainArg<'_>, max_blocks: Option<Int>) -> PyResult<PyProbe> {
         let max = at_most(py, max_blocks)?;
         let probe = self.run(py, chain.len(py), |pool| chain.with(|chain| pool.probe(chain, max)));
         Ok(probe?.into())
     }
+
+    // Cached content, and the size of the pool.
 
     fn drop_cached(&self, py: Python<'_>, block_ids: &Bound<'_, PyAny>) -> PyResult<usize> {
         let victims = blocks(block_ids)?;
@@ -323,47 +336,6 @@ impl PyBlockPool {
         self.run(py, LONG, |pool| pool.resize(num_blocks))
     }
 
-    fn ref_count(&self, py: Python<'_>, block_id: &Bound<'_, PyAny>) -> PyResult<u32> {
-        Ok(self.look(py, block_id, BlockPool::ref_count)?.unwrap_or_default())
-    }
-
-    #[pyo3(signature = (block_ids, *, out=None))]
-    fn ref_counts<'py>(
-        &self,
-        py: Python<'py>,
-        block_ids: &Bound<'py, PyAny>,
-        out: Option<&Bound<'py, PyAny>>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        let named = blocks(block_ids)?;
-        let out = out.map(|out| IdsOut::of(out, named.len())).transpose()?;
-        let counts = self.look_all(py, &named, BlockPool::ref_count)?;
-        match out {
-            None => Ok(PyList::new(py, counts)?.into_any()),
-            Some(out) => Ok(out.write_counts(&counts)?.into_pyobject(py)?.into_any()),
-        }
-    }
-
-    fn states<'py>(&self, py: Python<'py>, block_ids: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {
-        let states = self.look_all(py, &blocks(block_ids)?, BlockPool::state)?;
-        PyList::new(py, states.iter().map(|state| PyString::intern(py, state.name())))
-    }
-
-    fn num_holders(&self, py: Python<'_>, block_id: &Bound<'_, PyAny>) -> PyResult<u32> {
-        self.look(py, block_id, BlockPool::num_holders)
-    }
-
-    fn is_registered(&self, py: Python<'_>, block_id: &Bound<'_, PyAny>) -> PyResult<bool> {
-        self.look(py, block_id, BlockPool::is_registered)
-    }
-
-    fn copies(&self, py: Python<'_>, digest: &[u8]) -> PyResult<Vec<u32>> {
-        let copies = self.get(py, |pool| {
-            let hash = pool.algorithm().map(|algorithm| BlockHash::from_digest(algorithm, digest));
-            hash.transpose().map(|hash| hash.map(|hash| pool.copies(&hash)).unwrap_or_default())
-        })?;
-        Ok(ids(&copies.or_raise(py)?))
-    }
-
     fn register_link(
         &self,
         py: Python<'_>,
@@ -374,9 +346,39 @@ impl PyBlockPool {
         Ok(self.run(py, 0, |pool| pool.register_link(id, link))?.get())
     }
 
-    fn acquire_registered(&self, py: Python<'_>, link: &Bound<'_, PyChainLink>) -> PyResult<Option<u32>> {
-        let link = &link.get().0;
-        Ok(self.run(py, 0, |pool| pool.acquire_registered(link))?.map(BlockId::get))
+    // Single blocks, events, figures and facets.
+
+    #[pyo3(signature = (block_id, *, out=None))]
+    fn ref_count<'py>(
+        &self,
+        py: Python<'py>,
+        block_id: &Bound<'py, PyAny>,
+        out: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        if is_one_block(block_id)? {
+            if out.is_some() {
+                return Err(only_for(py, "out", "a batch of blocks"));
+            }
+            let count = self.look(py, block_id, BlockPool::ref_count)?.unwrap_or_default();
+            return Ok(count.into_pyobject(py)?.into_any());
+        }
+        let named = blocks(block_id)?;
+        let out = out.map(|out| IdsOut::of(out, named.len())).transpose()?;
+        let counts = self.look_all(py, &named, BlockPool::ref_count)?;
+        match out {
+            None => Ok(PyList::new(py, counts)?.into_any()),
+            Some(out) => Ok(out.write_counts(&counts)?.into_pyobject(py)?.into_any()),
+        }
+    }
+
+    fn state<'py>(&self, py: Python<'py>, block_id: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        if is_one_block(block_id)? {
+            let state = self.look(py, block_id, BlockPool::state)?.map_or("", kvpool::BlockState::name);
+            return Ok(PyString::intern(py, state).into_any());
+        }
+        let states = self.look_all(py, &blocks(block_id)?, BlockPool::state)?;
+        let names = states.iter().map(|state| PyString::intern(py, state.name()));
+        Ok(PyList::new(py, names)?.into_any())
     }
 
     fn mark_accessed(&self, py: Python<'_>, block_ids: &Bound<'_, PyAny>, time: f64) -> PyResult<()> {
@@ -396,78 +398,6 @@ impl PyBlockPool {
         self.run(py, named.len(), |pool| pool.signal(&named, signal))
     }
 
-    fn retain(
-        &self,
-        py: Python<'_>,
-        block_ids: &Bound<'_, PyAny>,
-        retention: &Bound<'_, PyRetention>,
-    ) -> PyResult<PyHintReport> {
-        let (named, retention) = (blocks(block_ids)?, retention.get().0);
-        Ok(self.run(py, named.len(), |pool| pool.retain(&named, retention))?.into())
-    }
-
-    fn assign_tenant(&self, py: Python<'_>, block_ids: &Bound<'_, PyAny>, tenant: Int) -> PyResult<()> {
-        let (named, tenant) = (blocks(block_ids)?, retention::tenant(py, tenant)?);
-        self.run(py, named.len(), |pool| pool.assign_tenant(&named, tenant))
-    }
-
-    fn advance_time(&self, py: Python<'_>, now: f64) -> PyResult<usize> {
-        self.run(py, 0, |pool| pool.advance_time(now))
-    }
-
-    fn tenant_blocks(&self, py: Python<'_>, tenant: Int) -> PyResult<usize> {
-        let tenant = retention::tenant(py, tenant)?;
-        self.run(py, 0, |pool| pool.tenant_blocks(tenant))
-    }
-
-    fn retention_stats(&self, py: Python<'_>) -> PyResult<Option<PyRetentionStats>> {
-        Ok(self.get(py, |pool| pool.retention_stats())?.map(Into::into))
-    }
-
-    fn advice<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
-        let advice = self.run(py, LONG, |pool| Ok(pool.advice()))?;
-        advice.map(|advice| advice::dict(py, &advice)).transpose()
-    }
-
-    fn metrics<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
-        let counted = self.run(py, 0, |pool| Ok(pool.metrics()))?;
-        counted.map(|counted| metrics::dict(py, &counted)).transpose()
-    }
-
-    fn observe_time(&self, py: Python<'_>, now: f64) -> PyResult<()> {
-        self.clock.observe(py, now, || self.run(py, 0, |pool| pool.unrecorded(|pool| pool.observe_time(now))))
-    }
-
-    fn check_policy(&self, py: Python<'_>) -> PyResult<()> {
-        self.health.as_ref().map_or(Ok(()), |health| health.check(py))
-    }
-
-    fn state(&self, py: Python<'_>, block_id: &Bound<'_, PyAny>) -> PyResult<&'static str> {
-        Ok(self.look(py, block_id, BlockPool::state)?.map_or("", kvpool::BlockState::name))
-    }
-
-    fn is_computed(&self, py: Python<'_>, block_id: &Bound<'_, PyAny>) -> PyResult<bool> {
-        self.look(py, block_id, BlockPool::is_computed)
-    }
-
-    fn hash_of<'py>(
-        &self,
-        py: Python<'py>,
-        block_id: &Bound<'py, PyAny>,
-    ) -> PyResult<Option<Bound<'py, PyBytes>>> {
-        let (algorithm, hash) =
-            self.look(py, block_id, |pool, block| (pool.algorithm(), pool.hash_of(block)))?;
-        Ok(algorithm.zip(hash).map(|(algorithm, hash)| PyBytes::new(py, hash.digest(algorithm))))
-    }
-
-    fn free_order(&self, py: Python<'_>) -> PyResult<Vec<u32>> {
-        Ok(ids(&self.run(py, LONG, |pool| Ok(pool.free_order()))?))
-    }
-
-    fn eviction_order(&self, py: Python<'_>) -> PyResult<Vec<u32>> {
-        Ok(ids(&self.run(py, LONG, |pool| Ok(pool.eviction_order()))?))
-    }
-
     fn take_events<'py>(&self, py: Python<'py>) -> PyResult<Events<'py>> {
         events(py, &self.get(py, |pool| pool.take_events())?)
     }
@@ -479,7 +409,7 @@ impl PyBlockPool {
         payloads: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
         let (named, hung) = (blocks(block_ids)?, payloads::list(payloads)?);
-        // They are in no journal: no answer that one checks depends on them.
+        // Payloads are not in the journal, because no checked answer depends on them.
         let set = |pool: &mut BlockPool| pool.set_payloads(&named, hung);
         self.run(py, named.len(), |pool| Ok(pool.unrecorded(set)))?.or_raise(py)
     }
@@ -493,55 +423,24 @@ impl PyBlockPool {
         Ok(self.get(py, |pool| pool.stats())?.into())
     }
 
-    fn journal_stats(&self, py: Python<'_>) -> PyResult<Option<PyJournalStats>> {
-        self.get(py, |pool| pool.journaled()?.journal().map(Into::into))
-    }
-
-    fn flush_journal(&self, py: Python<'_>) -> PyResult<()> {
-        journal::wait(py, self.get(py, |pool| pool.journaled()?.start_flush())?);
-        let error = self.get(py, |pool| pool.journaled()?.journal()?.error().map(str::to_owned))?;
-        journal::check_flushed(py, error)
-    }
-
-    fn journal_image<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyBytes>>> {
-        Ok(self.image(py)?.map(|image| PyBytes::new(py, &image)))
-    }
-
-    fn save_journal(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
-        journal::save(py, self.image(py)?, &path)
-    }
-
-    fn state_digest(&self, py: Python<'_>) -> PyResult<Option<u64>> {
-        // Whatever was touched since the last one is counted: as many as there are, at the most.
-        self.run(py, LONG, |pool| Ok(pool.unrecorded(BlockPool::state_digest)))
-    }
-
-    fn state_digest_from_scratch(&self, py: Python<'_>) -> PyResult<u64> {
-        self.run(py, LONG, |pool| Ok(pool.state_digest_from_scratch()))
-    }
-
-    fn scrub(&self, py: Python<'_>, blocks: Int) -> PyResult<PyScrubReport> {
-        let blocks = count(py, "blocks", blocks)?;
-        let tier = if let Held::Tier(_, tier) = &self.held { *tier } else { 0 };
-        let scrub = |pool: &mut BlockPool| {
-            let mut scrubbers = self.scrubbers.lock().unwrap_or_else(PoisonError::into_inner);
-            scrubbers.entry(tier).or_default().scrub(pool, blocks)
-        };
-        Ok(self.run(py, blocks, |pool| pool.unrecorded(scrub))?.into())
+    #[getter]
+    fn retention(slf: Bound<'_, Self>) -> PyPoolRetention {
+        PyPoolRetention(slf.unbind())
     }
 
     #[getter]
-    fn poison_reason(&self, py: Python<'_>) -> PyResult<Option<String>> {
-        self.get(py, |pool| pool.poison_reason().map(ToOwned::to_owned))
+    fn journal(slf: Bound<'_, Self>) -> PyPoolJournal {
+        PyPoolJournal(slf.unbind())
     }
 
-    fn check_invariants(&self, py: Python<'_>) -> PyResult<()> {
-        match &self.held {
-            Held::Own(_) => self.run(py, LONG, |pool| Ok(pool.check_invariants()))?.or_raise(py),
-            Held::Tier(tiers, _) => {
-                enter_sized(py, tiers, LONG, |tiers| tiers.check_invariants()).or_raise(py)
-            }
-        }
+    #[getter]
+    fn diagnose(slf: Bound<'_, Self>) -> PyPoolDiagnose {
+        PyPoolDiagnose(slf.unbind())
+    }
+
+    #[getter]
+    fn clock(slf: Bound<'_, Self>) -> PyPoolClock {
+        PyPoolClock(slf.unbind())
     }
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {

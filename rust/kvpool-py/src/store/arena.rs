@@ -55,9 +55,9 @@ impl PyArena {
         let Some(begin) = NonNull::new(buffer.buf_ptr().cast::<u8>()) else {
             return Err(raise(py, "InvalidArgumentError", "memory has no address"));
         };
-        // SAFETY: a contiguous, writable buffer of that many bytes, which stays where it is as long as
-        // it is exported; the arena keeps the export. What Python code does with a slot that a transfer
-        // has is the caller's: the docstring says so.
+        // SAFETY: this is a contiguous, writable buffer of this number of bytes. It stays at its
+        // address as long as it is exported, and the arena keeps the export. The docstring forbids
+        // Python code to change a slot that a transfer uses.
         let arena = unsafe { Arena::over(begin, slots, slot_bytes, Box::new(buffer)) };
         Ok(Self(arena.or_raise(py)?))
     }

@@ -14,7 +14,7 @@ use crate::convert::{Int, Text, count};
 use crate::errors::raise;
 use crate::python::prelude::*;
 
-/// Whichever a caller gives.
+/// A back end of any kind.
 #[derive(FromPyObject)]
 pub(crate) enum AnyBackend<'py> {
     #[pyo3(annotation = "Disk")]
@@ -31,7 +31,7 @@ impl crate::python::Single for AnyBackend<'_> {}
 
 crate::argument::convert_itself!(AnyBackend<'py>: "a Disk, a SharedFolder, a Redis or a Custom");
 
-/// What opens a back end, without the interpreter.
+/// Opens a back end, without the interpreter.
 pub(super) enum Opener {
     Disk(DiskConfig),
     Folder(FolderConfig),
@@ -40,7 +40,7 @@ pub(super) enum Opener {
 }
 
 impl AnyBackend<'_> {
-    /// A payload is a slot of the arena, unless it was said how long it may be.
+    /// The largest payload is a slot of the arena, unless `max_payload` is given.
     pub(super) fn opener(&self, py: Python<'_>, slot_bytes: u32) -> Opener {
         match self {
             Self::Disk(disk) => Opener::Disk(DiskConfig {
@@ -62,22 +62,22 @@ impl AnyBackend<'_> {
 
 /// How a back end moves bytes.
 pub(super) struct How {
-    /// Round the page cache.
+    /// Whether transfers bypass the page cache.
     pub(super) is_direct: bool,
     pub(super) io: String,
-    /// Why there is less room than was asked for.
+    /// Why the store has less space than `capacity_bytes`.
     pub(super) shortage: Option<String>,
     /// A back end written in Python.
     pub(super) object: Option<Arc<Py<PyAny>>>,
 }
 
-/// How a disk of this machine would.
+/// Returns how a disk of this machine would move bytes.
 pub(super) fn io_found() -> String {
     Io::found().to_string()
 }
 
 impl Opener {
-    /// Opens it, and says how it moves bytes. Waits.
+    /// Opens the back end, and returns how it moves bytes. Waits for it.
     pub(super) fn open(self) -> Result<(Arc<dyn Backend>, How), StoreError> {
         let threads = How { is_direct: false, io: "threads".into(), shortage: None, object: None };
         Ok(match self {
@@ -111,7 +111,10 @@ pub(crate) struct PyDisk {
 #[pymethods]
 impl PyDisk {
     #[new]
-    #[pyo3(signature = (folder, capacity_bytes, *, max_payload=None, free_floor_bytes=4294967296, direct=true, scanners=8, io_uring=true))]
+    #[pyo3(signature = (
+        folder, capacity_bytes, *, max_payload=None, free_floor_bytes=4294967296, direct=true, scanners=8,
+        io_uring=true
+    ))]
     fn new(
         py: Python<'_>,
         folder: PathBuf,
@@ -178,11 +181,15 @@ crate::argument::held!(PyRedis);
 impl PyRedis {
     #[new]
     #[pyo3(signature = (
-        capacity_bytes, *, host=None, port=6379, unix_socket=None, username=None, password=None, database=0, protocol=2,
-        max_payload=None, time_to_live=Some(86400.0), timeout=5.0, tls=false, tls_ca=None, tls_certificate=None,
+        capacity_bytes, *, host=None, port=6379, unix_socket=None, username=None, password=None,
+        database=0, protocol=2,
+        max_payload=None, time_to_live=Some(86400.0), timeout=5.0, tls=false, tls_ca=None,
+        tls_certificate=None,
         tls_server_name=None
-    ), text_signature = "(capacity_bytes, *, host=None, port=6379, unix_socket=None, username=None, password=None, database=0, \
-        protocol=2, max_payload=None, time_to_live=86400.0, timeout=5.0, tls=False, tls_ca=None, tls_certificate=None, \
+    ), text_signature = "(capacity_bytes, *, host=None, port=6379, unix_socket=None, username=None, \
+        password=None, database=0, \
+        protocol=2, max_payload=None, time_to_live=86400.0, timeout=5.0, tls=False, tls_ca=None,
+        tls_certificate=None, \
         tls_server_name=None)")]
     fn new(
         py: Python<'_>,

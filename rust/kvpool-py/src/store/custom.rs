@@ -1,8 +1,8 @@
 //! `Custom`: a back end written in Python, such as S3 and Mooncake.
 //!
-//! Workers call it, each on its thread. It is given addresses of payloads, valid until its call
-//! returns, so that a transfer engine moves them without a copy; what it moves is checked like anything
-//! else. An exception is a failure.
+//! Each worker calls it on its own thread. It gets the addresses of payloads, which are valid until its
+//! call returns. So a transfer engine can move them without a copy. The moved bytes are checked like
+//! those of any back end. An exception is a failure.
 
 use std::fmt;
 use std::io;
@@ -65,7 +65,7 @@ impl PyCustom {
 }
 
 pub(super) struct Custom {
-    /// The one reference of a store and its workers: the store shows it to the collector of garbage.
+    /// The only reference of a store and its workers. The store shows it to the garbage collector.
     pub(super) backend: Arc<Py<PyAny>>,
     places: u32,
     max_payload: u32,
@@ -128,8 +128,7 @@ impl Custom {
 /// The key in the header of the record of a generation.
 const RECORD: ObjectKey = ObjectKey { hash: BlockHash::from_bytes([0; 32]), group: u32::MAX };
 
-/// What the record of a namespace's generation is called: no name of an object, so that nobody takes it for
-/// one.
+/// Returns the name for the record of a namespace's generation. No object has such a name.
 fn record_name(of: NamespaceDigest) -> String {
     format!("{of}/0")
 }
@@ -178,7 +177,7 @@ impl Backend for Custom {
         Ok(is_intact.then(|| Generation::of_record(record)).flatten())
     }
 
-    /// The store asks before and after: a back end that has no way to keep what is there writes once more.
+    /// The store asks before and after. A back end that cannot keep existing content writes once more.
     fn record_generation(
         &self,
         of: NamespaceDigest,
@@ -193,7 +192,7 @@ impl Backend for Custom {
         let front = Header::of(of, RECORD, TokenRange::default(), record.as_bytes()).ok_or_else(failed)?;
         header.0[..HEADER_BYTES].copy_from_slice(&front.encode());
         if replaces {
-            // Some keep what they have under a name.
+            // Some back ends keep the old content of a name.
             self.call("removing a generation", |backend| {
                 backend.call_method1("remove", (vec![name.as_str()],)).map(drop)
             })?;
@@ -201,7 +200,7 @@ impl Backend for Custom {
         self.write_named(&name, Object { header: &header, pages: &page.0, len: record.len() as u32 })
     }
 
-    /// If it wants it.
+    /// Calls the method, if the back end has it.
     fn describe(&self, namespace: &Namespace) -> Result<(), BackendError> {
         self.call("writing the text of the namespace", |backend| {
             if backend.hasattr("describe")? {

@@ -157,7 +157,8 @@ fn ended(completion: Completion) -> Ended {
 impl PyStore {
     #[new]
     #[pyo3(signature = (
-        backend, arena, namespace, *, eviction="lru", admission="second_touch", remembered_offers=65536, workers=4, queue=1024,
+        backend, arena, namespace, *, eviction="lru", admission="second_touch", remembered_offers=65536,
+        workers=4, queue=1024,
         deadline=2.0, breaker_failures=8, breaker_pause=5.0, believed_for=10.0, staged=false, tell_gone=false
     ))]
     fn new(

@@ -57,7 +57,10 @@ fn layout(item: &Bound<'_, PyAny>) -> PyResult<Layout> {
 #[pymethods]
 impl PyNamespace {
     #[new]
-    #[pyo3(signature = (*, model, weights, kv_dtype, scales, layouts, block_size, layers, heads, hash_algorithm, hash_seed, extra))]
+    #[pyo3(signature = (
+        *, model, weights, kv_dtype, scales, layouts, block_size, layers, heads, hash_algorithm, hash_seed,
+        extra
+    ))]
     // Every field has to be given: one that is forgotten is wrong bytes.
     fn new(
         py: Python<'_>,

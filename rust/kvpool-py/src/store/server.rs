@@ -49,7 +49,12 @@ impl PyStoreServer {
         py.detach(|| self.0.keys()).map_err(StoreError::from).or_raise(py)
     }
 
-    #[pyo3(signature = (cursor=Int::from(0), *, verify=false), text_signature = "($self, cursor=0, *, verify=False)")]
+    #[pyo3(
+        signature = (
+            cursor=Int::from(0), *, verify=false
+        ),
+        text_signature = "($self, cursor=0, *, verify=False)"
+    )]
     fn scan(&self, py: Python<'_>, cursor: Int, verify: bool) -> PyResult<Scanned> {
         let cursor = count(py, "cursor", cursor)? as u64;
         let page = py.detach(|| self.0.scan(cursor, verify)).map_err(StoreError::from).or_raise(py)?;

@@ -1,7 +1,7 @@
 //! Warm restarts: see kvpool.store, and `kvpool_store::warm`.
 //!
-//! An image is taken inside of the lock of its manager or pool, and written outside of it, detached.
-//! What is asked of a slot is asked without the interpreter.
+//! An image is taken while the manager or pool is locked, and written without the lock, detached. Slots
+//! are checked without the interpreter.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,10 +19,10 @@ use crate::manager::PyCacheManager;
 use crate::pool::PyBlockPool;
 use crate::python::prelude::*;
 
-/// Whose index it is.
+/// The owner of an index.
 #[derive(FromPyObject)]
 pub(crate) enum Subject<'py> {
-    /// A manager: its device's.
+    /// A manager. The index is that of its device.
     Manager(Bound<'py, PyCacheManager>),
     /// A pool.
     Pool(Bound<'py, PyBlockPool>),
@@ -95,7 +95,8 @@ impl PySlotHeaders {
         super::same_length(py, "slots", slots.len(), keys.len())?;
         if let Some(position) = slots.iter().position(|&slot| slot == 0) {
             let message = format!(
-                "slot {position} of the list is 0, the null block: its bytes are nobody's KV; leave null entries of a block table out"
+                "slot {position} of the list is 0, the null block: its bytes are nobody's KV; leave null \
+                    entries of a block table out"
             );
             return Err(raise(py, "InvalidArgumentError", message));
         }

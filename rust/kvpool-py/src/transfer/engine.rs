@@ -22,13 +22,13 @@ use crate::gather::{extract, gather};
 use crate::python::prelude::*;
 use crate::tiers::PyTransferPlan;
 
-/// Bytes from which on a copy lets other threads run meanwhile.
+/// The number of bytes from which on a copy lets other threads run.
 const DETACH_BYTES: u64 = 64 << 10;
 
 #[pyclass(frozen, module = "kvpool._core.transfer", name = "Transfer")]
 pub(crate) struct PyTransfer(pub(super) Arc<Transfer>);
 
-/// Longest sleep without a look at signals.
+/// The longest sleep between two checks for signals.
 const SLICE: Duration = Duration::from_millis(50);
 
 #[pymethods]
@@ -68,7 +68,7 @@ impl PyTransfer {
     }
 }
 
-/// Waits without the interpreter, and hears signals meanwhile.
+/// Waits without the interpreter, and checks for signals meanwhile.
 fn wait_in_slices(
     py: Python<'_>,
     timeout: Option<&Bound<'_, PyAny>>,
@@ -102,7 +102,7 @@ fn duration(seconds: &Bound<'_, PyAny>) -> PyResult<Duration> {
     Duration::try_from_secs_f64(number).map_err(|_| refuse())
 }
 
-/// What a copy waits for.
+/// The work that a copy waits for.
 fn after(py: Python<'_>, wanted: &Wanted<'_>, device: Device) -> PyResult<After> {
     if let Wanted::Given(object) = wanted {
         if object.is_none() {

@@ -47,7 +47,7 @@ impl Mapping {
         }
         let rows = object.try_iter().map_err(|_| wrong_type(py, &format!("a {found}")))?;
         let pair = |_, row: Bound<'_, PyAny>| {
-            // Three of them tell enough of a row that is none.
+            // Three items show enough of a wrong row.
             let ends = row.try_iter().map_err(|_| wrong_shape(py, "rows that are no pairs"))?;
             let ends = ends.take(3).collect::<PyResult<Vec<_>>>()?;
             let [src, dst] = ends.as_slice() else {
@@ -74,7 +74,7 @@ impl Mapping {
             let address: u64 = tensor.call_method0(intern!(py, "data_ptr"))?.extract()?;
             Ok((device_of(tensor)?, address, row, column))
         };
-        // Sparse tensors have no strides, those on meta no memory.
+        // Sparse tensors have no strides, and tensors on meta have no memory.
         let (device, address, row, column) = place()
             .map_err(|error| wrong_type(py, &format!("a tensor without memory of its own ({error})")))?;
         match device {
@@ -119,7 +119,8 @@ fn wrong_shape(py: Python<'_>, found: &str) -> PyErr {
 
 fn wrong_type(py: Python<'_>, found: &str) -> PyErr {
     let message = format!(
-        "a mapping is a list of pairs of ints, or an int64 array or tensor of shape [n, 2]; this is one {found}"
+        "a mapping is a list of pairs of ints, or an int64 array or tensor of shape [n, 2]; this is one \
+            {found}"
     );
     raise(py, "MappingTypeError", message)
 }

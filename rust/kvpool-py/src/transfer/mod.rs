@@ -1,8 +1,8 @@
 //! `BlockStore`, `TransferEngine`, `Transfer`, and copies by handle.
 //!
-//! Tensors are taken as they describe themselves (`data_ptr`, `shape`, `stride`, ...): torch is never
-//! imported here. Whoever makes a store keeps the tensors alive in it; resizing a tensor's storage
-//! under a store is the one thing that Python code must not do.
+//! A tensor describes itself (`data_ptr`, `shape`, `stride`, ...), and torch is never imported here. A
+//! store keeps its tensors alive. Python code must not resize the storage of a tensor that a store
+//! uses.
 
 mod engine;
 mod mapping;

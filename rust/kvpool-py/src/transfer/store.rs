@@ -55,7 +55,7 @@ pub(super) fn device_of(tensor: &Bound<'_, PyAny>) -> PyResult<Device> {
     }
 }
 
-/// A block id: one that has more than 64 bits is out of range everywhere.
+/// Returns a block id. An id of more than 64 bits is out of range for every store.
 pub(super) fn block_id(id: &Bound<'_, PyAny>) -> PyResult<i64> {
     let py = id.py();
     let int = id.is_instance_of::<PyInt>() || id.hasattr(intern!(py, "__index__"))?;
@@ -83,7 +83,7 @@ impl PyBlockStore {
         keep_alive: bool,
     ) -> PyResult<Self> {
         if tensors.hasattr(intern!(py, "data_ptr"))? {
-            // A tensor would be iterated over by its rows.
+            // Iterating over a tensor would return its rows.
             return Err(raise(
                 py,
                 "MappingTypeError",
@@ -186,8 +186,10 @@ impl PyBlockStore {
 
     #[staticmethod]
     #[pyo3(
-        signature = (num_blocks, like, *, pinned=None, numa_node=None, hugepages=false, registration_limit=Int::from(64 << 30)),
-        text_signature = "(num_blocks, like, *, pinned='auto', numa_node=None, hugepages=False, registration_limit=68719476736)"
+        signature = (num_blocks, like, *, pinned=None, numa_node=None, hugepages=false,
+        registration_limit=Int::from(64 << 30)),
+        text_signature = "(num_blocks, like, *, pinned='auto', numa_node=None, hugepages=False, \
+            registration_limit=68719476736)"
     )]
     fn host(
         py: Python<'_>,

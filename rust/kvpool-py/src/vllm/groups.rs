@@ -70,8 +70,10 @@ pub(super) fn num_tokens(request: &Bound<'_, PyAny>) -> PyResult<usize> {
 #[pymethods]
 impl PyVllmGroups {
     #[new]
-    #[pyo3(signature = (core, groups, *, max_model_len, recomputed, watermark, waiting, blocks_class, empty, fallback,
-        coordinator, scheduler_block, drops=false, by_series_33=false, lookup=None, on_removed=None, on_cached=None,
+    #[pyo3(signature = (core, groups, *, max_model_len, recomputed, watermark, waiting, blocks_class,
+    empty, fallback,
+        coordinator, scheduler_block, drops=false, by_series_33=false, lookup=None, on_removed=None,
+        on_cached=None,
         metered=None))]
     fn new(
         py: Python<'_>,
@@ -171,8 +173,10 @@ impl PyVllmGroups {
     }
 
     #[pyo3(signature = (request, num_new_tokens, num_new_computed_tokens=0, new_computed_blocks=None,
-        num_lookahead_tokens=0, num_external_computed_tokens=0, delay_cache_blocks=false, num_encoder_tokens=0,
-        full_sequence_must_fit=false, reserved_blocks=0, has_scheduled_reqs=true, skip_zeroing_group_ids=None))]
+        num_lookahead_tokens=0, num_external_computed_tokens=0, delay_cache_blocks=false,
+        num_encoder_tokens=0,
+        full_sequence_must_fit=false, reserved_blocks=0, has_scheduled_reqs=true,
+        skip_zeroing_group_ids=None))]
     fn allocate_slots<'py>(
         &self,
         py: Python<'py>,

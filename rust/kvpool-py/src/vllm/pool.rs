@@ -315,7 +315,8 @@ impl PyVllmPool {
         Ok((self.tables(py, &found)?, is_whole))
     }
 
-    #[pyo3(signature = (blocks, hashes, first, end, block_size, group, mask=None, scale=1, observed=false, feed=None,
+    #[pyo3(signature = (blocks, hashes, first, end, block_size, group, mask=None, scale=1, observed=false,
+    feed=None,
         request=None))]
     fn cache_full<'py>(
         &self,
