@@ -181,7 +181,7 @@ MORE_COUNTS: dict[str, Entry] = {
     "append_ragged, count covered": Entry(lambda w, n: w.manager.append_ragged(["run"], [1], covered=[n])),
     "append_ragged, count computed": Entry(lambda w, n: w.manager.append_ragged(["run"], [1], computed=[n])),
     "append_ragged, offset": Entry(lambda w, n: w.manager.append_ragged(["run"], [1], [0, n])),
-    "truncate, length": Entry(lambda w, n: w.manager.truncate_batch(["run"], [n])),
+    "truncate, length": Entry(lambda w, n: w.manager.truncate(["run"], [n])),
     "pool without journal": Entry(
         lambda _, n: kvpool.BlockPool(8, journal=kvpool.journal.Journal(ring_bytes=n))
     ),
@@ -195,7 +195,7 @@ MORE_COUNTS: dict[str, Entry] = {
     "replay": Entry(
         lambda w, n: kvpool.traces.Replay(w.trace, mode="engine", max_running=n, step_tokens=n, threads=1)
     ),
-    "read_journal": Entry(lambda w, n: kvpool.journal.read_journal(w.pool.journal_image() or b"", count=n)),
+    "read_journal": Entry(lambda w, n: kvpool.journal.read_journal(w.pool.journal.image() or b"", count=n)),
     "vllm.allocate": Entry(lambda w, n: w.vllm.allocate(n)),
     "vllm.peek": Entry(lambda w, n: w.vllm.peek(n)),
     "vllm.queue_pop": Entry(lambda w, n: w.vllm.queue_pop(n)),

@@ -225,7 +225,7 @@ def journal() -> bytes:
     for number in range(5000):
         manager.admit(number, range(8))
         manager.release(number)
-    return manager.journal_image() or b""
+    return manager.journal.image() or b""
 
 
 def exports() -> Callable[[], object]:
@@ -274,7 +274,7 @@ PROGRAMS: dict[str, Callable[[], Callable[[], object]]] = {
     "a generator of tokens": lambda: lambda: hasher.hash_tokens(tokens()),
     "an index of a list": lambda: lambda: hasher.hash_tokens(list(numbers(Number))),
     "an argument that is a number": lambda: lambda: kvpool.BlockPool(9).allocate(*one()),
-    "an argument that is a time": lambda: lambda: kvpool.BlockPool(9).observe_time(*one()),
+    "an argument that is a time": lambda: lambda: kvpool.BlockPool(9).clock.observe(*one()),
     "a destructor": lambda: lambda: hasher.hash_tokens(numbers(Mortal)),
     "a collection of garbage": collections,
     "a text in a message": lambda: refused,

@@ -90,7 +90,7 @@ def journaled(folder: Path) -> kvpool.CacheManager:
 def admitted(manager: kvpool.CacheManager) -> None:
     manager.admit("a", [1])
     manager.release("a")
-    manager.flush_journal()
+    manager.journal.flush()
 
 
 def publisher(_: Path) -> events.Publisher:

@@ -31,8 +31,8 @@ def one_thread() -> Iterator[None]:
 
 
 def assert_all_blocks_are_back(engine: Engine) -> None:
-    engine.manager.check_invariants()
-    host = engine.manager.host_stats()
+    engine.manager.diagnose.check_invariants()
+    host = engine.manager.swaps.host_stats()
     assert len(engine.manager) == 0
     assert engine.manager.stats().pool.active == 0
     assert host is None or host.active == 0

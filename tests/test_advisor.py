@@ -88,7 +88,7 @@ def serve(pool: BlockPool, prompt: tuple[int, ...], tenant: int | None = None) -
     new = pool.allocate(min(len(prompt) - hits, pool.num_available))
     pool.register(new, chain, hits)
     pool.mark_computed(new)
-    pool.release_table(table + new)
+    pool.release(table + new, tail_first=True)
     return hits
 
 
@@ -121,9 +121,9 @@ def test_a_sample_of_everything_is_what_models_say(
     config = AdvisorConfig(policies=POLICIES, window=window)
     pool = BlockPool(capacity + 1, 1, advisor=config)
     own = [serve(pool, prompt, tenant) for tenant, prompt in stream]
-    advice = pool.advice()
+    advice = pool.diagnose.advice()
     assert advice is not None
-    pool.check_invariants()
+    pool.diagnose.check_invariants()
     prompts = [prompt for _, prompt in stream]
     asked = [len(prompt) for prompt in prompts]
     passing = advice["window_references"]
@@ -177,7 +177,7 @@ def test_one_in_so_many_is_near() -> None:
         full = prompt["hash_ids"][: prompt["input_length"] // 512]
         if full:
             serve(pool, tuple(full))
-    advice = pool.advice()
+    advice = pool.diagnose.advice()
     assert advice is not None
     assert advice["sample_rate"] == 0.25
     assert 0 < advice["sampled_references"] < advice["references"] == exact.references
@@ -193,7 +193,7 @@ def test_a_refused_request_counts_once_it_is_admitted() -> None:
     manager = CacheManager(11, 1, advisor=True)
 
     def seen() -> int:
-        advice = manager.advice()
+        advice = manager.diagnose.advice()
         assert advice is not None
         return advice["references_ever"]
 
@@ -223,7 +223,7 @@ def test_a_manager_counts_requests_for_their_tenants() -> None:
     for name, tenant, tokens in (("a", 4, 11), ("b", 9, 8), ("c", None, 3), ("d", 4, 11)):
         manager.admit(name, range(tokens), tenant=tenant)
         manager.commit(name, tokens)
-    advice = manager.advice()
+    advice = manager.diagnose.advice()
     assert advice is not None
     counted = [(one["tenant"], one["references"], one["block_hit_rate"]) for one in advice["tenants"]]
     assert counted == [(4, 20, 0.5), (9, 7, 1.0)]
@@ -234,7 +234,7 @@ def test_tenants_beyond_the_most_are_untracked() -> None:
     pool = BlockPool(9, 1, advisor=AdvisorConfig(max_tenants=1))
     for tenant in (5, 6, 5, 7):
         serve(pool, (1, 2, 3), tenant)
-    advice = pool.advice()
+    advice = pool.diagnose.advice()
     assert advice is not None
     assert [(one["tenant"], one["references"]) for one in advice["tenants"]] == [(5, 6)]
     assert advice["untracked_references"] == 6
@@ -249,7 +249,7 @@ def test_what_empties_the_pool_empties_the_estimators(empty: Callable[[CacheMana
         manager.admit(turn, (1, 2, 3, 4))
         manager.commit(turn, 4)
         manager.release(turn)
-    advice = manager.advice()
+    advice = manager.diagnose.advice()
     assert advice is not None
     third = pytest.approx(1 / 3)
     assert (
@@ -264,7 +264,7 @@ def test_a_resize_makes_the_curve_of_the_new_size() -> None:
     pool = BlockPool(9, 1, advisor=True)
     serve(pool, (1, 2, 3))
     pool.resize(17)
-    advice = pool.advice()
+    advice = pool.diagnose.advice()
     assert advice is not None
     assert (advice["capacity_blocks"], advice["curve"][-1]["blocks"]) == (16, 128)
     assert [ghost["references"] for ghost in advice["policies"]] == [0] * len(POLICIES)
@@ -276,10 +276,10 @@ def test_a_resize_makes_the_curve_of_the_new_size() -> None:
 @pytest.mark.parametrize("num_blocks", [2, 1000, 1 << 20])
 def test_memory_is_bounded_and_stated(num_blocks: int) -> None:
     pool = BlockPool(num_blocks, 1, advisor=True)
-    before, after = pool.advice(), None
+    before, after = pool.diagnose.advice(), None
     for turn in range(300):
         serve(pool, tuple(range(turn, turn + turn % 40 + 1)), tenant=turn)
-        after = pool.advice()
+        after = pool.diagnose.advice()
     assert before is not None
     assert after is not None
     assert before["memory_bytes"] == after["memory_bytes"] <= 4 * 2**20
@@ -287,7 +287,7 @@ def test_memory_is_bounded_and_stated(num_blocks: int) -> None:
 
 def test_memory_follows_the_sample() -> None:
     def bytes_of(**settings_: Any) -> int:
-        advice = BlockPool(1 << 16, advisor=AdvisorConfig(**settings_)).advice()
+        advice = BlockPool(1 << 16, advisor=AdvisorConfig(**settings_)).diagnose.advice()
         assert advice is not None
         return advice["memory_bytes"]
 
@@ -357,14 +357,14 @@ def test_settings_are_values() -> None:
 def test_true_is_the_default_and_without_one_there_is_no_advice() -> None:
     for advisor in (True, AdvisorConfig()):
         assert (
-            BlockPool(8, advisor=advisor).advice()
-            == BlockPool(8, advisor=AdvisorConfig()).advice()
+            BlockPool(8, advisor=advisor).diagnose.advice()
+            == BlockPool(8, advisor=AdvisorConfig()).diagnose.advice()
             is not None
         )
-        assert CacheManager(8, advisor=advisor).advice() is not None
+        assert CacheManager(8, advisor=advisor).diagnose.advice() is not None
     for none in (None, False):
-        assert BlockPool(8, advisor=none).advice() is None
-        assert CacheManager(8, advisor=none).advice() is None
+        assert BlockPool(8, advisor=none).diagnose.advice() is None
+        assert CacheManager(8, advisor=none).diagnose.advice() is None
     assert serve(BlockPool(8, 1), (1, 2), tenant=3) == 0  # without an advisor, the tenant has no effect
 
 

@@ -30,13 +30,13 @@ def test_a_batch_whose_last_row_is_refused_has_done_nothing() -> None:
         (lambda: manager.append_ragged([*names, "a"], [5] * 4, commit=True), errors.DuplicateRequestError),
         (lambda: manager.append_ragged(names, [5] * 3, computed=[3, 3, 5]), errors.InvalidArgumentError),
         (lambda: manager.append_ragged(names, [5] * 3, commit=True, lookahead=6), errors.OutOfBlocksError),
-        (lambda: manager.truncate_batch(names, [1, 1, 4]), errors.InvalidArgumentError),
-        (lambda: manager.truncate_batch([*names, "a"], [1] * 4), errors.DuplicateRequestError),
-        (lambda: manager.release_batch([*names, "d"]), errors.UnknownRequestError),
-        (lambda: manager.release_batch([*names, "a"]), errors.DuplicateRequestError),
-        (lambda: manager.fork_batch([*names, "d"], [1, 2, 3, 4]), errors.UnknownRequestError),
-        (lambda: manager.fork_batch(names, [1, 2, "c"]), errors.DuplicateRequestError),
-        (lambda: manager.fork_batch(names, [1, 2, 1]), errors.DuplicateRequestError),
+        (lambda: manager.truncate(names, [1, 1, 4]), errors.InvalidArgumentError),
+        (lambda: manager.truncate([*names, "a"], [1] * 4), errors.DuplicateRequestError),
+        (lambda: manager.release([*names, "d"]), errors.UnknownRequestError),
+        (lambda: manager.release([*names, "a"]), errors.DuplicateRequestError),
+        (lambda: manager.fork([*names, "d"], [1, 2, 3, 4]), errors.UnknownRequestError),
+        (lambda: manager.fork(names, [1, 2, "c"]), errors.DuplicateRequestError),
+        (lambda: manager.fork(names, [1, 2, 1]), errors.DuplicateRequestError),
         (lambda: step.append_ragged([*names, "d"], [5] * 4), errors.UnknownRequestError),
         (lambda: step.append_ragged(names, [5] * 3, lookahead=6), errors.OutOfBlocksError),
     ]
@@ -47,7 +47,7 @@ def test_a_batch_whose_last_row_is_refused_has_done_nothing() -> None:
         assert (len(step), step.available_blocks) == (0, 3)
     assert manager.append_ragged(names, [5] * 3, commit=True) == ([0], [1], [5])
     assert len(manager.take_plan().transfers) == 1
-    manager.check_invariants()
+    manager.diagnose.check_invariants()
 
 
 def test_a_step_whose_rows_share_a_registered_block_copies_it_once_without_blocks_for_more() -> None:
@@ -64,4 +64,4 @@ def test_a_step_whose_rows_share_a_registered_block_copies_it_once_without_block
     assert (manager.block_ids("a"), manager.block_ids("b")) == ([1, 4], [1, 2])
     assert manager.fit(range(9)).cached_tokens == 4
     manager.take_plan()
-    manager.check_invariants()
+    manager.diagnose.check_invariants()

@@ -36,21 +36,21 @@ def test_integers_of_every_kind_are_ids_and_counts(kind: Callable[[int], Any]) -
     assert manager.block_ids(kind(5)) == manager.block_ids(5) == [1]
     manager.append_ragged([kind(5)], [kind(6)], computed=[kind(4)])
     manager.fork(kind(5), kind(6))
-    manager.fork_batch([kind(5)], [kind(7)])
+    manager.fork([kind(5)], [kind(7)])
     manager.truncate(kind(7), kind(2))
     manager.take_plan()
-    manager.release_batch([kind(6), kind(7)], after_step=kind(1))
+    manager.release([kind(6), kind(7)], after_step=kind(1))
     manager.complete_step(kind(1))
-    swap = manager.begin_swap_out([kind(5)])
+    swap = manager.swaps.begin_out([kind(5)])
     manager.take_plan()
-    manager.complete_swap(kind(swap))
+    manager.swaps.complete(kind(swap))
     manager.preempt(kind(5))
     with manager.plan_step() as step:
         step.resume(kind(5))
         step.commit()
     assert manager.request(kind(5)).computed_tokens == 4
     manager.release(kind(5))
-    assert manager.drop_cached([kind(block) for block in manager.eviction_order()]) == 1
+    assert manager.drop_cached([kind(block) for block in manager.diagnose.eviction_order()]) == 1
 
     pool = kvpool.BlockPool(kind(64), kind(4))
     blocks = pool.allocate(kind(2))

@@ -159,13 +159,13 @@ def test_tokens_of_every_kind_reach_the_manager(kind: str) -> None:
     manager.commit("list", 40)
     assert manager.probe(make(SMALL)).cached_blocks == 9
     assert manager.admit("other", make(SMALL)).cached_tokens == 36
-    assert manager.append_tokens("other", make([1, 2, 3, 4, 5])) == [(10, 12), (11, 13)]
+    assert manager.append("other", make([1, 2, 3, 4, 5])) == [(10, 12), (11, 13)]
     assert manager.append(["list", "other"], make([3, 4])) == [(0, 10, 14)]
     with manager.plan_step() as step:
         assert step.admit("third", make(SMALL)) == 36
         assert step.append("list", make([1, 2, 3, 4])) == 1
         step.commit()
-    manager.check_invariants()
+    manager.diagnose.check_invariants()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -179,14 +179,14 @@ def test_block_ids_and_counts_of_every_kind(kind: str) -> None:
     assert pool.register(make([3, 4]), chain) == 2
     pool.mark_computed(make([4, 3]))
     pool.release(make([1, 2, 1]))
-    pool.release_table(make([3, 4]))
-    pool.release_after(make([2, 2]), 1)
-    assert pool.eviction_order() == [4, 3]
+    pool.release(make([3, 4]), tail_first=True)
+    pool.release(make([2, 2]), after_step=1)
+    assert pool.diagnose.eviction_order() == [4, 3]
     assert pool.drop_cached(make([4])) == 1
     manager = kvpool.CacheManager(16, 4)
     manager.admit(1, range(8))
     manager.admit(2, range(50, 58))
-    assert manager.commit_batch([1, 2], make([8, 4])) == 3
+    assert manager.commit([1, 2], make([8, 4])) == 3
 
 
 def test_request_ids_from_an_int64_buffer() -> None:
@@ -197,8 +197,8 @@ def test_request_ids_from_an_int64_buffer() -> None:
     assert manager.append(names, np.arange(8, dtype=np.int32)) == []
     assert manager.append(names[::2], np.arange(4), commit=True) == [(row, 1, 9 + row) for row in range(4)]
     assert manager.append(tuple(names.tolist()), range(8)) == [(1, 1, 13), (3, 1, 14), (5, 1, 15), (7, 1, 16)]
-    assert manager.commit_batch(names, np.full(8, 4)) == 4
-    manager.check_invariants()
+    assert manager.commit(names, np.full(8, 4)) == 4
+    manager.diagnose.check_invariants()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -220,13 +220,13 @@ def test_rows_and_counts_of_every_kind(kind: str) -> None:
         (5, 5),
         (9, 0),
     ]
-    manager.truncate_batch(names, make([6, 4, 9]))
+    manager.truncate(names, make([6, 4, 9]))
     assert [manager.request(name).tokens for name in names] == [6, 4, 9]
     with manager.plan_step() as step:
         assert step.append_ragged(names, tokens, offsets, covered=make([0, 4, 17])) == 2
         step.commit()
     assert [len(manager.block_ids(name)) for name in names] == [2, 1, 5]  # row 0 keeps its block
-    manager.check_invariants()
+    manager.diagnose.check_invariants()
 
 
 # --- Into a caller's buffer ---
@@ -254,7 +254,7 @@ def test_block_ids_go_to_the_front_of_the_buffer(kind: str) -> None:
     admission = manager.admit("a", range(10), out=table)
     assert (admission.num_blocks, admission.block_ids) == (3, [])
     assert list(table) == [1, 2, 3, -1, -1, -1]
-    manager.append_tokens("a", range(7))
+    manager.append("a", range(7))
     table = make(6)
     assert manager.block_ids("a", out=table) == 5
     assert list(table) == [*manager.block_ids("a"), -1]
@@ -338,7 +338,7 @@ def test_changes_go_to_the_front_of_each_row(kind: str) -> None:
     exact = CHANGES[kind](2)
     assert manager.append_ragged([2, 3], [5] * 5, [0, 3, 5], lookahead=2, out=exact) == 2
     assert np.array(exact).reshape(3, 2).tolist() == [[0, 1], [2, 2], [7, 8]]
-    manager.check_invariants()
+    manager.diagnose.check_invariants()
 
 
 @pytest.mark.parametrize("shape", [0, (3, 0)], ids=str)

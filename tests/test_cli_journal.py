@@ -182,7 +182,7 @@ def test_show_of_a_ring_that_dropped_its_beginning(
     for _ in range(200):
         pool.release(pool.allocate(2))
     path = tmp_path / "ring.kvj"
-    pool.save_journal(path)
+    pool.journal.save(path)
     first = kvpool.journal.read_journal(path).first_operation
     out, _ = run(capsys, "show", path)
     assert f"from number {first:,} on: what was" in out

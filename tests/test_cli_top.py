@@ -58,7 +58,7 @@ def worked(journal: Path | None = None, seed: int = 11, steps: int = 250) -> kvp
     traffic = Traffic(manager, seed)
     for _ in range(steps):
         traffic.step()
-    manager.flush_journal()
+    manager.journal.flush()
     return manager
 
 
@@ -109,7 +109,7 @@ def test_a_page_says_what_the_manager_says() -> None:
     assert (
         pool["advice"]["curve"]["1"]
         == (
-            manager.advice()["curve"][4]["block_hit_rate"]  # type: ignore[index]
+            manager.diagnose.advice()["curve"][4]["block_hit_rate"]  # type: ignore[index]
         )
     )
     with metrics.start_http(0) as server:
@@ -158,9 +158,9 @@ def test_the_views_of_a_journal(tmp_path: Path) -> None:
     assert [view.operations for view in views] == [*range(100, report.operations, 100), report.operations]
     assert views[-1].stats is not None
     assert views[-1].pool == manager.stats().pool
-    assert views[-1].host == manager.host_stats()
-    assert views[-1].metrics == manager.metrics()
-    assert views[-1].advice == manager.advice()
+    assert views[-1].host == manager.swaps.host_stats()
+    assert views[-1].metrics == manager.diagnose.metrics()
+    assert views[-1].advice == manager.diagnose.advice()
     (early,), _ = observe_journal(path, until=100, metrics=False)
     assert (early.operations, early.metrics, early.subject) == (100, [], "manager")
     assert early.pool == views[0].pool
@@ -174,7 +174,7 @@ def test_a_pool_knows_no_requests(tmp_path: Path) -> None:
     pool.register(blocks, chain)
     pool.mark_computed(blocks)
     pool.match_and_acquire(chain)
-    pool.flush_journal()
+    pool.journal.flush()
     code, out, _ = run(str(path), "--once")
     assert code == 0
     assert "blocks that lookups asked for" in out
@@ -280,7 +280,7 @@ def test_how_it_ends(tmp_path: Path) -> None:
         assert run(missing, "--once")[0] == 2
     assert run(missing, "--frames", "0")[0] == 2
     empty = tmp_path / "empty.kvj"
-    kvpool.CacheManager(9, 4, journal=Journal(empty)).flush_journal()
+    kvpool.CacheManager(9, 4, journal=Journal(empty)).journal.flush()
     code, _, err = run(str(empty), "--once")
     assert code == 2
     assert "no operations" in err

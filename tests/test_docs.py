@@ -73,7 +73,7 @@ def test_a_page_has_an_example_and_all_of_them_run(page: Path, folder: Path) -> 
                     parse_command(line)
     for value in names.values():
         if isinstance(value, kvpool.CacheManager | kvpool.BlockPool):
-            value.check_invariants()
+            value.diagnose.check_invariants()
     assert ran, f"{page.name} has no example that runs"
 
 

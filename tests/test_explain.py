@@ -33,13 +33,13 @@ def serve(manager: CacheManager, request_id: str | int, tokens: list[int], **mor
 
 
 def reasons(manager: CacheManager, request_id: str | int) -> list[tuple[tuple[int, int], str]]:
-    manager.check_invariants()
+    manager.diagnose.check_invariants()
     return [(span.blocks, span.reason) for span in manager.explain(request_id).spans]
 
 
 def test_an_explanation_says_what_happened_when_and_for_whom() -> None:
     manager = CacheManager(num_blocks=5, block_size=BLOCK, explain=True, retention=True)
-    manager.advance_time(2.5)
+    manager.clock.advance(2.5)
     serve(manager, "a", list(range(12)))
     serve(manager, 77, list(range(100, 112)))
     manager.admit("c", range(13))
@@ -74,7 +74,7 @@ def test_a_policy_that_learns_reports_its_expectation(clock: bool) -> None:
     prompts = {"a": range(16), "b": range(16), "c": range(100, 116), "d": range(16)}
     for turn, (name, prompt) in enumerate(prompts.items()):
         if clock:
-            manager.advance_time(50.0 * turn)
+            manager.clock.advance(50.0 * turn)
         manager.admit(name, prompt)
         manager.commit(name, 16)
         manager.release(name, finish_reason="tool_calls", output_tokens=210)
@@ -161,7 +161,7 @@ def test_misses_sum_up_to_what_was_computed(served: list[tuple[int, int, bool]])
     assert stats.misses is not None
     assert sum(stats.misses.values()) == stats.computed_tokens
     assert stats.resumed_misses == {}
-    manager.check_invariants()
+    manager.diagnose.check_invariants()
 
 
 def test_a_manager_explains_only_if_asked_to() -> None:

@@ -76,7 +76,7 @@ def test_changes_of_tables_name_their_group() -> None:
     tables = m.admit("a", range(8)).tables
     assert tables == [m.block_ids("a"), m.block_ids("a", group=1)] == [[1, 2], [3, 4]]
     assert m.append(["a"], [7]) == [(0, 2, 5, 0), (0, 2, 6, 1)]
-    assert m.append_tokens("a", [1, 2, 3, 4]) == [(3, 7, 0), (3, 8, 1)]
+    assert m.append("a", [1, 2, 3, 4]) == [(3, 7, 0), (3, 8, 1)]
     assert m.extend("a", 17) == [(4, 9, 0), (4, 10, 1)]
     out = array.array("i", bytes(4 * 4 * 2))
     assert m.append_ragged(["a"], range(8), [0, 8], out=out) == 2
@@ -108,7 +108,7 @@ def test_an_admission_reports_a_hit_that_one_group_limits() -> None:
     assert len(m.take_plan()) == 1  # the state of the whole prompt
     admission = m.admit("b", range(20))
     assert (admission.cached_tokens, admission.full_tokens) == (8, 16)
-    assert [fit.reach_tokens for fit in m.fit_groups(range(20))] == [16, 8]
+    assert [fit.reach_tokens for fit in m.fit(range(20), by_group=True)] == [16, 8]
     assert m.stats().unserved_tokens == 8
     # The request has its own state, a copy of the one that it hit.
     assert (len(m.take_plan()), len(m.block_ids("b", group=1))) == (1, 1)
@@ -149,21 +149,21 @@ def test_the_block_of_a_kept_state_is_out_of_reach_until_its_plan_is_taken() -> 
 def test_a_fork_that_finds_no_block_for_its_state_changes_nothing() -> None:
     m = kvpool.CacheManager(num_blocks=5, block_size=4, groups=STATES)
     m.admit("a", range(12))
-    before = m.state_digest_from_scratch()
+    before = m.diagnose.state_digest_from_scratch()
     with pytest.raises(OutOfBlocksError):
         m.fork("a", "b")
     with pytest.raises(OutOfBlocksError):
-        m.fork_batch(["a"], ["b"])
-    assert ("b" in m, m.state_digest_from_scratch()) == (False, before)
+        m.fork(["a"], ["b"])
+    assert ("b" in m, m.diagnose.state_digest_from_scratch()) == (False, before)
 
 
 def test_an_encoder_is_covered_or_nothing_changes() -> None:
     m = kvpool.CacheManager(num_blocks=8, block_size=4, groups=[GroupSpec("full", 4), GroupSpec("cross", 4)])
     m.admit("a", range(8))
     with pytest.raises(OutOfBlocksError):
-        m.extend_encoder("a", 24)
+        m.extend("a", 24, encoder=True)
     assert m.block_ids("a", group=1) == []
-    assert m.extend_encoder("a", 9) == [(0, 3, 1), (1, 4, 1), (2, 5, 1)]
+    assert m.extend("a", 9, encoder=True) == [(0, 3, 1), (1, 4, 1), (2, 5, 1)]
     m.release("a")
     assert m.num_available == 7
 
@@ -210,10 +210,10 @@ def test_random_calls_hold_the_invariants_and_the_journal_replays(
         except kvpool.KvpoolError:
             pass
         m.take_plan()
-        m.check_invariants()
-        assert m.state_digest() == m.state_digest_from_scratch()
-        assert m.scrub(64).blocks > 0
-    image = m.journal_image()
+        m.diagnose.check_invariants()
+        assert m.diagnose.state_digest() == m.diagnose.state_digest_from_scratch()
+        assert m.diagnose.scrub(64).blocks > 0
+    image = m.journal.image()
     assert image is not None
     assert kvpool.journal.replay_journal(image).difference is None
 
@@ -234,7 +234,7 @@ def test_a_request_without_reuse_hits_nothing_and_brings_hits() -> None:
         assert m.admit("b", range(24), reuse=False).cached_tokens == 0
         assert m.fit(range(24), reuse=False).cached_tokens == 0
         assert m.fit(range(24)).cached_tokens == 20
-        each = m.fit_groups(range(24), reuse=False)
+        each = m.fit(range(24), reuse=False, by_group=True)
         assert sum(fit.new_blocks for fit in each) == m.fit(range(24), reuse=False).new_blocks
         m.preempt("b")
         with m.plan_step() as step:
@@ -269,7 +269,7 @@ def test_a_group_that_keeps_nothing_limits_no_hit_and_brings_nothing() -> None:
         m = manager([GroupSpec("full", 4), draft])
         m.admit("a", range(23))
         m.commit("a", 23)
-        assert m.fit_groups(range(23))[0].reach_tokens == 20
+        assert m.fit(range(23), by_group=True)[0].reach_tokens == 20
         hit = m.admit("b", range(23))
         assert (hit.cached_tokens, hit.full_tokens) == (20, 20)
         new = hit.tables[1][-1]
@@ -316,7 +316,7 @@ def test_external_tokens_get_blocks_where_a_later_token_reads_them() -> None:
     assert (m.request("b").state, m.block_ids("b")) == ("preempted", [])
     assert m.resume("b").cached_tokens == 0
     computed(m, "b", 30)
-    m.check_invariants()
+    m.diagnose.check_invariants()
 
 
 def test_a_state_has_an_entry_for_each_draft() -> None:

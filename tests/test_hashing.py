@@ -409,7 +409,7 @@ def test_a_chain_of_digests_hits_what_its_tokens_stored() -> None:
     table = pool.allocate(3)
     pool.register(table, chain)
     pool.mark_computed(table)
-    pool.release_table(table)
+    pool.release(table, tail_first=True)
     assert (
         pool.match_and_acquire(kvpool.hashing.HashChain.from_digests("sha256", 4, chain.digests())) == table
     )

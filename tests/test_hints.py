@@ -36,7 +36,7 @@ NAMES = {
 def manager(**more: Any) -> kvpool.CacheManager:
     retention = kvpool.RetentionConfig(pin_budget=4, tenants=[kvpool.TenantLimits(7, ceiling=20)])
     made = kvpool.CacheManager(64, 4, retention=retention, **more)
-    made.advance_time(0.0)
+    made.clock.advance(0.0)
     return made
 
 
@@ -196,8 +196,8 @@ def test_any_hints_are_answered_and_admitted(said: dict[str, Any], tokens: int, 
     made.admit("a", range(tokens + 1), **hints.options)
     made.commit("a", tokens + 1)
     made.release("a")
-    made.advance_time(1e6)
-    made.check_invariants()
+    made.clock.advance(1e6)
+    made.diagnose.check_invariants()
 
 
 # --- Effects ---
@@ -212,7 +212,7 @@ def kept(made: kvpool.CacheManager, prompts: dict[str, list[int]]) -> set[str]:
 
 def test_hints_decide_the_order_of_eviction() -> None:
     made = kvpool.CacheManager(33, 4, retention=True)
-    made.advance_time(0.0)
+    made.clock.advance(0.0)
     said: dict[str, dict[str, Any]] = {
         "scan": {"kv_hints": action("demote")()},
         "low": {"priority": 20},
@@ -293,11 +293,13 @@ def test_sessions_against_a_model(seed: int) -> None:
                 last[session] = prompt
         else:
             reports = [
-                other.end_of_life(request) for request, (session, _) in live.items() if session == name
+                other.retention.end_of_life(request)
+                for request, (session, _) in live.items()
+                if session == name
             ]
             live = {request: ("" if it[0] == name else it[0], it[1]) for request, it in live.items()}
             if name in last:
-                reports.append(other.end_of_life_of(last.pop(name)))
+                reports.append(other.retention.end_of_life(last.pop(name)))
             told = sessions.end(name)
             assert told == (
                 sum(report.accepted for report in reports),
@@ -306,9 +308,9 @@ def test_sessions_against_a_model(seed: int) -> None:
             )
             ended += told[0]
             assert sessions.end(name) == (0, 0, 0)
-        assert one.state_digest() == other.state_digest()
-        assert one.retention_stats() == other.retention_stats()
-        one.check_invariants()
+        assert one.diagnose.state_digest() == other.diagnose.state_digest()
+        assert one.retention.stats() == other.retention.stats()
+        one.diagnose.check_invariants()
     assert ended > 10
 
 
@@ -323,10 +325,10 @@ def test_what_a_session_left_is_ended() -> None:
         sessions.releasing(name)
         made.release(name)
     assert sessions.end("a") == (6, 0, 0)
-    assert made.retention_stats().demoted == 6  # type: ignore[union-attr]
+    assert made.retention.stats().demoted == 6  # type: ignore[union-attr]
     # The system prompt is in use again, so the hint was wrong for it.
     made.admit("c", [*shared, 99])
-    assert made.retention_stats().demoted == 2  # type: ignore[union-attr]
+    assert made.retention.stats().demoted == 2  # type: ignore[union-attr]
     assert sessions.end("unknown") == (0, 0, 0)
     sessions.releasing("unknown")
 

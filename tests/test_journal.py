@@ -40,7 +40,7 @@ def ring(every: int = 3, frame_bytes: int = 64) -> kvpool.journal.Journal:
 
 
 def image_of(recorded: kvpool.BlockPool | kvpool.CacheManager) -> bytes:
-    image = recorded.journal_image()
+    image = recorded.journal.image()
     assert image is not None
     return image
 
@@ -82,12 +82,12 @@ def test_settings_come_back_from_the_header(verify: VerifyMode) -> None:
     manager = kvpool.CacheManager(
         20, 4, verify=verify, watermark=0.1, host_blocks=8, retention=retention, advisor=True, journal=ring(1)
     )
-    manager.advance_time(0.0)
+    manager.clock.advance(0.0)
     manager.admit("a", range(9), tenant=1, retention=[(0, 4, kvpool.Retention(pinned=True))])
     manager.commit("a", 9)
-    swap = manager.begin_swap_out(["a"])
+    swap = manager.swaps.begin_out(["a"])
     manager.take_plan()
-    manager.complete_swap(swap)
+    manager.swaps.complete(swap)
     image = image_of(manager)
     assert kvpool.journal.replay_journal(image, check_every=1).is_exact
     info = kvpool.journal.read_journal(image, count=9)
@@ -114,7 +114,7 @@ def test_a_journal_holds_no_tokens() -> None:
     secret = [0x5EC1_2E75 + number for number in range(64)]
     manager = kvpool.CacheManager(40, 4, verify="tokens", journal=ring())
     manager.admit("a", secret)
-    manager.append_tokens("a", secret)
+    manager.append("a", secret)
     image = image_of(manager)
     assert not [token for token in secret if token.to_bytes(4, "little") in image]
 
@@ -223,7 +223,7 @@ def test_a_file_holds_what_was_flushed_and_all_at_the_end(tmp_path: Path) -> Non
     manager = kvpool.CacheManager(20, 4, journal=kvpool.journal.Journal(path))
     manager.admit("a", range(9))
     assert kvpool.journal.replay_journal(path).operations == 0  # collected, not written
-    manager.flush_journal()
+    manager.journal.flush()
     assert kvpool.journal.replay_journal(str(path)).operations == 1
     manager.release("a")
     del manager
@@ -239,12 +239,12 @@ def test_a_ring_and_a_file_hold_the_same(tmp_path: Path) -> None:
         pool = kvpool.BlockPool(20, 4, journal=journal)
         pool.release(pool.allocate(3))
         if journal.path is None:
-            pool.save_journal(path)
-            assert path.read_bytes() == pool.journal_image()
+            pool.journal.save(path)
+            assert path.read_bytes() == pool.journal.image()
         else:
-            assert pool.journal_image() is None
+            assert pool.journal.image() is None
             with pytest.raises(kvpool.errors.JournalError, match="no ring to save"):
-                pool.save_journal(tmp_path / "other.kvj")
+                pool.journal.save(tmp_path / "other.kvj")
         del pool
     assert paths[0].read_bytes() == paths[1].read_bytes()
     assert [path.stat().st_mode & 0o777 for path in paths] == [0o600, 0o600]
@@ -258,7 +258,7 @@ def test_a_file_is_never_overwritten(tmp_path: Path) -> None:
         lambda: kvpool.BlockPool(8, 4, journal=kvpool.journal.Journal(path)),
         lambda: kvpool.CacheManager(8, 4, journal=kvpool.journal.Journal(path)),
         lambda: kvpool.traces.Replay(kvpool.traces.Trace.generate(2), journal=kvpool.journal.Journal(path)),
-        lambda: kvpool.BlockPool(8, 4, journal=ring()).save_journal(path),
+        lambda: kvpool.BlockPool(8, 4, journal=ring()).journal.save(path),
     ]
     for make in made:
         with pytest.raises(kvpool.errors.JournalExistsError, match=f"{path} exists") as caught:
@@ -313,8 +313,8 @@ while True:
         manager.release(number - 6)
     number += 1
     if number % 10 == 0:
-        manager.flush_journal()
-        print(manager.journal_stats().operations, flush=True)
+        manager.journal.flush()
+        print(manager.journal.stats().operations, flush=True)
 """
 
 
@@ -356,19 +356,19 @@ if not child:
     pool.release(held)  # its own pool by now: it goes on, its journal does not
     assert pool.allocate(8)
     try:
-        pool.flush_journal()
+        pool.journal.flush()
     except kvpool.errors.JournalFileError as error:
         assert "is a fork of process" in str(error), error
     else:
         raise SystemExit("a fork has written")
     ring.allocate(1)
-    ring.save_journal(saved)
+    ring.journal.save(saved)
     sys.exit(0)
 assert waited(child) == 0
 pool.release(held)
 ring.allocate(4)
-pool.flush_journal()
-print(pool.journal_stats().operations, ring.journal_stats().operations)
+pool.journal.flush()
+print(pool.journal.stats().operations, ring.journal.stats().operations)
 """
 
 
@@ -419,14 +419,14 @@ pool = kvpool.BlockPool(64, 4, journal=kvpool.journal.Journal(sys.argv[1], frame
 for _ in range(1000):
     pool.release(pool.allocate(3))
 try:
-    pool.flush_journal()  # by now the thread that writes has met the end of the disk
+    pool.journal.flush()  # by now the thread that writes has met the end of the disk
 except kvpool.errors.JournalFileError as error:
     print(error)
-stats = pool.journal_stats()
+stats = pool.journal.stats()
 assert stats.error, stats
 pool.release(pool.allocate(3))
-assert pool.journal_stats() == stats
-pool.check_invariants()
+assert pool.journal.stats() == stats
+pool.diagnose.check_invariants()
 """
 
 
@@ -518,11 +518,11 @@ def test_a_policy_of_your_own_has_no_journal(tmp_path: Path) -> None:
 def test_without_a_journal_nothing_is_there(tmp_path: Path) -> None:
     tiered = kvpool.TieredPool([8, 8], 4)
     for one in (kvpool.BlockPool(8, 4), kvpool.CacheManager(8, 4), tiered.pools[0]):
-        assert one.journal_stats() is None
-        assert one.journal_image() is None
-        one.flush_journal()
+        assert one.journal.stats() is None
+        assert one.journal.image() is None
+        one.journal.flush()
         with pytest.raises(kvpool.errors.JournalError, match="no ring to save"):
-            one.save_journal(tmp_path / "run.kvj")
+            one.journal.save(tmp_path / "run.kvj")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -52,13 +52,13 @@ def manager_calls() -> kvpool.CacheManager:
     manager = kvpool.CacheManager(60, 2, host_blocks=20, journal=ring())
     for at, request in enumerate(IDS):
         manager.admit(request, [at] * 3)
-    manager.commit_batch(IDS[:2], [3, 3])
+    manager.commit(IDS[:2], [3, 3])
     manager.trim_window(IDS[0], 1)
-    out = manager.begin_swap_out([IDS[2]])
+    out = manager.swaps.begin_out([IDS[2]])
     manager.take_plan()
-    manager.complete_swap(out)
-    back = manager.begin_swap_in([IDS[2]])
-    manager.abort_swap(back)
+    manager.swaps.complete(out)
+    back = manager.swaps.begin_in([IDS[2]])
+    manager.swaps.abort(back)
     manager.preempt(IDS[3])
     step = manager.plan_step()
     step.admit("new", manager.prepare([7] * 4))
@@ -77,10 +77,10 @@ def pool_calls() -> kvpool.BlockPool:
     pool = kvpool.BlockPool(20, 2, retention=retention, event_capacity=9, journal=ring())
     chain = kvpool.BlockHasher(block_size=2).cursor([1, 2, 3, 4]).chain()
     pool.register(pool.allocate(2), chain)
-    pool.assign_tenant([1, 2], 1)
+    pool.retention.assign_tenant([1, 2], 1)
     pool.mark_computed([1, 2])
-    pool.advance_time(4.5)
-    pool.retain([1], kvpool.Retention(80, ttl=2.5))
+    pool.clock.advance(4.5)
+    pool.retention.retain([1], kvpool.Retention(80, ttl=2.5))
     pool.release([1, 2])
     for blocks in range(5):
         pool.release(pool.allocate(blocks))
@@ -157,7 +157,10 @@ def test_a_manager_ends_as_it_did() -> None:
 
     execute(kvpool.journal.export_journal(image_of(manager), "python"), CacheManager=remember)
     (again,) = found
-    assert (again.free_order(), again.eviction_order()) == (manager.free_order(), manager.eviction_order())
+    assert (again.diagnose.free_order(), again.diagnose.eviction_order()) == (
+        manager.diagnose.free_order(),
+        manager.diagnose.eviction_order(),
+    )
     assert [again.block_ids(request) for request in IDS if request in again] == [
         manager.block_ids(request) for request in IDS if request in manager
     ]

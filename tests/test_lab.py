@@ -30,39 +30,42 @@ LOOK: Final = ".check_invariants()"
 
 def look_at_pool(pool: kvpool.BlockPool) -> None:
     """Compares the attributes of a pool's blocks with each other."""
-    pool.check_invariants()
+    pool.diagnose.check_invariants()
     blocks = range(1, pool.num_blocks)
-    states, held = pool.states(blocks), pool.ref_counts(blocks)
+    states, held = pool.state(blocks), pool.ref_count(blocks)
     assert states == [pool.state(block) for block in blocks]
     assert held == [pool.ref_count(block) for block in blocks]
     of = {
         state: [block for block, found in zip(blocks, states, strict=True) if found == state]
         for state in set(states)
     }
-    assert sorted(pool.free_order()) == of.get("free", [])
-    assert sorted(pool.eviction_order()) == of.get("cached-free", [])
+    assert sorted(pool.diagnose.free_order()) == of.get("free", [])
+    assert sorted(pool.diagnose.eviction_order()) == of.get("cached-free", [])
     stats = pool.stats()
     counts = [len(of.get(state, [])) for state in ("free", "cached-free", "active", "fenced")]
     assert [stats.free, stats.cached_free, stats.active, stats.fenced] == counts
     assert sum(counts) == stats.usable == len(blocks)
     assert pool.num_available == stats.available == counts[0] + counts[1]
-    registered = [block for block in blocks if pool.is_registered(block)]
+    registered = [block for block in blocks if pool.diagnose.is_registered(block)]
     assert stats.registered == len(registered)
     assert stats.registered_active == sum(held[block - 1] > 0 for block in registered)
     for block in blocks:
-        digest = pool.hash_of(block)
-        assert (digest is not None) == pool.is_registered(block)
-        assert digest is None or block in pool.copies(digest)
-        assert pool.num_holders(block) <= held[block - 1]
-        assert (states[block - 1] == "fenced") == (pool.num_holders(block) == 0 < held[block - 1])
+        digest = pool.diagnose.hash_of(block)
+        assert (digest is not None) == pool.diagnose.is_registered(block)
+        assert digest is None or block in pool.diagnose.copies(digest)
+        assert pool.diagnose.num_holders(block) <= held[block - 1]
+        assert (states[block - 1] == "fenced") == (pool.diagnose.num_holders(block) == 0 < held[block - 1])
 
 
 def look_at_manager(manager: kvpool.CacheManager) -> None:
     """Compares the attributes of a manager's blocks and counts with each other."""
-    manager.check_invariants()
+    manager.diagnose.check_invariants()
     stats = manager.stats()
-    pool, host = stats.pool, manager.host_stats()
-    assert (len(manager.free_order()), len(manager.eviction_order())) == (pool.free, pool.cached_free)
+    pool, host = stats.pool, manager.swaps.host_stats()
+    assert (len(manager.diagnose.free_order()), len(manager.diagnose.eviction_order())) == (
+        pool.free,
+        pool.cached_free,
+    )
     assert pool.free + pool.cached_free == manager.num_available
     assert pool.free + pool.cached_free + pool.active + pool.fenced == pool.usable == manager.num_blocks - 1
     assert host is None or host.free + host.cached_free + host.active + host.fenced == host.usable

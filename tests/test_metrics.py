@@ -71,7 +71,7 @@ class Traffic:
     def step(self) -> None:
         manager, draw = self.manager, self.draw
         self.now += draw.random() * 20
-        manager.advance_time(self.now)
+        manager.clock.advance(self.now)
         kind = draw.randrange(8)
         if kind == 0 and self.running:
             manager.release(self.running.pop(draw.randrange(len(self.running))))
@@ -85,9 +85,9 @@ class Traffic:
             manager.release(self.running.pop())
         elif kind == 2 and self.running:
             with contextlib.suppress(kvpool.errors.OutOfBlocksError):
-                swap = manager.begin_swap_out([self.running[0]])
+                swap = manager.swaps.begin_out([self.running[0]])
                 manager.take_plan()
-                manager.complete_swap(swap)
+                manager.swaps.complete(swap)
                 manager.release(self.running.pop(0))
         else:
             self.admit()
@@ -153,7 +153,7 @@ def test_a_page_says_what_is_counted(seed: int) -> None:
         for _ in range(12):
             traffic.step()
         page, stats = samples_of(metrics.render()), manager.stats()
-        for tier, pool in (("device", stats.pool), ("host", manager.host_stats())):
+        for tier, pool in (("device", stats.pool), ("host", manager.swaps.host_stats())):
             assert pool is not None
             assert (
                 total(page, "kvpool_blocks", tier=tier)
@@ -186,12 +186,12 @@ def test_ages_are_on_the_callers_clock() -> None:
     metrics.add("main", manager)
     manager.admit("a", range(9))
     manager.commit("a", 9)
-    manager.observe_time(50.0)
+    manager.clock.observe(50.0)
     manager.admit("b", range(9))  # older than the clock
     manager.commit("b", 9)
     manager.admit("c", range(100, 109))
     manager.commit("c", 9)
-    manager.observe_time(53.5)
+    manager.clock.observe(53.5)
     manager.admit("d", range(100, 109))
     page = samples_of(metrics.render())
     name = "kvpool_block_age_at_hit_seconds"
@@ -199,19 +199,19 @@ def test_ages_are_on_the_callers_clock() -> None:
     assert (total(page, f"{name}_bucket", le="3.0"), total(page, f"{name}_bucket", le="10.0")) == (0, 2)
     assert total(page, "kvpool_hit_blocks_total") == 4
     with pytest.raises(TimeBackwardsError, match=r"53\.5"):
-        manager.observe_time(50.0)
+        manager.clock.observe(50.0)
     for bad in (math.nan, math.inf):
         with pytest.raises(InvalidArgumentError):
-            manager.observe_time(bad)
+            manager.clock.observe(bad)
 
 
 def test_without_metrics_only_what_was_counted_anyway() -> None:
     manager, metrics = CacheManager(16, 4), Metrics()
     metrics.add("main", manager)
-    assert manager.metrics() == []
-    manager.observe_time(5.0)
+    assert manager.diagnose.metrics() == []
+    manager.clock.observe(5.0)
     with pytest.raises(TimeBackwardsError):
-        manager.observe_time(4.0)
+        manager.clock.observe(4.0)
     page = samples_of(metrics.render())
     assert page["kvpool_evicted_blocks_total"] == {
         (("cause", "unknown"), ("pool", "main"), ("tier", "device")): 0

@@ -44,7 +44,7 @@ LISTS: dict[str, Callable[[], list[Any]]] = {
 TRACE = traces.Trace.generate(3)
 REFERENCES = kvpool.sizing.References(TRACE)
 JOURNALED = kvpool.BlockPool(8, journal=journal.Journal(ring_bytes=1 << 18))
-IMAGE = JOURNALED.journal_image() or b""
+IMAGE = JOURNALED.journal.image() or b""
 
 #: Calls that accept a name, and whose error lists the accepted names.
 CALLS: dict[str, Callable[[Any], object]] = {

@@ -40,7 +40,7 @@ class Requests:
         self.trims, self.draw, self.nulls = KINDS[kind] is None, random.Random(seed), 0
 
     def tables(self, name: str) -> list[list[int]]:
-        return [self.manager.block_ids(name, group=group) for group in range(self.manager.num_groups)]
+        return [self.manager.block_ids(name, group=group) for group in range(len(self.manager.groups) or 1)]
 
     def run(self, name: str) -> list[list[int]]:
         """Runs a request until its prompt is computed. Returns its tables."""
@@ -64,15 +64,15 @@ def test_no_plan_and_no_event_names_the_null_block(kind: str, seed: int) -> None
     for number in range(30):
         name = f"r{number}"
         before = requests.run(name)
-        swap = manager.begin_swap_out([name])
+        swap = manager.swaps.begin_out([name])
         pairs = manager.take_plan().transfers
-        moved = manager.complete_swap(swap)
+        moved = manager.swaps.complete(swap)
         assert 0 not in moved
         assert 0 not in moved.values()
         assert {source for (_, source), _ in pairs} <= {block for table in before for block in table} - {0}
-        swap = manager.begin_swap_in([name])
+        swap = manager.swaps.begin_in([name])
         pairs += manager.take_plan().transfers
-        manager.complete_swap(swap)
+        manager.swaps.complete(swap)
         # The swap has not brought back blocks that the request had given up.
         assert [[block == 0 for block in table] for table in requests.tables(name)] == [
             [block == 0 for block in table] for table in before
@@ -86,7 +86,7 @@ def test_no_plan_and_no_event_names_the_null_block(kind: str, seed: int) -> None
             manager.release(one)
         if requests.draw.random() < 0.3:
             manager.evict(20)
-        manager.check_invariants()
+        manager.diagnose.check_invariants()
     assert requests.nulls > 0
     events, _ = manager.take_events()
     assert any(event["type"] == "stored" for event in events)
@@ -99,11 +99,11 @@ def test_a_snapshot_has_no_null_block_and_a_slot_of_it_is_not_sealed(kind: str, 
     slots = SlotHeaders(tmp_path / "slots", Arena(60, BYTES), namespace())
     table = requests.run("a")[-1]
     assert 0 in table
-    digests = requests.manager.cursor("a").digests()[: len(table)]
+    digests = requests.manager.prepare("a").digests()[: len(table)]
     with pytest.raises(InvalidArgumentError, match="is 0, the null block"):
         slots.seal(table[: len(digests)], digests)
     save_index(requests.manager, tmp_path / "index", namespace())
     again = kvpool.CacheManager(60, SIZE, host_blocks=60, groups=KINDS[kind])
     assert load_index(again, tmp_path / "index", namespace(), trusted=True).blocks > 0
-    again.check_invariants()
-    assert 0 not in again.eviction_order()
+    again.diagnose.check_invariants()
+    assert 0 not in again.diagnose.eviction_order()

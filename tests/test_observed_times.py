@@ -23,26 +23,26 @@ def kind(request: pytest.FixtureRequest) -> type[Subject]:
 @pytest.mark.parametrize("now", [math.nan, math.inf, -math.inf])
 def test_what_is_no_time_is_refused(kind: type[Subject], metrics: bool, now: float) -> None:
     subject = kind(9, 4, metrics=metrics)
-    subject.observe_time(5.0)
+    subject.clock.observe(5.0)
     with pytest.raises(errors.InvalidArgumentError, match="a number of seconds"):
-        subject.observe_time(now)
-    subject.observe_time(5.0)
+        subject.clock.observe(now)
+    subject.clock.observe(5.0)
 
 
 @pytest.mark.parametrize("metrics", [False, True])
 def test_an_earlier_time_is_refused_and_changes_nothing(kind: type[Subject], metrics: bool) -> None:
     subject = kind(9, 4, metrics=metrics)
-    subject.observe_time(5.0)
+    subject.clock.observe(5.0)
     for earlier in (1.0, -5.0, math.nextafter(5.0, 0.0)):
         with pytest.raises(errors.TimeBackwardsError, match="is before 5"):
-            subject.observe_time(earlier)
-    subject.observe_time(5.0)
-    subject.observe_time(6.0)
+            subject.clock.observe(earlier)
+    subject.clock.observe(5.0)
+    subject.clock.observe(6.0)
 
 
 def test_a_time_before_that_of_retention_is_refused_and_not_kept(kind: type[Subject]) -> None:
     subject = kind(9, 4, metrics=True, retention=True)
-    subject.advance_time(7.0)
+    subject.clock.advance(7.0)
     with pytest.raises(errors.TimeBackwardsError, match="is before 7"):
-        subject.observe_time(6.0)
-    subject.observe_time(7.0)
+        subject.clock.observe(6.0)
+    subject.clock.observe(7.0)

@@ -55,7 +55,7 @@ def manager_of(
 
 
 def state_of(manager: kvpool.CacheManager) -> object:
-    manager.check_invariants()
+    manager.diagnose.check_invariants()
     return observe_manager(manager, IDS), manager.stats().refusals
 
 
@@ -122,7 +122,7 @@ def test_a_refused_buffer_leaves_no_entry_in_a_journal() -> None:
             with contextlib.suppress(InvalidArgumentError):
                 manager.admit("a", range(14), allocate_tokens=3, out=buffer(room))
         assert "a" in manager
-        return manager.journal_image()
+        return manager.journal.image()
 
     assert admitted([0, 1, 2, 4]) == admitted([4])
 
@@ -183,7 +183,9 @@ def test_a_step_writes_its_changes_or_changes_nothing(prepare: Callable[..., Ste
 @pytest.mark.parametrize("name", GROUPS)
 def test_a_table_is_written_whole_or_not_at_all(name: str) -> None:
     manager = manager_of(GROUPS[name])
-    for group, table in enumerate([manager.block_ids("old", group=at) for at in range(manager.num_groups)]):
+    for group, table in enumerate(
+        [manager.block_ids("old", group=at) for at in range(len(manager.groups) or 1)]
+    ):
         read = functools.partial(read_table, group=group)
         for _, written, columns in driven(lambda: manager, read, len(table)):
             assert (written, columns) == (len(table), [table])
@@ -204,14 +206,14 @@ def test_a_pool_writes_all_ids_or_changes_nothing(asked: int) -> None:
         return pool.allocate(asked, out=out)
 
     def count(pool: kvpool.BlockPool, out: array.array[int]) -> int:
-        return pool.ref_counts(range(1, 1 + asked), out=out)
+        return pool.ref_count(range(1, 1 + asked), out=out)
 
     def cached() -> kvpool.BlockPool:
         one = pool()
         cursor = kvpool.BlockHasher(block_size=4).cursor(range(16))
         blocks = one.allocate(4)
         one.register_table(blocks, cursor)
-        one.release_table(blocks)
+        one.release(blocks, tail_first=True)
         return one
 
     def match(pool: kvpool.BlockPool, out: array.array[int]) -> int:

@@ -276,7 +276,7 @@ def test_an_abort_returns_all_blocks(model: Llama, state: str) -> None:
         victim = victims[-1]
         engine.abort(victim)
         assert victim.sequences == []
-        engine.manager.check_invariants()
+        engine.manager.diagnose.check_invariants()
         before = len(events)
         events += engine.run()
         assert all(event.request != victim.number for event in events[before:])
@@ -313,7 +313,7 @@ class FailingExecutor:
     def poll(self) -> list[FinishedSwap]:
         failed, self.begun = self.begun, []
         for swap in failed:
-            self.manager.abort_swap(swap)
+            self.manager.swaps.abort(swap)
         return [FinishedSwap(swap, {}, RuntimeError("no copy")) for swap in failed]
 
     wait = poll

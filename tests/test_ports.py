@@ -170,7 +170,7 @@ def test_chunks_and_drafts_change_no_answer(workload: Workload, drafts: int, bud
         if not scheduler.running and not scheduler.waiting:
             break
         scheduler.step()
-        manager.check_invariants()
+        manager.diagnose.check_invariants()
     assert scheduler.done == {
         key: native.continuation(prompt, workload.new_tokens) for key, prompt in enumerate(workload.prompts)
     }
@@ -187,7 +187,7 @@ def run_in_flight(workload: Workload, *, fences: bool) -> in_flight.Scheduler:
         if not scheduler.busy:
             break
         scheduler.step()
-        manager.check_invariants()
+        manager.diagnose.check_invariants()
     return scheduler
 
 
@@ -225,7 +225,7 @@ def test_transfers_that_fail_and_aborts_change_no_answer(workload: Workload, los
             service.abort(key)
             aborted.add(key)
         for manager in service.managers:
-            manager.check_invariants()
+            manager.diagnose.check_invariants()
     assert service.done == {
         key: native.continuation(prompt, workload.new_tokens)
         for key, prompt in enumerate(workload.prompts)
@@ -243,7 +243,7 @@ def test_beams_are_those_of_plain_lists(workload: Workload, width: int) -> None:
         search = beams.BeamSearch(manager, written, prompt, width)
         for _ in range(workload.new_tokens):
             search.step()
-        manager.check_invariants()
+        manager.diagnose.check_invariants()
         assert search.finish() == beams.plain_search(prompt, width, workload.new_tokens)
     assert manager.num_available == blocks - 1
 
@@ -285,7 +285,7 @@ def test_the_snippets_of_the_docs_run_each_alone() -> None:
         exec(compile(snippet.partition("```")[0], f"docs/porting.md, example {number}", "exec"), names)
         for value in names.values():
             if isinstance(value, kvpool.CacheManager | kvpool.BlockPool):
-                value.check_invariants()
+                value.diagnose.check_invariants()
 
 
 def test_the_docs_name_every_example() -> None:

@@ -198,7 +198,7 @@ class Machine(RuleBasedStateMachine):
             new = pool.allocate(len(chain) - len(hits))
         except kvpool.errors.OutOfBlocksError:
             assert available < len(chain) - len(hits)
-            pool.release_table(hits)
+            pool.release(hits, tail_first=True)
             return None
         pool.register(new, of, len(hits))
         pool.mark_computed(new)
@@ -214,7 +214,7 @@ class Machine(RuleBasedStateMachine):
     def release(self, nth: int) -> None:
         if self.tables:
             table = self.tables.pop(nth % len(self.tables))
-            self.each(lambda pool: pool.release_table(table))
+            self.each(lambda pool: pool.release(table, tail_first=True))
 
     @rule(ids=st.lists(st.integers(1, 5), max_size=3))
     def drop(self, ids: list[int]) -> None:
@@ -228,8 +228,8 @@ class Machine(RuleBasedStateMachine):
     @rule(ids=st.lists(st.integers(1, 5), max_size=3), priority=st.sampled_from([0, 35, 35, 90]))
     def retain(self, ids: list[int], priority: int) -> None:
         ids = [block for block in ids if block < self.pools[0].num_blocks]
-        if self.pools[0].retention_stats() is not None:
-            self.each(lambda pool: pool.retain(ids, kvpool.Retention(priority)))
+        if self.pools[0].retention.stats() is not None:
+            self.each(lambda pool: pool.retention.retain(ids, kvpool.Retention(priority)))
 
     @rule()
     def forget_all(self) -> None:
@@ -239,8 +239,8 @@ class Machine(RuleBasedStateMachine):
     @invariant()
     def same(self) -> None:
         for pool in self.pools:
-            pool.check_invariants()
-        self.each(lambda pool: pool.eviction_order())
+            pool.diagnose.check_invariants()
+        self.each(lambda pool: pool.diagnose.eviction_order())
 
 
 class GoodMachine(Machine):
@@ -251,7 +251,7 @@ class GoodMachine(Machine):
     @invariant()
     def healthy(self) -> None:
         for pool in self.pools:
-            pool.check_policy()
+            pool.diagnose.check_policy()
 
 
 TestGood = GoodMachine.TestCase
@@ -359,7 +359,7 @@ def fill(pool: kvpool.BlockPool, *prompts: list[int]) -> list[list[int]]:
         table = pool.allocate(len(prompt))
         pool.register(table, chain)
         pool.mark_computed(table)
-        pool.release_table(table)
+        pool.release(table, tail_first=True)
         tables.append(table)
     return tables
 
@@ -372,7 +372,7 @@ def test_a_policy_is_notified_of_contents() -> None:
     policy = Recorder()
     pool = kvpool.BlockPool(4, 1, eviction=policy)
     [[first, second]] = fill(pool, [7, 8])
-    digest = pool.hash_of(first)
+    digest = pool.diagnose.hash_of(first)
     assert digest is not None
     told = policy.told
     assert told[0] == ("admit", first, int.from_bytes(digest[:8], "little"), 0)
@@ -395,13 +395,13 @@ def test_a_manager_takes_one_too() -> None:
             one.admit(name, [name, 2, 3, 4, 5], no_cache=name == 4)
             one.commit(name, 5)
             one.release(name)
-        swap = (one.admit("s", [1, 2, 3]), one.commit("s", 3), one.begin_swap_out(["s"]))[2]
+        swap = (one.admit("s", [1, 2, 3]), one.commit("s", 3), one.swaps.begin_out(["s"]))[2]
         one.take_plan()
-        one.complete_swap(swap)
-        one.check_invariants()
-    assert manager.eviction_order() == plain.eviction_order()
+        one.swaps.complete(swap)
+        one.diagnose.check_invariants()
+    assert manager.diagnose.eviction_order() == plain.diagnose.eviction_order()
     assert manager.stats() == plain.stats()
-    manager.check_policy()
+    manager.diagnose.check_policy()
 
 
 @pytest.mark.parametrize("answer", ANSWERS)
@@ -409,17 +409,17 @@ def test_a_wrong_answer_is_warned_of_kept_and_raised(answer: str) -> None:
     policy = Broken("pop", 0, ANSWERS[answer])
     pool = kvpool.BlockPool(5, 1, eviction=policy)
     tables = fill(pool, [1, 2], [3, 4])
-    pool.check_policy()
+    pool.diagnose.check_policy()
     with pytest.warns(RuntimeWarning, match=r"LRU instead: pop\(\) gave") as caught:
         assert pool.allocate(3) == [tables[0][1], tables[0][0], tables[1][1]]
     assert len(caught) == 1
     assert caught[0].filename == __file__
     for _ in range(2):
         with pytest.raises(kvpool.errors.PolicyError, match=r"pop\(\)") as raised:
-            pool.check_policy()
+            pool.diagnose.check_policy()
         cause = raised.value.__cause__
         assert isinstance(cause, ZeroDivisionError if answer == "an exception" else ValueError)
-    pool.check_invariants()
+    pool.diagnose.check_invariants()
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -436,8 +436,8 @@ def test_an_exception_in_any_method(method: str) -> None:
         pool.drop_cached(first)
         pool.bump_epoch()
     with pytest.raises(kvpool.errors.PolicyError, match=method):
-        pool.check_policy()
-    pool.check_invariants()
+        pool.diagnose.check_policy()
+    pool.diagnose.check_invariants()
 
 
 def test_a_warning_that_is_an_error_does_not_cost_the_allocation() -> None:
@@ -447,7 +447,7 @@ def test_a_warning_that_is_an_error_does_not_cost_the_allocation() -> None:
         warnings.simplefilter("error")
         assert len(pool.allocate(2)) == 2
     with pytest.raises(kvpool.errors.PolicyError):
-        pool.check_policy()
+        pool.diagnose.check_policy()
 
 
 EXITS = [KeyboardInterrupt, SystemExit]
@@ -481,16 +481,16 @@ def test_an_interrupt_in_a_policy_reaches_the_caller(exit_: type[BaseException],
         # The warning filters belong to the process, and this is a separate thread.
         with pytest.raises(exit_, match="now") as caught:
             calls(manager)
-        manager.check_invariants()
+        manager.diagnose.check_invariants()
         with pytest.raises(kvpool.errors.PolicyError, match=method) as why:
-            manager.check_policy()
+            manager.diagnose.check_policy()
         assert isinstance(why.value.__cause__, exit_)
         # The next call is not affected: the pool uses the built-in order.
         for name in ("a", "b", "c", "d"):
             if name in manager:
                 manager.release(name)
         calls(manager)
-        manager.check_invariants()
+        manager.diagnose.check_invariants()
         return caught.value
 
     for action in ("error", "ignore"):
@@ -514,9 +514,9 @@ def test_an_interrupt_while_a_warning_is_shown_reaches_the_caller(
         monkeypatch.setattr(warnings, "showwarning", show)
         with pytest.raises(KeyboardInterrupt):
             pool.allocate(1)
-    pool.check_invariants()
+    pool.diagnose.check_invariants()
     with pytest.raises(kvpool.errors.PolicyError, match="ZeroDivisionError"):
-        pool.check_policy()
+        pool.diagnose.check_policy()
 
 
 @pytest.mark.parametrize("where", ["deepcopy", "pop"])
@@ -534,8 +534,8 @@ def test_an_interrupt_in_a_policys_copy_reaches_the_caller(where: str) -> None:
     pool = kvpool.BlockPool(3, 1, eviction=Copied())
     fill(pool, [1], [2])
     with pytest.raises(KeyboardInterrupt):
-        pool.eviction_order()
-    pool.check_policy()
+        pool.diagnose.eviction_order()
+    pool.diagnose.check_policy()
     assert pool.allocate(1) == [1]
 
 
@@ -558,9 +558,9 @@ class Reentrant(Lru):
 CALLS: dict[str, Callable[[kvpool.BlockPool], Any]] = {
     "stats": lambda pool: pool.stats(),
     "allocate": lambda pool: pool.allocate(1),
-    "eviction_order": lambda pool: pool.eviction_order(),
+    "eviction_order": lambda pool: pool.diagnose.eviction_order(),
     "bump_epoch": lambda pool: pool.bump_epoch(),
-    "check_invariants": lambda pool: pool.check_invariants(),
+    "check_invariants": lambda pool: pool.diagnose.check_invariants(),
     "complete_step": lambda pool: pool.complete_step(1),
     "repr": repr,
 }
@@ -575,8 +575,8 @@ def test_a_policy_that_calls_its_pool_is_refused(call: str) -> None:
     assert len(pool.allocate(1)) == 1
     assert [type(error) for error in policy.errors] == [kvpool.errors.PolicyError]
     assert "busy" in str(policy.errors[0])
-    pool.check_policy()  # the policy caught the error, so it still works
-    pool.check_invariants()
+    pool.diagnose.check_policy()  # the policy caught the error, so it still works
+    pool.diagnose.check_invariants()
 
 
 class Haunted(Lru):
@@ -611,10 +611,10 @@ def test_a_copy_that_asks_its_pool_as_it_goes_is_refused(call: str) -> None:
     pool = kvpool.BlockPool(3, 1, eviction=policy)
     fill(pool, [1], [2])
     policy.ask = lambda: CALLS[call](pool)
-    assert pool.eviction_order() == [1, 2]
+    assert pool.diagnose.eviction_order() == [1, 2]
     assert policy.heard == ["copied refused", "dropped refused"]
-    pool.check_policy()
-    pool.check_invariants()
+    pool.diagnose.check_policy()
+    pool.diagnose.check_invariants()
     policy.ask = lambda: None  # otherwise the pool and its policy would refer to each other forever
 
 
@@ -641,7 +641,7 @@ def test_what_a_collection_drops_while_a_policy_is_asked_is_refused() -> None:
     fill(pool, [1], [2])
     assert pool.allocate(1) == [1]
     assert heard == ["refused"]
-    pool.check_policy()
+    pool.diagnose.check_policy()
 
 
 def test_a_policy_that_failed_asks_as_it_goes() -> None:
@@ -666,9 +666,9 @@ def test_a_policy_that_failed_asks_as_it_goes() -> None:
 
     pool = kvpool.BlockPool(3, 1, eviction=Fails())
     fill(pool, [1], [2])
-    assert pool.eviction_order() == [1, 2]
+    assert pool.diagnose.eviction_order() == [1, 2]
     assert heard == ["refused"]  # the traceback of a copy's failure is freed while the lock is held
-    pool.check_policy()
+    pool.diagnose.check_policy()
 
 
 def test_a_policy_that_lets_the_refusal_through_is_ended_by_it() -> None:
@@ -691,10 +691,10 @@ def test_a_policy_that_lets_the_refusal_through_is_ended_by_it() -> None:
     with pytest.warns(RuntimeWarning, match="AttributeError"):
         manager.admit("b", [7])
     with pytest.raises(kvpool.errors.PolicyError):
-        manager.check_policy()
+        manager.diagnose.check_policy()
     with pytest.raises(kvpool.errors.StaleStepError):
         step[0].admit("c", [5])
-    manager.check_invariants()
+    manager.diagnose.check_invariants()
 
 
 def test_a_policy_may_use_another_pool() -> None:
@@ -736,14 +736,14 @@ def test_threads_take_turns() -> None:
             manager.admit(name, [worker, number % 7, 1, 2, 3, 4, 5])
             manager.commit(name, 7)
             manager.release(name)
-            assert len(manager.eviction_order()) <= 39
+            assert len(manager.diagnose.eviction_order()) <= 39
             assert manager.stats().running <= 4
 
     with ThreadPoolExecutor(4) as executor:
         for done in [executor.submit(serve, worker) for worker in range(4)]:
             done.result()
-    manager.check_policy()
-    manager.check_invariants()
+    manager.diagnose.check_policy()
+    manager.diagnose.check_invariants()
 
 
 def test_the_order_of_a_policy_that_cannot_be_copied_is_that_of_the_net() -> None:
@@ -759,9 +759,9 @@ def test_the_order_of_a_policy_that_cannot_be_copied_is_that_of_the_net() -> Non
     for policy, order in ((MostRecent(), [2, 1]), (Fixed(), [1, 2])):
         pool = kvpool.BlockPool(3, 1, eviction=policy)
         fill(pool, [1], [2])
-        assert pool.eviction_order() == order
+        assert pool.diagnose.eviction_order() == order
         assert pool.allocate(1) == [2]
-        pool.check_policy()
+        pool.diagnose.check_policy()
 
 
 def test_a_look_at_the_order_changes_nothing() -> None:
@@ -770,9 +770,9 @@ def test_a_look_at_the_order_changes_nothing() -> None:
     fill(pool, [1], [2], [3])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert pool.eviction_order() == [1, 2, 3]  # the copy fails, without an effect
+        assert pool.diagnose.eviction_order() == [1, 2, 3]  # the copy fails, without an effect
         assert pool.allocate(1) == [1]
-    pool.check_policy()
+    pool.diagnose.check_policy()
 
 
 def test_any_object_with_the_methods_will_do() -> None:
@@ -790,7 +790,7 @@ def test_any_object_with_the_methods_will_do() -> None:
     pool = kvpool.BlockPool(3, 1, eviction=Duck())  # type: ignore[arg-type]
     fill(pool, [1], [2])
     assert pool.allocate(2) == [2, 1]
-    pool.check_policy()
+    pool.diagnose.check_policy()
 
 
 def test_what_is_no_policy_is_refused() -> None:
@@ -816,8 +816,8 @@ def test_a_pool_with_a_policy_grows() -> None:
     fill(pool, [1], [2])
     pool.resize(6)
     fill(pool, [3, 4, 5])
-    assert pool.eviction_order() == [1, 2, 5, 4, 3]
-    pool.check_policy()
+    assert pool.diagnose.eviction_order() == [1, 2, 5, 4, 3]
+    pool.diagnose.check_policy()
 
 
 def test_a_pool_lets_go_of_its_policy() -> None:
@@ -833,5 +833,5 @@ def test_a_pool_lets_go_of_its_policy() -> None:
 
 
 def test_a_builtin_policy_is_always_well() -> None:
-    kvpool.BlockPool(3).check_policy()
-    kvpool.CacheManager(3).check_policy()
+    kvpool.BlockPool(3).diagnose.check_policy()
+    kvpool.CacheManager(3).diagnose.check_policy()

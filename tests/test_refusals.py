@@ -48,17 +48,17 @@ CALLS: list[tuple[Call, Error, tuple[object, ...]]] = [
     (lambda w: w.manager.admit("run", [1]), TWICE, ('"run"',)),
     (lambda w: w.manager.admit("wait", [1]), TWICE, ('"wait"',)),
     (lambda w: w.manager.append(["run", "run"], [1, 2]), TWICE, ('"run"', "twice")),
-    (lambda w: w.manager.commit_batch(["run", "run"], [9, 10]), TWICE, ('"run"',)),
-    (lambda w: w.manager.truncate_batch(["run", "run"], [9, 8]), TWICE, ('"run"',)),
+    (lambda w: w.manager.commit(["run", "run"], [9, 10]), TWICE, ('"run"',)),
+    (lambda w: w.manager.truncate(["run", "run"], [9, 8]), TWICE, ('"run"',)),
     (lambda w: w.manager.append_ragged(["wait", "run", "wait"], [1, 2, 3]), TWICE, ('"wait"',)),
-    (lambda w: w.manager.release_batch(["wait", "run", "wait"]), TWICE, ('"wait"',)),
-    (lambda w: w.manager.fork_batch(["run"] * 2, ["fork", "wait"]), TWICE, ('"wait"',)),
-    (lambda w: w.manager.fork_batch(["run"] * 2, ["fork"] * 2), TWICE, ('"fork"', "twice")),
+    (lambda w: w.manager.release(["wait", "run", "wait"]), TWICE, ('"wait"',)),
+    (lambda w: w.manager.fork(["run"] * 2, ["fork", "wait"]), TWICE, ('"wait"',)),
+    (lambda w: w.manager.fork(["run"] * 2, ["fork"] * 2), TWICE, ('"fork"', "twice")),
     (lambda w: w.step.append_ragged(["wait", "run", "wait"], [1, 2, 3]), TWICE, ('"wait"',)),
     # Requests in another state.
-    (lambda w: w.manager.commit_batch(["run", "wait"], [10, 0]), STATE, ('"wait"', "preempted")),
-    (lambda w: w.manager.truncate_batch(["run", "wait"], [9, 9]), STATE, ('"wait"', "preempted")),
-    (lambda w: w.manager.fork_batch(["run", "wait"], ["fork", "other"]), STATE, ('"wait"', "preempted")),
+    (lambda w: w.manager.commit(["run", "wait"], [10, 0]), STATE, ('"wait"', "preempted")),
+    (lambda w: w.manager.truncate(["run", "wait"], [9, 9]), STATE, ('"wait"', "preempted")),
+    (lambda w: w.manager.fork(["run", "wait"], ["fork", "other"]), STATE, ('"wait"', "preempted")),
     (lambda w: w.manager.extend("wait", 4), STATE, ('"wait"', "preempted")),
     (lambda w: w.manager.external_done("wait"), STATE, ('"wait"', "preempted")),
     (lambda w: w.step.preempt("wait"), STATE, ('"wait"', "preempted")),
@@ -70,16 +70,16 @@ CALLS: list[tuple[Call, Error, tuple[object, ...]]] = [
     # Lists of different lengths, and empty prompts.
     (lambda w: w.manager.append(["run"], [1, 2]), VALUE, ("1 requests", "2 tokens")),
     (lambda w: w.manager.append([], [1]), VALUE, ("0 requests", "1 tokens")),
-    (lambda w: w.manager.commit_batch(["run"], [1, 2]), VALUE, ("1 requests", "2 counts")),
-    (lambda w: w.manager.truncate_batch(["run", "new"], [9]), VALUE, ()),
-    (lambda w: w.manager.fork_batch(["run", "new"], ["fork"]), VALUE, ()),
+    (lambda w: w.manager.commit(["run"], [1, 2]), VALUE, ("1 requests", "2 counts")),
+    (lambda w: w.manager.truncate(["run", "new"], [9]), VALUE, ()),
+    (lambda w: w.manager.fork(["run", "new"], ["fork"]), VALUE, ()),
     (lambda w: w.manager.admit("other", []), VALUE, ('"other"', "no tokens")),
     (lambda w: w.step.admit("other", w.manager.prepare([])), VALUE, ('"other"', "no tokens")),
     # Counts that do not fit the request.
     (lambda w: w.manager.commit("run", 7), VALUE, ("10 tokens", 7)),
     (lambda w: w.manager.commit("run", 2**40), VALUE, (2**40,)),
-    (lambda w: w.manager.commit_batch(["run"], [11]), VALUE, ("10 tokens", 11)),
-    (lambda w: w.manager.truncate_batch(["run", "new"], [9, 7]), VALUE, ()),
+    (lambda w: w.manager.commit(["run"], [11]), VALUE, ("10 tokens", 11)),
+    (lambda w: w.manager.truncate(["run", "new"], [9, 7]), VALUE, ()),
     (lambda w: w.manager.admit("other", range(10), external_tokens=10), VALUE, ("10 external tokens",)),
     (lambda w: w.step.admit("other", range(10), external_tokens=2**63), VALUE, (f"{2**63} external tokens",)),
     (lambda w: w.step.resume("wait", external_tokens=11), VALUE, ("11 external tokens",)),
@@ -88,20 +88,20 @@ CALLS: list[tuple[Call, Error, tuple[object, ...]]] = [
     (lambda w: w.manager.admit("other", range(400)), FULL, ()),
     (lambda w: w.step.append("run", [1], lookahead=2**63 - 1), FULL, ()),
     # Swaps.
-    (lambda w: w.manager.complete_swap(99), errors.SwapError, ("swap 99",)),
-    (lambda w: w.manager.begin_swap_out(["run", "run"]), TWICE, ("named twice",)),
-    (lambda w: w.manager.begin_swap_out([]), VALUE, ("at least one request",)),
-    (lambda w: w.manager.begin_swap_in(["run"]), STATE, ("running",)),
-    (lambda w: w.hybrid.begin_swap_out(["run"]), VALUE, ("host_blocks",)),
+    (lambda w: w.manager.swaps.complete(99), errors.SwapError, ("swap 99",)),
+    (lambda w: w.manager.swaps.begin_out(["run", "run"]), TWICE, ("named twice",)),
+    (lambda w: w.manager.swaps.begin_out([]), VALUE, ("at least one request",)),
+    (lambda w: w.manager.swaps.begin_in(["run"]), STATE, ("running",)),
+    (lambda w: w.hybrid.swaps.begin_out(["run"]), VALUE, ("host_blocks",)),
     # Tickets that are not open, and calls with both kinds of fence.
     (lambda w: w.manager.end_fence(2**64 - 1), VALUE, (2**64 - 1,)),
     (lambda w: w.step.release("run", until=99), VALUE, (99,)),
-    (lambda w: w.manager.truncate_batch([], [], until=99), VALUE, (99,)),
-    (lambda w: w.manager.release_batch([], until=99), VALUE, (99,)),
+    (lambda w: w.manager.truncate([], [], until=99), VALUE, (99,)),
+    (lambda w: w.manager.release([], until=99), VALUE, (99,)),
     (lambda w: w.step.preempt("run", after_step=1, until=w.ticket), VALUE, ("after_step", "until")),
     (lambda w: w.manager.truncate("run", 9, after_step=1, until=w.ticket), VALUE, ("after_step", "until")),
     (
-        lambda w: w.manager.release_batch(["run"], after_step=1, until=w.ticket),
+        lambda w: w.manager.release(["run"], after_step=1, until=w.ticket),
         VALUE,
         ("after_step", "until"),
     ),
@@ -112,10 +112,14 @@ CALLS: list[tuple[Call, Error, tuple[object, ...]]] = [
     (lambda w: w.manager.probe(w.cursor, kvpool.ExtraKeys(salt="s")), VALUE, ("extra keys",)),
     (lambda w: w.step.admit("other", w.cursor, kvpool.ExtraKeys(salt="s")), VALUE, ("extra keys",)),
     # Hints, ranges and tenants.
-    (lambda w: w.manager.retain("run", [(0, None, kvpool.Retention(ttl=1))]), VALUE, ("ttl", "advance_time")),
-    (lambda w: w.manager.retain("run", [(5, 5, w.retention)]), VALUE, ("range", "5..5")),
+    (
+        lambda w: w.manager.retention.retain("run", [(0, None, kvpool.Retention(ttl=1))]),
+        VALUE,
+        ("ttl", "advance_time"),
+    ),
+    (lambda w: w.manager.retention.retain("run", [(5, 5, w.retention)]), VALUE, ("range", "5..5")),
     (lambda w: w.manager.admit("other", [1], retention=[(2, 1, w.retention)]), VALUE, ("2..1",)),
-    (lambda w: w.pool.retain([0], w.retention), BLOCK, ("block 0",)),
+    (lambda w: w.pool.retention.retain([0], w.retention), BLOCK, ("block 0",)),
     # Blocks of a pool, one call for each of its errors.
     (lambda w: w.pool.release([1, 1]), BLOCK, ("references",)),
     (lambda w: w.pool.acquire([9, 1]), BLOCK, ("block 9", "0 references")),
@@ -131,7 +135,7 @@ CALLS: list[tuple[Call, Error, tuple[object, ...]]] = [
     (lambda w: w.pool.disown([2]), BLOCK, ("held by others",)),
     (lambda w: w.pool.disown([3]), BLOCK, ("fenced",)),
     (lambda w: w.pool.register_table([1, 5], w.chain), BLOCK, (5,)),
-    (lambda w: w.pool.acquire_match(kvpool.Match(w.chain, [4, 9])), errors.StaleMatchError, (9, "block 1")),
+    (lambda w: w.pool.acquire(kvpool.Match(w.chain, [4, 9])), errors.StaleMatchError, (9, "block 1")),
     (lambda w: w.pool.allocate(50), FULL, (50,)),
     (lambda w: w.pool.reset(), IN_USE, ("2 blocks are active", "1 fenced")),
     (lambda w: w.pool.resize(0), VALUE, ("40", "0")),
@@ -155,8 +159,8 @@ def test_a_call_is_refused_and_changes_nothing(
     before = world.seen()
     refused(lambda: call(world), error, *words)
     assert world.seen() == before
-    world.manager.check_invariants()
-    world.pool.check_invariants()
+    world.manager.diagnose.check_invariants()
+    world.pool.diagnose.check_invariants()
 
 
 ROWS: list[tuple[dict[str, Any], tuple[object, ...]]] = [
@@ -300,7 +304,7 @@ def test_an_error_of_too_few_blocks_counts_them(tmp_path: Path) -> None:
 def test_steps_have_64_bits(tmp_path: Path) -> None:
     world, last = World(tmp_path), 2**64 - 1
     pool, manager = world.pool, world.manager
-    pool.release_after([1], last)
+    pool.release([1], after_step=last)
     assert (pool.complete_step(last - 1), pool.state(1)) == (1, "fenced")
     assert (pool.complete_step(last), pool.state(1)) == (1, "free")
     manager.end_fence(world.ticket)
@@ -331,7 +335,7 @@ def test_a_name_that_no_request_has_is_refused_by_in(name: Any, tmp_path: Path) 
 def test_a_preempted_request_takes_the_tokens_that_a_step_samples(tmp_path: Path) -> None:
     manager = World(tmp_path).manager
     assert manager.append(["run", "wait"], [1, 2]) == []
-    assert (manager.append_tokens("wait", [1]), manager.request("wait").tokens) == ([], 12)
+    assert (manager.append("wait", [1]), manager.request("wait").tokens) == ([], 12)
 
 
 def test_a_plan_refuses_a_request_that_it_already_has(tmp_path: Path) -> None:
@@ -385,13 +389,13 @@ def test_matches_that_are_stale(tmp_path: Path) -> None:
     assert found != pool.lookup(chain, 1)
     assert len({found, kvpool.Match(chain, [7]), pool.lookup(chain, 0, 0)}) == 2
     assert pool.evict(9) == [4]
-    refused(lambda: pool.acquire_match(found), errors.StaleMatchError, "block 4")
+    refused(lambda: pool.acquire(found), errors.StaleMatchError, "block 4")
     pool.bump_epoch()
     for refresh in (False, True):
         refused(functools.partial(pool.lookup, chain, refresh=refresh), errors.StaleEpochError)
     nothing = kvpool.Match(chain, [])
     assert (nothing.link, len(nothing)) == (None, 0)
-    pool.acquire_match(nothing)
+    pool.acquire(nothing)
 
 
 def test_payloads() -> None:
@@ -415,16 +419,16 @@ def test_payloads() -> None:
 
 def test_time_that_goes_backwards() -> None:
     for made in (kvpool.BlockPool(10, retention=True), kvpool.CacheManager(10, retention=True)):
-        made.advance_time(5.5)
-        made.advance_time(5.5)
+        made.clock.advance(5.5)
+        made.clock.advance(5.5)
         refused(
-            lambda made=made: made.advance_time(5.25),  # type: ignore[misc]
+            lambda made=made: made.clock.advance(5.25),  # type: ignore[misc]
             errors.TimeBackwardsError,
             5.25,
             5.5,
         )
-        refused(lambda made=made: made.advance_time(math.nan), VALUE, "now")  # type: ignore[misc]
-        assert made.advance_time(6) == 0
+        refused(lambda made=made: made.clock.advance(math.nan), VALUE, "now")  # type: ignore[misc]
+        assert made.clock.advance(6) == 0
 
 
 def test_hints_without_retention() -> None:
@@ -433,26 +437,26 @@ def test_hints_without_retention() -> None:
     manager.admit("a", [1, 2, 3])
     normal = kvpool.Retention()
     calls: list[Callable[[], object]] = [
-        lambda: pool.retain(blocks, normal),
-        lambda: pool.assign_tenant(blocks, 1),
-        lambda: pool.advance_time(1),
-        lambda: pool.tenant_blocks(1),
+        lambda: pool.retention.retain(blocks, normal),
+        lambda: pool.retention.assign_tenant(blocks, 1),
+        lambda: pool.clock.advance(1),
+        lambda: pool.retention.tenant_blocks(1),
         lambda: manager.admit("b", [1], tenant=1),
         lambda: manager.admit("b", [1], no_cache=True),
         lambda: manager.admit("b", [1], retention=[(0, None, normal)]),
-        lambda: manager.retain("a", []),
-        lambda: manager.set_tenant("a", 1),
-        lambda: manager.end_of_life("a"),
-        lambda: manager.retain_prefix([1, 2], []),
-        lambda: manager.end_of_life_of([1, 2]),
-        lambda: manager.end_session("a"),
-        lambda: manager.advance_time(1),
-        lambda: manager.tenant_blocks(1),
+        lambda: manager.retention.retain("a", []),
+        lambda: manager.retention.set_tenant("a", 1),
+        lambda: manager.retention.end_of_life("a"),
+        lambda: manager.retention.retain([1, 2], []),
+        lambda: manager.retention.end_of_life([1, 2]),
+        lambda: manager.retention.end_session("a"),
+        lambda: manager.clock.advance(1),
+        lambda: manager.retention.tenant_blocks(1),
         lambda: manager.plan_step().admit("b", [1], no_cache=True),
     ]
     for call in calls:
         refused(call, errors.NoRetentionError, "retention")
-    assert (pool.retention_stats(), manager.retention_stats(), len(manager)) == (None, None, 1)
+    assert (pool.retention.stats(), manager.retention.stats(), len(manager)) == (None, None, 1)
 
 
 def test_what_loads_or_moves_is_released_once(tmp_path: Path) -> None:
@@ -464,7 +468,7 @@ def test_what_loads_or_moves_is_released_once(tmp_path: Path) -> None:
         for call in (manager.release, step.release, manager.preempt, manager.resume, step.preempt):
             refused(functools.partial(call, name), STATE, "releasing")
         refused(functools.partial(manager.admit, name, [1]), TWICE)
-    manager.abort_swap(world.swap)
+    manager.swaps.abort(world.swap)
     assert manager.external_done("loads", failed=[(7, 2**63 - 1), (5, 5), (6, 2)]) == 0
     assert "moves" not in manager
     assert "loads" not in manager

@@ -48,7 +48,7 @@ class Engine:
         self.slots = SlotHeaders(folder / "slots", Arena.over(self.memory, BYTES), self.namespace)
         self.manager = kvpool.CacheManager(BLOCKS, 4, **more)
         if more.get("retention"):
-            self.manager.advance_time(0.0)
+            self.manager.clock.advance(0.0)
         self.warm = load_index(
             self.manager, folder / "index", self.namespace, slots=self.slots, payloads=payloads
         )
@@ -57,7 +57,7 @@ class Engine:
     def serve(self, tokens: list[int], **more: Any) -> kvpool.Admission:
         self.number += 1
         admission = self.manager.admit(self.number, tokens, **more)
-        digests = self.manager.cursor(self.number).digests()
+        digests = self.manager.prepare(self.number).digests()
         for block, digest in zip(admission.block_ids[: admission.cached_blocks], digests, strict=False):
             assert self.memory[block * BYTES : (block + 1) * BYTES] == digest * (BYTES // 32), "WRONG KV"
         new = admission.block_ids[admission.cached_blocks : len(digests)]
@@ -102,7 +102,7 @@ def test_an_engine_goes_on_as_if_it_had_never_stopped(tmp_path: Path, seed: int)
     for _ in range(30):
         tokens = prompt(draw)
         assert second.serve(tokens) == first.serve(tokens)
-        second.manager.check_invariants()
+        second.manager.diagnose.check_invariants()
 
 
 def test_what_was_overwritten_since_is_a_miss(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_what_was_overwritten_since_is_a_miss(tmp_path: Path) -> None:
     assert second.warm.refused > 0
     assert second.warm.blocks + second.warm.refused == saved
     second.serve(list(range(101)))
-    second.manager.check_invariants()
+    second.manager.diagnose.check_invariants()
 
 
 @pytest.mark.parametrize("payloads", [True, False])
@@ -136,7 +136,7 @@ def test_retention_comes_back(tmp_path: Path) -> None:
     first.serve([60] * 17, no_cache=True)
     first.save()
     second = first.restarted(retention=config)
-    before, after = first.manager.retention_stats(), second.manager.retention_stats()
+    before, after = first.manager.retention.stats(), second.manager.retention.stats()
     assert before is not None
     assert after is not None
     assert (after.pinned, after.above_normal, after.demoted, after.with_ttl) == (
@@ -145,11 +145,11 @@ def test_retention_comes_back(tmp_path: Path) -> None:
         before.demoted,
         before.with_ttl,
     )
-    assert second.manager.tenant_blocks(3) == first.manager.tenant_blocks(3) == 4
+    assert second.manager.retention.tenant_blocks(3) == first.manager.retention.tenant_blocks(3) == 4
     third = kvpool.CacheManager(BLOCKS, 4, retention=config)
-    third.advance_time(0.0)
+    third.clock.advance(0.0)
     load_index(third, tmp_path / "engine/index", namespace(), trusted=True, elapsed=2e6)
-    late = third.retention_stats()
+    late = third.retention.stats()
     assert late is not None
     assert (late.pinned, late.above_normal, late.with_ttl) == (2, 0, 0)
     with pytest.raises(InvalidArgumentError, match="advance_time"):
@@ -186,7 +186,7 @@ def test_a_pool_too(tmp_path: Path) -> None:
     blocks = pool.allocate(4)
     pool.register(blocks, chain)
     pool.mark_computed(blocks)
-    pool.release_table(blocks)
+    pool.release(blocks, tail_first=True)
     assert save_index(pool, tmp_path / "index", namespace()) == 4
     again = kvpool.BlockPool(16, 4, event_capacity=100)
     assert repr(load_index(again, tmp_path / "index", namespace(), trusted=True)) == (
@@ -210,7 +210,7 @@ def test_what_new_weights_computed_is_none_of_the_old_ones(tmp_path: Path) -> No
     del engine
     assert Engine(tmp_path).warm.cold is not None
     again = Engine(tmp_path, weights="new")
-    assert (again.warm.blocks, again.manager.epoch) == (4, 1)
+    assert (again.warm.blocks, again.manager.stats().pool.epoch) == (4, 1)
     assert again.serve(new).cached_tokens == 16
     assert again.serve(old).cached_tokens == 0
 

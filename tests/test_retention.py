@@ -35,30 +35,30 @@ def test_the_order_of_eviction_is_the_documented_one() -> None:
     greedy = chat(manager, "ceiling", [7], tenant=1, retention=[(0, None, Retention(90))])
     scan = chat(manager, "scan", [8], no_cache=True)
     order = scan + greedy + low + normal + high + clipped + sheltered + pinned
-    assert manager.eviction_order() == order
+    assert manager.diagnose.eviction_order() == order
     # The blocks are evicted in that order, whatever their contents.
     manager.admit("all", list(range(100, 115)))
-    manager.check_invariants()
+    manager.diagnose.check_invariants()
     assert set(manager.block_ids("all")) >= set(order)
 
 
 def test_a_later_hint_takes_an_earlier_one_back() -> None:
     manager = CacheManager(16, 2, retention=True)
     chat(manager, "a", [1, 2, 3, 4])
-    assert manager.end_of_life_of([1, 2, 3, 4]) == manager.retain_prefix(
+    assert manager.retention.end_of_life([1, 2, 3, 4]) == manager.retention.retain(
         [1, 2, 3, 4], [(0, None, Retention())]
     )
-    assert manager.retention_stats() == CacheManager(16, retention=True).retention_stats()
+    assert manager.retention.stats() == CacheManager(16, retention=True).retention.stats()
 
 
 def test_the_end_of_a_session_and_the_return_of_its_prompt() -> None:
     manager = CacheManager(16, 2, retention=True)
     manager.admit("a", [1, 2, 3, 4, 5, 6])
     manager.commit("a", 6)
-    report = manager.end_session("a")
+    report = manager.retention.end_session("a")
     assert (report.accepted, report.clipped, report.ignored) == (3, 0, 0)
     assert manager.admit("b", [1, 2, 3, 4, 9]).cached_tokens == 4
-    stats = manager.retention_stats()
+    stats = manager.retention.stats()
     assert stats is not None
     assert stats.demoted == 1
 
@@ -69,7 +69,7 @@ def test_a_step_admits_with_hints() -> None:
         step.admit("a", [1, 2, 3], no_cache=True, tenant=5, retention=[(0, 1, Retention(80))])
         step.commit()
     manager.commit("a", 3)
-    stats = manager.retention_stats()
+    stats = manager.retention.stats()
     assert stats is not None
     assert (stats.demoted, stats.above_normal) == (1, 0)
     with (
@@ -109,16 +109,16 @@ def test_classes_are_values() -> None:
 
 def test_true_is_retention_without_pins_and_limits() -> None:
     for config in (True, RetentionConfig()):
-        assert kvpool.BlockPool(8, retention=config).retention_stats() is not None
+        assert kvpool.BlockPool(8, retention=config).retention.stats() is not None
     for none in (None, False):
-        assert kvpool.BlockPool(8, retention=none).retention_stats() is None
+        assert kvpool.BlockPool(8, retention=none).retention.stats() is None
         assert CacheManager(8, retention=none).stats().retention is None
 
 
 def test_figures_of_the_manager_count_hints() -> None:
     manager = CacheManager(16, 2, retention=RetentionConfig(pin_budget=1))
     chat(manager, "a", [1, 2, 3, 4], retention=[(0, None, Retention(pinned=True))])
-    manager.end_of_life_of([5, 6])
+    manager.retention.end_of_life([5, 6])
     hints = manager.stats().hints
     assert (hints.accepted, hints.clipped, hints.ignored) == (1, 1, 1)
 
@@ -128,8 +128,8 @@ def test_tenants_are_counted() -> None:
     chat(manager, "a", [1, 2, 3, 4], tenant=1)
     manager.admit("b", [1, 2, 3, 4, 5, 6, 7])  # hits two blocks of tenant 1, and computes one
     manager.commit("b", 7)
-    manager.set_tenant("b", 1)
-    assert (manager.tenant_blocks(1), manager.tenant_blocks(2)) == (3, 0)
+    manager.retention.set_tenant("b", 1)
+    assert (manager.retention.tenant_blocks(1), manager.retention.tenant_blocks(2)) == (3, 0)
 
 
 # --- The docs ---
@@ -144,9 +144,9 @@ def test_examples_of_the_docs_run(number: int) -> None:
     exec(compile(EXAMPLES[number], f"docs/retention.md, example {number}", "exec"), names)
     managers = [value for value in names.values() if isinstance(value, CacheManager)]
     for manager in managers:
-        manager.check_invariants()
+        manager.diagnose.check_invariants()
 
 
 def test_the_docs_have_examples() -> None:
     assert len(EXAMPLES) >= 4
-    assert isinstance(CacheManager(8, retention=True).end_of_life_of([1]), HintReport)
+    assert isinstance(CacheManager(8, retention=True).retention.end_of_life([1]), HintReport)

@@ -30,8 +30,8 @@ def admitted(*names: str) -> kvpool.CacheManager:
 def test_any_reason_is_taken(reason: str | None) -> None:
     made = admitted("a", "b")
     made.release("a", finish_reason=reason, output_tokens=7)
-    made.release_batch(["b"], finish_reasons=[reason])
-    made.check_invariants()
+    made.release(["b"], finish_reason=[reason])
+    made.diagnose.check_invariants()
     assert made.admit("c", range(12)).cached_tokens == 8
 
 
@@ -40,15 +40,15 @@ def test_what_is_refused_changes_nothing() -> None:
     with pytest.raises(kvpool.errors.InvalidArgumentError, match="output_tokens is -1"):
         made.release("a", output_tokens=-1)
     with pytest.raises(kvpool.errors.InvalidArgumentError, match="finish_reason has 1 entries: must be 2"):
-        made.release_batch(["a", "b"], finish_reasons=["stop"])
+        made.release(["a", "b"], finish_reason=["stop"])
     with pytest.raises(kvpool.errors.InvalidArgumentError, match="output_tokens has 3 entries: must be 2"):
-        made.release_batch(["a", "b"], output_tokens=[1, 2, 3])
+        made.release(["a", "b"], output_tokens=[1, 2, 3])
     with pytest.raises(kvpool.errors.DuplicateRequestError):
-        made.release_batch(["a", "a"], finish_reasons=["stop", "stop"])
-    made.check_invariants()
+        made.release(["a", "a"], finish_reason=["stop", "stop"])
+    made.diagnose.check_invariants()
     assert all(made.block_ids(request) for request in ("a", "b")), "both are there"
-    made.release_batch(["a", "b"], finish_reasons=["stop", None], output_tokens=[None, 3])
-    made.check_invariants()
+    made.release(["a", "b"], finish_reason=["stop", None], output_tokens=[None, 3])
+    made.diagnose.check_invariants()
     made.admit("a", range(12))
 
 
@@ -56,16 +56,16 @@ def test_other_policies_get_no_ends() -> None:
     made = kvpool.CacheManager(num_blocks=33, block_size=4)
     made.admit("a", range(12))
     made.release("a", finish_reason="stop", output_tokens=2)
-    made.check_invariants()
+    made.diagnose.check_invariants()
 
 
 def test_a_policy_that_measures_ages_takes_the_time_without_retention() -> None:
     made = manager()
-    assert made.advance_time(1.5) == 0
+    assert made.clock.advance(1.5) == 0
     with pytest.raises(kvpool.errors.TimeBackwardsError):
-        made.advance_time(1.0)
+        made.clock.advance(1.0)
     with pytest.raises(kvpool.errors.NoRetentionError):
-        kvpool.CacheManager(num_blocks=33, block_size=4).advance_time(1.0)
+        kvpool.CacheManager(num_blocks=33, block_size=4).clock.advance(1.0)
 
 
 def hits_of_agents(*, said: bool) -> int:
@@ -80,7 +80,7 @@ def hits_of_agents(*, said: bool) -> int:
         made.commit(turn, 16)
         reason = "tool_calls" if calls_tools else "stop"
         made.release(turn, finish_reason=reason if said else None)
-    made.check_invariants()
+    made.diagnose.check_invariants()
     return hits
 
 
@@ -112,19 +112,19 @@ def test_a_signal_is_no_rule(seed: int) -> None:
         reason, tokens = draw.choice(["tool_calls", "stop", "length", "abort"]), draw.randrange(900)
         hits = []
         for made in (plain, told):
-            made.advance_time(10.0 * turn)
+            made.clock.advance(10.0 * turn)
             hits.append(made.admit(turn, range(prompt, prompt + length), tenant=tenant).cached_tokens)
             made.commit(turn, length)
-            made.retain(turn, [(0, None, rule)])
+            made.retention.retain(turn, [(0, None, rule)])
         plain.release(turn)
         told.release(turn, finish_reason=reason, output_tokens=tokens)
         assert hits[0] == hits[1]
-        assert repr(plain.retention_stats()) == repr(told.retention_stats())
-        assert plain.eviction_order() == told.eviction_order()
+        assert repr(plain.retention.stats()) == repr(told.retention.stats())
+        assert plain.diagnose.eviction_order() == told.diagnose.eviction_order()
         seen += hits[0]
     assert seen, "the pool is large enough for hits"
-    assert len(told.eviction_order()) == 32, "and too small for all 72 contents"
-    told.check_invariants()
+    assert len(told.diagnose.eviction_order()) == 32, "and too small for all 72 contents"
+    told.diagnose.check_invariants()
 
 
 def test_a_retention_rule_has_precedence_over_a_class() -> None:
@@ -139,7 +139,7 @@ def test_a_retention_rule_has_precedence_over_a_class() -> None:
     for number, (request, rule) in enumerate(rules.items()):
         made.admit(request, range(100 * number, 100 * number + 8))
         made.commit(request, 8)
-        made.retain(request, [(0, None, rule)])
+        made.retention.retain(request, [(0, None, rule)])
         tables[request] = list(reversed(made.block_ids(request)))
         made.release(request, finish_reason=reasons[request], output_tokens=700)
-    assert made.eviction_order() == tables["over"] + tables["plain"] + tables["kept"]
+    assert made.diagnose.eviction_order() == tables["over"] + tables["plain"] + tables["kept"]

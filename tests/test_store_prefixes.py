@@ -318,8 +318,8 @@ def test_what_is_saved_after_renewals_is_found_after_a_restart_and_by_others(
             for nth in range(renewals):
                 engine.prefixes.renew(new if nth == renewals - 1 else namespace(weights=f"passed over {nth}"))
             engine.weights = 1
-            engine.manager.check_invariants()
-            assert engine.manager.epoch == renewals
+            engine.manager.diagnose.check_invariants()
+            assert engine.manager.stats().pool.epoch == renewals
             finds = renewals == 0 or (renewals == 1 and isinstance(backend, Custom))
             assert engine.run("a", PROMPT) == (16 if finds else 0)
             engine.prefixes.wait(60)
@@ -590,7 +590,7 @@ class Machine(RuleBasedStateMachine):
     @invariant()
     def sound(self) -> None:
         if hasattr(self, "engine"):
-            self.engine.manager.check_invariants()
+            self.engine.manager.diagnose.check_invariants()
             for name in self.running:
                 self.engine.check(name, self.engine.manager.request(name).computed_tokens)
             assert 0 <= self.engine.prefixes.free_slots <= self.slots

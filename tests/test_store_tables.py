@@ -75,7 +75,7 @@ def test_null_entries_are_neither_stored_nor_loaded(groups: Any, trims: bool, ho
         engine.check(name, len(prompt))
         engine.manager.release(name)
         engine.manager.evict(draw.choice([0, 0, 8, 40]))
-        engine.manager.check_invariants()
+        engine.manager.diagnose.check_invariants()
     assert GARBAGE not in {value[112:] for value in engine.stored.values.values()}
     assert engine.written_to_null == 0
     assert loaded > 0

@@ -52,11 +52,11 @@ def test_requests_of_many_threads() -> None:
         check_sums(stats.pool)
         assert stats.hit_tokens + stats.computed_tokens == stats.prompt_tokens
         assert manager.probe(shared).cached_blocks <= 3
-        manager.check_invariants()
+        manager.diagnose.check_invariants()
 
     results = watched(read, [partial(work, worker) for worker in range(WORKERS)])
     manager.complete_step(ROUNDS)
-    manager.check_invariants()
+    manager.diagnose.check_invariants()
     stats = manager.stats()
     assert (len(manager), stats.running, stats.preempted) == (0, 0, 0)
     assert (stats.pool.active, stats.pool.fenced) == (0, 0)
@@ -101,20 +101,22 @@ def test_a_pool_of_many_threads() -> None:
                 assert owners[block] == worker + 1
                 owners[block] = 0
             pool.release(found)
-            pool.release_table(fresh)
+            pool.release(fresh, tail_first=True)
         return taken
 
     def read() -> None:
         check_sums(pool.stats())
         assert pool.probe(chain).cached_blocks <= 3
-        pool.check_invariants()
+        pool.diagnose.check_invariants()
 
     taken = sum(watched(read, [partial(work, worker) for worker in range(WORKERS)]))
-    pool.check_invariants()
+    pool.diagnose.check_invariants()
     stats = pool.stats()
     assert (stats.active, stats.fenced, stats.available) == (0, 0, WORKERS * 6)
     assert stats.allocated == taken
-    assert sorted(pool.free_order() + pool.eviction_order()) == list(range(1, pool.num_blocks))
+    assert sorted(pool.diagnose.free_order() + pool.diagnose.eviction_order()) == list(
+        range(1, pool.num_blocks)
+    )
 
 
 def test_threads_that_want_more_than_there_is() -> None:
@@ -140,7 +142,7 @@ def test_threads_that_want_more_than_there_is() -> None:
     results = together(*[work] * WORKERS)
     assert pool.stats().allocated == sum(taken for _, taken in results)
     assert pool.num_available == 9
-    pool.check_invariants()
+    pool.diagnose.check_invariants()
 
 
 def test_prompts_are_hashed_while_others_append() -> None:
@@ -158,7 +160,7 @@ def test_prompts_are_hashed_while_others_append() -> None:
 
     together(prepare, append, prepare, lambda: [manager.probe(range(5000)) for _ in range(50)])
     assert manager.request("running").tokens == 1100
-    manager.check_invariants()
+    manager.diagnose.check_invariants()
 
 
 def test_one_cursor_of_many_threads() -> None:
@@ -184,7 +186,7 @@ def test_one_request_is_admitted_once() -> None:
 
     assert sum(together(*[work] * WORKERS)) == 100 == len(manager)
     assert manager.num_available == 999 - 300
-    manager.check_invariants()
+    manager.diagnose.check_invariants()
 
 
 def test_a_step_is_stale_once_another_thread_changed_the_manager() -> None:
@@ -224,7 +226,7 @@ def test_of_steps_planned_at_once_each_is_whole() -> None:
 
     assert sum(together(*[work] * WORKERS)) == 20 * WORKERS
     assert {manager.request(name).tokens for name in names} == {1 + 3 * 20 * WORKERS}
-    manager.check_invariants()
+    manager.diagnose.check_invariants()
 
 
 def test_one_step_used_by_many_threads_commits_once() -> None:

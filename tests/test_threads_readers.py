@@ -27,8 +27,8 @@ ROUNDS = 150
 
 def matchable(pool: kvpool.BlockPool) -> set[bytes]:
     """Returns the contents that a pool would match, from its blocks alone."""
-    computed = [block for block in range(1, pool.num_blocks) if pool.is_computed(block)]
-    return {digest for block in computed if (digest := pool.hash_of(block)) is not None}
+    computed = [block for block in range(1, pool.num_blocks) if pool.diagnose.is_computed(block)]
+    return {digest for block in computed if (digest := pool.diagnose.hash_of(block)) is not None}
 
 
 def apply(live: set[bytes], events: Sequence[Mapping[str, Any]]) -> None:
@@ -63,12 +63,12 @@ def test_readers_of_every_kind_beside_steps() -> None:
                 manager.commit(turn, 1001)
                 manager.release(turn, after_step=turn)
             if turn % 25 == 0:
-                swap = manager.begin_swap_out(batch[:1])
+                swap = manager.swaps.begin_out(batch[:1])
                 manager.take_plan()
-                manager.complete_swap(swap)
-                swap = manager.begin_swap_in(batch[:1])
+                manager.swaps.complete(swap)
+                swap = manager.swaps.begin_in(batch[:1])
                 manager.take_plan()
-                manager.complete_swap(swap)
+                manager.swaps.complete(swap)
             manager.complete_step(turn)
         return appended
 
@@ -93,24 +93,24 @@ def test_readers_of_every_kind_beside_steps() -> None:
         seen += sum(event["type"] == "stored" for event in events)
 
     def diagnostics() -> None:
-        advice = manager.advice()
+        advice = manager.diagnose.advice()
         assert advice is not None
         assert 0 <= advice["block_hit_rate"] <= 1
-        assert manager.retention_stats() is not None
-        assert manager.host_stats() is not None
+        assert manager.retention.stats() is not None
+        assert manager.swaps.host_stats() is not None
         # Each of the two orders is a snapshot of a different moment, so a block may move from one to
         # the other in between.
-        for order in (manager.free_order(), manager.eviction_order()):
+        for order in (manager.diagnose.free_order(), manager.diagnose.eviction_order()):
             assert len(set(order)) == len(order)
             assert set(order) <= set(range(1, 600))
-        manager.check_invariants()
+        manager.diagnose.check_invariants()
 
     [appended] = watched([counters, lookups, consumer, diagnostics], [steps])
     consumer()
     stats = manager.stats()
     assert (stats.appended_tokens, stats.running) == (appended, 8)
     assert seen >= 250
-    manager.check_invariants()
+    manager.diagnose.check_invariants()
 
 
 def test_the_events_give_what_is_matchable() -> None:
@@ -120,7 +120,7 @@ def test_the_events_give_what_is_matchable() -> None:
 
     def work(worker: int) -> None:
         for turn in range(ROUNDS * 2):
-            epoch = pool.epoch
+            epoch = pool.stats().epoch
             chain = hasher.cursor([(worker + turn) % 6, 0, turn % 3, 1, 2, 3], epoch=epoch).chain()
             try:
                 found = pool.match_and_acquire(chain)
@@ -132,7 +132,7 @@ def test_the_events_give_what_is_matchable() -> None:
                 pool.mark_computed(fresh)
             except (kvpool.errors.StaleEpochError, kvpool.errors.InvalidBlockError):
                 pass  # the epoch changed meanwhile: never published
-            pool.release_table([*found, *fresh])
+            pool.release([*found, *fresh], tail_first=True)
             if worker == 0 and turn % 50 == 49:
                 pool.bump_epoch()
 
@@ -144,8 +144,8 @@ def test_the_events_give_what_is_matchable() -> None:
     watched(consume, [partial(work, worker) for worker in range(WORKERS)])
     consume()
     assert live == matchable(pool)
-    assert pool.epoch == ROUNDS * 2 // 50
-    pool.check_invariants()
+    assert pool.stats().epoch == ROUNDS * 2 // 50
+    pool.diagnose.check_invariants()
 
 
 def test_several_consumers_share_the_events() -> None:
@@ -208,7 +208,7 @@ def test_a_prompt_hashed_before_the_epoch_changed_never_hits() -> None:
         stale = 0
         for turn in range(ROUNDS):
             cursor = manager.prepare([turn % 3, *prompt])
-            while turn % 10 == 0 and manager.epoch == cursor.epoch:
+            while turn % 10 == 0 and manager.stats().pool.epoch == cursor.epoch:
                 pass  # the weights changed meanwhile
             while True:
                 try:
@@ -230,7 +230,7 @@ def test_a_prompt_hashed_before_the_epoch_changed_never_hits() -> None:
 
     assert min(watched(bump, [lambda: serve(0), lambda: serve(1)])) >= ROUNDS // 10
     assert manager.stats().pool.active == 0
-    manager.check_invariants()
+    manager.diagnose.check_invariants()
 
 
 def test_a_device_completes_steps_behind_the_scheduler() -> None:
@@ -260,7 +260,7 @@ def test_a_device_completes_steps_behind_the_scheduler() -> None:
                 except kvpool.errors.OutOfBlocksError:
                     continue
                 steps.put((step, table))
-                pool.release_after(table, step)
+                pool.release(table, after_step=step)
                 try:
                     other = pool.allocate(3)
                 except kvpool.errors.OutOfBlocksError:
@@ -337,8 +337,8 @@ def test_a_policy_whose_helper_looks_at_its_pool() -> None:
 
     answers, _ = together(helper, working)
     assert answers == len(refused) > 0
-    pool.check_policy()
-    pool.check_invariants()
+    pool.diagnose.check_policy()
+    pool.diagnose.check_invariants()
 
 
 def test_a_replay_is_read_while_several_threads_advance_it() -> None:

@@ -19,7 +19,7 @@ def test_pools_of_a_tiered_pool_are_views() -> None:
     assert (tiers.pools[0].ref_count(held[0]), host.num_available, len(tiers)) == (1, 3, 2)
     device.acquire(held)
     fresh = tiers.copy_on_write(held[1])
-    assert (fresh, device.num_holders(held[1]), device.ref_count(held[1])) == (3, 1, 2)
+    assert (fresh, device.diagnose.num_holders(held[1]), device.ref_count(held[1])) == (3, 1, 2)
     assert tiers.pending_copies() == [((0, 2), (0, 3))]
     device.release([3])  # the copy is not needed any more
     assert (len(tiers.take_plan()), device.num_available) == (0, 3)
@@ -27,7 +27,7 @@ def test_pools_of_a_tiered_pool_are_views() -> None:
     for wrong in (0, 9, 5):
         with pytest.raises(errors.InvalidBlockError, match=str(wrong)):
             tiers.copy_on_write(wrong)
-    assert device.bump_epoch() == host.epoch == 1
+    assert device.bump_epoch() == host.stats().epoch == 1
     tiers.check_invariants()
 
 
@@ -43,9 +43,9 @@ def test_links_and_access_times() -> None:
         2,
     )
     one, other = pool.allocate(2)
-    assert (pool.register_link(one, first), pool.acquire_registered(second)) == (one, None)
+    assert (pool.register_link(one, first), pool.acquire(second)) == (one, None)
     assert pool.register_link(other, hasher.link([1, 2])) == one  # shared, computed or not
-    assert (pool.ref_count(one), pool.state(other), pool.copies(first.digest)) == (2, "free", [one])
+    assert (pool.ref_count(one), pool.state(other), pool.diagnose.copies(first.digest)) == (2, "free", [one])
     pool.mark_computed([one])
     pool.release([one, one])
     (late,) = pool.allocate(1)
@@ -54,20 +54,20 @@ def test_links_and_access_times() -> None:
     pool.mark_accessed([one], 20.0)
     pool.mark_accessed([late], 10.0)
     pool.release([late])
-    assert pool.eviction_order() == [late, one]
+    assert pool.diagnose.eviction_order() == [late, one]
     for call, error, builtin in (
         (lambda: pool.mark_accessed([7], 1.0), errors.InvalidBlockError, ValueError),
         (lambda: pool.mark_accessed([one], float("nan")), errors.InvalidArgumentError, ValueError),
         (lambda: pool.register_link(one, first), errors.InvalidBlockError, ValueError),
-        (lambda: pool.copies(b"short"), errors.HashingError, ValueError),
+        (lambda: pool.diagnose.copies(b"short"), errors.HashingError, ValueError),
         (lambda: hasher.link([1]), errors.HashingError, ValueError),
         (lambda: hasher.link([1, 2], first, epoch=1), errors.HashingError, ValueError),
-        (lambda: pool.acquire_registered(hasher.link([1, 2], epoch=1)), errors.StaleEpochError, RuntimeError),
+        (lambda: pool.acquire(hasher.link([1, 2], epoch=1)), errors.StaleEpochError, RuntimeError),
     ):
         with pytest.raises(error) as raised:
             call()
         assert isinstance(raised.value, builtin)
-    pool.check_invariants()
+    pool.diagnose.check_invariants()
 
 
 def test_plans_of_the_callers_own() -> None:
@@ -98,14 +98,14 @@ def test_parallel_samples_of_one_prompt() -> None:
         manager.fork("s0", child)
     assert manager.append(["s0", "s1", "s2"], [1, 2, 3], commit=True) == [(0, 2, 4), (1, 2, 5)]
     assert manager.take_plan().transfers == [((0, 3), (0, 4)), ((0, 3), (0, 5))]
-    assert manager.append_tokens("s2", [4, 5], lookahead=3) == [(3, 6)]
+    assert manager.append("s2", [4, 5], lookahead=3) == [(3, 6)]
     manager.truncate("s2", 11)
-    assert manager.fit_swap_out(["s1", "s2"]) == "ok"
-    swap = manager.begin_swap_out(["s1", "s2"])
+    assert manager.swaps.fit_out(["s1", "s2"]) == "ok"
+    swap = manager.swaps.begin_out(["s1", "s2"])
     with pytest.raises(errors.RequestStateError, match="moving"):
         manager.preempt("s1")
     assert len(manager.take_plan()) == 4
-    assert manager.complete_swap(swap) == {1: 1, 2: 2, 5: 3, 3: 4}
+    assert manager.swaps.complete(swap) == {1: 1, 2: 2, 5: 3, 3: 4}
     stats = manager.stats()
     assert (stats.swapped, stats.swapped_out, stats.forks, stats.copied_blocks, len(manager)) == (
         2,
@@ -115,13 +115,13 @@ def test_parallel_samples_of_one_prompt() -> None:
         3,
     )
     assert (manager.request("s1").state, manager.request("s1").tier) == ("swapped", 1)
-    host = manager.host_stats()
+    host = manager.swaps.host_stats()
     assert host is not None
     assert host.active == 4
-    assert manager.fit_swap_in(["s1"]) == "ok"
-    back = manager.begin_swap_in(["s1"])
-    manager.abort_swap(back)
+    assert manager.swaps.fit_in(["s1"]) == "ok"
+    back = manager.swaps.begin_in(["s1"])
+    manager.swaps.abort(back)
     manager.preempt("s1")
     assert manager.resume("s1").cached_tokens == 8
     manager.release("s2")
-    manager.check_invariants()
+    manager.diagnose.check_invariants()

@@ -63,8 +63,8 @@ def test_wrong_arguments_are_refused_and_change_nothing(name: str, tmp_path: Pat
             said = amiss(lambda value: once(**{argument: value}), wrong)  # noqa: B023
             assert not said, f"{argument}: {said}"
     assert world.seen() == before
-    world.manager.check_invariants()
-    world.pool.check_invariants()
+    world.manager.diagnose.check_invariants()
+    world.pool.diagnose.check_invariants()
     call(**arguments)
 
 

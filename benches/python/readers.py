@@ -104,11 +104,11 @@ def readers(steps: Steps) -> dict[str, Callable[[], object]]:
         "probe(cursor), 2048 blocks": lambda: manager.probe(steps.prompts[1]),
         "probe(tokens), 2048 blocks": lambda: manager.probe(steps.plain),
         "block_ids(id), 2048 blocks": lambda: manager.block_ids("reader"),
-        "advice()": manager.advice,
+        "advice()": manager.diagnose.advice,
         "take_events()": manager.take_events,
-        "check_invariants()": manager.check_invariants,
-        "free_order()": manager.free_order,
-        "eviction_order()": manager.eviction_order,
+        "check_invariants()": manager.diagnose.check_invariants,
+        "free_order()": manager.diagnose.free_order,
+        "eviction_order()": manager.diagnose.eviction_order,
     }
 
 
@@ -139,7 +139,7 @@ def alone(blocks: int) -> None:
             table = behind.allocate(events)
             behind.register(table, chain)
             behind.mark_computed(table)
-            behind.release_table(table)
+            behind.release(table, tail_first=True)
             times.append(worked(behind.take_events))
         print(row(f"take_events(), {events}", times))
 

@@ -153,12 +153,12 @@ def test_swap_out_plan_4096(benchmark: BenchmarkFixture) -> None:
     begun: list[int] = []
 
     def plan() -> None:
-        begun.append(manager.begin_swap_out([0]))
+        begun.append(manager.swaps.begin_out([0]))
         manager.take_plan()
 
     def back() -> tuple[tuple[()], dict[str, Any]]:
         if begun:
-            manager.abort_swap(begun.pop())
+            manager.swaps.abort(begun.pop())
         return (), {}
 
     benchmark.pedantic(plan, setup=back, rounds=200, warmup_rounds=10)

@@ -176,7 +176,7 @@ def test_step_drafts_truncated_256(benchmark: BenchmarkFixture) -> None:
 
     def step(kept: Any) -> None:
         manager.append_ragged(IDS, drafts, offsets, out=out)
-        manager.truncate_batch(IDS, kept)
+        manager.truncate(IDS, kept)
 
     measure(benchmark, step, setup=verified)
 
@@ -266,8 +266,8 @@ def test_step_beams_256(benchmark: BenchmarkFixture) -> None:
             parents += beams[:2]
             ended += beams[6:]
             beams[6:] = born[2 * nth : 2 * nth + 2]
-        manager.release_batch(ended)
-        manager.fork_batch(parents, born)
+        manager.release(ended)
+        manager.fork(parents, born)
         manager.append([beam for beams in searches for beam in beams], ONE_EACH, commit=True)
         manager.take_plan()
 

@@ -194,7 +194,7 @@ def _run(model: Llama, workload: Workload, mode: _Mode, report_tokens: Callable[
         for event in engine.run():
             rows[event.request, event.sample, event.position] = (_digest(event.logits), event.token)
             report_tokens(mode.name, 1)
-        engine.manager.check_invariants()
+        engine.manager.diagnose.check_invariants()
         held = engine.manager.stats().pool.active
         assert held == 0, f"{held} blocks are still held when all requests are over"
         return Outcome(mode.name, time.perf_counter() - began, engine.stats(), rows)

@@ -246,7 +246,7 @@ class Engine:
 
     def _poison(self) -> None:
         """Fills blocks that became free with NaN. All copies that read them have ended."""
-        free = set(self.manager.free_order())
+        free = set(self.manager.diagnose.free_order())
         self.kv.poison(free - self._poisoned)
         self._poisoned = free
 

@@ -15,11 +15,11 @@ One step of the engine, with its calls of kvpool:
    of it: copy-on-write, planned by the manager.
 3. *Admit*: waiting sequences enter, oldest first, while rows and blocks are left. New ones use
    ``admit``, which finds the cached prefix, preempted ones ``resume``, and swapped ones
-   ``begin_swap_in``.
+   ``swaps.begin_in``.
 4. *Execute*: makes the planned copies (``PlanExecutor.run``) before anything writes KV. Copy-on-write
    is done on return; swaps run while the model computes.
 5. The engine runs the model over the chunks.
-6. *Commit*: other sequences can hit the computed blocks from now on (``commit_batch``). Windows release
+6. *Commit*: other sequences can hit the computed blocks from now on (``commit``). Windows release
    the blocks that no later token reads. Copies of states are planned, which the next step makes before
    it overwrites the states. Then tokens are sampled, prompts branch into their samples (``fork``), and
    ended sequences are released (``release``).
@@ -161,9 +161,7 @@ class Scheduler:
         """Records that the chunks' KV is written."""
         # Only committed blocks can be hit, so prefix caching is switched off by not committing.
         if self._prefix_caching:
-            self._manager.commit_batch(
-                [chunk.sequence.key for chunk in chunks], [chunk.stop for chunk in chunks]
-            )
+            self._manager.commit([chunk.sequence.key for chunk in chunks], [chunk.stop for chunk in chunks])
         for chunk in chunks:
             sequence = chunk.sequence
             sequence.computed = chunk.stop
@@ -293,8 +291,8 @@ class Scheduler:
         """
         assert len(self.running) > 1, "a sequence that submit() has accepted fits into an empty pool"
         victim = self.running.pop()
-        if self._preempt_by == "swap" and self._manager.fit_swap_out([victim.key]) == "ok":
-            self._begin(self._manager.begin_swap_out([victim.key]), victim)
+        if self._preempt_by == "swap" and self._manager.swaps.fit_out([victim.key]) == "ok":
+            self._begin(self._manager.swaps.begin_out([victim.key]), victim)
         else:
             self._drop(victim)
             bisect.insort(self.waiting, victim, key=_age)
@@ -341,14 +339,14 @@ class Scheduler:
         """
         key, manager, request = sequence.key, self._manager, sequence.request
         if key not in manager:
-            fits = manager.fit_groups(request.hashed)
+            fits = manager.fit(request.hashed, by_group=True)
             self._start(sequence, manager.admit(key, request.hashed, allocate_tokens=0))
             if request.hit is None:
                 request.hit = Hit(sequence.computed, [fit.reach_tokens for fit in fits])
         elif manager.request(key).state == "preempted":
             self._start(sequence, manager.resume(key, allocate_tokens=0))
         else:
-            self._begin(manager.begin_swap_in([key]), sequence)
+            self._begin(manager.swaps.begin_in([key]), sequence)
             self.waiting.remove(sequence)
 
     def _start(self, sequence: Sequence, admission: Admission) -> None:

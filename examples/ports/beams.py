@@ -2,8 +2,8 @@
 
 | event | call |
 |---|---|
-| a beam has no continuation | ``release_batch(beams)`` frees blocks that no other beam holds |
-| a beam has several continuations | ``fork_batch(parents, children)``: the children share all blocks |
+| a beam has no continuation | ``release(beams)`` frees blocks that no other beam holds |
+| a beam has several continuations | ``fork(parents, children)``: the children share all blocks |
 | every beam gets a token | ``append(beams, tokens, commit=True)``: a write to a shared block copies it |
 | before the step writes KV | ``take_plan()``: one plan with the copies of all beams |
 
@@ -88,8 +88,8 @@ class BeamSearch:
                 forks[key] = parent.key
             heirs.add(row)
             chosen.append(Beam(key, [*parent.tokens, token], score))
-        self.manager.release_batch([beam.key for row, beam in enumerate(self.beams) if row not in heirs])
-        self.manager.fork_batch(list(forks.values()), list(forks))
+        self.manager.release([beam.key for row, beam in enumerate(self.beams) if row not in heirs])
+        self.manager.fork(list(forks.values()), list(forks))
         self.beams = chosen
         self.manager.append([beam.key for beam in chosen], [beam.tokens[-1] for beam in chosen], commit=True)
         copies = self.manager.take_plan().transfers
@@ -100,7 +100,7 @@ class BeamSearch:
 
     def finish(self) -> list[list[int]]:
         """Ends all beams and returns them, best first."""
-        self.manager.release_batch([beam.key for beam in self.beams])
+        self.manager.release([beam.key for beam in self.beams])
         return [beam.tokens for beam in self.beams]
 
 

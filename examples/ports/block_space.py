@@ -10,12 +10,12 @@ shapes (``docs/lineage.md``). This port is for a scheduler of that kind that you
 | ``can_append_slots``, ``append_slots(seq)`` | ``manager.append`` for the whole batch, all or nothing |
 | the copies that ``append_slots`` returns | ``manager.take_plan()``, once per step, before KV is written |
 | ``fork(parent, child)``, ``free(seq)`` | ``manager.fork``, ``manager.release`` |
-| ``can_swap_out``, ``swap_out(group)`` | ``fit_swap_out``, ``begin_swap_out``, ``take_plan``, |
-| | ``complete_swap`` |
-| ``mark_blocks_as_computed`` | ``manager.commit_batch``; without it, as here, nothing is cached |
+| ``can_swap_out``, ``swap_out(group)`` | ``swaps.fit_out``, ``swaps.begin_out``, ``take_plan``, |
+| | ``swaps.complete`` |
+| ``mark_blocks_as_computed`` | ``manager.commit``; without it, as here, nothing is cached |
 
 In v0 a swap has ended when it is returned, because its workers execute it before anything else. So
-``complete_swap`` is called at once here. If your copies run on a stream of their own, call it when they
+``swaps.complete`` is called at once here. If your copies run on a stream of their own, call it when they
 have ended.
 """
 
@@ -195,19 +195,19 @@ class BlockSpaceManager:
 
     def swap_out(self, group: Group) -> Pairs:
         """Moves a group to the CPU."""
-        return self._complete(self.manager.begin_swap_out(list(group.sequences)))
+        return self._complete(self.manager.swaps.begin_out(list(group.sequences)))
 
     def can_swap_in(self, group: Group) -> Fit:
         """Whether there are blocks for a group that was swapped out."""
-        return self.manager.fit_swap_in(list(group.sequences))
+        return self.manager.swaps.fit_in(list(group.sequences))
 
     def swap_in(self, group: Group) -> Pairs:
         """Moves a group back to the GPU."""
-        return self._complete(self.manager.begin_swap_in(list(group.sequences)))
+        return self._complete(self.manager.swaps.begin_in(list(group.sequences)))
 
     def _complete(self, swap: int) -> Pairs:
         copies = self._plan()
-        self.manager.complete_swap(swap)
+        self.manager.swaps.complete(swap)
         return copies
 
     def _plan(self) -> Pairs:

@@ -5,8 +5,8 @@ Ids are numpy arrays.
 | call of the engine | kvpool |
 |---|---|
 | ``allocator.allocate(n)`` | ``pool.allocate(n, out=ids)``, which evicts blocks if needed |
-| ``allocator.add_ref_count(ids, 1)``, ``free(ids)`` | ``pool.acquire(ids)``, ``pool.release_table(ids)`` |
-| ``allocator.get_ref_count(ids)`` | ``pool.ref_counts(ids, out=)``, see :mod:`~examples.ports.index_only` |
+| ``allocator.add_ref_count(ids, 1)``, ``free(ids)`` | ``pool.acquire(ids)``, ``pool.release(ids, tail_first=True)`` |
+| ``allocator.get_ref_count(ids)`` | ``pool.ref_count(ids, out=)``, see :mod:`~examples.ports.index_only` |
 | ``trie.match(seq)`` | ``pool.match_and_acquire(chain)``: the match is held when it is returned |
 | ``trie.insert(seq)``, after the step | ``pool.register(ids, chain, start)``, ``pool.mark_computed(ids)`` |
 | ``trie.evict(n)`` | nothing: a cached block without references counts as available |
@@ -187,7 +187,7 @@ class IdsAndTrie:
 
     def release(self, ids: Ids) -> None:
         """Drops one reference to each block. Cached blocks are evicted later."""
-        self.pool.release_table(ids)
+        self.pool.release(ids, tail_first=True)
 
     def match(self, tokens: Sequence[int]) -> Ids:
         """Returns the blocks of the longest cached prefix, with one reference each."""

@@ -157,7 +157,7 @@ class Scheduler:
             external = len(request.tokens) - 1
             try:
                 if request.preempted:
-                    self.manager.append_tokens(request.key, request.tokens[request.known :])
+                    self.manager.append(request.key, request.tokens[request.known :])
                     request.known = len(request.tokens)
                     admission = self.manager.resume(request.key, external_tokens=external)
                 else:

@@ -6,10 +6,10 @@ The modules are ``ids_and_trie`` and ``radix_cache``. With an index only, the en
 |---|---|
 | insert, possibly after others | ``pool.register_table(ids, chain, start)`` returns replaced blocks |
 | ``match_prefix`` | ``pool.lookup(chain)``: ids, count and handle, without references |
-| ``inc_lock_ref(node)`` | ``pool.acquire_match(match)``: all blocks, or ``StaleMatchError`` |
+| ``inc_lock_ref(node)`` | ``pool.acquire(match)``: all blocks, or ``StaleMatchError`` |
 | insert ids of the engine's allocator | ``pool.adopt(ids, chain, start)`` returns ids that it does not need |
 | ``evict(n)``, for that allocator | ``pool.evict(n)`` returns ids to the allocator |
-| is this page cached, or owned by the request? | ``pool.ref_counts(ids, out=)``: 0 for an unknown id |
+| is this page cached, or owned by the request? | ``pool.ref_count(ids, out=)``: 0 for an unknown id |
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class BatchIdsAndTrie(IdsAndTrie):
     def ref_counts(self, ids: Ids) -> Ids:
         """Returns the reference count of each block."""
         counts = np.empty(len(ids), dtype=np.int32)
-        self.pool.ref_counts(ids, out=counts)
+        self.pool.ref_count(ids, out=counts)
         return counts
 
 
@@ -83,7 +83,7 @@ class IndexOnly(IdsAndTrie):
         """Acquires the matched blocks that are still cached."""
         chain, match = handle.where
         try:
-            self.pool.acquire_match(match)
+            self.pool.acquire(match)
         except kvpool.errors.StaleMatchError:  # some blocks were evicted
             return np.array(self.pool.match_and_acquire(chain, handle.num_blocks), dtype=np.int32)
         return np.array(match.block_ids, dtype=np.int32)
@@ -102,8 +102,8 @@ class IndexOnly(IdsAndTrie):
     def release(self, ids: Ids) -> None:
         """Releases cached blocks to the pool, and other blocks to the engine's allocator."""
         held = np.empty(len(ids), dtype=np.int32)
-        self.pool.ref_counts(ids, out=held)
-        self.pool.release_table(ids[held > 0])
+        self.pool.ref_count(ids, out=held)
+        self.pool.release(ids[held > 0], tail_first=True)
         self.free += ids[held == 0].tolist()
 
 

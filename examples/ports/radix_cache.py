@@ -6,7 +6,7 @@ The scheduler matches the whole queue, sorts it, then locks.
 |---|---|
 | ``match_prefix(key)``, for each request | ``pool.probe(chain, most)``; chain and count are the handle |
 | ``inc_lock_ref(node)`` | ``pool.match_and_acquire(chain, blocks)`` acquires what is still cached |
-| ``dec_lock_ref(node)``, and the request's own pages | ``pool.release_table(ids)`` |
+| ``dec_lock_ref(node)``, and the request's own pages | ``pool.release(ids, tail_first=True)`` |
 | insert after a prompt or an answer was computed | ``insert`` of :mod:`~examples.ports.ids_and_trie` |
 | ``evict(n)`` | nothing: ``pool.allocate`` evicts |
 | ``evictable_size``, ``protected_size`` | ``pool.stats()``: ``cached_free``, and ``registered`` less that |

@@ -6,7 +6,7 @@ Pass a :class:`Journal` to ``BlockPool`` or ``CacheManager`` as ``journal``:
 >>> from kvpool.journal import Journal, replay_journal
 >>> pool = kvpool.BlockPool(num_blocks=64, journal=Journal(ring_bytes=1 << 20))
 >>> pool.release(pool.allocate(3))
->>> replay_journal(pool.journal_image())
+>>> replay_journal(pool.journal.image())
 JournalReport(operations=2, digests=0, difference=None)
 
 On the command line: ``kvpool journal``. Contents and costs of a journal: ``docs/journal.md``.

@@ -23,15 +23,15 @@ that is the parent of cached blocks, and it applies retention around the policy'
 >>> manager = kvpool.CacheManager(num_blocks=8, block_size=2, eviction=MostRecent())
 >>> for name, prompt in (("a", [1, 2, 3]), ("b", [4, 5, 6])):
 ...     _ = manager.admit(name, prompt), manager.commit(name, 3), manager.release(name)
->>> manager.eviction_order()  # the block of b, released last, goes first
+>>> manager.diagnose.eviction_order()  # the block of b, released last, goes first
 [2, 1]
->>> manager.check_policy()  # nothing went wrong
+>>> manager.diagnose.check_policy()  # nothing went wrong
 
 No policy can make an allocation fail or break an invariant, because the pool keeps a plain LRU order of
 the same blocks beside it. The first exception that a policy raises ends it. So does the first wrong
 answer of :meth:`Policy.pop`: None while its order has blocks, a block twice, a block that was
 forgotten, or anything else that is not a block in its order. A ``RuntimeWarning`` reports the end at
-once. From then on, the pool uses the LRU order, and ``check_policy()`` raises
+once. From then on, the pool uses the LRU order, and ``diagnose.check_policy()`` raises
 :class:`kvpool.errors.PolicyError` with the cause.
 
 The rules:
@@ -42,7 +42,7 @@ The rules:
   pool. The call has been completed with the LRU order, and its result is lost.
 - One object serves one pool. It must not refer to the pool, because the garbage collector cannot follow
   references through the pool and would never free the two.
-- ``eviction_order()`` uses a ``copy.deepcopy`` of the policy, and shows the LRU order if it cannot be
+- ``diagnose.eviction_order()`` uses a ``copy.deepcopy`` of the policy, and shows the LRU order if it cannot be
   copied.
 - Every call is a Python call. It takes some microseconds per block, more than ten times as long as a
   policy in Rust. Use it for replays and experiments, not for servers.

@@ -43,8 +43,11 @@ def observe_pool(pool: BlockPool) -> tuple[object, ...]:
         pool: The pool.
     """
     blocks = range(pool.num_blocks)
-    each = [(pool.state(b), pool.ref_count(b), pool.is_computed(b), pool.hash_of(b)) for b in blocks]
-    return (_figures(pool.stats()), pool.free_order(), pool.eviction_order(), each)
+    each = [
+        (pool.state(b), pool.ref_count(b), pool.diagnose.is_computed(b), pool.diagnose.hash_of(b))
+        for b in blocks
+    ]
+    return (_figures(pool.stats()), pool.diagnose.free_order(), pool.diagnose.eviction_order(), each)
 
 
 def observe_manager(manager: CacheManager, request_ids: Iterable[str | int] = ()) -> tuple[object, ...]:
@@ -60,7 +63,7 @@ def observe_manager(manager: CacheManager, request_ids: Iterable[str | int] = ()
     del stats["refusals"]
     known = [one for one in request_ids if one in manager]
     requests = [(one, manager.request(one), manager.block_ids(one)) for one in known]
-    orders = (manager.free_order(), manager.eviction_order())
+    orders = (manager.diagnose.free_order(), manager.diagnose.eviction_order())
     return (stats, _figures(manager.stats().pool), orders, requests, len(manager))
 
 

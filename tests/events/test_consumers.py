@@ -111,11 +111,11 @@ class History:
             return
         request = here[self.random.randrange(len(here))]
         try:
-            swap = self.manager.begin_swap_out([request]) if out else self.manager.begin_swap_in([request])
+            swap = self.manager.swaps.begin_out([request]) if out else self.manager.swaps.begin_in([request])
         except kvpool.errors.OutOfBlocksError:
             return
         self.manager.take_plan()
-        self.manager.complete_swap(swap)
+        self.manager.swaps.complete(swap)
         here.remove(request)
         there.append(request)
 

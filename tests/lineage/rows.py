@@ -81,9 +81,12 @@ def observe(tiers: Any) -> object:
     tiers.check_invariants()
     shown = [
         (
-            pool.free_order(),
-            pool.eviction_order(),
-            [(pool.ref_count(b), pool.hash_of(b), pool.is_computed(b)) for b in range(pool.num_blocks)],
+            pool.diagnose.free_order(),
+            pool.diagnose.eviction_order(),
+            [
+                (pool.ref_count(b), pool.diagnose.hash_of(b), pool.diagnose.is_computed(b))
+                for b in range(pool.num_blocks)
+            ],
         )
         for pool in tiers.pools
     ]

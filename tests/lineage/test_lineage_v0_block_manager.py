@@ -459,7 +459,7 @@ def test_accesses_decide_the_eviction_order() -> None:
     for group in groups:
         manager.free(group.seqs[0])
     # Oldest first, and within each the deepest first.
-    assert manager.block_allocator._tiers.pools[0].eviction_order() == [4, 3, 6, 5, 2, 1]
+    assert manager.block_allocator._tiers.pools[0].diagnose.eviction_order() == [4, 3, 6, 5, 2, 1]
     with pytest.raises(AssertionError):
         manager.access_all_blocks_in_seq(groups[0].seqs[0], 40.0)
     manager_of().access_all_blocks_in_seq(groups[0].seqs[0], 40.0)  # without caching: nothing

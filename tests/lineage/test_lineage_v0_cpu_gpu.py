@@ -394,7 +394,7 @@ def test_mark_blocks_as_accessed_on_both_devices() -> None:
     allocator.mark_blocks_as_accessed([0], 2.0)
     for block in (*old, *new):
         allocator.free(block)
-    assert [pool.eviction_order() for pool in allocator._tiers.pools] == [[2, 1], []]
+    assert [pool.diagnose.eviction_order() for pool in allocator._tiers.pools] == [[2, 1], []]
     with pytest.raises((ValueError, KeyError)):
         allocator.mark_blocks_as_accessed([5], 3.0)
 

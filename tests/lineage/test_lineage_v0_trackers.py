@@ -234,7 +234,7 @@ def test_last_access() -> None:
     tracker.update_seq_blocks_last_access(2, ids[1:])
     for block in blocks:
         allocator.free(block)
-    assert allocator._tiers.pools[0].eviction_order() == [2, 1]
+    assert allocator._tiers.pools[0].diagnose.eviction_order() == [2, 1]
     tracker.remove_seq(1)
     tracker.add_seq(1)
 

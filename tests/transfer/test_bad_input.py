@@ -456,7 +456,7 @@ class Planned:
     host: BlockStore
 
     def begin_swap(self) -> int:
-        return self.manager.begin_swap_out(["a"])
+        return self.manager.swaps.begin_out(["a"])
 
     def copy_on_write(self) -> None:
         self.manager.append(["a", "b"], [1, 2])
@@ -476,9 +476,9 @@ class Planned:
         assert [str(word) for word in words if str(word) not in str(over.error)] == []
         assert (executor.poll(), executor.in_flight) == ([], 0)
         with pytest.raises(errors.SwapError):
-            self.manager.complete_swap(swap)
-        self.manager.check_invariants()
-        assert self.manager.begin_swap_out(["a"]) > swap
+            self.manager.swaps.complete(swap)
+        self.manager.diagnose.check_invariants()
+        assert self.manager.swaps.begin_out(["a"]) > swap
 
 
 @pytest.fixture

@@ -81,7 +81,7 @@ class Server:
                 for layer in self.bytes:
                     found = layer[block, slot : slot + SLOT].tobytes()
                     assert found == kv(tokens, position), f"{name}, position {position}, block {block}"
-        self.manager.check_invariants()
+        self.manager.diagnose.check_invariants()
 
     def admit(self) -> None:
         prompt = list(range(self.rng.choice((3, 4, 9)))) + [
@@ -124,7 +124,7 @@ class Server:
         if not here:
             return
         names = self.rng.sample(here, self.rng.randint(1, min(2, len(here))))
-        begin = self.manager.begin_swap_out if out else self.manager.begin_swap_in
+        begin = self.manager.swaps.begin_out if out else self.manager.swaps.begin_in
         try:
             swap = begin(names)
         except kvpool.errors.OutOfBlocksError:
@@ -188,8 +188,8 @@ class Server:
         assert not self.moving
         for name in [*self.running, *self.swapped, *self.preempted]:
             self.manager.release(name)
-        self.manager.check_invariants()
-        host = self.manager.host_stats()
+        self.manager.diagnose.check_invariants()
+        host = self.manager.swaps.host_stats()
         assert host is not None
         assert self.manager.stats().pool.active == host.active == 0
         self.engine.close()
@@ -248,11 +248,11 @@ def test_a_swap_that_another_caller_ended_is_reported() -> None:
         manager.admit(name, [ord(name)] * 8)
     with TransferEngine() as engine:
         executor = PlanExecutor(manager, engine, [memory.store, host])
-        swaps = [manager.begin_swap_out([name]) for name in "ab"]
+        swaps = [manager.swaps.begin_out([name]) for name in "ab"]
         executor.run(swaps)
-        manager.abort_swap(swaps[0])
+        manager.swaps.abort(swaps[0])
         first, second = executor.wait()
     assert isinstance(first.error, kvpool.errors.SwapError)
     assert second.error is None
     assert manager.block_ids("a") != []
-    manager.check_invariants()
+    manager.diagnose.check_invariants()

@@ -294,14 +294,14 @@ def test_a_swap_with_failed_copies_is_aborted(setting: str, fake_library: FakeCu
     manager.admit("a", range(12))
     blocks = manager.block_ids("a")
     FakeCuda(os.environ["KVPOOL_LIBCUDA"]).set({setting}=1)
-    executor.run([manager.begin_swap_out(["a"])], stream=None)
+    executor.run([manager.swaps.begin_out(["a"])], stream=None)
     (finished,) = executor.wait()
     assert isinstance(finished.error, errors.CudaError) and finished.blocks == {{}}, finished
     assert executor.in_flight == 0
     assert manager.block_ids("a") == blocks
-    manager.check_invariants()
+    manager.diagnose.check_invariants()
     manager.release("a")
-    manager.check_invariants()
+    manager.diagnose.check_invariants()
     """
     # A coherent link uses kernels. A driver without batched copies makes one call per piece.
     run(script, fake_library, **({"coherent": 1} if setting == "fail_launch" else {"has_batch": 0}))
@@ -319,10 +319,10 @@ def test_a_copy_on_write_that_fails_is_raised(fake_library: FakeCuda) -> None:
     manager.fork("a", "b")
     manager.append(["a"], [7])
     FakeCuda(os.environ["KVPOOL_LIBCUDA"]).set(fail_launch=1)
-    swap = manager.begin_swap_out(["b"])
+    swap = manager.swaps.begin_out(["b"])
     error = raises(errors.CudaError, lambda: executor.run([swap], stream=None))
     (finished,) = executor.poll()
     assert finished.swap == swap and finished.error is not None
-    manager.check_invariants()
+    manager.diagnose.check_invariants()
     """
     run(script, fake_library)

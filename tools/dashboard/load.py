@@ -152,7 +152,7 @@ class Load:
     def step(self, arrivals: float) -> None:
         """Runs one iteration of a scheduler. ``arrivals`` is the average number of new requests."""
         self._steps += 1
-        self._manager.advance_time(time.monotonic())
+        self._manager.clock.advance(time.monotonic())
         self._prefixes.poll()
         for _ in range(int(arrivals) + (self._draw.random() < arrivals % 1)):
             self._arrive()
@@ -206,7 +206,7 @@ class Load:
             if request.left <= 0:
                 self._prefixes.save(number)
                 if request.session.turns == 0:
-                    self._manager.end_session(number)
+                    self._manager.retention.end_session(number)
                 if number in self._manager:
                     self._manager.release(number)
                 del self._running[number]
@@ -217,18 +217,18 @@ class Load:
         running = [one for one in self._running if self._manager.request(one).state == "running"]
         if len(running) > 18 and self._steps % 20 == 0:
             with contextlib.suppress(OutOfBlocksError):
-                swap = self._manager.begin_swap_out(running[-1:])
+                swap = self._manager.swaps.begin_out(running[-1:])
                 self._manager.take_plan()
-                self._manager.complete_swap(swap)
+                self._manager.swaps.complete(swap)
                 self._swapped.append(running[-1])
         elif len(running) > 18 and self._steps % 30 == 5:
             self._manager.preempt(running[-1])
             self._preempted.append(running[-1])
         elif len(running) < 14 and self._swapped:
             with contextlib.suppress(OutOfBlocksError):
-                swap = self._manager.begin_swap_in(self._swapped[:1])
+                swap = self._manager.swaps.begin_in(self._swapped[:1])
                 self._manager.take_plan()
-                self._manager.complete_swap(swap)
+                self._manager.swaps.complete(swap)
                 self._swapped.pop(0)
         if self._preempted and len(running) < 16:
             with contextlib.suppress(OutOfBlocksError):

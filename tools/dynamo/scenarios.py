@@ -252,17 +252,17 @@ def tiers(indexer: Indexer) -> None:
         other = worker.serve(prompt_of(0, 3) + prompt_of(200, 3), keep=True)
         compare(indexer, worker, "on the device")
         for moved in (request, other):
-            swap = worker.manager.begin_swap_out([moved])
+            swap = worker.manager.swaps.begin_out([moved])
             worker.manager.take_plan()
-            worker.manager.complete_swap(swap)
+            worker.manager.swaps.complete(swap)
             compare(indexer, worker, "swapped out")
         worker.manager.evict(64)
         compare(indexer, worker, "gone from the device")
         if any(tier == 0 for tier, _ in worker.holds()) or not worker.holds():
             raise DifferenceError("nothing was moved")
-        swap = worker.manager.begin_swap_in([other])
+        swap = worker.manager.swaps.begin_in([other])
         worker.manager.take_plan()
-        worker.manager.complete_swap(swap)
+        worker.manager.swaps.complete(swap)
         compare(indexer, worker, "swapped in")
         worker.manager.release(other)
         worker.manager.release(request)
@@ -360,9 +360,9 @@ def swap_one(worker: Worker, numbers: random.Random, running: list[int], swapped
         return
     request = here[numbers.randrange(len(here))]
     manager = worker.manager
-    swap = manager.begin_swap_out([request]) if out else manager.begin_swap_in([request])
+    swap = manager.swaps.begin_out([request]) if out else manager.swaps.begin_in([request])
     manager.take_plan()
-    manager.complete_swap(swap)
+    manager.swaps.complete(swap)
     here.remove(request)
     there.append(request)
 

@@ -59,7 +59,7 @@ def under_load() -> int:
                 manager.release(running.pop(0))
         manager.commit(number, len(prompt))
         running.append(number)
-    manager.check_invariants()
+    manager.diagnose.check_invariants()
     return refused
 
 

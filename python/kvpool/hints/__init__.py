@@ -10,10 +10,10 @@ priority accepted -
 session_id ignored off
 breakpoints accepted -
 >>> manager = kvpool.CacheManager(64, 4, retention=True)
->>> manager.advance_time(0.0)
+>>> manager.clock.advance(0.0)
 0
 >>> _ = manager.admit("a", range(20), **hints.options), manager.commit("a", 20)
->>> manager.retention_stats()
+>>> manager.retention.stats()
 RetentionStats(demoted=0, below_normal=0, above_normal=5, pinned=0, with_ttl=0, expired=0)
 
 ``docs/hints.md`` has a table of the effect of each hint. Hints come from outside, so an invalid hint

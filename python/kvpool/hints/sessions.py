@@ -2,8 +2,8 @@
 
 This module owns the names of sessions, their live requests, and the content of the last request that
 ended. The number of sessions is limited: the session that was used longest ago is dropped first. It
-then cannot be ended early any more. The manager is changed only through ``end_of_life`` and
-``end_of_life_of``, and running requests continue.
+then cannot be ended early any more. The manager is changed only through ``retention.end_of_life`` and
+``retention.end_of_life``, and running requests continue.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Sessions:
     ...     manager.release(turn)
     >>> sessions.end("chat")  # accepted, clipped and ignored blocks
     (4, 0, 0)
-    >>> manager.retention_stats().demoted
+    >>> manager.retention.stats().demoted
     4
     """
 
@@ -80,7 +80,7 @@ class Sessions:
         live.pop(request_id, None)
         # If the request is unknown, the earlier content stays.
         with contextlib.suppress(KvpoolError):
-            last = self._manager.cursor(request_id)
+            last = self._manager.prepare(request_id)
         self._known[session_id] = (live, last)
 
     def end(self, session_id: str) -> tuple[int, int, int]:
@@ -95,11 +95,11 @@ class Sessions:
         for request_id in live:
             self._of.pop(request_id, None)
             if request_id in self._manager:
-                reports.append(self._manager.end_of_life(request_id))
+                reports.append(self._manager.retention.end_of_life(request_id))
         if last is not None:
             # Content of earlier weights cannot be hit, so it is skipped.
             with contextlib.suppress(StaleEpochError):
-                reports.append(self._manager.end_of_life_of(last))
+                reports.append(self._manager.retention.end_of_life(last))
         return (
             sum(report.accepted for report in reports),
             sum(report.clipped for report in reports),

@@ -128,7 +128,7 @@ class PhysicalTokenBlock:
             BlockStateError: The assigned number is less than 1.
             StaleBlockError: The block was freed.
         """
-        return self._pool.num_holders(self._id) if self._pool else 0
+        return self._pool.diagnose.num_holders(self._id) if self._pool else 0
 
     @ref_count.setter
     def ref_count(self, references: int) -> None:
@@ -219,7 +219,7 @@ class BlockAllocator:
     @property
     def free_blocks(self) -> BlockTable:
         """The free blocks, the last of them allocated next. This is a copy. O(blocks)."""
-        order = self._pool.free_order() if self._pool else []
+        order = self._pool.diagnose.free_order() if self._pool else []
         return [
             PhysicalTokenBlock(self.device, self._number(block_id), self.block_size)
             for block_id in reversed(order)

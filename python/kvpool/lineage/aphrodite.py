@@ -206,7 +206,7 @@ class _OlderNames(PoolAllocator, BlockAllocator):
         return common.common_prefix(computed)
 
     def _is_computed(self, block_id: BlockId) -> bool:
-        return self._pool.is_computed(self._to_core(block_id))
+        return self._pool.diagnose.is_computed(self._to_core(block_id))
 
 
 class NaiveBlock(naive_block.NaiveBlock):

@@ -9,8 +9,8 @@ Groups, sequences and statuses are the engine's own objects: a group has ``seqs`
 waiting. Nothing is hashed here, so there are no extra keys.
 
 The copies that ``append``, ``swap_in`` and ``swap_out`` return have to be made at once, in the order of
-the calls, because the sources may be allocated again from then on. ``begin_swap_out`` and
-``begin_swap_in`` keep the sources until the copies are done.
+the calls, because the sources may be allocated again from then on. ``swaps.begin_out`` and
+``swaps.begin_in`` keep the sources until the copies are done.
 
 Intended differences from the original:
 

@@ -4,9 +4,9 @@
 >>> manager = kvpool.CacheManager(64, 4, metrics=True, explain=True)
 >>> metrics = kvpool.metrics.Metrics()
 >>> metrics.add("main", manager)
->>> manager.observe_time(0.0)  # seconds on any clock of yours, say once per step
+>>> manager.clock.observe(0.0)  # seconds on any clock of yours, say once per step
 >>> _ = manager.admit("a", range(10)), manager.commit("a", 10)
->>> manager.observe_time(4.0)
+>>> manager.clock.observe(4.0)
 >>> manager.admit("b", range(10)).cached_tokens
 8
 >>> page = metrics.render()

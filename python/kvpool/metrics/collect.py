@@ -104,10 +104,10 @@ def collect(subjects: Mapping[str, Subject]) -> Samples:
         if isinstance(subject, Store):
             _store(samples, name, subject.stats())
         elif isinstance(subject, BlockPool):
-            counted = subject.metrics()
-            samples.add("poisoned", (name,), float(subject.poison_reason is not None))
+            counted = subject.diagnose.metrics()
+            samples.add("poisoned", (name,), float(subject.diagnose.poison_reason is not None))
             _tiers(samples, name, [subject.stats()], [] if counted is None else [counted])
-            _advice(samples, name, subject.advice())
+            _advice(samples, name, subject.diagnose.advice())
         else:
             _manager(samples, name, subject)
     return samples
@@ -125,10 +125,10 @@ def view_samples(name: str, view: JournalView) -> Samples:
 
 def _manager(samples: Samples, name: str, manager: CacheManager) -> None:
     stats = manager.stats()
-    samples.add("poisoned", (name,), float(manager.poison_reason is not None))
-    _tiers(samples, name, [stats.pool, manager.host_stats()], manager.metrics())
+    samples.add("poisoned", (name,), float(manager.diagnose.poison_reason is not None))
+    _tiers(samples, name, [stats.pool, manager.swaps.host_stats()], manager.diagnose.metrics())
     _requests(samples, name, stats)
-    _advice(samples, name, manager.advice())
+    _advice(samples, name, manager.diagnose.advice())
 
 
 def _tiers(samples: Samples, name: str, pools: list[PoolStats | None], counted: list[PoolMetrics]) -> None:

@@ -189,8 +189,8 @@ class PrefixStore:
         host: bool = False,
         write: Literal["through", "back"] = "through",
     ) -> None:
-        if manager.num_groups != 1:
-            raise InvalidArgumentError(f"the manager has {manager.num_groups} KV-cache groups: must be one")
+        if len(manager.groups) > 1:
+            raise InvalidArgumentError(f"the manager has {len(manager.groups)} KV-cache groups: must be one")
         for group in manager.groups:
             if group.kind not in _KINDS or group.block_size != manager.block_size:
                 raise InvalidArgumentError(
@@ -209,7 +209,7 @@ class PrefixStore:
         self._manager, self._store = manager, store
         self._copy_in, self._copy_out = copy_in, copy_out
         self._block_bytes = block_bytes or arena.slot_bytes
-        self._epoch = manager.epoch
+        self._epoch = manager.stats().pool.epoch
         self._names = _Names(2 * manager.num_blocks)
         self._slots = Slots(arena, keeps=host)
         self._host, self._writes_back = host, write == "back"
@@ -386,7 +386,7 @@ class PrefixStore:
             ClosedError: The store is closed.
         """
         self._check_epoch()
-        cursor = self._manager.cursor(request_id)
+        cursor = self._manager.prepare(request_id)
         info = self._manager.request(request_id)
         if info.state != "running":
             raise RequestStateError(f"request {request_id!r} is {info.state}: only running ones are saved")
@@ -540,9 +540,9 @@ class PrefixStore:
         self._store.renew(namespace)
 
     def _check_epoch(self) -> None:
-        if self._manager.epoch != self._epoch:
+        if self._manager.stats().pool.epoch != self._epoch:
             # Blocks stored now would be found by a process that has the earlier weights.
             raise StaleEpochError(
-                f"the manager is in epoch {self._manager.epoch}, the store in {self._epoch}: call renew, "
+                f"the manager is in epoch {self._manager.stats().pool.epoch}, the store in {self._epoch}: call renew, "
                 "not bump_epoch"
             )

@@ -82,7 +82,7 @@ class PlanExecutor:
     >>> with TransferEngine() as engine:
     ...     executor = PlanExecutor(manager, engine, [device, host])
     ...     _ = manager.admit("a", range(8))
-    ...     executor.run([manager.begin_swap_out(["a"])])
+    ...     executor.run([manager.swaps.begin_out(["a"])])
     ...     executor.wait()
     [FinishedSwap(swap=0, blocks={1: 1, 2: 2}, error=None)]
     """
@@ -109,7 +109,7 @@ class PlanExecutor:
         fails, the call raises, because the step must not run.
 
         Args:
-            swaps: Swaps begun since the last call (``begin_swap_out``, ``begin_swap_in``). Their copies
+            swaps: Swaps begun since the last call (``swaps.begin_out``, ``swaps.begin_in``). Their copies
                 are in the plan.
             stream: The stream of the step; by default torch's current stream.
 

@@ -205,7 +205,9 @@ class ChunkTable:
 
     def order(self) -> list[bytes]:
         """Returns the keys of evictable chunks, next victim first. O(slots), for tests and tools."""
-        return [key for block in self._pool.eviction_order() if (key := self._keys[block]) is not None]
+        return [
+            key for block in self._pool.diagnose.eviction_order() if (key := self._keys[block]) is not None
+        ]
 
     def readers(self, key: bytes) -> int:
         """Returns the number of running loads of a ready chunk. O(1).
@@ -221,7 +223,7 @@ class ChunkTable:
         Raises:
             InvariantError: An invariant is broken; the error describes the first one.
         """
-        self._pool.check_invariants()
+        self._pool.diagnose.check_invariants()
         both = {**self.ready, **self.pending}
         by_block = {block: key for block, key in enumerate(self._keys) if key is not None}
         if (
@@ -235,7 +237,7 @@ class ChunkTable:
             expected = (
                 {"free"} if key is None else {"active"} if key in self.pending else {"active", "cached-free"}
             )
-            if state not in expected or (key in self.ready) != self._pool.is_computed(block):
+            if state not in expected or (key in self.ready) != self._pool.diagnose.is_computed(block):
                 raise InvariantError(f"slot {block - 1} is {state} in the pool and holds {key!r}")
 
     def _ready_blocks(self, keys: Iterable[bytes]) -> list[int]:

@@ -112,7 +112,7 @@ class PoolAllocator(BlockAllocator):
                 f"{self._num_blocks} of {self._block_size} are needed"
             )
         if surplus:
-            pool.release_table(pool.allocate(pool.num_blocks - 1)[: self._num_blocks])
+            pool.release(pool.allocate(pool.num_blocks - 1)[: self._num_blocks], tail_first=True)
         self._tiers, self._tier, self._pool, self._surplus = tiers, tier, pool, surplus
 
     def _bind(self, tiers: kvpool.TieredPool, tier: int) -> None:
@@ -340,5 +340,5 @@ class PoolAllocator(BlockAllocator):
         if in_use > 0:
             _LOGGER.warning("the prefix cache was not reset: %d blocks are in use", in_use)
             return False
-        self._pool.drop_cached(self._pool.eviction_order())
+        self._pool.drop_cached(self._pool.diagnose.eviction_order())
         return True

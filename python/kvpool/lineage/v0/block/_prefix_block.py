@@ -112,7 +112,7 @@ class PrefixCachingBlock(TokenBlock):
         self._tokens_before = 0
         super().__init__(prev_block, token_ids, block_size, allocator, block_id)
         if issubclass(type(allocator), CachingAllocator):  # not for a substitute of an allocator
-            self._epoch = allocator._pool.epoch
+            self._epoch = allocator._pool.stats().epoch
         _check_tokens(self._token_ids)
         self._hash = self._hash_if_full(self._token_ids)
         self._count_before()

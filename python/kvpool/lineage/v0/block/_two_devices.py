@@ -89,7 +89,7 @@ class TwoDevices:
     def _fence_copies(self) -> None:
         # A pin ends when the plan is taken. The copy is executed later, so its blocks have to be kept
         # until then. Copies without a holder are left out, as in the plan.
-        holders = self._allocator_on(Device.GPU)._pool.num_holders
+        holders = self._allocator_on(Device.GPU)._pool.diagnose.num_holders
         copies = [(src[1], dst[1]) for src, dst in self._tiers.pending_copies() if src[0] == dst[0] == 0]
         self._fence([(src, dst) for src, dst in copies if holders(dst)])
 
@@ -99,7 +99,7 @@ class TwoDevices:
         if blocks:
             pool = self._allocator_on(Device.GPU)._pool
             pool.acquire(blocks)
-            pool.release_after(blocks, self._step)
+            pool.release(blocks, after_step=self._step)
             self._targets.update(dst for _, dst in copies)
 
     def _append(self, blocks: BlockList, at: int, token_ids: Sequence[int]) -> None:
@@ -115,12 +115,12 @@ class TwoDevices:
             return
         hashed = block._hash_if_full([*block._token_ids, *token_ids])
         shared = gpu._registered(hashed) if isinstance(gpu, PrefixCachingBlockAllocator) else None
-        if shared is None or gpu._pool.is_computed(shared):
+        if shared is None or gpu._pool.diagnose.is_computed(shared):
             block._append(token_ids, hashed)
             blocks[at] = block
             return
         own = gpu._core_of(block)
-        if gpu._pool.num_holders(own) > 1 and not gpu._pool.num_available:
+        if gpu._pool.diagnose.num_holders(own) > 1 and not gpu._pool.num_available:
             gpu._allocate(1)  # raises, with the right figures, before anything is fenced
         written = shared in self._targets or any(
             dst == (0, shared) for _, dst in self._tiers.pending_copies()
@@ -223,7 +223,10 @@ class TwoDevices:
         if len(chunks) <= at_most or not isinstance(allocator, PrefixCachingBlockAllocator):
             return len(chunks)
         pool = allocator._pool
-        found = [allocator._registered(one) for one in hash_chain(None, True, chunks, extra_hash, pool.epoch)]
+        found = [
+            allocator._registered(one)
+            for one in hash_chain(None, True, chunks, extra_hash, pool.stats().epoch)
+        ]
         return found.count(None) + len(
             {core for core in found if core is not None and pool.ref_count(core) == 0}
         )
@@ -238,7 +241,9 @@ class TwoDevices:
 
     def _num_to_copy(self, blocks: Sequence[Block]) -> int:
         """Returns how many of these blocks are shared. Writing to a shared block takes a copy."""
-        return sum(self._of(one)._pool.num_holders(self._of(one)._core_of(one)) > 1 for one in blocks)
+        return sum(
+            self._of(one)._pool.diagnose.num_holders(self._of(one)._core_of(one)) > 1 for one in blocks
+        )
 
     def _num_freed(self, blocks: Sequence[Block]) -> int:
         """Returns how many blocks would become available if these handles were freed."""
@@ -252,6 +257,6 @@ class TwoDevices:
         gpu = self._allocator_on(Device.GPU)
         if isinstance(gpu, PrefixCachingBlockAllocator):
             cores = [gpu._core_of(one) for one in blocks if not isinstance(one, NullBlock)]
-            ids = [gpu._to_face(core) for core in cores if gpu._pool.is_registered(core)]
+            ids = [gpu._to_face(core) for core in cores if gpu._pool.diagnose.is_registered(core)]
             if ids:  # an empty list would mean the blocks filled since the last call
                 gpu.mark_blocks_as_computed(ids)

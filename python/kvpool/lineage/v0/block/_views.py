@@ -26,7 +26,7 @@ class Holders:
 
     def get(self, block_id: BlockId) -> int:
         """Returns the number of handles on the block."""
-        return self._allocator._pool.num_holders(self._allocator._to_core(block_id))
+        return self._allocator._pool.diagnose.num_holders(self._allocator._to_core(block_id))
 
 
 class PoolEvictor(Evictor):

@@ -359,7 +359,7 @@ class CpuGpuBlockAllocator(TwoDevices, DeviceAwareBlockAllocator):
     @property
     def epoch(self) -> int:
         """The epoch in which blocks are hashed. The ancestor has no such attribute."""
-        return self._allocator_on(Device.GPU)._pool.epoch
+        return self._allocator_on(Device.GPU)._pool.stats().epoch
 
 
 def _common_pool(numbers: Sequence[int], block_size: int) -> kvpool.TieredPool:

@@ -138,7 +138,7 @@ class NaiveBlockAllocator(PoolAllocator):
                 prev_block = self._block_pool.init_block(prev_block, token_ids, self._block_size, block_id)
                 blocks.append(prev_block)
         except BaseException:
-            self._pool.release_table(cores)
+            self._pool.release(cores, tail_first=True)
             raise
         return blocks
 

@@ -181,7 +181,7 @@ class PrefixCachingBlockAllocator(CachingAllocator):
             if len(token_ids) != self._block_size:
                 raise ContractError(f"an immutable block has {self._block_size} tokens, not {len(token_ids)}")
         parent = parent_hash(prev_block)
-        hashes = hash_chain(parent, prev_block is None, block_token_ids, extra_hash, self._pool.epoch)
+        hashes = hash_chain(parent, prev_block is None, block_token_ids, extra_hash, self._pool.stats().epoch)
         cores, hits = self._take(hashes)
         blocks = self._make_blocks(prev_block, cores, block_token_ids, hashes, extra_hash)
         for hit in hits:
@@ -210,14 +210,14 @@ class PrefixCachingBlockAllocator(CachingAllocator):
                 blocks.append(block)
                 prev_block = block
         except BaseException:
-            self._pool.release_table(cores)
+            self._pool.release(cores, tail_first=True)
             raise
         return blocks
 
     def _registered(self, content_hash: int | None) -> int | None:
         """Returns the core's block that is registered under a hash, preferably a computed one."""
         digest = None if content_hash is None else digest_of(content_hash)
-        copies = [] if digest is None else self._pool.copies(digest)
+        copies = [] if digest is None else self._pool.diagnose.copies(digest)
         return copies[0] if copies else None
 
     def _take(self, hashes: Sequence[ChainedHash | None]) -> tuple[list[int], list[bool]]:
@@ -235,8 +235,8 @@ class PrefixCachingBlockAllocator(CachingAllocator):
             self._allocate(missing + len(idle))  # raises, with the right figures
         cores: list[int | None] = []
         for hashed in hashes:
-            current = hashed is not None and hashed.epoch == pool.epoch
-            cores.append(pool.acquire_registered(hashed.link) if hashed is not None and current else None)
+            current = hashed is not None and hashed.epoch == pool.stats().epoch
+            cores.append(pool.acquire(hashed.link) if hashed is not None and current else None)
         hits = [core is not None for core in cores]
         try:
             fresh = iter(self._allocate(hits.count(False)))
@@ -256,7 +256,7 @@ class PrefixCachingBlockAllocator(CachingAllocator):
         Returns the block that the caller holds from then on.
         """
         pool = self._pool
-        if hashed.epoch != pool.epoch or pool.is_registered(core):
+        if hashed.epoch != pool.stats().epoch or pool.diagnose.is_registered(core):
             return core
         shared = pool.register_link(core, hashed.link)
         if shared == core:
@@ -264,12 +264,12 @@ class PrefixCachingBlockAllocator(CachingAllocator):
         return shared
 
     def _touch(self, core: int) -> None:
-        digest = self._pool.hash_of(core)
+        digest = self._pool.diagnose.hash_of(core)
         if digest is not None:  # None: a collision, which leaves the block unregistered
             self._touched[core] = digest
 
     def _released(self, core: int) -> None:
-        if core in self._touched and self._pool.num_holders(core) == 0:
+        if core in self._touched and self._pool.diagnose.num_holders(core) == 0:
             del self._touched[core]
 
     def promote_to_immutable_block(self, block: Block) -> BlockId:
@@ -323,7 +323,7 @@ class PrefixCachingBlockAllocator(CachingAllocator):
         Raises:
             UnknownBlockError: The id does not belong to this allocator.
         """
-        return self._pool.is_computed(self._to_core(block_id))
+        return self._pool.diagnose.is_computed(self._to_core(block_id))
 
     def mark_blocks_as_accessed(self, block_ids: Sequence[BlockId], now: float) -> None:
         """Records a use of blocks, held or cached. A time earlier than the known one changes nothing.
@@ -358,7 +358,7 @@ class PrefixCachingBlockAllocator(CachingAllocator):
                 raise BlockStateError(f"only full, hashed blocks can be computed: {error}") from None
         else:
             cores = list(self._touched)
-            pool.mark_computed([core for core in cores if pool.hash_of(core) == self._touched[core]])
+            pool.mark_computed([core for core in cores if pool.diagnose.hash_of(core) == self._touched[core]])
         for core in cores:
             self._touched.pop(core, None)
 
@@ -386,7 +386,11 @@ class PrefixCachingBlockAllocator(CachingAllocator):
             if not block.is_full:
                 continue
             found = self._registered(block.content_hash)
-            if found is None or not self._pool.is_computed(found) or self._pool.state(found) == "cached-free":
+            if (
+                found is None
+                or not self._pool.diagnose.is_computed(found)
+                or self._pool.state(found) == "cached-free"
+            ):
                 touched.add(("handle", id(block)) if block.block_id is None else ("id", block.block_id))
         return len(touched)
 
@@ -397,7 +401,7 @@ class PrefixCachingBlockAllocator(CachingAllocator):
         """
         for at, content_hash in enumerate(block_hashes):
             found = self._registered(content_hash)
-            if found is None or not self._pool.is_computed(found):
+            if found is None or not self._pool.diagnose.is_computed(found):
                 return block_hashes[:at]
         return block_hashes[:]
 
