@@ -2,7 +2,8 @@
 numbers.
 
 ``model_configs.json`` contains the relevant fields as in the published ``config.json``. The page
-``design/model-configurations.md`` is generated from this table, and ``test_model_config.py`` reads each configuration.
+``design/model-configurations.md`` is generated from this table. ``test_model_config.py`` reads each
+configuration.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Makes rust/kvpool-hash/tests/data/hash_vectors.json, the published vectors of kvpool's block hashes.
 
-It implements design/hash-specification.md and shares no code with the Rust implementation: hashlib, pickle, cbor2,
-xxhash and blake3 do the work, and SipHash is implemented below. vLLM's digests are made like in vLLM,
-by pickling or CBOR-encoding Python objects.
+It implements design/hash-specification.md and shares no code with the Rust implementation: hashlib,
+pickle, cbor2, xxhash and blake3 do the work, and SipHash is implemented below. vLLM's digests are made
+like in vLLM, by pickling or CBOR-encoding Python objects.
 
     pip install cbor2 xxhash blake3
     python tools/make_hash_vectors.py            # writes the file
@@ -470,7 +470,8 @@ def document() -> str:
         return ",\n".join("  " + json.dumps(entry, ensure_ascii=True) for entry in entries)
 
     head = json.dumps(
-        "Vectors of design/hash-specification.md, written by tools/make_hash_vectors.py. Strings of extra keys are hex. "
+        "Vectors of design/hash-specification.md, written by tools/make_hash_vectors.py. Strings of extra "
+        "keys are hex. "
         "Token i of a formula is (i * mul + add) % mod. The first digest and fingerprint of a list are the "
         "root's, then one per block. Parents of vllm_blocks are the bytes 00, 01, 02, ...; their extra keys "
         "are tuples of null, numbers and [type, hex, repeats, object]."

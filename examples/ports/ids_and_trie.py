@@ -5,7 +5,8 @@ Ids are numpy arrays.
 | call of the engine | kvpool |
 |---|---|
 | ``allocator.allocate(n)`` | ``pool.allocate(n, out=ids)``, which evicts blocks if needed |
-| ``allocator.add_ref_count(ids, 1)``, ``free(ids)`` | ``pool.acquire(ids)``, ``pool.release(ids, tail_first=True)`` |
+| ``allocator.add_ref_count(ids, 1)`` | ``pool.acquire(ids)`` |
+| ``free(ids)`` | ``pool.release(ids, tail_first=True)`` |
 | ``allocator.get_ref_count(ids)`` | ``pool.ref_count(ids, out=)``, see :mod:`~examples.ports.index_only` |
 | ``trie.match(seq)`` | ``pool.match_and_acquire(chain)``: the match is held when it is returned |
 | ``trie.insert(seq)``, after the step | ``pool.register(ids, chain, start)``, ``pool.mark_computed(ids)`` |

@@ -42,8 +42,8 @@ The rules:
   pool. The call has been completed with the LRU order, and its result is lost.
 - One object serves one pool. It must not refer to the pool, because the garbage collector cannot follow
   references through the pool and would never free the two.
-- ``diagnose.eviction_order()`` uses a ``copy.deepcopy`` of the policy, and shows the LRU order if it cannot be
-  copied.
+- ``diagnose.eviction_order()`` uses a ``copy.deepcopy`` of the policy, and shows the LRU order if it
+  cannot be copied.
 - Every call is a Python call. It takes some microseconds per block, more than ten times as long as a
   policy in Rust. Use it for replays and experiments, not for servers.
 """

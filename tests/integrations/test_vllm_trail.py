@@ -14,12 +14,12 @@ from kvpool.integrations.vllm.trail import (
     Raised,
     RequestState,
     Trail,
+    brief_values,
+    error_summary,
+    first_difference,
     plain,
     same,
     told,
-    brief_values,
-    first_difference,
-    error_summary,
 )
 from tests.integrations.shadow_stand_ins import (
     SALT,

@@ -274,7 +274,8 @@ class TraceReader:
     def advance(self, size: int = 4_194_304) -> bool:
         """Reads on for about this many bytes, and returns whether all is read.
 
-        Other threads continue. Formats without an order of arrival are put in order in the last call. O(bytes).
+        Other threads continue. Formats without an order of arrival are put in order in the last call.
+        O(bytes).
 
         Args:
             size: Bytes of the file, before decompression.

@@ -543,6 +543,6 @@ class PrefixStore:
         if self._manager.stats().pool.epoch != self._epoch:
             # Blocks stored now would be found by a process that has the earlier weights.
             raise StaleEpochError(
-                f"the manager is in epoch {self._manager.stats().pool.epoch}, the store in {self._epoch}: call renew, "
-                "not bump_epoch"
+                f"the manager is in epoch {self._manager.stats().pool.epoch}, the store in {self._epoch}: "
+                "call renew, not bump_epoch"
             )

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kvpool import errors
 
 from . import LOGGER_NAME, journals
-from .trail import Operation, Raised, Trail, plain, same, told, brief_values, first_difference, error_summary
+from .trail import Operation, Raised, Trail, brief_values, error_summary, first_difference, plain, same, told
 
 if TYPE_CHECKING:
     from collections.abc import Callable

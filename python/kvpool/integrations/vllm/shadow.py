@@ -27,7 +27,7 @@ from .comparison import Comparison
 from .events import StockEvents
 from .manager import KVCacheManager
 from .pool import BlockPool
-from .trail import Operation, Raised, Trail, plain, told, error_summary
+from .trail import Operation, Raised, Trail, error_summary, plain, told
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -327,7 +327,11 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn any_bytes_give_a_reply_or_an_error(bytes: Vec<u8>, kind in "[+\\-:$_=!*~%>|#,(]", piece in 1_usize..9) {
+        fn any_bytes_give_a_reply_or_an_error(
+            bytes: Vec<u8>,
+            kind in "[+\\-:$_=!*~%>|#,(]",
+            piece in 1_usize..9,
+        ) {
             let mut resp = resp(&[kind.as_bytes(), &bytes].concat(), piece);
             while let Ok(reply) = resp.reply() {
                 if let Reply::Bulk(len) = reply && resp.finish(len).is_err() {

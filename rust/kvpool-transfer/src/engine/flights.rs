@@ -3,8 +3,8 @@
 //! The list keeps transfers under way, and ended transfers whose end was not reported to the caller. It
 //! keeps the latest [`MAX_UNREPORTED`] ended ones and forgets older ones. When the list contains [`MAX_KEPT`]
 //! transfers, the next submission waits for the oldest transfers under way, until at most half of
-//! [`MAX_UNREPORTED`] are under way. So the list never contains more than [`MAX_KEPT`] transfers, however slow the
-//! worker or the device is.
+//! [`MAX_UNREPORTED`] are under way. So the list never contains more than [`MAX_KEPT`] transfers, however slow
+//! the worker or the device is.
 //!
 //! No thread waits while it holds a lock. A submission waits only for transfers that were submitted
 //! before it, and those do not wait for later work. The exception is a caller's stream that waits for
@@ -211,8 +211,8 @@ mod tests {
             let kept = engine.flights.lock().kept.len();
             assert!(kept <= MAX_KEPT, "{kept} kept");
         }
-        // Every MAX_UNREPORTED / 2 transfers there are three passes over the list: a sweep at MAX_KEPT, a sweep
-        // after a wait, and the search for the transfers to wait for.
+        // Every MAX_UNREPORTED / 2 transfers there are three passes over the list: a sweep at MAX_KEPT, a
+        // sweep after a wait, and the search for the transfers to wait for.
         let looks = engine.flights.lock().looks;
         assert!(looks <= 8 * submitted + SWEEP, "{looks} looks for {submitted} transfers");
         engine.wait_all(None).expect("no limit");

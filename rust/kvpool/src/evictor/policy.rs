@@ -118,7 +118,8 @@ impl fmt::Display for CacheTime {
 ///
 /// ```
 /// use kvpool::{CacheTime, Outlook};
-/// let outlook = Outlook::new(2, Some(CacheTime::Seconds(90.0)), |class, f| write!(f, "turns of class {class}"));
+/// let kept = Some(CacheTime::Seconds(90.0));
+/// let outlook = Outlook::new(2, kept, |class, f| write!(f, "turns of class {class}"));
 /// assert_eq!(outlook.class_words(), "turns of class 2");
 /// ```
 #[derive(Clone, Copy)]
