@@ -440,7 +440,7 @@ def test_a_folder_is_looked_at_cleared_and_forgotten(tmp_path: Path) -> None:
     folder.clear(places[1:2])
     folder.forget(digest)
     assert (len(folder.objects(0, 99)), folder.namespaces()) == (2, {})
-    with pytest.raises(InvalidArgumentError, match="no digest"):
+    with pytest.raises(InvalidArgumentError, match="not the digest of a namespace"):
         folder.forget("../lock")
     del folder
     with opened(tmp_path)[0] as store:
