@@ -251,12 +251,11 @@ class PrefixIndex:
         O(blocks).
         """
     def copies(self, chain: _Chain, position: int) -> list[int]:
-        """Returns the blocks that are registered under the hash at a position of a chain, computed ones
-        first.
+        """Returns the blocks that are registered under the hash at a position of a chain.
 
-        Computed blocks are in the order in which they were marked as computed, the others in the order
-        of registration. Does not verify the content. Empty if the position is after the end of the
-        chain. O(copies).
+        Computed blocks come first, in the order in which they were marked as computed. The others are
+        in the order of registration. Does not verify the content. Empty if the position is after the
+        end of the chain. O(copies).
         """
     @property
     def num_registered(self) -> int:
@@ -297,12 +296,12 @@ class LruEvictor:
 
     def __new__(cls, num_blocks: int) -> Self: ...
     def insert(self, candidates: Sequence[tuple[int, int]]) -> None:
-        """Adds the blocks that one release made cached-free, as pairs of block id and depth in the
-        chain.
+        """Adds the blocks that one release made cached-free.
 
-        All of them count as used at the same moment, and deeper blocks are evicted before shallower
-        ones. Blocks that are already in the order are ignored. O(1) per block if sorted by falling
-        depth, else O(log n).
+        Each candidate is a pair of a block id and the depth of the block in its chain. All of them
+        count as used at the same moment, and deeper blocks are evicted before shallower ones. Blocks
+        that are already in the order are ignored. O(1) per block if sorted by falling depth, else O(log
+        n).
 
         Raises:
             InvalidBlockError: An id is unknown, or the null block.
