@@ -511,7 +511,7 @@ class ManagerStats:
         """
     @property
     def resumed_misses(self) -> dict[str, int] | None:
-        """Tokens of resumed requests that were computed again, by reason.
+        """Tokens of resumed requests that were computed again, by reason, or None without ``explain``.
 
         They sum up to ``resumed_tokens`` less ``resumed_hit_tokens``.
         """
