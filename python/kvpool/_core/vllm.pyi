@@ -78,7 +78,7 @@ class VllmBlock:
 
 @final
 class VllmFeed:
-    """The changes of the cached content of one vLLM pool, for a publisher of KV events.
+    """The changes of the cached content of one vLLM pool, which a publisher of KV events reports.
 
     The calls of a pool add the keys that they cache and evict. A :class:`kvpool.events.EventPublisher`
     takes them out.
@@ -237,8 +237,7 @@ class VllmPool:
         O(blocks).
         """
     def free(self, blocks: Iterable[Any]) -> list[Any] | None:
-        """Drops one reference of each block. Returns the blocks of other pools, or None if there are
-        none.
+        """Drops one reference of each block. Returns the blocks of other pools, if any.
 
         Blocks without further references become free in the order given. Those without a hash are
         reused before all others, the first of them first. Those with a hash are reused last. O(blocks).
@@ -247,10 +246,9 @@ class VllmPool:
             InvalidBlockError: A block has no references.
         """
     def unpin(self, blocks: Iterable[VllmBlock]) -> None:
-        """Drops one reference of each block. Blocks without further references are reused last, hash or
-        not.
+        """Drops one reference of each block. Blocks without further references are reused last.
 
-        O(blocks) if they are few.
+        This includes blocks without a hash. O(blocks) if they are few.
 
         Raises:
             InvalidBlockError: A block has no references, or is the null block.
@@ -266,10 +264,9 @@ class VllmPool:
     def find_run(
         self, hashes: Sequence[bytes], max_blocks: int, groups: Sequence[int], scale: int = 1
     ) -> tuple[list[VllmBlock], ...]:
-        """Returns the longest run of cached blocks from the first block of a request, one list per
-        group.
+        """Returns the longest run of cached blocks from the first block of a request.
 
-        O(blocks found * groups).
+        The result has one list per group. O(blocks found * groups).
 
         Args:
             hashes: The digests of a request. A block has ``scale`` digests, and its last one identifies
@@ -292,12 +289,11 @@ class VllmPool:
         shift: int,
         scale: int = 1,
     ) -> tuple[tuple[list[VllmBlock], ...], bool]:
-        """Returns the rightmost run of cached blocks that a sliding window can read, one list per
-        group.
+        """Returns the rightmost run of cached blocks that a sliding window can read.
 
-        The lists begin with null blocks up to the run. If no run has ``need`` blocks, returns the run
-        from the first block, of any length. The flag is whether the run has ``need`` blocks. O(blocks),
-        or one lookup per window if nothing is cached.
+        The result has one list per group. Each list begins with null blocks, up to the run. If no run
+        has ``need`` blocks, returns the run from the first block, of any length. The flag is whether
+        the run has ``need`` blocks. O(blocks), or one lookup per window if nothing is cached.
 
         Args:
             hashes: The digests, as in ``find_run``. ``max_blocks`` blocks must have digests.
@@ -348,8 +344,8 @@ class VllmPool:
 
         Returns:
             The evicted keys as ``allocate`` returns them, and a list that is empty unless ``observed``.
-            The list has an item per block: whether the key is new to the index, or None for a skipped
-            block. None instead of both if a block is not of this pool. Nothing is cached then.
+                The list has an item per block: whether the key is new to the index, or None for a
+                skipped block. If a block is not of this pool, the call caches nothing and returns None.
 
         Raises:
             InvalidBlockError: A block is already cached for this number of tokens, or for more.
@@ -676,10 +672,10 @@ class VllmGroups:
     def find_longest_cache_hit_per_group(
         self, block_hashes: Sequence[bytes], max_cache_hit_length: int
     ) -> tuple[tuple[list[VllmBlock], ...], tuple[int, ...]]:
-        """Returns the cached blocks of a request that each group has by itself, and the number of their
-        tokens.
+        """Returns the cached blocks of a request that each group has by itself.
 
-        Costs and errors are those of ``find_longest_cache_hit``.
+        Also returns the number of their tokens per group. Costs and errors are those of
+        ``find_longest_cache_hit``.
         """
     def allocate_slots(
         self,
