@@ -328,7 +328,7 @@ class BlockPool:
 
         Returns:
             The exchanged blocks, as pairs of the position in ``block_ids`` and the id of the other
-            block.
+                block.
 
         Raises:
             InvalidBlockError: An id is unknown, is the null block, is not free, or is named twice.

@@ -242,7 +242,7 @@ class PolicyRun:
         """The mean of ``turnovers``, 0 to 1. None if the trace ends before the first window."""
     @property
     def turnovers(self) -> list[float]:
-        """The share of resident blocks that are new, for each window of the trace.
+        """The shares of new blocks among the resident blocks, one per window of the trace.
 
         A window has ``capacity_blocks`` insertions, and the share is taken at its end. A block is new
         if it was inserted during the window. If the values fall towards 0, the cache has stagnated: it
