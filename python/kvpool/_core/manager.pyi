@@ -503,7 +503,7 @@ class CacheManager:
 
         Raises:
             UnknownRequestError: No request has this id.
-            RequestStateError: The request is preempted.
+            RequestStateError: A request is not running.
             DuplicateRequestError: A request is named twice.
             InvalidArgumentError: The count is larger than the tokens of the request, or smaller than the
                 tokens computed before. Or the lists differ in length.
