@@ -84,9 +84,9 @@ class Trace:
             path: The file. ``"-"`` is standard input. In a folder, all .json and .jsonl files are read,
                 plain or .gz.
             format: One of ``trace_formats()``. ``"auto"`` detects the format from the first record.
-            block_tokens: The number of tokens per id, at least 1. The default is the size in the trace,
-                or else 16 for ``"bailian"`` and 512 for other formats. If the trace contains another
-                size, its blocks are converted to this one.
+            block_tokens: The number of tokens per id, at least 1. The default is the size in the trace.
+                For formats without a size, it is 512 for Mooncake's and 16 for ``"bailian"``. If the
+                trace contains another size, its blocks are converted to this one.
             limit: The largest number of requests to read, at least 1.
             check_prefixes: Whether to check that every id has one parent. False saves 40 to 80 bytes
                 per different id.
@@ -292,10 +292,18 @@ class TraceReader:
         """
     @property
     def bytes_read(self) -> int:
-        """The number of bytes read so far, before decompression."""
+        """The number of bytes read so far, before decompression.
+
+        Raises:
+            KvpoolError: ``finish`` was called before, or the reader has failed.
+        """
     @property
     def total_bytes(self) -> int | None:
-        """The number of bytes of the file or folder. None for standard input."""
+        """The number of bytes of the file or folder. None for standard input.
+
+        Raises:
+            KvpoolError: ``finish`` was called before, or the reader has failed.
+        """
     def finish(self) -> Trace:
         """Reads the rest, and returns the trace. The reader cannot be used afterwards.
 
