@@ -128,8 +128,8 @@ class VllmPool:
     """The state of one vLLM block pool: references, keys, and the order of reuse.
 
     ``kvpool.integrations.vllm`` builds vLLM's ``BlockPool`` on it. Blocks are passed as ``VllmBlock``,
-    and digests, keys and ids are vLLM's. A block of another pool raises ``TypeError``. Block 0 is the
-    null block, which is never free and never counted.
+    and digests, keys and ids are vLLM's. A block of another pool raises ``ArgumentTypeError``. Block 0
+    is the null block, which is never free and never counted.
 
     A call takes 5 to 100 ns per block and key. A pool has 300 bytes per block, and 80 more per cached
     key.
