@@ -209,8 +209,8 @@ class HitCurve:
     def distances(self) -> list[tuple[int, int, int]]:
         """Returns the number of reuses by distance, as triples of first distance, last distance and number.
 
-        The distance of a reuse is the number of different blocks that were referenced since the last
-        use of the block.
+        The distance of a reuse is the number of different blocks that were used since the last use of
+        the block, plus 1.
         """
     def distance_quantile(self, fraction: float) -> int | None:
         """Returns the distance that covers this fraction (0 to 1) of the reuses, or None without reuses."""

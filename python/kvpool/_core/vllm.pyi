@@ -558,18 +558,18 @@ class VllmGroups:
     - ``zeroed``: whether the manager's ``new_block_ids`` gets the ids of new blocks;
     - ``cached``: whether full blocks of the group are cached;
     - ``counts``: whether ``cached_tokens`` includes the group;
-    - ``drops``: whether heads compute the end of a hit again;
+    - ``drops``: whether speculative heads compute the end of a hit again;
     - ``alignment``: hits end at multiples of this number of tokens;
     - ``ends``: cached content ends at multiples of this number of tokens, or None for a single group;
     - ``prompt_tail``: None, or a number of tokens. The group then also caches the block in which the
       prompt without this number of last tokens ends, if the prompt has a digest there;
-    - ``this_step``: None. For a group of states, the set of keys that were cached in this step of the
-      engine;
-    - ``states``: None. For a group of aligned recurrent states, a dict. Its ``speculative`` is the
-      number of speculative blocks. ``junctions`` is whether the group caches at junctions, and
-      ``drops`` whether it drops the end of a hit. ``lookahead`` is the number of tokens after a block
-      that its digest covers. ``allocated`` (a set), ``retired``, ``last``, ``partial``, ``checkpoints``
-      and ``tails`` (dicts) are the records of vLLM's manager by request id.
+    - ``this_step``: for a group of states, the set of keys that were cached in this step of the engine.
+      Otherwise None;
+    - ``states``: for a group of aligned recurrent states, a dict. Otherwise None. In the dict,
+      ``speculative`` is the number of speculative blocks. ``junctions`` is whether the group caches at
+      junctions, and ``drops`` whether it drops the end of a hit. ``lookahead`` is the number of tokens
+      after a block that its digest covers. ``allocated`` (a set), ``retired``, ``last``, ``partial``,
+      ``checkpoints`` and ``tails`` (dicts) are the records of vLLM's manager by request id.
 
     Args:
         core: The pool.
