@@ -78,7 +78,7 @@ class NumpyArray(Protocol):
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
-        """Describes the array."""
+        """The address, shape, strides and dtype of the array."""
 
 _Array: TypeAlias = Buffer | NumpyArray
 
@@ -87,9 +87,9 @@ class CpuTensor(Protocol):
     """The methods of a CPU torch tensor that kvpool uses."""
 
     def data_ptr(self) -> int:
-        """Marks a tensor."""
+        """The address of the data. kvpool only checks that this method exists."""
     def numpy(self) -> _Array:
-        """Lends the memory."""
+        """Returns an array over the memory of the tensor."""
 
 _Ints: TypeAlias = Sequence[int] | _Array | CpuTensor
 

@@ -49,11 +49,11 @@ class Advice(TypedDict):
     """Estimates for pool sizes, policies and tenants. See docs/advisor.md. The dict is JSON.
 
     Rates are shares of block references, 0 to 1, and 0 without references. All counts and rates except
-    ``references_ever`` belong to the window: every ``window_references`` they are halved.
-    ``capacity_blocks`` is the number of usable blocks of the pool. ``sample_rate`` is the share of
-    blocks that is sampled. ``block_hit_rate`` is the measured hit rate of the pool. ``curve`` is the
-    estimated hit rate of LRU caches of an eighth to eight times its size. ``untracked_references``
-    counts the references of tenants beyond ``max_tenants``.
+    ``references_ever`` belong to the window: after every ``window_references`` references they are
+    halved. ``capacity_blocks`` is the number of usable blocks of the pool. ``sample_rate`` is the share
+    of blocks that is sampled. ``block_hit_rate`` is the measured hit rate of the pool. ``curve`` is the
+    estimated hit rate of LRU caches with an eighth to eight times as many blocks as the pool.
+    ``untracked_references`` counts the references of tenants beyond ``max_tenants``.
     """
 
     capacity_blocks: int
@@ -76,11 +76,11 @@ class AdvisorConfig:
     Args:
         max_sampled_blocks: The largest number of sampled blocks, 64 to ``2**24``. An eighth of them
             represents the pool. The error of the estimates falls with the square root of this number.
-        sample_every: Samples at most one of this number of blocks, 1 or more. Less work on a small
-            pool.
+        sample_every: Samples at most one block out of this number, 1 or more. A larger number means
+            less work on a small pool.
         policies: Names of the policies to estimate, each once. Each has a ghost cache of the pool's
-            size. Not ``"last-accessed"``, which needs access times. None is every other policy of
-            ``eviction_policies()``.
+            size. ``"last-accessed"`` is not supported, because it needs access times. None is every
+            other policy of ``eviction_policies()``.
         max_tenants: The largest number of tenants that are counted separately, 0 to 1024.
         window: The number of block references after which all counts are halved, 1 or more. None is 16
             times the contents of ``block_size`` tokens that the pool can hold, and at least 65,536.
@@ -111,7 +111,7 @@ class AdvisorConfig:
         """The largest number of sampled blocks. An eighth of them represents the pool."""
     @property
     def sample_every(self) -> int:
-        """Samples at most one of this number of blocks."""
+        """Samples at most one block out of this number."""
     @property
     def policies(self) -> list[EvictionPolicy]:
         """The names of the estimated policies. Each has a ghost cache of the pool's size."""

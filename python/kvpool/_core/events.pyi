@@ -18,9 +18,20 @@ class _Counts(TypedDict):
 class EventPublisher:
     r"""Encodes KV events in batches for several sinks.
 
-    Each sink has its own numbering, and keeps batches for a replay. :class:`kvpool.events.Publisher` drives
-    this class. It keeps a feed of ``source`` with space for ``capacity`` changes. A publisher that was made
-    earlier for this source gets no more changes. No call waits for a step, and none makes a step wait.
+    Each sink has its own batch numbers, and keeps batches for a replay.
+    :class:`kvpool.events.Publisher` drives this class. The publisher makes its source record changes.
+    An earlier publisher of the same source gets no more changes. No call waits for a step, and no step
+    waits for a call.
+
+    Args:
+        source: The manager, pool or feed whose changes are published.
+        base: The number of the first batch, 0 to ``2**63 - 1``.
+        rank: The data-parallel rank, 0 to ``2**32 - 1``.
+        capacity: The number of changes that the source keeps until the next ``flush``.
+
+    Raises:
+        InvalidArgumentError: A number is out of range, or the feed has no groups.
+        ArgumentTypeError: The source has another type.
 
     >>> from kvpool import CacheManager
     >>> from kvpool.events import EventPublisher
@@ -43,24 +54,42 @@ class EventPublisher:
     def add_sink(
         self, form: str = "vllm", *, replay_batches: int = 10_000, replay_bytes: int = 67_108_864
     ) -> int:
-        """Adds a sink and returns its number. The next flush sends it everything."""
+        """Adds a sink and returns its number. The next flush reports all current content to it.
+
+        Args:
+            form: The form of the events, such as ``"vllm"`` or ``"sglang"``. docs/events.md lists the
+                forms.
+            replay_batches: The number of batches that are kept for replays.
+            replay_bytes: The largest size of these batches, in bytes. The latest batch is always kept.
+
+        Raises:
+            InvalidArgumentError: The form is unknown, or a number is negative.
+        """
     def flush(self, now: float, heartbeat: float) -> list[tuple[int, int, bytes]]:
-        """Returns the batches of the changes since the last flush, as triples of sink, number and bytes."""
+        """Returns the batches of the changes since the last flush.
+
+        Each batch is a triple of sink, number and bytes. A sink that was sent nothing for ``heartbeat``
+        seconds gets an empty batch. ``now`` is the time in seconds.
+        """
     def pass_on(self, batch: bytes) -> None:
-        """Sends a batch that another program has made to every sink with the next flush."""
+        """Sends a batch that another program encoded to every sink, with the next flush."""
     def lost(self, sink: int) -> None:
-        """Reports that a batch of a sink was lost. The next flush sends everything to the sink again."""
+        """Records that a batch did not reach a sink. The next flush reports all current content to it."""
     def hold(self, sink: int, held: bool) -> None:
-        """Reports whether a sink has no space. Meanwhile no batches are made for it."""
+        """Pauses or resumes a sink. A paused sink gets no batches, and loses all changes."""
     def replay(
         self, sink: int, start: int, limit: int = 1_048_576, most_bytes: int | None = None
     ) -> list[tuple[int, bytes]]:
         """Returns the kept batches of a sink from a number on, as pairs of number and bytes.
 
-        At most ``limit`` batches. Together they have at most ``most_bytes``, unless the first one has
-        more.
+        Returns at most ``limit`` batches. Together they have at most ``most_bytes``, unless the first
+        one has more.
         """
     def snapshot(self, sink: int, now: float) -> tuple[int, int | None, list[bytes]]:
-        """Returns the current content of a sink, as its epoch, its cut and its batches."""
+        """Returns all content that was reported to a sink and is still valid.
+
+        The result is the ``base`` of the publisher, the number of the last batch that the snapshot
+        covers, and the batches of the content. The number is None before the first batch.
+        """
     def counts(self) -> _Counts:
-        """Returns the numbers of contents by tier, of unsent contents, and of ignored changes."""
+        """Returns the numbers of contents by tier, of unreported contents, and of ignored changes."""

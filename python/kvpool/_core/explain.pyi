@@ -160,9 +160,10 @@ class MissSpan:
         """
     @property
     def expected_return_capacities(self) -> float | None:
-        """Like ``expected_return_s``, in capacities of new blocks.
+        """Like ``expected_return_s``, but without a clock. None if the pool has a clock.
 
-        For a pool without a clock. Otherwise None.
+        The value is the number of blocks that are newly cached meanwhile, divided by the capacity of
+        the pool.
         """
     @property
     def request(self) -> str | int | None:

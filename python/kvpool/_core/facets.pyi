@@ -218,6 +218,7 @@ class ManagerRetention:
 
         Raises:
             UnknownRequestError: No request has this id.
+            InvalidArgumentError: The tenant is not a number of 32 bits.
             NoRetentionError: The manager has no retention.
         """
     def tenant_blocks(self, tenant: int) -> int:
@@ -226,6 +227,7 @@ class ManagerRetention:
         0 for a tenant without limits. O(log tenants).
 
         Raises:
+            InvalidArgumentError: The tenant is not a number of 32 bits.
             NoRetentionError: The manager has no retention.
         """
     def stats(self) -> RetentionStats | None:
@@ -298,11 +300,11 @@ class ManagerDiagnose:
     def scrub(self, blocks: int) -> ScrubReport:
         """Checks the next blocks and table entries of each tier. A broken invariant poisons the manager.
 
-        For production. Check a few blocks per step, by this call or by ``scrub_blocks``; after the last block
-        the scrubber begins again. It makes the checks of ``BlockPool.diagnose.scrub``, and two more. Each
-        block table has the length that its tokens need, and its blocks are in use. All references belong to
-        tables, fences, planned copies and swaps, so it finds leaks. O(``blocks``), and O(requests) once per
-        pass.
+        Use it in production. Check a few blocks per step, by this call or by ``scrub_blocks``. After
+        the last block, the scrubber begins again. It makes the checks of ``BlockPool.diagnose.scrub``,
+        and two more. Each block table has the length that its tokens need, and its blocks are in use.
+        All references belong to tables, fences, planned copies and swaps, so the scrubber finds leaks.
+        O(``blocks``), and O(requests) once per pass.
 
         Raises:
             PoolPoisonedError: An invariant is broken, and the message names it. Every later operation raises
@@ -354,7 +356,7 @@ class ManagerDiagnose:
     def metrics(self) -> list[PoolMetrics]:
         """Returns the metrics of each tier, the device first, or an empty list without metrics.
 
-        docs/metrics.md describes each number. O(buckets and tenants).
+        docs/metrics.md describes each number. O(histogram buckets + tenants).
         """
 
 @final
@@ -399,7 +401,7 @@ class PoolRetention:
     def retain(self, block_ids: BlockIds, retention: Retention) -> HintReport:
         """Gives a hint for blocks, and returns to how many of them it applies.
 
-        Takes blocks in use and cached-free blocks. Ignores blocks without cached content. An end of life is
+        Accepts blocks in use and cached-free blocks. Ignores blocks without cached content. An end of life is
         also ignored for blocks with several references. A hint applies until the content is dropped or the
         next hint is given. O(1) per block, O(log blocks) with a time to live.
 
@@ -511,10 +513,11 @@ class PoolDiagnose:
     def scrub(self, blocks: int) -> ScrubReport:
         """Checks the next blocks against all records of them. A broken invariant poisons the pool.
 
-        For production. Check a few blocks per step; after the last block the scrubber begins again. It checks
-        that each block is in exactly one list, that its neighbours link back to it, that the index contains
-        it, and that the totals of the pool are right. With ``digest=True`` it also checks that the references
-        and the content of the block are those that the last operation left. O(``blocks``).
+        Use it in production. Check a few blocks per step. After the last block, the scrubber begins
+        again. It checks that each block is in exactly one list, that its neighbours link back to it,
+        that the index contains it, and that the totals of the pool are right. With ``digest=True`` it
+        also checks that the references and the content of the block are those that the last operation
+        left. O(``blocks``).
 
         Args:
             blocks: The number of blocks to check, the null block included. One call checks no block twice.
@@ -601,7 +604,7 @@ class PoolDiagnose:
     def metrics(self) -> PoolMetrics | None:
         """Returns the metrics of the pool since it was made, or None without metrics.
 
-        docs/metrics.md describes each number. O(buckets and tenants).
+        docs/metrics.md describes each number. O(histogram buckets + tenants).
 
         >>> pool = kvpool.BlockPool(num_blocks=9, block_size=4, metrics=True)
         >>> chain = kvpool.BlockHasher(block_size=4).cursor(range(4)).chain()

@@ -30,16 +30,17 @@ class GroupSpec:
         chunk: The number of tokens of a chunk.
         sink: The number of first tokens that every token reads in addition to its window (attention
             sinks). Their blocks stay in the table, and a hit needs them. Only for ``"sliding"``.
-        keep: The full blocks of a window or chunk, or the states, that stay cached. ``"all"`` keeps all
-            of them. An int keeps what hits need that end at multiples of this number of tokens.
-            ``"junctions"`` and an int also keep what hits need at the end of the prompt, and at the
-            token where an earlier request diverged from this one. ``"none"`` keeps nothing. Full
-            attention keeps all, or none. This is ``prefix_cache_retention_interval`` of vLLM. With
-            ``"none"`` the group never limits a hit, and a hit contains none of its blocks: entries
-            before the end of the hit are block 0, and a state is a new block. Use it for layers that do
-            not read the prompt, such as the heads of a draft model.
-        margin: The number of blocks at the end of a hit that speculation computes again. 1 for a group
-            that EAGLE or MTP heads read.
+        keep: Selects the full blocks of a window or chunk, or the states, that stay cached. ``"all"``
+            keeps all of them. With an int, hits can end at multiples of this number of tokens, and the
+            blocks that these hits read stay cached. ``"junctions"`` and an int also keep the blocks for
+            a hit at the end of the prompt, and at the token where an earlier request diverged from this
+            one. ``"none"`` keeps nothing. Full attention keeps all, or none. vLLM calls this setting
+            ``prefix_cache_retention_interval``. With ``"none"`` the group never limits a hit, and a hit
+            contains none of its blocks: entries before the end of the hit are block 0, and a state is a
+            new block. Use it for layers that do not read the prompt, such as the heads of a draft
+            model.
+        margin: The number of blocks after a hit that speculation computes again. 1 for a group that
+            EAGLE or MTP heads read.
         partial_hits: Whether a hit may end inside a block, after any multiple of the manager's
             ``block_size`` tokens. The transfer plan then copies that block for the request. Only for
             ``"full"``, and without a margin. When a request ends, the computed part of its last block
@@ -121,7 +122,7 @@ class GroupSpec:
         """
     @property
     def margin(self) -> int:
-        """The number of blocks at the end of a hit that speculation computes again."""
+        """The number of blocks after a hit that speculation computes again."""
     @property
     def partial_hits(self) -> bool:
         """Whether a hit may end inside a block."""

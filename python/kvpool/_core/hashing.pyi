@@ -177,7 +177,7 @@ class ExtraKeys:
         multimodal: Iterable[tuple[str | bytes, int, int]] | None = None,
     ) -> Self: ...
     def __getnewargs_ex__(self) -> tuple[tuple[()], dict[str, Any]]:
-        """Pickled and copied by the constructor's arguments."""
+        """Returns the arguments of the constructor, for pickle and ``copy``."""
     def __eq__(self, other: object, /) -> bool: ...
     __hash__: ClassVar[None]  # type: ignore[assignment]
 
@@ -261,7 +261,7 @@ class HashCursor:
         16 or 32 bytes each, depending on the algorithm. O(tokens).
         """
     def copy(self) -> HashCursor:
-        """Returns an independent copy, for a fork of the sequence.
+        """Returns an independent copy, with which a fork of the sequence can continue.
 
         Hashes nothing. O(tokens).
         """

@@ -39,8 +39,8 @@ class Journal:
     Args:
         path: A new file. If the file exists, making the pool or manager fails.
         ring_bytes: Instead of a file, the bytes of memory of a ring, at least four frames.
-        digest_every: The number of operations between two digests of the whole state. 0 is none.
-            Digests narrow down a difference that no answer shows.
+        digest_every: The number of operations between two digests of the whole state. 0 records no
+            digests. Digests narrow down a difference that no answer shows.
         frame_bytes: The number of bytes that are collected before they are written, 64 to 2**24. A
             crash of the process loses at most these.
 
@@ -73,7 +73,7 @@ class Journal:
         """The approximate number of bytes that the ring keeps. None for a file."""
     @property
     def digest_every(self) -> int:
-        """The number of operations from one digest of the state to the next. 0 is none."""
+        """The number of operations from one digest of the state to the next. 0 without digests."""
     @property
     def frame_bytes(self) -> int:
         """The number of bytes that are collected before they are written."""
@@ -114,10 +114,10 @@ class JournalInfo:
         """The number of the first operation in the journal. 0, unless a ring has dropped earlier ones."""
     @property
     def operations(self) -> int:
-        """The number after that of the last operation."""
+        """The number of the last operation, plus 1."""
     @property
     def digest_every(self) -> int:
-        """The number of operations from one digest of the state to the next. 0 is none."""
+        """The number of operations from one digest of the state to the next. 0 without digests."""
     @property
     def digests(self) -> int:
         """The number of digests of the state in the journal."""
@@ -199,7 +199,7 @@ class ShrunkJournal:
 
     @property
     def before(self) -> int:
-        """The number of operations before."""
+        """The number of operations before the search."""
     @property
     def operations(self) -> list[str]:
         """The remaining operations and their answers, as text."""
@@ -305,7 +305,8 @@ def observe_journal(
 
     The recorded pool or manager may not have had these observers. They change no answer. A replay uses
     made-up tokens, so no explanation contains the token within a block at which two prompts differ.
-    Ages are measured on the clock of ``clock.advance``. There are none if it was never called.
+    Ages are measured on the clock of ``clock.advance``. Without such calls in the journal, the metrics
+    have no ages.
 
     Args:
         journal: The file of the journal, or its bytes.

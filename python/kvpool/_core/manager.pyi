@@ -40,13 +40,13 @@ __all__ = [
 class CacheManager:
     """Manages requests by id over one block pool. This is the class that a scheduler calls.
 
-    A request begins with ``admit``. Each step then calls ``commit`` and ``append`` for it, and ``release``
-    ends it. ``preempt`` takes its blocks away, and ``resume`` admits it again. Other requests can hit a
-    block only after the manager has committed it.
+    A request begins with ``admit``. Each step then calls ``commit`` and ``append`` for it, and
+    ``release`` ends it. ``preempt`` takes its blocks away, and ``resume`` admits it again. Other
+    requests can hit a block only after the manager has committed it.
 
-    Calls that a step does not need are in five facets: ``swaps``, ``retention``, ``journal``, ``diagnose``
-    and ``clock``. Where a call takes one request, it takes a batch, too, if its description says so. A
-    batch is all or nothing.
+    Calls that a step does not need are in five facets: ``swaps``, ``retention``, ``journal``,
+    ``diagnose`` and ``clock``. Some calls accept one request or a batch of requests. A batch is all or
+    nothing.
 
     Args:
         num_blocks: The number of blocks of the pool, the null block included. Block ids run from 1 to
@@ -70,18 +70,19 @@ class CacheManager:
         event_capacity: The number of events that the manager keeps until ``take_events``. 0 records none.
         watermark: The share of the pool that an admission leaves available while other requests run. From
             0.0 to below 1.0.
-        host_blocks: The number of blocks of the host tier, the null block included. Requests are swapped
-            out to this tier. 0 is no host tier.
+        host_blocks: The number of blocks of the host tier, the null block included. Requests are
+            swapped out to this tier. With 0 there is no host tier.
         block_bytes: Bytes of KV per block over all layers, for ``ManagerStats.bytes``. 0 if unknown.
         groups: The KV-cache groups of a hybrid model, a sequence of ``GroupSpec``. Their block sizes are
             multiples of ``block_size``, and prompts are hashed in blocks of ``block_size``. Needs
-            ``verify="none"``. None is one group of full attention. With groups, each change of a block
-            table has one item more, the group, after the block.
+            ``verify="none"``. None is one group of full attention. With groups, each reported change of
+            a block table has the group as one more item, after the block.
         journal: A ``Journal`` that records every operation. A manager with a ``Policy`` of your own refuses
             it, because a replay cannot run that policy.
         digest: Keeps a digest of the state for ``diagnose.state_digest``. ``diagnose.scrub`` then also finds
             reference counts that something other than the manager changed. 24 bytes per block.
-        scrub_blocks: The number of blocks of each tier that every ``complete_step`` scrubs. 0 is none.
+        scrub_blocks: The number of blocks of each tier that every ``complete_step`` scrubs. 0 scrubs no
+            blocks.
         metrics: Counts ages of blocks at hits and evictions, causes of evictions, and hits per tenant, for
             ``diagnose.metrics`` and ``kvpool.metrics``. 24 bytes per block of each tier.
 
@@ -184,9 +185,9 @@ class CacheManager:
     ) -> AdmissionFit:
         """Returns what an admission of this prompt would find cached, and how much of it would fit now.
 
-        Changes nothing. The arguments and errors are those of ``admit``. O(blocks matched), plus hashing if
-        the prompt is not prepared. A model with a window needs fewer blocks for a chunk than for the whole
-        prompt.
+        Changes nothing. The arguments and errors are those of ``admit``. A model with a window needs
+        fewer blocks for a chunk than for the whole prompt. O(blocks matched), plus hashing if the
+        prompt is not prepared.
 
         Args:
             prompt: As for ``admit``.
@@ -432,9 +433,9 @@ class CacheManager:
         Args:
             request_id: A running request.
             num_tokens: The number of tokens, from the first on, that the table has to cover.
-            encoder: Extends the tables of groups of kind ``"cross"`` instead, for the output of an encoder.
-                The engine writes these blocks once, and they are never cached. The request holds them until
-                it is preempted or released.
+            encoder: Extends the tables of groups of kind ``"cross"`` instead, which contain the output
+                of an encoder. The engine writes these blocks once, and they are never cached. The
+                request holds them until it is preempted or released.
 
         Returns:
             The changes of the block table, as pairs of position and block. With groups, the group is the
@@ -490,10 +491,10 @@ class CacheManager:
     def commit(self, request_id: RequestId, computed_tokens: int) -> int:
         """Marks the first tokens of a request as computed, and returns how many blocks that registered.
 
-        Takes one request, or a batch, which is all or nothing. From now on lookups find the full blocks among
-        these tokens. A block that forks share is counted once, at its first commit. Blocks after a hash
-        collision are never registered, and neither are blocks of requests that were admitted before an epoch
-        bump. The call needs no free block. O(requests + newly full blocks).
+        Accepts one request, or a batch, which is all or nothing. From now on lookups find the full
+        blocks among these tokens. A block that forks share is counted once, at its first commit. Blocks
+        after a hash collision are never registered, and neither are blocks of requests that were
+        admitted before an epoch bump. The call needs no free block. O(requests + newly full blocks).
 
         Args:
             request_id: A running request. Or a batch of running requests, each named once.
@@ -502,7 +503,7 @@ class CacheManager:
 
         Raises:
             UnknownRequestError: No request has this id.
-            RequestStateError: The request is preempted.
+            RequestStateError: A request is not running.
             DuplicateRequestError: A request is named twice.
             InvalidArgumentError: The count is larger than the tokens of the request, or smaller than the
                 tokens computed before. Or the lists differ in length.
@@ -526,7 +527,7 @@ class CacheManager:
     ) -> None:
         """Shortens a running request to its first tokens, for instance after drafts were rejected.
 
-        Takes one request, or a batch, which is all or nothing. Releases the blocks after these tokens,
+        Accepts one request, or a batch, which is all or nothing. Releases the blocks after these tokens,
         lookahead included. If the last remaining block is registered, the next append copies it. If no block
         is available for the copy, the append drops the block's cached content. O(requests + blocks released).
 
@@ -537,8 +538,9 @@ class CacheManager:
             until: As for ``release``.
 
         Raises:
-            InvalidArgumentError: The number is larger than the tokens of the request, or it would cut into
-                what ``trim_window`` released. Or the ticket is not open, or the lists differ in length.
+            InvalidArgumentError: The number is larger than the tokens of the request, or reaches into
+                the blocks that ``trim_window`` released. Or the ticket is not open, or the lists differ
+                in length.
             UnknownRequestError: No request has this id.
             RequestStateError: The request is not running.
             DuplicateRequestError: A request is named twice.
@@ -569,7 +571,7 @@ class CacheManager:
     def fork(self, parent_id: RequestId, child_id: RequestId) -> None:
         """Creates a second request that shares the blocks of a running one, for parallel sampling.
 
-        Takes one request, or a batch, which is all or nothing. A child shares everything but recurrent
+        Accepts one request, or a batch, which is all or nothing. A child shares everything but recurrent
         states, which are copied. A step of beam search forks the surviving beams and releases the others.
         O(blocks + tokens).
 
@@ -598,7 +600,7 @@ class CacheManager:
     ) -> None:
         """Ends a request, finished or aborted, and releases one reference to each of its blocks.
 
-        Takes one request, or a batch, which is all or nothing and releases in its order. Committed blocks
+        Accepts one request, or a batch, which is all or nothing and releases in its order. Committed blocks
         stay cached until they are evicted. If the engine has computed tokens that the manager does not have,
         call ``append`` and ``commit`` first, so that they are cached. docs/porting.md shows it. While a swap
         moves the request, or a connector loads its blocks, the request is in the state ``releasing``. It then
@@ -836,9 +838,10 @@ class CacheManager:
     def take_events(self) -> tuple[list[BlockEvent], int]:
         """Returns the events since the last call, and how many events were lost before them.
 
-        A consumer that applies the events to a set of hashes and groups knows what lookups can find. The
-        manager keeps at most ``event_capacity`` events and drops others. If events were lost, start again
-        from a snapshot. Hashes have the length of those of ``HashChain.digests``. O(events).
+        A consumer that applies the events to a set of hashes and groups knows which content lookups can
+        find. The manager keeps the latest ``event_capacity`` events and drops older ones. If events
+        were lost, start again from a snapshot. Hashes have the length of those of
+        ``HashChain.digests``. O(events).
 
         >>> manager = kvpool.CacheManager(num_blocks=8, block_size=2, event_capacity=100)
         >>> _ = manager.admit("a", [1, 2, 3])

@@ -1,4 +1,4 @@
-"""The parts of a block pool, each usable alone."""
+"""The parts of a block pool. Each can be used alone."""
 
 from collections.abc import Sequence
 from typing import Self, final
@@ -15,10 +15,10 @@ __all__ = [
 
 @final
 class BlockAllocator:
-    """Reference counts over a free list: a pool without a prefix cache.
+    """Reference counts over a free list. A block pool without a prefix cache.
 
     Args:
-        num_blocks: Blocks, null block included. At least 2.
+        num_blocks: The number of blocks, null block included. At least 2.
 
     Raises:
         InvalidArgumentError: ``num_blocks`` is out of range.
@@ -35,23 +35,24 @@ class BlockAllocator:
     def __new__(cls, num_blocks: int) -> Self: ...
     @property
     def num_blocks(self) -> int:
-        """Blocks, null block included."""
+        """The number of blocks, null block included."""
     @property
     def num_free(self) -> int:
-        """Blocks on the free list."""
+        """The number of blocks on the free list."""
     @property
     def num_held(self) -> int:
-        """Blocks with at least one reference."""
+        """The number of blocks with at least one reference."""
     def allocate(self, n: int) -> list[int]:
-        """Takes free blocks, each with one reference.
+        """Allocates ``n`` free blocks, each with one reference, and returns their ids.
 
         O(1) per block.
 
         Raises:
-            OutOfBlocksError: Fewer are free.
+            OutOfBlocksError: Fewer blocks are free.
+            InvalidArgumentError: ``n`` is negative.
         """
     def acquire(self, block_ids: BlockIds) -> None:
-        """Adds one reference per id to blocks in use.
+        """Adds one reference per id. The blocks must already have a reference.
 
         O(1) per block.
 
@@ -60,17 +61,17 @@ class BlockAllocator:
             ArgumentTypeError: The ids have a type or dtype that is not supported.
         """
     def release(self, block_ids: BlockIds) -> None:
-        """Drops one reference per id; blocks without further references become free.
+        """Drops one reference per id. Blocks without further references become free.
 
-        The last of them is handed out first. O(1) per block.
+        The last of them is allocated first. O(1) per block.
 
         Raises:
-            InvalidBlockError: An id is unknown, the null block, or named more often than it has references (a
-                double free).
+            InvalidBlockError: An id is unknown or the null block, or appears more often than the block
+                has references (a double free).
             ArgumentTypeError: The ids have a type or dtype that is not supported.
         """
     def ref_count(self, block_id: int) -> int:
-        """Returns the references of a block.
+        """Returns the number of references of a block.
 
         O(1).
 
@@ -78,12 +79,12 @@ class BlockAllocator:
             InvalidBlockError: The id is outside the pool.
         """
     def free_order(self) -> list[int]:
-        """Returns the free blocks in the order in which they will be handed out.
+        """Returns the free blocks in the order of allocation.
 
         O(free blocks), for tests and tools.
         """
     def check_invariants(self) -> None:
-        """Recounts references and free list from scratch.
+        """Checks references and the free list from scratch.
 
         O(blocks), for tests.
 
@@ -93,13 +94,14 @@ class BlockAllocator:
 
 @final
 class FreeBlockList:
-    """The free blocks of a pool, in the order in which they are handed out.
+    """The free blocks of a pool, in the order of allocation.
 
-    An index-linked list: O(1) per block, removal from the middle included. Starts with every block but the
-    null block, in ascending order. ``len(free)`` counts the free blocks, ``block_id in free`` asks for one.
+    A linked list by block index: O(1) per block, also for a removal from the middle. A new list has all
+    blocks except the null block, in ascending order. ``len(free)`` is the number of free blocks, and
+    ``block_id in free`` is whether a block is free.
 
     Args:
-        num_blocks: Blocks of the pool, null block included. At least 2.
+        num_blocks: The number of blocks of the pool, null block included. At least 2.
 
     Raises:
         InvalidArgumentError: ``num_blocks`` is out of range.
@@ -115,40 +117,42 @@ class FreeBlockList:
 
     def __new__(cls, num_blocks: int) -> Self: ...
     def pop_front_n(self, n: int) -> list[int]:
-        """Takes the next free blocks.
+        """Removes the next ``n`` free blocks from the front, and returns their ids.
 
         O(1) per block.
 
         Raises:
-            OutOfBlocksError: Fewer are free.
+            OutOfBlocksError: Fewer blocks are free.
+            InvalidArgumentError: ``n`` is negative.
         """
     def push_front(self, block_id: int) -> None:
-        """Frees a block; it will be handed out next.
+        """Frees a block. It is allocated next.
 
         O(1).
 
         Raises:
-            InvalidBlockError: The id is unknown, the null block, or a block that is free already.
+            InvalidBlockError: The id is unknown, the null block, or a block that is already free.
         """
     def push_back(self, block_id: int) -> None:
-        """Frees a block; it will be handed out last.
+        """Frees a block. It is allocated last.
 
         O(1).
 
         Raises:
-            InvalidBlockError: The id is unknown, the null block, or a block that is free already.
+            InvalidBlockError: The id is unknown, the null block, or a block that is already free.
         """
     def push_front_n(self, block_ids: BlockIds) -> None:
-        """Frees blocks, all or none, as if pushed to the front one after the other.
+        """Frees all blocks or none, in the order of a ``push_front`` per block.
 
         O(1) per block.
 
         Raises:
-            InvalidBlockError: An id is unknown, the null block, named twice, or a block that is free already.
+            InvalidBlockError: An id is unknown, the null block, in the list twice, or a block that is
+                already free.
             ArgumentTypeError: The ids have a type or dtype that is not supported.
         """
     def remove(self, block_id: int) -> None:
-        """Takes a block from wherever it is on the list.
+        """Removes a block from its position on the list.
 
         O(1).
 
@@ -156,12 +160,12 @@ class FreeBlockList:
             InvalidBlockError: The id is unknown, the null block, or a block that is not free.
         """
     def order(self) -> list[int]:
-        """Returns the free blocks in the order in which they will be handed out.
+        """Returns the free blocks in the order of allocation.
 
         O(free blocks).
         """
     def check_invariants(self) -> None:
-        """Recounts the list from its links.
+        """Checks the list by following its links.
 
         O(blocks), for tests.
 
@@ -173,15 +177,16 @@ class FreeBlockList:
 
 @final
 class PrefixIndex:
-    """The prefix index: block hash to the blocks that hold this content.
+    """The prefix index: a map from block hashes to the blocks with that content.
 
-    Several blocks may hold one content: lookups find the oldest computed copy. Knows nothing of reference
-    counts. ``block_id in index`` asks whether a block is registered. O(1) per block.
+    Several blocks may have the same content. A lookup finds the oldest computed one. The index has no
+    reference counts. ``block_id in index`` is whether a block is registered. O(1) per block.
 
     Args:
-        num_blocks: Blocks of the pool, null block included. At least 2.
-        block_size: Tokens per block. At least 1.
-        verify: One of ``verify_modes()``; chains must come from a hasher with at least this mode.
+        num_blocks: The number of blocks of the pool, null block included. At least 2.
+        block_size: The number of tokens per block. At least 1.
+        verify: One of ``verify_modes()``. The hasher of the chains must have this mode, or one that
+            verifies more.
 
     Raises:
         InvalidArgumentError: A setting is out of range.
@@ -198,21 +203,26 @@ class PrefixIndex:
 
     def __new__(cls, num_blocks: int, block_size: int = 16, *, verify: VerifyMode = "none") -> Self: ...
     def insert(self, block_id: int, chain: _Chain, position: int) -> bool:
-        """Registers a block as one block of a chain, not yet computed; False means a hash collision.
+        """Registers a block as one block of a chain, not yet computed.
 
         O(1).
 
         Args:
             block_id: A block that is not registered.
-            chain: Hashes of a prompt.
-            position: Which block of the chain, from 0.
+            chain: The hash chain of a prompt.
+            position: The position of the block in the chain, from 0.
+
+        Returns:
+            False if blocks with this hash have other content: a hash collision. The block is not
+                registered then.
 
         Raises:
-            InvalidBlockError: The id is unknown, the null block, or registered already.
-            InvalidArgumentError: The chain is too short, or of another block size, algorithm or verification.
+            InvalidBlockError: The id is unknown, the null block, or already registered.
+            InvalidArgumentError: The chain is too short. Or it has another block size, algorithm or
+                verification.
         """
     def mark_computed(self, block_id: int) -> None:
-        """Says that the KV of a registered block is written: lookups may return it.
+        """Marks a registered block as computed: its KV is written, and lookups may return it.
 
         O(1).
 
@@ -220,15 +230,15 @@ class PrefixIndex:
             InvalidBlockError: The id is unknown, the null block, or not registered.
         """
     def find(self, chain: _Chain, position: int) -> int | None:
-        """Returns a computed block that holds this block of a chain, or None.
+        """Returns a computed block with the content at a position of a chain, or None.
 
-        O(1). A collision, and a position behind the chain, are misses.
+        O(1). A collision is a miss, and so is a position after the end of the chain.
 
         Raises:
-            InvalidArgumentError: The chain is of another block size, algorithm or verification.
+            InvalidArgumentError: The chain has another block size, algorithm or verification.
         """
     def remove(self, block_id: int) -> bool:
-        """Takes a block out of the index and returns whether it was registered.
+        """Removes a block from the index, and returns whether it was registered.
 
         O(1).
 
@@ -236,24 +246,25 @@ class PrefixIndex:
             InvalidBlockError: The id does not fit 32 bits.
         """
     def clear(self) -> None:
-        """Forgets everything.
+        """Removes all blocks from the index.
 
         O(blocks).
         """
     def copies(self, chain: _Chain, position: int) -> list[int]:
-        """Returns the blocks registered under this hash of a chain, computed ones first.
+        """Returns the blocks that are registered under the hash at a position of a chain.
 
-        O(copies). Computed ones are in the order in which they became so, the others in the order in
-        which they were registered. Does not verify, and is empty behind the chain.
+        Computed blocks come first, in the order in which they were marked as computed. The others are
+        in the order of registration. Does not verify the content. Empty if the position is after the
+        end of the chain. O(copies).
         """
     @property
     def num_registered(self) -> int:
-        """Blocks that are registered, computed or not."""
+        """The number of registered blocks, computed or not."""
     @property
     def num_hashes(self) -> int:
-        """Different hashes among the registered blocks."""
+        """The number of different hashes of the registered blocks."""
     def check_invariants(self) -> None:
-        """Recounts the index from scratch.
+        """Checks the index from scratch.
 
         O(blocks), for tests.
 
@@ -266,10 +277,11 @@ class PrefixIndex:
 class LruEvictor:
     """The least-recently-used order of cached-free blocks.
 
-    ``len(evictor)`` counts the blocks held, ``block_id in evictor`` asks for one. O(1) per block.
+    ``len(evictor)`` is the number of blocks in the order, and ``block_id in evictor`` is whether a
+    block is one of them. O(1) per block.
 
     Args:
-        num_blocks: Blocks of the pool, null block included. At least 2.
+        num_blocks: The number of blocks of the pool, null block included. At least 2.
 
     Raises:
         InvalidArgumentError: ``num_blocks`` is out of range.
@@ -284,17 +296,19 @@ class LruEvictor:
 
     def __new__(cls, num_blocks: int) -> Self: ...
     def insert(self, candidates: Sequence[tuple[int, int]]) -> None:
-        """Takes blocks that one release made cached-free: pairs of block id and depth in the chain.
+        """Adds the blocks that one release made cached-free.
 
-        They count as used at the same moment, and the deeper is evicted before the shallower. Blocks held
-        already are ignored. O(1) per block if sorted by falling depth, else O(log n).
+        Each candidate is a pair of a block id and the depth of the block in its chain. All of them
+        count as used at the same moment, and deeper blocks are evicted before shallower ones. Blocks
+        that are already in the order are ignored. O(1) per block if sorted by falling depth, else O(log
+        n).
 
         Raises:
             InvalidBlockError: An id is unknown, or the null block.
             InvalidArgumentError: A depth is negative.
         """
     def remove(self, block_id: int) -> bool:
-        """Gives up one block, because it was hit or dropped, and returns whether it was held.
+        """Removes a block, because it was hit or dropped, and returns whether it was in the order.
 
         O(1).
 
@@ -302,17 +316,17 @@ class LruEvictor:
             InvalidBlockError: The id does not fit 32 bits.
         """
     def evict(self) -> int | None:
-        """Gives up the next victim, or returns None if there is none.
+        """Removes and returns the next victim. Returns None if the order is empty.
 
         O(1).
         """
     def order(self) -> list[int]:
-        """Returns the blocks in the order in which they would be evicted.
+        """Returns the blocks in the order of eviction.
 
-        O(blocks held).
+        O(blocks in the order).
         """
     def check_invariants(self) -> None:
-        """Recounts the order from its links.
+        """Checks the order by following its links.
 
         O(blocks), for tests.
 

@@ -208,8 +208,8 @@ class BlockPool:
             block_ids: The blocks. A block that is named twice loses two references.
             after_step: The number of a step that may still use the blocks, 0 to ``2**64 - 1``. If the step is
                 already complete, the blocks are released at once.
-            until: A ticket of ``fence``, for a step or transfer that may still use the blocks. Not with
-                ``after_step``.
+            until: A ticket of ``fence``. It belongs to a step or transfer that may still use the
+                blocks. Not with ``after_step``.
             tail_first: Releases the last block of a table before the others. Free blocks of the table are
                 then allocated again in table order, and the tail is evicted before the head. Not with
                 ``after_step`` or ``until``.
@@ -317,14 +317,18 @@ class BlockPool:
                 fingerprint to verify.
         """
     def adopt(self, block_ids: BlockIds, chain: _Chain, start: int = 0) -> list[tuple[int, int]]:
-        """Adds free ids of an engine's own allocator as cached blocks. Returns the positions with another id.
+        """Adds free ids of an engine's own allocator to the pool, as cached blocks.
 
         For engines that allocate the ids themselves and use the pool as an index. They never call
-        ``allocate``, so the pool considers the engine's ids free. Each block then has one reference, and is
-        registered and computed. If another computed block already has the content, the caller gets a
-        reference to that block, and its own id stays free. ``evict`` and ``disown`` return ids to the
-        engine. A hash collision ends the call and is counted, and the ids from there on stay free. O(n log
-        n).
+        ``allocate``, so the pool considers the engine's ids free. After this call, each block has one
+        reference, and is registered and computed. If another computed block already has the content,
+        the caller gets a reference to that block, and its own id stays free. ``evict`` and ``disown``
+        return ids to the engine. A hash collision ends the call and is counted, and the ids from there
+        on stay free. O(n log n).
+
+        Returns:
+            The exchanged blocks, as pairs of the position in ``block_ids`` and the id of the other
+                block.
 
         Raises:
             InvalidBlockError: An id is unknown, is the null block, is not free, or is named twice.
@@ -437,9 +441,10 @@ class BlockPool:
     def evict(self, n: int, *, out: None = None) -> list[int]:
         """Evicts up to ``n`` cached-free blocks, and returns their ids in eviction order.
 
-        The blocks are then free, and allocations use them next, in that order. The call returns fewer than
-        ``n`` ids if fewer blocks were cached-free. For engines that allocate elsewhere; ``allocate`` evicts
-        blocks by itself. Counters and events treat these evictions like any other. O(1) per block.
+        The blocks are then free, and allocations use them next, in that order. The call returns fewer
+        than ``n`` ids if fewer blocks were cached-free. Use it if the engine allocates elsewhere,
+        because ``allocate`` evicts blocks by itself. Counters and events treat these evictions like any
+        other. O(1) per block.
 
         Args:
             n: The largest number of blocks to evict.
@@ -495,7 +500,7 @@ class BlockPool:
     def ref_count(self, block_id: int, *, out: None = None) -> int:
         """Returns the number of references to a block, those of fences included.
 
-        Takes one block, or a batch, for which it returns a list or writes the counts and returns how many.
+        Accepts one block, or a batch, for which it returns a list or writes the counts and returns how many.
         The null block has no references. O(1) per block.
 
         Args:
@@ -523,7 +528,7 @@ class BlockPool:
     def state(self, block_id: int) -> BlockState:
         """Returns the state of a block: null, free, cached-free, active or fenced.
 
-        Takes one block, or a batch, for which it returns a list. O(1) per block.
+        Accepts one block, or a batch, for which it returns a list. O(1) per block.
 
         Raises:
             InvalidBlockError: An id is outside the pool.
@@ -534,8 +539,8 @@ class BlockPool:
     def mark_accessed(self, block_ids: BlockIds, time: float) -> None:
         """Records when blocks were accessed, for policies that order by this time.
 
-        Takes blocks in use and cached-free blocks. Ignores a time that is earlier than the recorded one. Only
-        the policy ``"last-accessed"`` uses the time. O(log blocks) per block.
+        Accepts blocks in use and cached-free blocks. Ignores a time that is earlier than the recorded
+        one. Only the policy ``"last-accessed"`` uses the time. O(log blocks) per block.
 
         Raises:
             InvalidBlockError: A block is free, or its id is unknown.
@@ -555,16 +560,16 @@ class BlockPool:
     def take_events(self) -> tuple[list[BlockEvent], int]:
         """Returns the events since the last call, and how many events were lost before them.
 
-        A consumer that applies the events to a set knows the hashes that lookups can find. The pool keeps at
-        most ``event_capacity`` events and drops others. If events were lost, start again from a snapshot.
-        Hashes are those of ``diagnose.hash_of``, always 32 bytes. O(events).
+        A consumer that applies the events to a set knows the hashes that lookups can find. The pool
+        keeps the latest ``event_capacity`` events and drops older ones. If events were lost, start
+        again from a snapshot. Hashes are those of ``diagnose.hash_of``, always 32 bytes. O(events).
         """
     def set_payloads(self, block_ids: BlockIds, payloads: Sequence[int | bytes]) -> None:
         """Attaches a payload to the content of each block, until the content leaves the block.
 
         A payload is a reference of the engine, such as a node of its tree or a place in another store. No
         journal and no digest contains it. ``take_evicted`` returns the payloads of contents that have left
-        their blocks. It does not return a payload that another one replaced. Takes blocks in use and
+        their blocks. It does not return a payload that another one replaced. Accepts blocks in use and
         cached-free blocks. O(1) per block.
 
         Args:
@@ -572,8 +577,8 @@ class BlockPool:
             payloads: One payload per block, an unsigned int of 64 bits or bytes.
 
         Raises:
-            PayloadError: The pool was made without ``payloads``. Or the payloads that ``take_evicted`` has
-                not returned yet are as many as the pool has blocks.
+            PayloadError: The pool was made without ``payloads``. Or the number of payloads that wait
+                for ``take_evicted`` equals the number of blocks.
             InvalidBlockError: A block is not registered, or its id is unknown.
             InvalidArgumentError: The numbers of payloads and blocks differ, or an int is out of range.
             ArgumentTypeError: The ids or the payloads have a type that is not supported.
@@ -581,10 +586,10 @@ class BlockPool:
     def take_evicted(self) -> list[tuple[int, bytes, int | bytes]]:
         """Returns the payloads of contents that have left their blocks since the last call.
 
-        Each payload comes with its block and the hash that the block had. They are in the order in which the
-        contents were evicted, or dropped by id, as duplicates or as uncomputed. After a reset or a new epoch,
-        they are in the order of the blocks. No payload is lost, because ``set_payloads`` is refused while as
-        many payloads wait as the pool has blocks. O(payloads).
+        Each payload comes with its block and the hash that the block had. The order is that in which
+        the contents were evicted, dropped by id, or dropped as duplicates or as uncomputed. After a
+        reset or a new epoch, it is the order of the blocks. No payload is lost: ``set_payloads`` is
+        refused while the number of waiting payloads equals the number of blocks. O(payloads).
 
         >>> pool = kvpool.BlockPool(num_blocks=8, block_size=4, payloads=True)
         >>> chain = kvpool.BlockHasher(block_size=4).cursor(range(8)).chain()
@@ -662,7 +667,7 @@ class PoolStats:
         """Blocks allocated so far."""
     @property
     def evicted(self) -> int:
-        """Blocks whose cached content was evicted, for an allocation or by ``evict``."""
+        """Blocks whose cached content was evicted, by an allocation or by ``evict``."""
     @property
     def hits(self) -> int:
         """Blocks that matched and were acquired."""

@@ -134,7 +134,7 @@ class Step:
         Raises:
             OutOfBlocksError: The plan leaves too few blocks.
             UnknownRequestError: No request has this id.
-            RequestStateError: The request is running.
+            RequestStateError: The request is not preempted.
             DuplicateRequestError: The request is named in this step already.
             StaleStepError: The manager has changed, or the step is over.
             ArgumentTypeError: The id is neither a str nor an int.
@@ -189,7 +189,7 @@ class Step:
 
         Raises:
             UnknownRequestError: No request has this id.
-            RequestStateError: The request is preempted already.
+            RequestStateError: The request is preempted already, or is moving or loading.
             DuplicateRequestError: The request is named in this step already.
             StaleStepError: The manager has changed, or the step is over.
             ArgumentTypeError: The id is neither a str nor an int.
@@ -511,7 +511,7 @@ class ManagerStats:
         """
     @property
     def resumed_misses(self) -> dict[str, int] | None:
-        """Tokens of resumed requests that were computed again, by reason.
+        """Tokens of resumed requests that were computed again, by reason, or None without ``explain``.
 
         They sum up to ``resumed_tokens`` less ``resumed_hit_tokens``.
         """

@@ -108,13 +108,14 @@ class RetentionConfig:
 class TenantLimits:
     """The limits of a tenant.
 
-    They are the number of blocks that it keeps, and the number that it may keep while others need blocks.
+    The floor is the number of its blocks that others do not evict. The ceiling is the number of blocks
+    that it may have while others need blocks.
 
     Args:
         tenant: The tenant, a number of 32 bits that the caller chooses.
         floor: The number of blocks that others do not evict while they can evict something else.
-        ceiling: The number of blocks above which the tenant's own blocks are evicted first. None is no
-            ceiling.
+        ceiling: The number of blocks above which the tenant's own blocks are evicted first. None sets
+            no ceiling.
 
     Raises:
         InvalidArgumentError: A number is out of range.

@@ -115,16 +115,24 @@ class References:
             InvalidArgumentError: ``capacity_blocks`` is negative.
         """
     def lru_with_hints(self, capacity_blocks: int, accuracy: float, *, seed: int = 0) -> PolicyRun:
-        """Runs LRU with hints. Each block that is not used again gets such a hint with this probability.
+        """Runs LRU with hints about blocks that are not used again.
+
+        Each such block gets a hint with probability ``accuracy``, independently of the others. A block
+        with a hint is evicted before all others.
+
+        Args:
+            capacity_blocks: The number of blocks of the cache.
+            accuracy: The share of these blocks that get a hint, 0 to 1.
+            seed: Selects the blocks that get a hint.
 
         Raises:
             InvalidArgumentError: The accuracy is not from 0 to 1, or the capacity or seed is negative.
         """
     def over_time(self, run: PolicyRun, window_s: float) -> list[SizingWindow]:
-        """Splits the hits of a run into windows of this number of seconds, empty ones included.
+        """Splits the hits of a run into windows of ``window_s`` seconds, empty ones included.
 
         Raises:
-            InvalidArgumentError: The window is not above 0, or so short that there are more than a
+            InvalidArgumentError: The window is not above 0, or so short that there would be more than a
                 million windows.
         """
 
@@ -181,7 +189,10 @@ class HitCurve:
     def points(self, most: int = 200) -> list[tuple[int, float, float]]:
         """Returns at most ``most`` points, evenly spread over the logarithm of the capacity."""
     def capacity_for(self, share: float) -> tuple[int, float, float] | None:
-        """Returns the smallest capacity with this share (0 to 1) of the token hits of ``ceiling()``."""
+        """Returns the smallest capacity with this share (0 to 1) of the token hits of ``ceiling()``.
+
+        None if the share is out of range, or if there is never a hit.
+        """
     def knee(self, most_blocks: int | None = None) -> tuple[int, float, float, float] | None:
         """Returns the point where the curve bends most, and by how much, or None if it does not bend.
 
@@ -196,16 +207,17 @@ class HitCurve:
             InvalidArgumentError: The sizes do not rise, or a speed is not above 0.
         """
     def distances(self) -> list[tuple[int, int, int]]:
-        """Returns the reuses of blocks by distance, as triples of from, to and references.
+        """Returns the number of reuses by distance, as triples of first distance, last distance and number.
 
-        Distances are counted in different blocks.
+        The distance of a reuse is the number of different blocks that were used since the last use of
+        the block, plus 1.
         """
     def distance_quantile(self, fraction: float) -> int | None:
         """Returns the distance that covers this fraction (0 to 1) of the reuses, or None without reuses."""
 
 @final
 class PolicyRun:
-    """The result of one cache of one capacity with a trace."""
+    """The result of running one policy over a trace at one capacity."""
 
     @property
     def capacity_blocks(self) -> int:
@@ -230,7 +242,9 @@ class PolicyRun:
         """The mean of ``turnovers``, 0 to 1. None if the trace ends before the first window."""
     @property
     def turnovers(self) -> list[float]:
-        """For each capacity's number of insertions, the share of resident blocks that were inserted in it.
+        """The shares of new blocks among the resident blocks, one per window of the trace.
 
-        If the values fall towards 0, the cache has stagnated: it evicts new blocks at once.
+        A window has ``capacity_blocks`` insertions, and the share is taken at its end. A block is new
+        if it was inserted during the window. If the values fall towards 0, the cache has stagnated: it
+        evicts new blocks at once.
         """

@@ -32,24 +32,24 @@ __all__ = [
 # The outcome of a transfer of one object. A request treats everything but ``ok`` as a miss.
 Outcome: TypeAlias = Literal[
     "ok",
-    "absent",  # it is not there
-    "pending",  # it is being written: later it may be there
-    "damaged",  # other bytes were there; they are removed
+    "absent",  # the object does not exist
+    "pending",  # the object is being written, and may exist later
+    "damaged",  # the back end had other bytes, which are removed
     "failed",  # the back end failed: stats().last_error
-    "full",  # the back end has no room, though the bound is not reached
-    "timed_out",  # the deadline passed; the slot stays taken until the back end is known to have ended
-    "unavailable",  # the breaker is open: the back end failed too often of late
-    "busy",  # the queue is full, or a shared back end is still to remove what had this name
-    "not_admitted",  # it has to be offered again, or was offered with admit="never"
-    "no_room",  # every place is in use by a transfer
+    "full",  # the back end has no space, although the store is below its limit
+    "timed_out",  # the deadline passed; the slot stays taken until the back end has ended the transfer
+    "unavailable",  # the breaker is open, because the back end has failed too often
+    "busy",  # the queue is full, or a shared back end has not yet removed an object of this name
+    "not_admitted",  # the object must be offered again, or was offered with admit="never"
+    "no_room",  # transfers use every place of the store
 ]
 
-# What the store knows of an object without a call of the back end.
+# The knowledge that the store has of an object, without a call of the back end.
 Presence: TypeAlias = Literal[
-    "here",  # it can be loaded
-    "pending",  # it is being written
-    "absent",  # it is not there, or cannot be had now
-    "unknown",  # a shared back end may have it: probe() asks
+    "here",  # the object can be loaded
+    "pending",  # the object is being written
+    "absent",  # the object does not exist, or is unavailable now
+    "unknown",  # a shared back end may have the object; probe() asks it
 ]
 
 # When an offered object is written: when it is offered again, at once, or never.
@@ -252,8 +252,8 @@ class SharedFolder:
     """A folder that several machines share, with one file per object. On NFS or any other file system.
 
     A store opens it. ``probe`` finds objects that another engine of the same namespace wrote. Each
-    engine has its own bound. When a store opens the folder, it removes the oldest files of its
-    namespace beyond the bound.
+    engine has its own limit. When a store opens the folder, it removes the oldest files of its
+    namespace beyond the limit.
 
     Args:
         folder: The folder. It is created if it does not exist.
@@ -715,8 +715,8 @@ class StoreFolder:
 
     Args:
         folder: A folder that a store made.
-        exclusive: Whether no store may use the folder meanwhile. Needed to verify or to clear.
-            Otherwise you may read headers while a store uses the folder, and objects that are being
+        exclusive: Whether no store may use the folder meanwhile. Verifying and clearing need this.
+            Without it you may read headers while a store uses the folder, and objects that are being
             written look damaged.
 
     Raises:
@@ -828,11 +828,11 @@ class StoreServer:
     ) -> tuple[int, list[tuple[str, str | None, int, int, str | None]], dict[str, Namespace | None], int]:
         """Returns one page of keys, from a cursor on.
 
-        The answer has four parts. First, the cursor of the next page, or 0 after the last page. Second,
-        for each object its name, the digest of its namespace, its group, the bytes of its payload, and
-        what is wrong with it. Third, the namespaces whose texts are on this page, with None for a
-        damaged text. Fourth, the number of other keys. A key may be on two pages while the server
-        resizes its table.
+        The answer has four parts. The first is the cursor of the next page, or 0 after the last page.
+        The second is a list of objects, each with its name, the digest of its namespace, its group, the
+        bytes of its payload, and what is wrong with it. The third contains the namespaces whose texts
+        are on this page, with None for a damaged text. The fourth is the number of other keys. A key
+        may be on two pages while the server resizes its table.
 
         Args:
             cursor: 0, or the cursor that the previous page returned.

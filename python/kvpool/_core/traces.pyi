@@ -17,7 +17,7 @@ __all__ = [
 ]
 
 def trace_formats() -> list[TraceFormat]:
-    """Names of the trace formats.
+    """Returns the names of the trace formats.
 
     >>> kvpool.traces.trace_formats()
     ['mooncake', 'mooncake-sessions', 'bailian', 'kv-cache-tester', 'block-rows', 'kv-events']
@@ -25,7 +25,7 @@ def trace_formats() -> list[TraceFormat]:
 
 @type_check_only
 class TraceSummary(TypedDict):
-    """Figures of a trace: tokens, block references by id, and milliseconds."""
+    """Figures of a trace: tokens, block references and different block ids, and milliseconds."""
 
     requests: int
     span_ms: float
@@ -39,7 +39,7 @@ class TraceSummary(TypedDict):
 
 @type_check_only
 class ReadNotes(TypedDict):
-    """The findings while a trace was read. docs/traces.md describes each count."""
+    """Counts of the records of a trace file, and of their irregularities. See docs/traces.md."""
 
     records: int
     reordered: int
@@ -53,9 +53,9 @@ class ReadNotes(TypedDict):
 class Trace:
     """A request trace in memory.
 
-    Requests in order of arrival, each with ``timestamp`` (ms), ``input_length`` and ``output_length``
-    (tokens), and ``hash_ids``, one chained id per block of the prompt. ``len(trace)`` is the number of
-    requests. docs/traces.md describes the formats that it can be read from.
+    Requests are in order of arrival. Each has a ``timestamp`` (ms), an ``input_length`` and an
+    ``output_length`` (tokens), and ``hash_ids``, one chained id per block of the prompt. ``len(trace)``
+    is the number of requests. docs/traces.md describes the formats of trace files.
 
     >>> trace = kvpool.traces.Trace.generate(requests=100, seed=1)
     >>> trace
@@ -76,29 +76,31 @@ class Trace:
         sessions_at_once: int | None = None,
         event_gap_s: float = 5.0,
     ) -> Trace:
-        """Reads a trace file or a folder of them, plain or gzip.
+        """Reads a trace file, or a folder of trace files, plain or gzip.
 
-        O(block references); other threads continue. ``TraceReader`` does the same in slices.
+        O(block references). Other threads run meanwhile. ``TraceReader`` does the same in slices.
 
         Args:
-            path: The file; ``"-"`` is standard input; of a folder, all .json and .jsonl files, plain or .gz.
-            format: One of ``trace_formats()``; ``"auto"`` detects it from the first record.
-            block_tokens: Tokens that one id stands for, at least 1. By default what the trace says,
-                else 512, or 16 for ``"bailian"``. Where the trace says another size, its blocks are
-                made into blocks of this one.
-            limit: Stop after this many requests. At least 1.
-            check_prefixes: Check that every id has one parent; off saves 40 to 80 bytes per different id.
-            sort: Put requests in order of arrival instead of refusing disorder.
-            sessions_at_once: Of ``"kv-cache-tester"``: sessions that run at a time; all begin at once
-                by default.
-            event_gap_s: Of ``"kv-events"``: up to this many seconds after it was stored, the end of a
-                chain may be continued by the same request.
+            path: The file. ``"-"`` is standard input. In a folder, all .json and .jsonl files are read,
+                plain or .gz.
+            format: One of ``trace_formats()``. ``"auto"`` detects the format from the first record.
+            block_tokens: The number of tokens per id, at least 1. The default is the size in the trace.
+                For formats without a size, it is 512 for Mooncake's and 16 for ``"bailian"``. If the
+                trace contains another size, its blocks are converted to this one.
+            limit: The largest number of requests to read, at least 1.
+            check_prefixes: Whether to check that every id has one parent. False saves 40 to 80 bytes
+                per different id.
+            sort: Whether to sort requests by arrival. False refuses requests that are out of order.
+            sessions_at_once: For ``"kv-cache-tester"``, the number of sessions that run at a time, at
+                least 1. By default all begin at once.
+            event_gap_s: For ``"kv-events"``, the same request may continue a chain up to this number of
+                seconds after the end of the chain was stored.
 
         Raises:
-            TraceFileError: The file cannot be opened or read.
-            TraceError: A line is not a request, or breaks the order of times or ids (the message names line
-                and field); there is no request; an option is 0.
-            InvalidArgumentError: An option is negative, or the format unknown.
+            TraceFileError: The file cannot be opened or read, or the folder has no trace file.
+            TraceError: A line is not a request, or its time or ids break the order. The message names
+                the line and the field. Or the trace has no request, or an option is 0.
+            InvalidArgumentError: An option is negative, or the format is unknown.
         """
     @staticmethod
     def parse(
@@ -114,12 +116,12 @@ class Trace:
     ) -> Trace:
         """Reads a trace from bytes, plain or gzip.
 
-        O(block references); other threads continue. The options are those of ``read``.
+        O(block references). Other threads run meanwhile. The options are those of ``read``.
 
         Raises:
-            TraceError: A line is not a request, or breaks the order of times or ids (the message names line
-                and field); there is no request; an option is 0.
-            InvalidArgumentError: An option is negative, or the format unknown.
+            TraceError: A line is not a request, or its time or ids break the order. The message names
+                the line and the field. Or the trace has no request, or an option is 0.
+            InvalidArgumentError: An option is negative, or the format is unknown.
         """
     @staticmethod
     def generate(
@@ -131,48 +133,49 @@ class Trace:
         chat_fraction: float | None = None,
         agent_fraction: float | None = None,
     ) -> Trace:
-        """Makes up a trace: chats, agents and one-shot requests over shared system prompts.
+        """Generates a synthetic trace: chats, agents and one-shot requests with shared system prompts.
 
         Equal arguments give equal traces, to the last byte, on every host. O(block references).
 
         Args:
-            requests: How many. At least 1.
-            seed: Seed of the random draws, 0 to ``2**64 - 1``.
-            block_tokens: Tokens that one id stands for.
-            rate_per_s: Mean arrivals per second of trace time; 4 by default.
-            chat_fraction: Share of the requests that are turns of chats; 0.5 by default.
-            agent_fraction: Share of the requests that are steps of agents; 0.3 by default. The rest are
-                one-shot.
+            requests: The number of requests, at least 1.
+            seed: The seed of the random draws, 0 to ``2**64 - 1``.
+            block_tokens: The number of tokens per id.
+            rate_per_s: The mean number of arrivals per second of trace time, 4 by default.
+            chat_fraction: The share of requests that are turns of chats, 0.5 by default.
+            agent_fraction: The share of requests that are steps of agents, 0.3 by default. All other
+                requests are one-shot.
 
         Raises:
-            InvalidArgumentError: An argument is out of range; the message says which.
+            InvalidArgumentError: An argument is out of range. The message names it.
         """
     def to_jsonl(self, format: TraceFormat = "mooncake") -> bytes:  # noqa: A002
-        """Returns the trace as JSON lines of a format.
+        """Returns the trace as JSON lines in a format.
 
-        Parsing it again, with the same ``block_tokens``, gives the same requests. O(block references).
+        Parsing the result with the same ``block_tokens`` gives the same requests. O(block references).
 
         Args:
-            format: ``"mooncake"``, ``"mooncake-sessions"`` or ``"bailian"``; docs/traces.md says what
-                each loses.
+            format: ``"mooncake"``, ``"mooncake-sessions"`` or ``"bailian"``. docs/traces.md lists the
+                facts that each format loses.
 
         Raises:
-            InvalidArgumentError: The format is unknown, or only read.
+            InvalidArgumentError: The format is unknown, or can only be read.
         """
     def write_jsonl(self, file: SupportsWrite[bytes], format: TraceFormat = "mooncake") -> None:  # noqa: A002
-        """Writes the trace as JSON lines of a format, piece by piece.
+        """Writes the trace as JSON lines in a format, piece by piece.
 
-        The bytes are those of ``to_jsonl``, and never all in memory: pieces of 64 KiB. O(block references);
-        other threads continue, and Ctrl-C interrupts between two pieces.
+        Writes the bytes that ``to_jsonl`` returns, in pieces of 64 KiB, so they are never all in
+        memory. O(block references). Other threads run meanwhile, and Ctrl-C interrupts between two
+        pieces.
 
         Args:
-            file: Any object with a ``write`` for bytes: a binary file, a ``gzip.GzipFile``,
+            file: Any object with a ``write`` method for bytes: a binary file, a ``gzip.GzipFile``,
                 ``sys.stdout.buffer``.
             format: As in ``to_jsonl``.
 
         Raises:
-            InvalidArgumentError: The format is unknown, or only read.
-            Exception: What ``write`` raises; a part may have been written.
+            InvalidArgumentError: The format is unknown, or can only be read.
+            Exception: The exception of the file's ``write``. Part of the trace may have been written.
 
         >>> import io
         >>> trace, out = kvpool.traces.Trace.generate(requests=10), io.BytesIO()
@@ -183,16 +186,17 @@ class Trace:
     def with_block_tokens(self, block_tokens: int) -> Trace:
         """Returns the same workload in blocks of another size.
 
-        Larger blocks hit as a whole or not at all; smaller blocks hit the same tokens. Block ids
+        A larger block hits only as a whole. Smaller blocks hit the same tokens as before. Block ids
         change. O(block references).
 
         Args:
-            block_tokens: A multiple or a divisor of this trace's.
+            block_tokens: The new number of tokens per id, a multiple or a divisor of the trace's
+                current number.
 
         Raises:
-            InvalidArgumentError: Neither size divides the other, or it is negative.
-            TraceError: It is 0, or gives more than ``2**30`` block references, or more than there is
-                memory for, 8 bytes each.
+            InvalidArgumentError: Neither size divides the other, or ``block_tokens`` is negative.
+            TraceError: ``block_tokens`` is 0, or the result has more than ``2**30`` block references.
+                Or there is not enough memory for 8 bytes per reference.
 
         >>> trace = kvpool.traces.Trace.generate(requests=10)
         >>> trace.with_block_tokens(64)
@@ -206,9 +210,9 @@ class Trace:
     def stats_json(self) -> str:
         """Returns counts, percentiles and ideal hit rates, as a JSON object.
 
-        Rates are shares from 0 to 1. An ideal rate is that of a cache that never evicts: by blocks, by
-        tokens, by full blocks only, and in the last half. The object also has reuse times, arrivals,
-        sessions and kinds. O(block references).
+        Rates are shares from 0 to 1. An ideal rate is the hit rate of a cache that never evicts. There
+        are ideal rates by blocks, by tokens, by full blocks only, and for the last half of the
+        requests. The object also has reuse times, arrivals, sessions and kinds. O(block references).
 
         >>> import json
         >>> stats = json.loads(kvpool.traces.Trace.generate(requests=100).stats_json())
@@ -217,37 +221,37 @@ class Trace:
         """
     @property
     def format(self) -> TraceFormat | None:
-        """The format that it was read from; None if it was made up."""
+        """The format from which the trace was read. None for a generated trace."""
     @property
     def block_tokens(self) -> int:
-        """Tokens that one id stands for."""
+        """The number of tokens per id."""
     def notes(self) -> ReadNotes:
-        """Returns what was noticed while it was read.
+        """Returns the counts of the records that were read, and of their irregularities.
 
-        O(1); all 0 for a trace that was made up.
+        All counts are 0 for a generated trace. O(1).
         """
     def __len__(self) -> int: ...
 
 @final
 class TraceReader:
-    """A trace on its way in.
+    """Reads a trace in slices.
 
-    Reads in slices what ``Trace.read`` reads at once, so that a caller can show progress or stop.
+    The result is that of ``Trace.read``, but the caller can show progress or stop between two slices.
 
     Args:
-        path: As in ``Trace.read``, and so are the other arguments.
+        path: The file or folder, as in ``Trace.read``. So are the other arguments.
         format: The format, or ``"auto"``.
-        block_tokens: Tokens that one id stands for.
-        limit: Stop after this many requests.
-        check_prefixes: Check that every id has one parent.
-        sort: Put requests in order of arrival.
-        sessions_at_once: Sessions that run at a time.
-        event_gap_s: Seconds in which a stored chain may be continued by the same request.
+        block_tokens: The number of tokens per id.
+        limit: The largest number of requests to read.
+        check_prefixes: Whether to check that every id has one parent.
+        sort: Whether to sort requests by arrival.
+        sessions_at_once: The number of sessions that run at a time.
+        event_gap_s: The number of seconds in which the same request may continue a stored chain.
 
     Raises:
-        TraceFileError: The file cannot be opened or read.
+        TraceFileError: The file cannot be opened or read, or the folder has no trace file.
         TraceError: An option is 0.
-        InvalidArgumentError: An option is negative, or the format unknown.
+        InvalidArgumentError: An option is negative, or the format is unknown.
 
     >>> import pathlib, tempfile
     >>> path = pathlib.Path(tempfile.mkdtemp(), "trace.jsonl")
@@ -272,78 +276,91 @@ class TraceReader:
         event_gap_s: float = 5.0,
     ) -> Self: ...
     def advance(self, size: int = 4_194_304) -> bool:
-        """Reads on for about this many bytes, and returns whether all is read.
+        """Reads about this number of bytes, and returns whether the whole trace is read.
 
-        Other threads continue. Formats without an order of arrival are put in order in the last call.
-        O(bytes).
+        Other threads run meanwhile. If a format is not in order of arrival, the last call sorts the
+        requests. O(bytes).
 
         Args:
-            size: Bytes of the file, before decompression.
+            size: The number of bytes to read from the file, before decompression.
 
         Raises:
-            TraceError: As ``Trace.read``.
+            TraceError: The errors of ``Trace.read``.
             TraceFileError: Reading failed.
-            KvpoolError: The reader has given its trace, or has failed.
+            KvpoolError: ``finish`` was called before, or the reader has failed.
             InvalidArgumentError: ``size`` is negative.
         """
     @property
     def bytes_read(self) -> int:
-        """Bytes read so far, before decompression."""
-    @property
-    def total_bytes(self) -> int | None:
-        """Bytes of the file or folder; None for standard input."""
-    def finish(self) -> Trace:
-        """Reads what is left, and returns the trace.
-
-        O(block references); other threads continue.
+        """The number of bytes read so far, before decompression.
 
         Raises:
-            TraceError: As ``Trace.read``.
+            KvpoolError: ``finish`` was called before, or the reader has failed.
+        """
+    @property
+    def total_bytes(self) -> int | None:
+        """The number of bytes of the file or folder. None for standard input.
+
+        Raises:
+            KvpoolError: ``finish`` was called before, or the reader has failed.
+        """
+    def finish(self) -> Trace:
+        """Reads the rest, and returns the trace. The reader cannot be used afterwards.
+
+        O(block references). Other threads run meanwhile.
+
+        Raises:
+            TraceError: The errors of ``Trace.read``.
             TraceFileError: Reading failed.
-            KvpoolError: The reader has given its trace, or has failed.
+            KvpoolError: ``finish`` was called before, or the reader has failed.
         """
 
 @final
 class Replay:
-    """A trace on its way through a pool or a manager.
+    """Runs the requests of a trace through a pool or a manager, and measures hit rates.
 
-    In ``"lookup"`` mode each request is looked up, stored and released at once: the definition behind
-    published hit rates. In ``"engine"`` mode requests arrive, wait, prefill in chunks, decode and are
+    In ``"lookup"`` mode each request is looked up, stored and released at once. Published hit rates are
+    defined in this way. In ``"engine"`` mode requests arrive, wait, prefill in chunks, decode and are
     preempted in virtual time, as in a server.
 
     Args:
         trace: The requests.
         mode: ``"lookup"`` or ``"engine"``.
-        block_size: Tokens per block; in lookup mode a divisor of the trace's block tokens.
-        groups: KV-cache groups of a hybrid model, whose block sizes are multiples of ``block_size``: of
-            each its kind (``"full"``, ``"sliding"``, ``"chunked"`` or ``"state"``), tokens per block,
-            tokens of its window or chunk, and what stays cached: ``"all"``, ``"junctions"`` or every so
-            many tokens. Lookup mode then goes through the manager, in chunks of ``step_tokens``: only
-            full blocks can hit, and prompts end with the last block that the trace names.
-        capacity_blocks: Usable blocks of the pool, the null block not counted. At least 1.
+        block_size: The number of tokens per block. In lookup mode it divides the trace's block tokens.
+        groups: The KV-cache groups of a hybrid model. Each has a kind (``"full"``, ``"sliding"``,
+            ``"chunked"`` or ``"state"``), tokens per block (a multiple of ``block_size``), and the
+            tokens of its window or chunk. The last item selects the blocks that stay cached: ``"all"``,
+            ``"junctions"``, or a number of tokens between two of them. With groups, lookup mode uses
+            the manager, in chunks of ``step_tokens``. Only full blocks can hit then, and prompts end
+            with the last block that the trace names.
+        capacity_blocks: The number of usable blocks of the pool, without the null block. At least 1.
         algorithm: One of ``hash_algorithms()``.
         verify: One of ``verify_modes()``.
-        seed: Seed of the hash algorithm, where it takes one.
-        eviction: ``"lru"``.
-        explain: Engine mode: the report says why tokens were computed, as ``misses``.
-        watermark: Engine mode: share of the pool that an admission leaves available while other requests run.
-        max_running: Engine mode: requests that run at once, at most.
-        step_tokens: Engine mode: tokens that one step computes, at most.
-        step_ms: Engine mode: virtual milliseconds per step, before its prefill tokens.
-        prefill_tokens_per_s: Engine mode: prefill tokens per virtual second, added to ``step_ms``.
-        tiers: Engine mode: tiers beneath the device, from it down, of each how many blocks it holds,
-            and milliseconds that one takes from it to the tier above. What they have of a prompt is
-            loaded, and not computed: the report says it as ``tiers``, and the times to the first token
-            are those with them.
-        threads: Threads that hash prompts ahead; 0 takes the number of cores. The result does not depend on
-            it.
-        journal: Records what the pool or manager is asked: a ``Journal``.
+        seed: The seed of the hash algorithm, if it uses one.
+        eviction: One of ``eviction_policies()``.
+        explain: Whether ``misses`` in the report explains why tokens were computed. In lookup mode,
+            only with ``groups``.
+        watermark: In engine mode, the share of the pool that an admission leaves available while other
+            requests run.
+        max_running: In engine mode, the largest number of requests that run at once.
+        step_tokens: In engine mode, the largest number of tokens that one step computes.
+        step_ms: In engine mode, the virtual milliseconds of a step without prefill tokens.
+        prefill_tokens_per_s: In engine mode, the number of prefill tokens per virtual second. Their
+            time is added to ``step_ms``.
+        tiers: In engine mode, the tiers beneath the device, from top to bottom. Each has its number of
+            blocks, and the milliseconds that moving one block to the tier above takes. Blocks that a
+            tier has are loaded, and not computed. The report has their figures as ``tiers``, and the
+            times to the first token include the loads.
+        threads: The number of threads that hash prompts ahead, at most 1024. 0 uses one per core. The
+            result does not depend on it.
+        journal: A ``Journal`` that records the calls of the pool or manager.
 
     Raises:
-        InvalidArgumentError: A setting is out of range; the message says which, and what is allowed.
-        HashingError: The algorithm cannot work with this seed.
+        InvalidArgumentError: A setting is out of range. The message names it and the values that are
+            allowed.
+        HashingError: The algorithm cannot use this seed.
         JournalExistsError: The journal's file exists.
-        JournalFileError: The journal's file cannot be made.
+        JournalFileError: The journal's file cannot be created.
 
     >>> import json
     >>> replay = kvpool.traces.Replay(kvpool.traces.Trace.generate(requests=50), capacity_blocks=50_000)
@@ -378,41 +395,43 @@ class Replay:
     ) -> Self: ...
     @property
     def total(self) -> int:
-        """Requests of the trace."""
+        """The number of requests of the trace."""
     def advance(self, requests: int | None = None) -> int:
-        """Runs on until this many more requests are finished, or all are, and returns how many are finished.
+        """Runs more requests, and returns the total number of finished ones.
 
-        O(blocks) of those requests; other threads continue.
+        O(blocks) of those requests. Other threads run meanwhile, and Ctrl-C interrupts.
 
         Args:
-            requests: How many more; all by default.
+            requests: How many more requests to finish. All by default.
 
         Raises:
-            TraceError: The ids of a request do not give tokens.
+            TraceError: The ids of a request cannot be converted to tokens.
             InvalidArgumentError: ``requests`` is negative.
         """
     def report_json(self) -> str:
-        """Returns what has been measured so far, as a JSON object.
+        """Returns the measurements so far, as a JSON object.
 
-        Settings; counts of requests, blocks and tokens with their hits, over all requests and over the
-        last half; hit rates as shares from 0 to 1; in engine mode, times and preemptions; of several
-        groups, what each alone would have served. O(1).
+        The object has the settings, and counts of requests, blocks and tokens with their hits. The
+        counts are of all requests, and of the last half. Hit rates are shares from 0 to 1. Engine mode
+        adds times and preemptions. With several groups, the object has the tokens that each group alone
+        would have served. O(1).
         """
     def journal_stats(self) -> JournalStats | None:
-        """Returns how far the journal has come, or None without one.
+        """Returns the figures of the journal, or None without one.
 
-        A journal never fails an operation: one that cannot be written stops, and ``error`` says why. O(1).
+        A journal never fails an operation. A journal that cannot be written stops, and its ``error``
+        has the reason. O(1).
         """
     def flush_journal(self) -> None:
-        """Writes what the journal has collected: what a crash would lose.
+        """Writes the collected records of the journal to its file. A crash would lose them.
 
-        Without a journal nothing happens. It is also flushed when the replay goes.
+        Without a journal, does nothing. The journal is also flushed when the replay is deleted.
 
         Raises:
-            JournalFileError: The journal has stopped recording; the message says why.
+            JournalFileError: The journal has stopped recording. The message has the reason.
         """
     def check_invariants(self) -> None:
-        """Recounts the invariants of the pool or manager that is replayed.
+        """Checks the invariants of the replayed pool or manager from scratch.
 
         O(blocks), for tests.
 

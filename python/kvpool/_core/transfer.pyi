@@ -139,7 +139,8 @@ class BlockStore:
             like: A store of the device that the pool is for.
             pinned: Whether the pool is page-locked. ``"auto"`` tries it, and ``why_pageable`` is the
                 reason if it fails.
-            numa_node: The NUMA node of the memory. ``"auto"`` is the node nearest to the device.
+            numa_node: The NUMA node of the memory. ``"auto"`` is the node nearest to the device. None does
+                not choose a node.
             hugepages: Whether to use huge pages: reserved ones if there are any, else transparent ones,
                 else none. ``pages`` is the result.
             registration_limit: The largest number of bytes that one call page-locks, 64 GiB by default.
@@ -277,10 +278,10 @@ class TransferEngine:
         Args:
             src: The store that is read.
             dst: The store that is written. Its regions are like those of ``src``.
-            mapping: The source and destination block of each copy. Not on a device.
-            after: What the copy waits for. By default the work that is now on torch's current stream,
-                because KV must be written before it is read. Or a stream, an event, another transfer,
-                or None for nothing.
+            mapping: The source and destination block of each copy. It cannot be on a device.
+            after: The copy begins after this work. ``"current"`` is the work that is now on torch's
+                current stream, because KV must be written before it is read. Or pass a stream, an event
+                or another transfer. None waits for nothing.
             regions: The first region to copy and the region after the last, for instance one layer at a
                 time. None is all.
             method: Forces one method, for tests and benchmarks.

@@ -36,9 +36,9 @@ class VllmBlock:
         """The id of the block, 0 to the number of blocks less one."""
     @property
     def ref_cnt(self) -> int:
-        """The number of references. 0 for the null block.
+        """The number of references. The null block has 0.
 
-        Writing it does not move the block in the queue.
+        Writing the number does not move the block in the queue.
         """
     @ref_cnt.setter
     def ref_cnt(self, count: int) -> None: ...
@@ -47,7 +47,7 @@ class VllmBlock:
         """The object that was passed to ``VllmPool.bind``, or None if it no longer exists."""
     @property
     def is_null(self) -> bool:
-        """Whether it is block 0, the null block."""
+        """Whether the block is block 0, the null block."""
     @property
     def block_hash(self) -> bytes | None:
         """The key of the block's content, or None."""
@@ -78,16 +78,17 @@ class VllmBlock:
 
 @final
 class VllmFeed:
-    """Changes of one of vLLM's pools, for a publisher.
+    """The changes of the cached content of one vLLM pool, which a publisher of KV events reports.
 
-    The calls of a pool put into it what they cache and evict; :class:`kvpool.events.EventPublisher`
-    takes it away.
+    The calls of a pool add the keys that they cache and evict. A :class:`kvpool.events.EventPublisher`
+    takes them out.
 
     Args:
-        describe: Called with a request that has more than tokens, and token ranges of some of its
-            blocks; returns the adapter's number and name, the salt, the session, and the extra keys of
-            each block.
-        capacity: Changes that may wait. More are dropped, and reported again when they are cached again.
+        describe: Called for a request whose blocks were hashed with more than tokens, with the request
+            and the token ranges of some of its blocks. Returns the adapter's number and name, the salt,
+            the session, and the extra keys of each block.
+        capacity: The largest number of changes that wait. Further changes are dropped, and reported
+            when their content is cached again.
 
     >>> feed = kvpool._core.vllm.VllmFeed(lambda request, blocks: (None, None, None, None, None), 100)
     >>> feed.set_groups([(16, "full_attention", None, True)])
@@ -104,8 +105,8 @@ class VllmFeed:
     def set_groups(self, groups: Sequence[tuple[int, str, int | None, bool]]) -> None:
         """Sets the KV-cache groups.
 
-        Each group has the tokens of a block, the kind, the window, and whether a block needs the one
-        before it.
+        Each group has the number of tokens per block, its kind, and its window in tokens. The last item
+        is whether a block needs the block before it.
         """
     def removed(self, keys: Iterable[tuple[bytes, bool]]) -> None:
         """Adds removed keys, in the form in which ``allocate`` returns them."""
@@ -118,31 +119,34 @@ class VllmFeed:
         group: int,
         new: Sequence[bool | None],
     ) -> None:
-        """Adds the cached blocks of a request. Each entry is whether the key is new, or None."""
+        """Adds the cached blocks of a request. Each item of ``new`` is whether the key is new, or None."""
     def cleared(self) -> None:
-        """Adds the change that all cached content is gone."""
+        """Adds a change that removes all cached content."""
 
 @final
 class VllmPool:
     """The state of one vLLM block pool: references, keys, and the order of reuse.
 
     ``kvpool.integrations.vllm`` builds vLLM's ``BlockPool`` on it. Blocks are passed as ``VllmBlock``,
-    and digests, keys and ids are vLLM's. A block of another pool raises ``TypeError``. Block 0 is the
-    null block, which is never free and never counted.
+    and digests, keys and ids are vLLM's. A block of another pool raises ``ArgumentTypeError``. Block 0
+    is the null block, which is never free and never counted.
 
-    Costs: 5 to 100 ns per block and key. 300 bytes per block, and 80 more per cached key.
+    A call takes 5 to 100 ns per block and key. A pool has 300 bytes per block, and 80 more per cached
+    key.
 
     Args:
-        num_blocks: Blocks of the pool, null block included. At least 1.
+        num_blocks: The number of blocks of the pool, null block included. At least 1.
         caching: Whether blocks keep their hash when they are freed.
-        policy: The order in which cached blocks are given up, one of ``eviction_policies()``; ``"lru"``
-            is vLLM's.
-        journal: Where its operations are recorded; keys are in it whole, and no digests of its state.
-        retention: Whether it takes hints; their pins and tenants' limits.
+        policy: The policy that orders cached blocks for eviction, one of ``eviction_policies()``.
+            ``"lru"`` is the order of vLLM.
+        journal: The journal that records the pool's calls. It contains whole keys, and no digests of
+            the pool's state.
+        retention: Whether the pool accepts hints, or the settings of pins and of tenants' limits.
 
     Raises:
-        InvalidArgumentError: ``num_blocks`` is out of range, there is no such policy, or pins do not fit.
-        JournalFileError: The journal's file cannot be made.
+        InvalidArgumentError: ``num_blocks`` is out of range, the policy is unknown, or the pool is too
+            small for the pins.
+        JournalFileError: The journal's file cannot be created.
 
     >>> pool = kvpool._core.vllm.VllmPool(4, True)
     >>> blocks, _ = pool.allocate(2)
@@ -164,40 +168,40 @@ class VllmPool:
         retention: RetentionConfig | bool | None = None,
     ) -> Self: ...
     def retain(self, block_ids: Iterable[int], retention: Retention) -> HintReport:
-        """Gives a hint for how long blocks, by id, are worth keeping. Returns the outcome."""
+        """Passes on a hint: how long blocks, by id, are worth keeping. Returns the outcome."""
     def assign_tenant(self, block_ids: Iterable[int], tenant: int) -> None:
         """Assigns blocks, by id, to a tenant. They count towards its limits while they are cached."""
     def signal(
         self, block_ids: Iterable[int], finish_reason: str | None = None, output_tokens: int | None = None
     ) -> None:
-        """Records how the request ended that is about to release these blocks, as a hint to the policy."""
+        """Passes on how a request ended that is about to release these blocks, as a hint to the policy."""
     @property
     def wants_signals(self) -> bool:
         """Whether the policy uses the way in which requests end."""
     def advance_time(self, now: float) -> int:
-        """Sets the time, in seconds on any clock of the caller. Returns how many retentions ended by it."""
+        """Sets the time, in seconds of the caller's clock. Returns the number of retentions that end."""
     def retention_stats(self) -> RetentionStats | None:
         """Returns the numbers of retained blocks by kind of hint, or None without retention."""
     def journal_stats(self) -> JournalStats | None:
         """Returns the figures of the journal, or None without one."""
     def journal_image(self) -> bytes | None:
-        """Writes the collected records of the journal. Returns the content of a ring, or None."""
+        """Writes the collected records of the journal. Returns its bytes if it is a ring, else None."""
     def bind(self, owner: object) -> None:
-        """Sets the object that blocks return as their pool. A second call has no effect.
+        """Sets the object that is the ``pool`` attribute of all blocks. A second call has no effect.
 
         The pool keeps only a weak reference to the object.
         """
     @property
     def blocks(self) -> list[VllmBlock]:
-        """The blocks, by id. Always the same list."""
+        """All blocks, by id. Always the same list object."""
     @property
     def num_free(self) -> int:
         """The number of blocks that can be allocated, cached ones included."""
     def set_num_free(self, count: int) -> None:
-        """Sets how many blocks count as free. The queue does not change.
+        """Sets the number of blocks that count as free. The queue does not change.
 
-        Allocations and :attr:`num_free` use this count. It then rises and falls with the queue, but not
-        below 0. If it is the length of the queue, all blocks count again. O(1).
+        Allocations and :attr:`num_free` use this number. It then rises and falls with the queue, but
+        not below 0. Setting it to the length of the queue makes all blocks count again. O(1).
 
         Raises:
             InvalidArgumentError: ``count`` is negative, or above the length of the queue.
@@ -208,42 +212,43 @@ class VllmPool:
     def allocate(
         self, n: int, observed: Literal[False] = False, feed: VllmFeed | None = None
     ) -> tuple[list[VllmBlock], None]:
-        """Takes the next free blocks, each with one reference, and evicts their keys, which a feed notes.
+        """Allocates the next free blocks, each with one reference, and evicts their keys.
 
-        Returns the blocks and, if ``observed``, the keys that led to them, in order, each with whether
-        it leads nowhere now. O(n).
+        A feed is notified of the evicted keys. Returns the blocks, and None. If ``observed``, returns
+        the evicted keys instead of None, in order. Each comes with whether no other block is cached
+        under this key. O(n).
 
         Raises:
-            InvalidArgumentError: Fewer are free.
+            InvalidArgumentError: Fewer blocks are free.
         """
     @overload
     def allocate(
         self, n: int, observed: Literal[True], feed: VllmFeed | None = None
     ) -> tuple[list[VllmBlock], list[tuple[bytes, bool]]]: ...
     def claim(self, blocks: Iterable[VllmBlock]) -> list[tuple[bytes, bool]]:
-        """Gives blocks that were taken by hand a reference each; returns the keys that led to them.
+        """Adds one reference to blocks that :meth:`queue_pop` removed, and evicts their keys.
 
-        Behind :meth:`queue_pop`, what :meth:`allocate` does at once. Each key comes with whether it
-        leads nowhere now. O(blocks).
+        Both calls together do the work of :meth:`allocate`. Returns the evicted keys as ``allocate``
+        does. O(blocks).
         """
     def touch(self, blocks: Iterable[VllmBlock]) -> None:
-        """Adds one reference to each block; free blocks leave the queue.
+        """Adds one reference to each block. Free blocks leave the queue.
 
         O(blocks).
         """
     def free(self, blocks: Iterable[Any]) -> list[Any] | None:
-        """Drops one reference of each block; returns those that are not of this pool, or None.
+        """Drops one reference of each block. Returns the blocks of other pools, if any.
 
-        Blocks without further references become free in the order given: those without a hash are
-        reused next, the first of them first; the others last. O(blocks).
+        Blocks without further references become free in the order given. Those without a hash are
+        reused before all others, the first of them first. Those with a hash are reused last. O(blocks).
 
         Raises:
             InvalidBlockError: A block has no references.
         """
     def unpin(self, blocks: Iterable[VllmBlock]) -> None:
-        """Drops one reference of each block; those without further ones are reused last, hash or not.
+        """Drops one reference of each block. Blocks without further references are reused last.
 
-        O(blocks), if they are few.
+        This includes blocks without a hash. O(blocks) if they are few.
 
         Raises:
             InvalidBlockError: A block has no references, or is the null block.
@@ -259,18 +264,19 @@ class VllmPool:
     def find_run(
         self, hashes: Sequence[bytes], max_blocks: int, groups: Sequence[int], scale: int = 1
     ) -> tuple[list[VllmBlock], ...]:
-        """Returns the longest run of cached blocks from the first, a list per group.
+        """Returns the longest run of cached blocks from the first block of a request.
 
-        O(blocks found * groups).
+        The result has one list per group. O(blocks found * groups).
 
         Args:
-            hashes: The digests of a request, ``scale`` for each block, of which the last stands for it.
-            max_blocks: The most to return; never more than there are digests for.
-            groups: A block counts as cached if all of them have it.
-            scale: Digests per block, at least 1.
+            hashes: The digests of a request. A block has ``scale`` digests, and its last one identifies
+                it.
+            max_blocks: The largest number of blocks to return. The number of digests is a limit, too.
+            groups: The groups. A block counts as cached if all of them have it.
+            scale: The number of digests per block, at least 1.
 
         Raises:
-            InvalidArgumentError: A digest of more than 35 bytes.
+            InvalidArgumentError: A digest has more than 35 bytes.
         """
     def find_window(
         self,
@@ -283,24 +289,25 @@ class VllmPool:
         shift: int,
         scale: int = 1,
     ) -> tuple[tuple[list[VllmBlock], ...], bool]:
-        """Returns the rightmost run of cached blocks that a sliding window can attend from, a list per group.
+        """Returns the rightmost run of cached blocks that a sliding window can read.
 
-        Null blocks stand before it. The run from the first block counts at any length; the flag says
-        whether the run is as long as needed. O(blocks), one probe per window where nothing is cached.
+        The result has one list per group. Each list begins with null blocks, up to the run. If no run
+        has ``need`` blocks, returns the run from the first block, of any length. The flag is whether
+        the run has ``need`` blocks. O(blocks), or one lookup per window if nothing is cached.
 
         Args:
-            hashes: As in ``find_run``; there must be enough for ``max_blocks``.
-            max_blocks: Blocks to look at.
-            groups: As in ``find_run``.
-            need: Blocks of a run.
-            block_size: Tokens per block.
-            alignment: Tokens; ``(end - shift) * block_size`` must be a multiple of it, where ``end`` is
-                one past the run, unless it is ``block_size``.
-            shift: Blocks that are dropped from the end of a hit.
-            scale: As in ``find_run``.
+            hashes: The digests, as in ``find_run``. ``max_blocks`` blocks must have digests.
+            max_blocks: The number of blocks to search.
+            groups: The groups, as in ``find_run``.
+            need: The number of blocks of a run.
+            block_size: The number of tokens per block.
+            alignment: A number of tokens. If it is not ``block_size``, ``(end - shift) * block_size``
+                must be a multiple of it, where ``end`` is one past the run.
+            shift: The number of blocks that are dropped from the end of a hit.
+            scale: The number of digests per block, as in ``find_run``.
 
         Raises:
-            InvalidArgumentError: A digest of more than 35 bytes.
+            InvalidArgumentError: A digest has more than 35 bytes.
         """
     def cache_full(
         self,
@@ -316,28 +323,33 @@ class VllmPool:
         feed: VllmFeed | None = None,
         request: Any | None = None,
     ) -> tuple[list[tuple[bytes, bool]], list[bool | None]] | None:
-        """Caches the blocks first..end of a request's table, which are full; None if one is not of this pool.
+        """Caches the full blocks from ``first`` to ``end`` of a request's table.
 
-        Null blocks are left out. A block that is cached for fewer tokens loses those keys. Returns the
-        keys that gave way, as ``allocate`` does, and, if ``observed``, for each block whether its key
-        is new to the index, or None for one that was left out. O(end - first).
+        Null blocks are skipped. If a block is cached for fewer tokens, those keys are evicted. O(end -
+        first).
 
         Args:
             blocks: The table.
-            hashes: As in ``find_run``.
-            first: The first block to cache.
-            end: One past the last.
-            block_size: Tokens per block.
+            hashes: The digests, as in ``find_run``.
+            first: The position of the first block to cache.
+            end: One past the position of the last block.
+            block_size: The number of tokens per block.
             group: The KV-cache group.
-            mask: For each of the blocks, whether to cache it.
-            scale: As in ``find_run``.
-            observed: Whether to tell what is new.
-            feed: A feed that notes what went and what is new of a request. Both lists are empty then.
+            mask: Whether to cache each of these blocks. All by default.
+            scale: The number of digests per block, as in ``find_run``.
+            observed: Whether to return which keys are new.
+            feed: A feed that is notified of the evicted and the new keys. Both returned lists are empty
+                then. Needs ``request``.
             request: The request.
 
+        Returns:
+            The evicted keys as ``allocate`` returns them, and a list that is empty unless ``observed``.
+                The list has an item per block: whether the key is new to the index, or None for a
+                skipped block. If a block is not of this pool, the call caches nothing and returns None.
+
         Raises:
-            InvalidBlockError: A block is cached for as many tokens, or more.
-            InvalidArgumentError: A digest of more than 35 bytes.
+            InvalidBlockError: A block is already cached for this number of tokens, or for more.
+            InvalidArgumentError: A digest has more than 35 bytes.
         """
     def insert_hash(
         self,
@@ -387,7 +399,7 @@ class VllmPool:
             InvalidBlockError: The id is unknown.
         """
     def reset(self) -> bool:
-        """Drops all cached content. Refused, with the answer False, while a block is in use.
+        """Drops all cached content. If a block is in use, changes nothing and returns False.
 
         The order of reuse stays. O(blocks).
         """
@@ -417,12 +429,12 @@ class VllmPool:
         O(free blocks).
         """
     def copies(self, key: bytes) -> list[int]:
-        """Returns the ids of the blocks under a key, the oldest first.
+        """Returns the ids of the blocks that are cached under a key, the oldest first.
 
         O(copies).
         """
     def was_shared(self, key: bytes) -> bool:
-        """Returns whether a key has had more than one block at once since it last had none.
+        """Returns whether a key has had several blocks at once since the last time that it had none.
 
         O(1).
         """
@@ -465,7 +477,7 @@ class VllmPool:
         O(n log n) for n such blocks.
         """
     def num_evictable(self, blocks: Iterable[VllmBlock]) -> int:
-        """Returns how many of these blocks ``touch`` would take from the queue.
+        """Returns the number of these blocks that ``touch`` would remove from the queue.
 
         O(blocks).
         """
@@ -487,16 +499,17 @@ class VllmHasher:
     ``cache_salt``. For blocks with extra keys, or with tokens that are not 32-bit numbers, it calls
     ``utils.generate_block_hash_extra_keys`` and ``utils.hash_block_tokens``.
 
-    Costs: 80 ns if no block has become full, otherwise 30 to 200 ns per block of 16 tokens. From 1,024
-    new tokens on, other threads run meanwhile.
+    A call takes 80 ns if no block has become full, otherwise 30 to 200 ns per block of 16 tokens. From
+    1,024 new tokens on, other threads run meanwhile.
 
     Args:
-        algorithm: A vLLM encoding of ``hash_algorithms()``: ``"vllm-sha256"``, ``"vllm-sha256-cbor"``,
-            ``"vllm-xxhash"`` or ``"vllm-xxhash-cbor"``.
-        block_size: Tokens per block.
-        utils: ``vllm.v1.core.kv_cache_utils``; its ``NONE_HASH`` is the parent of the first block, read
-            at each call.
-        hash_fn: vLLM's hash function of that algorithm, for what the core cannot encode.
+        algorithm: One of vLLM's algorithms in ``hash_algorithms()``: ``"vllm-sha256"``,
+            ``"vllm-sha256-cbor"``, ``"vllm-xxhash"`` or ``"vllm-xxhash-cbor"``.
+        block_size: The number of tokens per block.
+        utils: The module ``vllm.v1.core.kv_cache_utils``. Its ``NONE_HASH``, which is read at each
+            call, is the parent of the first block.
+        hash_fn: vLLM's hash function of that algorithm. It hashes the blocks that the core cannot
+            encode.
 
     Raises:
         InvalidArgumentError: The algorithm does not exist.
@@ -523,10 +536,11 @@ class VllmGroups:
     """The calls that vLLM's scheduler makes for every request and step, for any KV-cache groups.
 
     The class keeps no requests. Tables and counts are vLLM's own lists and dictionaries, group by
-    group. It passes unusual calls to ``fallback`` before it changes anything. These are external or
-    encoder tokens, a hit inside a block, hits of a running request, a shared or exported state, and
-    calls with nothing to compute. A step that needs nothing from any group takes about 0.1 us per
-    group.
+    group. A step that needs nothing from any group takes about 0.1 us per group.
+
+    Before it changes anything, the class passes unusual calls to ``fallback``. Unusual are external or
+    encoder tokens, a hit inside a block, hits of a running request, a shared or exported state, and a
+    call with nothing to compute.
 
     A group is a dict with the keys:
 
@@ -544,47 +558,49 @@ class VllmGroups:
     - ``zeroed``: whether the manager's ``new_block_ids`` gets the ids of new blocks;
     - ``cached``: whether full blocks of the group are cached;
     - ``counts``: whether ``cached_tokens`` includes the group;
-    - ``drops``: whether heads compute the end of a hit again;
+    - ``drops``: whether speculative heads compute the end of a hit again;
     - ``alignment``: hits end at multiples of this number of tokens;
     - ``ends``: cached content ends at multiples of this number of tokens, or None for a single group;
-    - ``prompt_tail``: None, or a number of tokens. The block is cached in which the prompt without its
-      last tokens, this number of them, ends with a digest;
-    - ``this_step``: None, or for a group of states the set of keys that were cached in this step of the
-      engine;
-    - ``states``: None, or a dict for a group of aligned recurrent states. It contains the number of
-      ``speculative`` blocks, and whether the group caches at ``junctions`` and ``drops``. ``lookahead``
-      is the number of tokens after a block that its digest covers. ``allocated`` (a set), ``retired``,
-      ``last``, ``partial``, ``checkpoints`` and ``tails`` (dicts) are the records of vLLM's manager by
-      request id.
+    - ``prompt_tail``: None, or a number of tokens. The group then also caches the block in which the
+      prompt without this number of last tokens ends, if the prompt has a digest there;
+    - ``this_step``: for a group of states, the set of keys that were cached in this step of the engine.
+      Otherwise None;
+    - ``states``: for a group of aligned recurrent states, a dict. Otherwise None. In the dict,
+      ``speculative`` is the number of speculative blocks. ``junctions`` is whether the group caches at
+      junctions, and ``drops`` whether it drops the end of a hit. ``lookahead`` is the number of tokens
+      after a block that its digest covers. ``allocated`` (a set), ``retired``, ``last``, ``partial``,
+      ``checkpoints`` and ``tails`` (dicts) are the records of vLLM's manager by request id.
 
     Args:
         core: The pool.
         groups: The groups, in vLLM's order.
-        max_model_len: Tokens that a request may have.
-        recomputed: Tokens at the end that are not cached, for a later step may compute them again.
-        watermark: Blocks that must stay free when a waiting request is admitted.
-        waiting: The values of ``request.status`` that this is for.
-        blocks_class: Makes a result of a tuple of one list of blocks per group.
+        max_model_len: The largest number of tokens of a request.
+        recomputed: The number of tokens at the end that are not cached, because a later step may
+            compute them again.
+        watermark: The number of blocks that must stay free when a waiting request is admitted.
+        waiting: The values of ``request.status`` of a waiting request, to which ``watermark`` applies.
+        blocks_class: Called with a tuple of one list of blocks per group. Returns the result of a call.
         empty: The result without blocks.
-        fallback: vLLM's ``allocate_slots``; gets all arguments by position.
-        coordinator: vLLM's, whose ``retention_interval`` says how many tokens lie between the windows
-            and states that stay cached.
-        scheduler_block: Tokens of a block of the scheduler.
+        fallback: vLLM's ``allocate_slots``. It gets all arguments by position.
+        coordinator: vLLM's coordinator. Its ``retention_interval`` is the number of tokens between the
+            windows and states that stay cached.
+        scheduler_block: The number of tokens of a block of the scheduler.
         drops: Whether some group drops the end of a hit.
-        by_series_33: Whether vLLM is 0.33 or later, which keeps more at junctions and reports states less
-            often.
-        lookup: The number of tokens at whose multiples hits end, and the groups that are looked up together.
-            Each of these has its positions, whether it drops the end of a hit, and how many tokens after
-            the hit are looked up for that. None disables lookups.
-        on_removed: Called with evicted keys, as ``VllmPool.allocate`` returns them; or a feed that is
+        by_series_33: Whether vLLM is 0.33 or later, which keeps more at junctions and reports states
+            less often.
+        lookup: The number of tokens at whose multiples hits end, and the groups that are looked up
+            together. Each of these has its positions, whether it drops the end of a hit, and how many
+            tokens after the hit are looked up for that. None disables lookups.
+        on_removed: Called with evicted keys, as ``VllmPool.allocate`` returns them. Or a feed that is
             notified of them.
-        on_cached: Called instead of caching. It is vLLM's ``BlockPool.cache_full_blocks``, or that feed.
-        metered: A pool that reports every block to a collector, so its ``get_new_blocks`` and ``touch`` are
-            called.
+        on_cached: vLLM's ``BlockPool.cache_full_blocks``, which is called instead of caching. Or a feed
+            that is notified of cached keys.
+        metered: A pool that reports every block to a collector. Its ``get_new_blocks`` and ``touch``
+            are called.
 
     Raises:
-        InvalidArgumentError: The kind is unknown. Or a size is 0, or a block size is not a multiple of the
-            scale. Or ``lookup`` contains groups that do not exist.
+        InvalidArgumentError: The kind is unknown. Or a size is 0, or a block size is not a multiple of
+            the scale. Or ``lookup`` contains groups that do not exist.
 
     >>> from types import SimpleNamespace
     >>> of = {"retained": 0, "more_slots": 0, "most": None, "scale": 1, "cached": True, "counts": True,
@@ -642,22 +658,24 @@ class VllmGroups:
     def find_longest_cache_hit(
         self, block_hashes: Sequence[bytes], max_cache_hit_length: int
     ) -> tuple[tuple[list[VllmBlock], ...], int, int]:
-        """Returns the cached blocks of a request by group, and their tokens.
+        """Returns the cached blocks of a request by group, and the number of their tokens.
 
-        The third item is the number of additional tokens that the group with the most has.
+        The third item is how many tokens more the group with the longest hit has. The blocks are those
+        that vLLM's coordinator would return.
 
-        Like the call of vLLM's coordinator, with the same blocks. O(blocks of full attention, less
-        those of the last hit, + blocks that windows, chunks and states look up).
+        O(blocks of full attention, less those of the last hit, + blocks that windows, chunks and states
+        look up).
 
         Raises:
-            InvalidArgumentError: A digest has more than 35 bytes, or the groups have no lookups.
+            InvalidArgumentError: A digest has more than 35 bytes, or ``lookup`` is None.
         """
     def find_longest_cache_hit_per_group(
         self, block_hashes: Sequence[bytes], max_cache_hit_length: int
     ) -> tuple[tuple[list[VllmBlock], ...], tuple[int, ...]]:
-        """Returns the blocks that each group alone has for a request, and the number of their tokens.
+        """Returns the cached blocks of a request that each group has by itself.
 
-        Costs and errors are those of ``find_longest_cache_hit``.
+        Also returns the number of their tokens per group. Costs and errors are those of
+        ``find_longest_cache_hit``.
         """
     def allocate_slots(
         self,
@@ -676,25 +694,26 @@ class VllmGroups:
     ) -> Any:
         """Allocates the next blocks of a request, and caches its full blocks.
 
-        None if too few blocks are free. Like vLLM's ``KVCacheManager.allocate_slots``. Blocks before a
-        window are released first, also if too few blocks are free. O(groups + new blocks + hits).
+        Works like vLLM's ``KVCacheManager.allocate_slots``. Returns None if too few blocks are free.
+        Blocks before a window are released first, even if too few blocks are free. O(groups + new
+        blocks + hits).
 
         Raises:
-            InvalidBlockError: A block that should be cached is cached already.
+            InvalidBlockError: A block to cache is already cached.
         """
     def cache_blocks(self, request: Any, num_computed_tokens: int) -> None:
-        """Caches the blocks of a request that are full with so many tokens.
+        """Caches the blocks of a request that this number of computed tokens fills.
 
         O(groups + new full blocks).
 
         Raises:
-            InvalidBlockError: A block that is to be cached is cached already.
+            InvalidBlockError: A block to cache is already cached.
         """
     def free(self, id: object) -> bool:  # noqa: A002
         """Frees the blocks of a request, group by group, the last block first.
 
-        If a block does not belong to the pool, vLLM has to free them: returns False and changes nothing.
-        O(blocks).
+        Returns whether the blocks were freed. If a block is not of this pool, changes nothing and
+        returns False, because vLLM has to free the blocks. O(blocks).
 
         Raises:
             InvalidBlockError: A block has no references.
@@ -708,5 +727,6 @@ class VllmGroups:
 def vllm_block_ids(groups: tuple[Iterable[Any], ...]) -> tuple[list[int], ...]:
     """Returns the ids of the blocks of each group.
 
-    ``KVCacheBlocks.get_block_ids`` in one call. Blocks are ``VllmBlock``, or have a ``block_id``. O(blocks).
+    Does the work of ``KVCacheBlocks.get_block_ids`` in one call. Blocks are ``VllmBlock``, or have a
+    ``block_id``. O(blocks).
     """
