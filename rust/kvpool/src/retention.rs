@@ -134,7 +134,7 @@ pub fn no_clock() -> PoolError {
     PoolError::config(
         "ttl",
         "a time to live",
-        "given after the time was set (advance_time, in Python clock.advance)",
+        "given after the time is set (advance_time, in Python clock.advance)",
     )
 }
 

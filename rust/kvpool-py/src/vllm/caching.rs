@@ -16,8 +16,8 @@ use super::pool::TableRun;
 use crate::python::prelude::*;
 
 impl PyVllmGroups {
-    /// Reads the attributes of a request that decide which blocks are cached. Reads none that no group
-    /// needs.
+    /// Reads the attributes of a request that decide which blocks are cached. Skips attributes that no
+    /// group needs.
     pub(super) fn prompt(&self, request: &Bound<'_, PyAny>) -> PyResult<Prompt> {
         let py = request.py();
         let mut prompt = Prompt::default();
