@@ -1,4 +1,4 @@
-"""Names that earlier versions had: removed names and their replacements, and renamed names that work."""
+"""Names of earlier versions: removed names with their replacements, and renamed names that still work."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _moved(path: str) -> Renamed:
     return Renamed(path, call)
 
 
-#: The old names that both classes share.
+#: The old names that both classes had.
 _BOTH: Final = {
     "advance_time": _moved("clock.advance"),
     "observe_time": _moved("clock.observe"),
@@ -172,7 +172,7 @@ POOL: Final = {
     "epoch": Renamed("stats().epoch", lambda pool: pool.stats().epoch, True),
 }
 
-#: The old names of each class that has some.
+#: The old names by class.
 RENAMED: Final[dict[str, dict[str, Renamed]]] = {"CacheManager": MANAGER, "BlockPool": POOL}
 
 

@@ -1,10 +1,10 @@
-//! Makes the docstrings of the stubs those of the extension: a macro `doc!` with a string for each name of a
-//! stub.
+//! Gives the extension the docstrings of the stubs: writes a macro `doc!` with a string for each name
+//! of a stub.
 //!
-//! `doc!("BlockPool.allocate")` is the docstring of that method in `python/kvpool/_core/pool.pyi`, without
-//! its indentation. Classes and functions have their own names, and a module has its path,
-//! `kvpool._core.pool`. Of overloads the first has the docstring. A public name without a docstring stops the
-//! build, and so does a name that no stub has.
+//! `doc!("BlockPool.allocate")` is the docstring of that method in `python/kvpool/_core/pool.pyi`,
+//! without its indentation. The key of a class or function is its name. The key of a module is its
+//! path, `kvpool._core.pool`. The first of several overloads has the docstring. The build stops at a
+//! public name without a docstring, and at a name that no stub has.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ fn write(docs: &str) -> Result<(), String> {
     fs::write(&path, docs).map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// The source of the macro.
+/// Returns the source of the macro.
 fn docs() -> Result<String, String> {
     let mut stubs: Vec<PathBuf> = fs::read_dir(STUBS)
         .and_then(|entries| entries.map(|entry| Ok(entry?.path())).collect())
@@ -51,7 +51,7 @@ struct Stub<'a> {
 }
 
 impl Stub<'_> {
-    /// Each public name that exists at run time, with its docstring.
+    /// Returns each public name that exists at run time, with its docstring.
     fn docs(&self) -> Result<Vec<(String, String)>, String> {
         let stem = self.path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
         let module = if stem == "__init__" { "kvpool._core".into() } else { format!("kvpool._core.{stem}") };
@@ -91,7 +91,7 @@ impl Stub<'_> {
         Ok(docs)
     }
 
-    /// The line after a signature that begins in a line.
+    /// Returns the number of the line after the signature that begins in line `start`.
     fn end_of_signature(&self, start: usize) -> Result<usize, String> {
         let mut depth = 0_i32;
         for (at, line) in self.lines.iter().enumerate().skip(start) {
@@ -105,8 +105,8 @@ impl Stub<'_> {
         Err(self.error(start, "a signature without end"))
     }
 
-    /// The docstring that begins in a line, if one does, as `inspect.cleandoc` returns it, and the line after
-    /// it.
+    /// Returns the docstring that begins in line `start`, if there is one, in the form of
+    /// `inspect.cleandoc`. Also returns the number of the line after it.
     fn docstring(&self, start: usize) -> Result<(Option<String>, usize), String> {
         let Some(&first) = self.lines.get(start) else { return Ok((None, start)) };
         let (indent, text) = split(first);
@@ -145,13 +145,13 @@ impl Stub<'_> {
     }
 }
 
-/// How far a line is indented, and the rest of it.
+/// Returns the indentation of a line, and the rest of the line.
 fn split(line: &str) -> (usize, &str) {
     let text = line.trim_start();
     (line.len() - text.len(), text)
 }
 
-/// Whether a line declares a class, and the name of the class or function.
+/// Returns whether a line declares a class, and the name of the class or function.
 fn declared(text: &str) -> Option<(bool, &str)> {
     let (is_class, rest) = match text.strip_prefix("class ") {
         Some(rest) => (true, rest),

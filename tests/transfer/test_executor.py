@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+import warnings
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -256,3 +257,36 @@ def test_a_swap_that_another_caller_ended_is_reported() -> None:
     assert second.error is None
     assert manager.block_ids("a") != []
     manager.diagnose.check_invariants()
+
+
+class OldPlanner:
+    """A caller's own planner with the method names of earlier versions."""
+
+    def __init__(self) -> None:
+        self.manager = kvpool.CacheManager(num_blocks=8, block_size=4, host_blocks=8)
+        self.take_plan = self.manager.take_plan
+        self.complete_swap = self.manager.swaps.complete
+        self.abort_swap = self.manager.swaps.abort
+
+    def __getattr__(self, name: str) -> object:
+        """Delegates all other calls, as wrappers of a manager do."""
+        return getattr(self.manager, name)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_planner_with_the_old_method_names_warns_once_and_works(fails: bool) -> None:
+    memory, host = _pair()
+    planner = OldPlanner()
+    planner.manager.admit("a", range(8))
+    stores = [memory.store] if fails else [memory.store, host]
+    with TransferEngine() as engine, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        executor = PlanExecutor(planner, engine, stores)  # type: ignore[arg-type]
+        executor.run([planner.manager.swaps.begin_out(["a"])])
+        (finished,) = executor.wait()
+    assert [warning.category for warning in caught] == [DeprecationWarning]
+    assert "OldPlanner needs swaps.complete and swaps.abort" in str(caught[0].message)
+    assert caught[0].filename == __file__
+    assert (finished.error is not None) == fails
+    assert planner.manager.request("a").state == ("running" if fails else "swapped")
+    planner.manager.diagnose.check_invariants()

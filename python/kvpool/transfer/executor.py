@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import inspect
 import operator
-from typing import TYPE_CHECKING, Literal, Protocol
+import warnings
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from kvpool.errors import KvpoolError
 
@@ -39,6 +41,28 @@ class Planner(Protocol):
         """Ends the swaps whose copies are in the plans."""
 
 
+class _OldSwaps:
+    """Ends swaps with ``complete_swap`` and ``abort_swap``, the names of earlier versions."""
+
+    def __init__(self, planner: Any) -> None:
+        self.complete = planner.complete_swap
+        self.abort = planner.abort_swap
+
+
+def _old_swaps(planner: Planner) -> _OldSwaps | None:
+    """Adapts a planner that defines only the old names, with a warning. Returns None for other planners."""
+
+    def defines(name: str) -> bool:
+        return inspect.getattr_static(planner, name, None) is not None
+
+    if defines("swaps") or not defines("complete_swap"):
+        return None
+    name = type(planner).__name__
+    message = f"{name} needs swaps.complete and swaps.abort instead of complete_swap and abort_swap"
+    warnings.warn(message, DeprecationWarning, stacklevel=3)
+    return _OldSwaps(planner)
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class FinishedSwap:
     """A swap that has ended."""
@@ -67,7 +91,9 @@ class PlanExecutor:
     completes those whose copies have ended, and aborts those whose copies failed.
 
     Args:
-        manager: A ``CacheManager``, or another object with these three methods.
+        manager: A ``CacheManager``, or another object with ``take_plan``, ``swaps.complete`` and
+            ``swaps.abort``. In this version, ``complete_swap`` and ``abort_swap`` also work, with a
+            ``DeprecationWarning``.
         engine: Copies between the stores.
         stores: The blocks of each tier: device, then host.
 
@@ -89,6 +115,7 @@ class PlanExecutor:
 
     def __init__(self, manager: Planner, engine: TransferEngine, stores: Sequence[BlockStore]) -> None:
         self._manager = manager
+        self._old_swaps = _old_swaps(manager)
         self._engine = engine
         self._stores = list(stores)
         self._running: list[_Batch] = []
@@ -161,9 +188,9 @@ class PlanExecutor:
             failure = error
             try:
                 if error is None:
-                    blocks = self._manager.swaps.complete(swap)
+                    blocks = (self._old_swaps or self._manager.swaps).complete(swap)
                 else:
-                    self._manager.swaps.abort(swap)
+                    (self._old_swaps or self._manager.swaps).abort(swap)
             except KvpoolError as refusal:
                 # Other code ended the swap. This is a failure like any other, and the other swaps
                 # continue.

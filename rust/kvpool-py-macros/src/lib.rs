@@ -66,8 +66,8 @@ fn documented_class(arguments: &Tokens, mut class: ItemStruct) -> Result<Tokens>
 
 /// `#[pyo3::pymethods]`, with docstrings and checked arguments.
 ///
-/// `getters! { requests: usize = self.0.requests(); }` in it stands for a getter `requests` that
-/// returns the expression, which may use `py`. `repr! { free, active }` stands for a `__repr__` that
+/// `getters! { requests: usize = self.0.requests(); }` in the block declares a getter `requests` that
+/// returns the expression, which may use `py`. `repr! { free, active }` declares a `__repr__` that
 /// shows the class and those fields.
 #[proc_macro_attribute]
 pub fn pymethods(_: TokenStream, block: TokenStream) -> TokenStream {
@@ -106,7 +106,7 @@ pub fn pyfunction(_: TokenStream, function: TokenStream) -> TokenStream {
     quote!(#takers #[::pyo3::pyfunction] #function).into()
 }
 
-/// The items of an `impl` block, with `getters!` and `repr!` written out.
+/// Returns the items of an `impl` block, with `getters!` and `repr!` expanded.
 fn expanded(class: &str, items: Vec<ImplItem>) -> Result<Vec<ImplItem>> {
     let mut out = Vec::new();
     for item in items {
@@ -134,7 +134,7 @@ fn expanded(class: &str, items: Vec<ImplItem>) -> Result<Vec<ImplItem>> {
     Ok(out)
 }
 
-/// Getters: `name: type = expression;`.
+/// Parses getters: `name: type = expression;`.
 struct Getters(Vec<ImplItemFn>);
 
 impl Parse for Getters {
@@ -169,13 +169,13 @@ fn mentions(tokens: Tokens, name: &str) -> bool {
     })
 }
 
-/// The name of a class in Python: that of its type without `Py`.
+/// Returns the Python name of a class: the name of its type without `Py`.
 fn class_name(of: &impl ToTokens) -> String {
     let name = of.to_token_stream().to_string();
     name.strip_prefix("Py").map_or(name.clone(), str::to_owned)
 }
 
-/// The name that Python has for a function: its own, or the one in `#[pyo3(name = "..")]`.
+/// Returns the Python name of a function: its own, or the one in `#[pyo3(name = "..")]`.
 fn python_name(attributes: &[Attribute], ident: &Ident) -> String {
     let mut name = ident.unraw().to_string();
     for attribute in attributes.iter().filter(|attribute| attribute.path().is_ident("pyo3")) {
@@ -190,7 +190,7 @@ fn python_name(attributes: &[Attribute], ident: &Ident) -> String {
     name
 }
 
-/// Whether an attribute is a getter with a name of its own.
+/// Returns whether an attribute declares a getter with its own name.
 fn renamed(attribute: &Attribute) -> bool {
     attribute.path().is_ident("getter") && attribute.meta.require_list().is_ok()
 }
@@ -211,13 +211,13 @@ fn expect_many(attributes: &mut Vec<Attribute>, signature: &Signature) {
     }
 }
 
-/// Takes `#[of(..)]` out of some attributes.
+/// Removes `#[of(..)]` from some attributes, and returns its expression.
 fn take_of<T: Parse>(attributes: &mut Vec<Attribute>) -> Result<Option<T>> {
     let at = attributes.iter().position(|attribute| attribute.path().is_ident("of"));
     at.map(|at| attributes.remove(at).parse_args()).transpose()
 }
 
-/// The converters of one class or function, one for each name of an argument.
+/// The converters of one class or function: one per argument name.
 struct Takers {
     owner: String,
     names: Vec<Ident>,

@@ -22,7 +22,7 @@ use crate::python::protect;
     note = "take a sequence or a mapping as `&Bound<'_, PyAny>` and read it with `crate::gather`"
 )]
 pub(crate) trait Argument<'a, 'py>: Sized {
-    /// Returns the description of a right argument, for an error.
+    /// Describes a valid argument, in errors.
     fn expected(py: Python<'py>) -> String;
 
     fn convert(name: &str, object: &'a Bound<'py, PyAny>) -> PyResult<Self>;
@@ -66,7 +66,7 @@ fn wrong<'py>(
     raised
 }
 
-/// The name of a type with its article.
+/// Returns the name of a type with its article.
 fn a(name: &str) -> String {
     let article = if name.starts_with(['A', 'E', 'I', 'O', 'a', 'e', 'i', 'o']) { "an" } else { "a" };
     format!("{article} {name}")

@@ -406,7 +406,7 @@ impl<'py> Int32Out<'py> {
         Ok(Self { flat: Some(flat), len })
     }
 
-    /// Writes values from item `at` on, no more than there is room for.
+    /// Writes values from item `at` on, and drops those that do not fit.
     fn fill(&self, at: usize, values: impl Iterator<Item = i32>) -> PyResult<()> {
         let values: Vec<_> = values.take(self.len.saturating_sub(at)).collect();
         let Some(flat) = self.flat.as_ref().filter(|_| !values.is_empty()) else { return Ok(()) };
@@ -510,7 +510,7 @@ impl<'py> ChangesOut<'py> {
     }
 }
 
-/// Opaque bytes from `bytes` or `str` (UTF-8).
+/// Opaque bytes, from `bytes` or `str` (as UTF-8).
 pub(crate) fn bytes<'a>(object: &'a Bound<'_, PyAny>, name: &str) -> PyResult<Cow<'a, [u8]>> {
     if let Ok(bytes) = object.cast::<PyBytes>() {
         return Ok(Cow::Borrowed(bytes.as_bytes()));

@@ -1,4 +1,4 @@
-//! Calls enter locked Rust state through this module.
+//! How calls from Python enter locked Rust state.
 //!
 //! Every class is frozen and keeps its state in a [`Locked`], so several Python threads may use one
 //! object. A short call takes the lock while attached to the interpreter. If another thread holds the
@@ -11,11 +11,14 @@
 //!
 //! No Python code runs while the lock is held, with one exception: an eviction policy written in Python
 //! ([`crate::policy`]). Its methods, copies and destructors run, and so does a garbage collection that
-//! they trigger. State with such a policy is entered by [`enter_guarded`]. It waits for the lock
-//! detached and works attached, because the policy needs the interpreter again and again. As long as a
-//! thread holds the lock, it counts as *inside*. A call into the pool from there gets an error if it
-//! would wait for itself for ever. The core cannot pass an interrupt on that the policy raised.
-//! [`raise_after`] keeps it, and the call raises it when it is done and the lock is free.
+//! they trigger.
+//!
+//! A call enters state with such a policy through [`enter_guarded`]. The call waits for the lock
+//! detached and works attached, because the policy needs the interpreter again and again. A thread that
+//! holds the lock counts as *inside*. If the policy calls its own pool from there, the call would wait
+//! for itself for ever, so it gets an error. The core cannot pass on an interrupt that the policy
+//! raised. [`raise_after`] keeps the interrupt, and the call raises it when it is done and the lock is
+//! free.
 //!
 //! Order of locks: the state's lock comes before `queue`. `queue` is held only briefly, by threads that
 //! wait for nothing meanwhile. A thread that waits for the state is detached and holds no other lock of
@@ -33,7 +36,8 @@ use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{Condvar, Mutex, MutexGuard, PoisonError, TryLockError, thread_local};
 
 thread_local! {
-    /// True while this thread holds the lock of a pool with a policy written in Python.
+    /// True while this thread holds the lock of a pool with a policy written in Python, so that Python
+    /// code may run.
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 
     /// The exception to raise when the current call is done.

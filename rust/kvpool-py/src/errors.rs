@@ -1,4 +1,4 @@
-//! Rust errors -> Python exceptions: the one place that maps them.
+//! Converts Rust errors to Python exceptions. No other module maps errors.
 //!
 //! The classes are Python's own (`kvpool.errors`), because each derives from `KvpoolError` and from a
 //! builtin.
@@ -14,7 +14,7 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 
 use crate::python::prelude::*;
 
-/// An exception of `kvpool.errors` by name.
+/// Returns an exception of `kvpool.errors`, by its name.
 pub(crate) fn raise(py: Python<'_>, class: &str, message: impl Into<String>) -> PyErr {
     let build = || {
         let class = crate::python::import(py, "kvpool.errors")?.getattr(class)?;
@@ -29,8 +29,8 @@ pub(crate) fn is_kvpool(py: Python<'_>, error: &PyErr) -> bool {
     base.is_ok_and(|base| error.is_instance(py, &base))
 }
 
-/// Whether an exception is one of `kvpool.errors`, or none that an argument of the wrong type gives:
-/// nothing to add to it.
+/// Whether an exception reaches the caller unchanged: it is one of `kvpool.errors`, or it is neither a
+/// `TypeError` nor a `ValueError`, which an argument of the wrong type raises.
 pub(crate) fn is_ours(py: Python<'_>, error: &PyErr) -> bool {
     let foreign = error.is_instance_of::<PyTypeError>(py) || error.is_instance_of::<PyValueError>(py);
     !foreign || is_kvpool(py, error)
@@ -41,7 +41,7 @@ pub(crate) trait ToPyErr {
     fn to_py_err(&self, py: Python<'_>) -> PyErr;
 }
 
-/// `result.or_raise(py)?`.
+/// Converts the error of a result: `result.or_raise(py)?`.
 pub(crate) trait OrRaise<T> {
     fn or_raise(self, py: Python<'_>) -> PyResult<T>;
 }
@@ -52,7 +52,7 @@ impl<T, E: ToPyErr> OrRaise<T> for Result<T, E> {
     }
 }
 
-/// `OutOfBlocksError` with its figures.
+/// Returns an `OutOfBlocksError` with its figures.
 fn out_of_blocks(py: Python<'_>, refusal: &Refusal) -> PyErr {
     let error = raise(py, "OutOfBlocksError", refusal.to_string());
     let value = error.value(py);
@@ -233,7 +233,7 @@ impl ToPyErr for kvpool_journal::ReplayError {
     }
 }
 
-/// `CudaError` with its code.
+/// Returns a `CudaError` with its code.
 fn cuda_error(py: Python<'_>, cause: &CudaError, message: String) -> PyErr {
     let error = raise(py, "CudaError", message);
     let value = error.value(py);

@@ -79,11 +79,7 @@ impl Source {
             }
             Self::Pool(pool) => Ok(vec![Group::full(pool.get().keep_feed(py, capacity)?)]),
             Self::Vllm(feed) => feed.get().groups().ok_or_else(|| {
-                raise(
-                    py,
-                    "InvalidArgumentError",
-                    "source has no groups: set_groups must have said which there are",
-                )
+                raise(py, "InvalidArgumentError", "source has no groups: call set_groups first")
             }),
         }
     }
@@ -125,8 +121,8 @@ pub(crate) struct PyEventPublisher {
     spent: Mutex<Vec<Taken>>,
 }
 
-/// A snapshot: the first number, the last one that is part of it, and batches.
-type Told<'py> = (u64, Option<u64>, Vec<Bound<'py, PyBytes>>);
+/// A snapshot: its epoch, the number of the last batch that it includes, and its batches.
+type SnapshotTuple<'py> = (u64, Option<u64>, Vec<Bound<'py, PyBytes>>);
 
 impl PyEventPublisher {
     fn spent(&self) -> MutexGuard<'_, Vec<Taken>> {
@@ -166,7 +162,7 @@ impl PyEventPublisher {
                 .ok_or_else(|| raise(py, "InvalidArgumentError", message()))
         };
         let rank = below("rank", rank, 1 << 32)? as u32;
-        // Twice the largest clock value, so that numbers have space.
+        // Only half of the 64-bit range, so that batch numbers cannot overflow.
         let base = below("base", base.into(), 1 << 63)?;
         let groups = source.follow(py, count(py, "capacity", capacity)?)?;
         let publisher = Publisher::new(groups, rank, base).or_raise(py)?;
@@ -248,7 +244,7 @@ impl PyEventPublisher {
         Ok(kept.into_iter().map(|(number, payload)| (number, PyBytes::new(py, &payload))).collect())
     }
 
-    fn snapshot<'py>(&self, py: Python<'py>, sink: Int, now: f64) -> PyResult<Told<'py>> {
+    fn snapshot<'py>(&self, py: Python<'py>, sink: Int, now: f64) -> PyResult<SnapshotTuple<'py>> {
         let sink = count(py, "sink", sink)?;
         let snapshot = self.run(py, |publisher| publisher.snapshot(sink, now)).or_raise(py)?;
         let payloads = snapshot.payloads.iter().map(|payload| PyBytes::new(py, payload)).collect();

@@ -42,7 +42,7 @@ impl PyExplainConfig {
     }
 }
 
-/// `explain=` of a constructor: True is that of all defaults.
+/// Converts the `explain=` of a constructor. True is the default settings.
 pub(crate) fn config(object: Option<&Bound<'_, PyAny>>) -> PyResult<Option<ExplainConfig>> {
     let Some(object) = object else { return Ok(None) };
     if let Ok(config) = object.cast::<PyExplainConfig>() {
@@ -59,7 +59,7 @@ pub(crate) fn config(object: Option<&Bound<'_, PyAny>>) -> PyResult<Option<Expla
     ))
 }
 
-/// Tokens by reason, of those that occurred.
+/// Returns the number of tokens by reason, without the reasons that did not occur.
 pub(crate) fn counts(counts: &MissCounts) -> BTreeMap<&'static str, u64> {
     counts.iter().filter(|&(_, tokens)| tokens > 0).collect()
 }

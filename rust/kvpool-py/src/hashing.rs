@@ -23,11 +23,11 @@ pub(crate) fn named<T: FromStr>(py: Python<'_>, name: &str) -> PyResult<T>
 where
     T::Err: Display,
 {
-    // No name is that long.
+    // No valid name is longer than the shortened text.
     shorten(name).parse().map_err(|error: T::Err| raise(py, "InvalidArgumentError", error.to_string()))
 }
 
-/// A 32-byte key.
+/// Converts a 32-byte key.
 pub(crate) fn key(py: Python<'_>, key: Option<&[u8]>) -> PyResult<Option<[u8; 32]>> {
     key.map(|key| {
         key.try_into().map_err(|_| {
@@ -37,7 +37,7 @@ pub(crate) fn key(py: Python<'_>, key: Option<&[u8]>) -> PyResult<Option<[u8; 32
     .transpose()
 }
 
-/// An epoch: any 64-bit number without sign.
+/// Converts an epoch, which is any unsigned 64-bit number.
 fn epoch(py: Python<'_>, epoch: i128) -> PyResult<u64> {
     u64::try_from(epoch).map_err(|_| {
         raise(py, "InvalidArgumentError", format!("epoch is {epoch}: must be from 0 to {}", u64::MAX))
@@ -49,7 +49,7 @@ fn digests<'py>(py: Python<'py>, chain: &HashChain) -> PyResult<Bound<'py, PyLis
     PyList::new(py, chain.hashes().iter().map(|hash| PyBytes::new(py, hash.digest(algorithm))))
 }
 
-/// Multimodal items, or none.
+/// Converts multimodal items. `None` is an empty list.
 pub(crate) fn multimodal_items(items: Option<&Bound<'_, PyAny>>) -> PyResult<Vec<MultimodalItem>> {
     let Some(items) = items else { return Ok(Vec::new()) };
     let py = items.py();
@@ -60,7 +60,8 @@ pub(crate) fn multimodal_items(items: Option<&Bound<'_, PyAny>>) -> PyResult<Vec
         let identifier = bytes(&identifier, "identifier")?.into();
         Ok(MultimodalItem { identifier, offset: offset as u64, length: length as u64 })
     };
-    // Each takes memory of its own: first how many there are.
+    // The items are gathered before they are converted, because each converted item takes memory of its
+    // own.
     let raw = gather("multimodal", items, |_, item| Ok(item))?;
     raw.iter().enumerate().map(|(position, one)| item(position, one)).collect()
 }
@@ -102,7 +103,7 @@ impl PyExtraKeys {
         }))
     }
 
-    /// Pickled and copied by the constructor's arguments.
+    /// Returns the constructor's arguments, from which the object is copied and unpickled.
     fn __getnewargs_ex__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyTuple>, Bound<'py, PyDict>)> {
         let ExtraKeys { adapter, salt, tenant, user, multimodal, .. } = &self.0;
         let keys = PyDict::new(py);
@@ -121,7 +122,7 @@ impl PyExtraKeys {
         Ok((PyTuple::empty(py), keys))
     }
 
-    /// Which keys are set, not what they are: salts and tenants do not belong in logs.
+    /// Shows which keys are set, but not their values, because salts and tenants do not belong in logs.
     fn __repr__(&self) -> String {
         let ExtraKeys { adapter, salt, tenant, user, multimodal, .. } = &self.0;
         let set = [
@@ -137,12 +138,13 @@ impl PyExtraKeys {
     }
 }
 
-/// Extra keys, or none.
+/// Returns the given extra keys, or empty ones.
 pub(crate) fn extra_or_default(extra: Option<&Bound<'_, PyExtraKeys>>) -> ExtraKeys {
     extra.map(|extra| extra.get().0.clone()).unwrap_or_default()
 }
 
-/// A prompt: hashed already, or tokens to hash now in `epoch`, detached from the interpreter.
+/// Returns a prompt that is hashed already, or hashes its tokens now, in `epoch`, detached from the
+/// interpreter.
 pub(crate) fn prompt(
     py: Python<'_>,
     hasher: &Arc<BlockHasher>,
@@ -162,7 +164,7 @@ pub(crate) fn prompt(
     hash(py, hasher.clone(), extra, tokens)
 }
 
-/// A cursor behind these tokens.
+/// Returns a cursor after these tokens. Hashes detached from the interpreter.
 fn hash(
     py: Python<'_>,
     hasher: Arc<BlockHasher>,
@@ -177,7 +179,8 @@ fn hash(
     py.detach(make).or_raise(py)
 }
 
-/// The name of an algorithm. An int in its place is a block size that was given by position.
+/// Returns the name of an algorithm. An int means that a caller passed the block size by position, and
+/// the error explains this.
 fn algorithm_name<'a>(object: &'a Bound<'_, PyAny>) -> PyResult<&'a str> {
     if !object.is_instance_of::<PyInt>() {
         return take("algorithm", object);
@@ -274,7 +277,7 @@ impl PyHashCursor {
         Self(Locked::new(cursor))
     }
 
-    /// A copy of the cursor as it is now.
+    /// Returns a copy of the cursor in its current state.
     pub(crate) fn snapshot(&self, py: Python<'_>) -> HashCursor {
         enter(py, &self.0, |cursor| cursor.clone())
     }
@@ -332,7 +335,8 @@ impl PyHashCursor {
     }
 }
 
-/// The chain of a call: a `HashChain`, or that of a `HashCursor` at the moment of the call.
+/// The chain that an argument contains: a `HashChain`, or the chain of a `HashCursor` at the time of
+/// the call.
 #[derive(Clone, Copy)]
 pub(crate) enum ChainArg<'a> {
     Chain(&'a HashChain),
@@ -340,7 +344,7 @@ pub(crate) enum ChainArg<'a> {
 }
 
 impl ChainArg<'_> {
-    /// Blocks of the chain.
+    /// Returns the number of blocks of the chain.
     pub(crate) fn len(self, py: Python<'_>) -> usize {
         match self {
             Self::Chain(chain) => chain.len(),

@@ -1,8 +1,8 @@
 //! Journals: their settings, the figures of a pool's journal, and the functions that read a journal.
 //!
 //! If a pool cannot be made, the file of its journal is removed again. A function that reads a whole
-//! journal detaches from the interpreter. It attaches every few thousand operations, for the caller's
-//! progress function and for Ctrl-C.
+//! journal detaches from the interpreter. Every few thousand operations it attaches again, to call the
+//! caller's progress function and to check for Ctrl-C.
 
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -154,8 +154,8 @@ pub(crate) fn wait(py: Python<'_>, flush: Option<Flush>) {
 
 /// After a flush, raises the error that stopped the journal, if any.
 pub(crate) fn check_flushed(py: Python<'_>, error: Option<String>) -> PyResult<()> {
-    let told = |error| raise(py, "JournalFileError", format!("the journal has stopped: {error}"));
-    error.map_or(Ok(()), |error| Err(told(error)))
+    let stopped = |error| raise(py, "JournalFileError", format!("the journal has stopped: {error}"));
+    error.map_or(Ok(()), |error| Err(stopped(error)))
 }
 
 /// Writes the content of a ring to a new file.
@@ -197,8 +197,8 @@ impl Source {
                     if path.is_file() {
                         return JournalFile::open(&path).map(Loaded::File);
                     }
-                    let told = |error| JournalError::Io(format!("{}: {error}", path.display()));
-                    std::fs::read(&path).map(Loaded::Read).map_err(told)
+                    let failed = |error| JournalError::Io(format!("{}: {error}", path.display()));
+                    std::fs::read(&path).map(Loaded::Read).map_err(failed)
                 })
                 .or_raise(py),
         }
@@ -227,11 +227,11 @@ fn watched<T: Send, E: ToPyErr + Send>(
     let mut raised = None;
     let result = py.detach(|| {
         run(&mut |done| {
-            let told = crate::python::attach(|py| {
+            let checked = crate::python::attach(|py| {
                 crate::python::check_signals(py)?;
                 progress.as_ref().map_or(Ok(()), |progress| progress.bind(py).call1((done,)).map(drop))
             });
-            raised = told.err();
+            raised = checked.err();
             raised.is_none()
         })
     });
@@ -281,7 +281,7 @@ impl PyJournalDifference {
     }
 }
 
-/// The end of the last whole frame, and the number of bytes after it.
+/// Returns the end of the last whole frame if the journal is cut off, and the number of bytes after it.
 const fn cut(tail: Tail) -> (Option<usize>, usize) {
     match tail {
         Tail::Cut { at, bytes } => (Some(at), bytes),
@@ -358,7 +358,7 @@ impl PyJournalView {
     }
 }
 
-/// Like the function above, without the interpreter.
+/// The fields of a `JournalView`, collected without the interpreter.
 #[derive(Default)]
 struct View {
     operations: u64,
@@ -593,8 +593,8 @@ fn settings<'py>(py: Python<'py>, header: &JournalHeader) -> PyResult<Bound<'py,
     let text = serde_json::to_string(header).map_err(|error| raise(py, "JournalError", error.to_string()))?;
     let settings =
         crate::python::import(py, "json")?.call_method1("loads", (text,))?.cast_into::<PyDict>()?;
-    for told in ["subject", "crate_version", "digest_every"] {
-        settings.del_item(told)?;
+    for name in ["subject", "crate_version", "digest_every"] {
+        settings.del_item(name)?;
     }
     Ok(settings)
 }

@@ -1,14 +1,16 @@
-//! `kvpool._core`: the Python bindings. They convert, lock and map errors; every decision is the core's.
+//! `kvpool._core`: the Python bindings. They convert data, lock state and map errors. The core makes
+//! every decision.
 //!
-//! One call from Python is one crossing: whole requests, whole batches, whole steps. No Python object
-//! exists per block. Each topic is a submodule. Its docstrings live in its stub,
-//! `python/kvpool/_core/<topic>.pyi`; `build.rs` makes `doc!` of them, and `doc!("BlockPool.allocate")`
-//! is that method's. Engines import none of the submodules: the package `kvpool` has the public names.
+//! One call from Python crosses the boundary once, with a whole request, a whole batch or a whole step.
+//! No Python object exists per block. Each topic is a submodule, with its docstrings in its stub,
+//! `python/kvpool/_core/<topic>.pyi`. `build.rs` makes the macro `doc!` of them, and
+//! `doc!("BlockPool.allocate")` is the docstring of that method. Engines import none of the submodules,
+//! because the package `kvpool` has the public names.
 
 #![expect(clippy::needless_pass_by_value, reason = "PyO3 extracts arguments by value")]
 #![expect(clippy::doc_markdown, reason = "docstrings are those of Python")]
 
-// `doc!`: the docstrings of the stubs, by name.
+// The macro `doc!`: the docstrings of the stubs, by name.
 include!(concat!(env!("OUT_DIR"), "/docs.rs"));
 
 mod advice;
@@ -213,7 +215,8 @@ mod _core {
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
-        // An extension has no path to search: its submodules are imported only if they are known already.
+        // Python has no path to search for submodules of an extension. It imports them only from
+        // `sys.modules`.
         let known = crate::python::import(module.py(), "sys")?.getattr("modules")?.cast_into::<PyDict>()?;
         for submodule in module.dict().values() {
             if let Ok(submodule) = submodule.cast::<PyModule>() {
@@ -221,7 +224,7 @@ mod _core {
             }
         }
         module.add("__version__", env!("CARGO_PKG_VERSION"))?;
-        // A debug build is many times slower: `kvpool` warns when it is imported.
+        // A debug build is many times slower, so `kvpool` warns about it on import.
         module.add("debug_build", cfg!(debug_assertions) && !cfg!(feature = "as-tested"))
     }
 }

@@ -121,7 +121,7 @@ impl PyBlockAllocator {
     }
 }
 
-/// The error for a block outside the pool.
+/// Returns the error for a block outside the pool.
 pub(crate) fn unknown_block(py: Python<'_>, block: BlockId, last: usize) -> PyErr {
     use crate::errors::ToPyErr;
     PoolError::UnknownBlock { block: block.get().into(), last: last as u32 }.to_py_err(py)
@@ -205,7 +205,7 @@ impl PyLruEvictor {
     #[new]
     fn new(py: Python<'_>, num_blocks: Int) -> PyResult<Self> {
         let num_blocks = count(py, "num_blocks", num_blocks)?;
-        // The list itself takes any number; the pool's limits hold for its parts, too.
+        // The list accepts any number, but the limits of the pool also apply to its parts.
         if !(2..=kvpool::MAX_BLOCKS).contains(&num_blocks) {
             let message = format!("num_blocks is {num_blocks}: must be from 2 to {}", kvpool::MAX_BLOCKS);
             return Err(raise(py, "InvalidArgumentError", message));

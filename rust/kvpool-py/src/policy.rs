@@ -110,9 +110,9 @@ const KNOWN: u8 = 1;
 /// `pop` or `take` returned the block, and it was not given back.
 const OUT: u8 = 2;
 
-/// A policy written in Python, over its safety net.
+/// A policy written in Python, and its safety net.
 pub(crate) struct PyPolicy {
-    /// `None` once it has failed.
+    /// The methods of the policy. `None` once it has failed.
     calls: Option<Calls>,
     health: Arc<Health>,
     /// Whether this is a copy that only shows the order. Its failures are ignored.
@@ -189,7 +189,12 @@ impl PyPolicy {
     }
 
     /// Calls a method of the policy with a block.
-    fn tell(&mut self, method: &'static str, block: BlockId, of: impl FnOnce(&Calls) -> Option<&Py<PyAny>>) {
+    fn notify(
+        &mut self,
+        method: &'static str,
+        block: BlockId,
+        of: impl FnOnce(&Calls) -> Option<&Py<PyAny>>,
+    ) {
         self.call(method, |py, calls| match of(calls) {
             Some(method) => method.bind(py).call1((block.get(),)).map(drop),
             None => Ok(()),
@@ -209,7 +214,7 @@ impl PyPolicy {
         });
     }
 
-    /// The policy's next victim, checked.
+    /// Returns the next victim of the policy, after checking it.
     fn pop_own(&mut self) -> Option<BlockId> {
         if let Some(block) = self.given_back.pop_front(0) {
             return Some(block);
@@ -266,14 +271,14 @@ impl Policy for PyPolicy {
 
     fn hit(&mut self, block: BlockId) {
         self.remove(block);
-        self.tell("hit", block, |calls| calls.hit.as_ref());
+        self.notify("hit", block, |calls| calls.hit.as_ref());
     }
 
     fn release(&mut self, block: BlockId) {
         self.remove(block);
         self.set_state(block, KNOWN);
         self.net.push_back(0, block);
-        self.tell("release", block, |calls| Some(&calls.release));
+        self.notify("release", block, |calls| Some(&calls.release));
     }
 
     fn pop(&mut self) -> Option<BlockId> {
@@ -293,7 +298,7 @@ impl Policy for PyPolicy {
         }
         self.remove(block);
         self.set_state(block, KNOWN | OUT);
-        self.tell("take", block, |calls| Some(calls.take.as_ref().unwrap_or(&calls.forget)));
+        self.notify("take", block, |calls| Some(calls.take.as_ref().unwrap_or(&calls.forget)));
     }
 
     fn unpop(&mut self, block: BlockId) {
@@ -303,7 +308,7 @@ impl Policy for PyPolicy {
         self.set_state(block, KNOWN);
         self.net.push_front(0, block);
         if self.calls.as_ref().is_some_and(|calls| calls.unpop.is_some()) {
-            self.tell("unpop", block, |calls| calls.unpop.as_ref());
+            self.notify("unpop", block, |calls| calls.unpop.as_ref());
         } else {
             self.given_back.push_front(0, block);
         }
@@ -319,7 +324,7 @@ impl Policy for PyPolicy {
         self.remove(block);
         if self.state(block) != 0 {
             self.set_state(block, 0);
-            self.tell("forget", block, |calls| Some(&calls.forget));
+            self.notify("forget", block, |calls| Some(&calls.forget));
         }
     }
 

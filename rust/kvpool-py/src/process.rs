@@ -11,7 +11,7 @@ use crate::python::prelude::*;
 /// its copy.
 pub(crate) struct OfProcess<T> {
     made_by: u32,
-    /// `None` only while it is dropped.
+    /// `None` only during the drop.
     value: Option<T>,
 }
 
@@ -20,7 +20,7 @@ impl<T> OfProcess<T> {
         Self { made_by: std::process::id(), value: Some(value) }
     }
 
-    /// The object, which errors call `what`.
+    /// Returns the object. An error for a forked child names it `what`.
     pub(crate) fn get(&self, py: Python<'_>, what: &str) -> PyResult<&T> {
         let (made_by, this) = (self.made_by, std::process::id());
         if let Some(value) = self.value.as_ref().filter(|_| this == made_by) {

@@ -16,10 +16,11 @@ use crate::python::prelude::*;
 use crate::retention::eviction_named;
 pub(crate) use crate::trace::PyTrace;
 
-/// Requests from one look at signals to the next.
+/// The number of requests between two checks for signals.
 const AT_ONCE: usize = 64;
 
-/// A KV-cache group: its kind, tokens per block, tokens of its window or chunk, and what stays cached.
+/// A KV-cache group: its kind, tokens per block, tokens of its window or chunk, and which blocks stay
+/// cached.
 type GroupTuple<'py> = (Bound<'py, PyString>, usize, usize, Option<Bound<'py, PyAny>>);
 
 fn groups_of(specs: &Bound<'_, PyAny>) -> PyResult<Groups> {

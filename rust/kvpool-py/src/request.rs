@@ -1,4 +1,4 @@
-//! Request ids from Python: a str or an int, or an object with `__index__` such as numpy's integers.
+//! Request ids from Python: a str, an int, or an object with `__index__`, such as numpy's integers.
 
 use kvpool::{RequestId, RequestRef};
 use pyo3::buffer::ElementType;
@@ -11,10 +11,10 @@ use crate::errors::raise;
 use crate::gather::{drain, list_of};
 use crate::python::prelude::*;
 
-/// A request id, borrowed from a Python str or int.
+/// Returns a request id that is borrowed from a Python str or int.
 pub(crate) fn request_ref<'a>(id: &'a Bound<'_, PyAny>) -> PyResult<RequestRef<'a>> {
     let py = id.py();
-    // An exact str first: its type is one comparison, a subclass takes a call.
+    // An exact str comes first, because its type is one comparison. A subclass takes a call.
     if let Ok(name) = id.cast_exact::<PyString>().or_else(|_| id.cast::<PyString>()) {
         return text(name, "a request id").map(RequestRef::Str);
     }
@@ -42,8 +42,8 @@ pub(crate) fn request_ref<'a>(id: &'a Bound<'_, PyAny>) -> PyResult<RequestRef<'
     }
 }
 
-/// An exact str, which ids of a batch are mostly: without a call. The bindings are built for size, and
-/// inline nothing else.
+/// Returns the id if it is an exact str, which most ids of a batch are. Inlined to save the call. Other
+/// functions are not, because the bindings are optimized for size.
 #[inline(always)]
 fn exact_name<'a>(id: &'a Bound<'_, PyAny>) -> Option<RequestRef<'a>> {
     id.cast_exact::<PyString>().ok()?.to_str().ok().map(RequestRef::Str)
@@ -82,16 +82,16 @@ fn is_subclass(object: &Bound<'_, PyAny>) -> bool {
     object.is_instance_of::<PyString>() || object.is_instance_of::<PyInt>()
 }
 
-/// A request id of the manager's own.
+/// Returns a request id that owns its data.
 pub(crate) fn request_id(id: &Bound<'_, PyAny>) -> PyResult<RequestId> {
     Ok(request_ref(id)?.to_owned())
 }
 
 /// The request ids of a batch.
 pub(crate) enum RequestIds<'py> {
-    /// From a list or other sequence of str and int, to be borrowed from.
+    /// The items of a list or other sequence of str and int. Ids are borrowed from them.
     Items(Vec<Bound<'py, PyAny>>),
-    /// From an int64 buffer: nothing per request crosses the boundary.
+    /// The numbers of an int64 buffer. No object per request crosses the boundary.
     Numbers(Vec<i64>),
 }
 

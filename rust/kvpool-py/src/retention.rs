@@ -1,4 +1,4 @@
-//! `Retention`, `TenantLimits`, `RetentionConfig`, and the answers to hints.
+//! `Retention`, `TenantLimits`, `RetentionConfig`, and the results of hints.
 
 use std::sync::Arc;
 
@@ -61,7 +61,7 @@ impl PyRetention {
             }
         };
         let ttl = match (ttl, idle) {
-            (None, true) => return Err(invalid(py, "idle says how a ttl is counted: give one")),
+            (None, true) => return Err(invalid(py, "idle determines how a ttl is counted: give a ttl")),
             (None, false) => None,
             (Some(seconds), true) => Some(Ttl::Idle(seconds)),
             (Some(seconds), false) => Some(Ttl::Absolute(seconds)),
@@ -92,17 +92,17 @@ impl PyRetention {
     }
 
     fn __repr__(&self) -> String {
-        let mut said = vec![match self.priority() {
+        let mut fields = vec![match self.priority() {
             Some(priority) => priority.to_string(),
             None if self.pinned() => "pinned=True".into(),
             None => "demoted=True".into(),
         }];
         if let Some(ttl) = self.ttl() {
-            said.push(format!("ttl={ttl:?}"));
+            fields.push(format!("ttl={ttl:?}"));
         }
-        said.extend(self.idle().then(|| "idle=True".into()));
-        said.extend((self.0.then == Then::Demote).then(|| "then='demote'".into()));
-        format!("Retention({})", said.join(", "))
+        fields.extend(self.idle().then(|| "idle=True".into()));
+        fields.extend((self.0.then == Then::Demote).then(|| "then='demote'".into()));
+        format!("Retention({})", fields.join(", "))
     }
 }
 
@@ -199,7 +199,7 @@ impl PyRetentionStats {
     repr! { demoted, below_normal, above_normal, pinned, with_ttl, expired }
 }
 
-/// `retention=` of a constructor: True is that of all defaults.
+/// Converts the `retention=` of a constructor. True is the default settings.
 pub(crate) fn config(object: Option<&Bound<'_, PyAny>>) -> PyResult<Option<RetentionConfig>> {
     let Some(object) = object else { return Ok(None) };
     if let Ok(config) = object.cast::<PyRetentionConfig>() {
@@ -216,14 +216,15 @@ pub(crate) fn config(object: Option<&Bound<'_, PyAny>>) -> PyResult<Option<Reten
     ))
 }
 
-/// Limits of several tenants.
+/// Converts the limits of several tenants.
 fn tenants(object: &Bound<'_, PyAny>) -> PyResult<Vec<TenantLimits>> {
     gather("tenants", object, |position, item| {
         Ok(extract::<Bound<'_, PyTenantLimits>>("tenants", position, &item, "TenantLimits")?.get().0)
     })
 }
 
-/// Ranges of a request's tokens: (start, end, Retention), where an end of None is open.
+/// Converts ranges of a request's tokens: (start, end, Retention). An end of None means that the range
+/// has no end.
 pub(crate) fn ranges(object: &Bound<'_, PyAny>) -> PyResult<Vec<RetentionRange>> {
     let py = object.py();
     gather("retention", object, |position, item| {
@@ -237,7 +238,7 @@ pub(crate) fn ranges(object: &Bound<'_, PyAny>) -> PyResult<Vec<RetentionRange>>
     })
 }
 
-/// How a request is admitted, and what is known of it.
+/// Converts the arguments of an admission.
 pub(crate) fn options(
     py: Python<'_>,
     part: Part,
@@ -253,18 +254,18 @@ pub(crate) fn options(
     })
 }
 
-/// A policy by name.
+/// Returns the policy with this name.
 pub(crate) fn eviction_named(py: Python<'_>, name: &str) -> PyResult<EvictionPolicy> {
     kvpool_policies::by_name(&shorten(name)).or_raise(py)
 }
 
-/// `eviction=` of a constructor.
+/// The `eviction=` of a constructor.
 pub(crate) enum Eviction {
     Named(EvictionPolicy),
     Own(Box<dyn Evictor>, Arc<Health>),
 }
 
-/// A policy by name, or one of the caller's own.
+/// Returns the policy with this name, or the policy that is this object.
 pub(crate) fn eviction(
     py: Python<'_>,
     object: Option<&Bound<'_, PyAny>>,

@@ -21,7 +21,7 @@ use crate::retention::eviction_named;
 /// A tier and a block, in Python's form.
 type PlaceTuple = (usize, u32);
 
-/// Source and destination.
+/// The source and the destination of a transfer.
 type TransferTuple = (PlaceTuple, PlaceTuple);
 
 fn place_tuple(place: Place) -> PlaceTuple {
@@ -32,7 +32,7 @@ fn transfer_tuple(transfer: &Transfer) -> TransferTuple {
     (place_tuple(transfer.src), place_tuple(transfer.dst))
 }
 
-/// A tier and a block, from Python.
+/// Converts a tier and a block from Python.
 fn place(item: &Bound<'_, PyAny>) -> PyResult<Place> {
     let (tier, id): (Int, Bound<'_, PyAny>) = item.extract().map_err(|error: PyErr| {
         let message = format!("{} is no block of a tier: a pair of tier and block", shown(item));
@@ -234,7 +234,7 @@ crate::argument::held!(PyTransferPlan);
 
 #[pymethods]
 impl PyTransferPlan {
-    /// A plan of transfers of the caller's own.
+    /// Makes a plan of the caller's own transfers.
     #[new]
     fn new(py: Python<'_>, transfers: &Bound<'_, PyAny>) -> PyResult<Self> {
         let transfers = gather("transfers", transfers, |position, item| {

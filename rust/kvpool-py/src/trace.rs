@@ -25,12 +25,13 @@ pub(crate) fn trace_formats() -> Vec<&'static str> {
 #[pyclass(frozen, module = "kvpool._core.traces", name = "Trace")]
 pub(crate) struct PyTrace {
     trace: Arc<Trace>,
-    /// How it was read; `None` if it was made up.
+    /// The format of the trace's file, and the notes of its reader. `None` if it was not read from a
+    /// file.
     origin: Option<(TraceFormat, ReadNotes)>,
 }
 
 impl PyTrace {
-    /// The trace, for estimators that outlive the call.
+    /// Returns the trace, for estimators that outlive the call.
     pub(crate) fn shared(&self) -> Arc<Trace> {
         self.trace.clone()
     }
@@ -261,7 +262,7 @@ impl Write for PyFile {
 pub(crate) struct PyTraceReader(Locked<Option<TraceLoader>>);
 
 impl PyTraceReader {
-    /// Runs a call on the loader, detached: it reads files.
+    /// Runs a call on the loader, detached, because the loader reads files.
     fn with<R: Send>(
         &self,
         py: Python<'_>,

@@ -131,7 +131,11 @@ impl Retention {
 /// The error for a time to live before the first call of `advance_time`.
 #[must_use]
 pub fn no_clock() -> PoolError {
-    PoolError::config("ttl", "a time to live", "a clock: call advance_time(now) first")
+    PoolError::config(
+        "ttl",
+        "a time to live",
+        "given after the time is set (advance_time, in Python clock.advance)",
+    )
 }
 
 /// A tenant, whose blocks are counted together. The caller chooses the number.

@@ -77,7 +77,7 @@ impl PyCacheManager {
         }
     }
 
-    /// Returns the cached content, for a snapshot.
+    /// Returns the cached content for a snapshot.
     pub(crate) fn saved_image(&self, py: Python<'_>) -> PyResult<PoolImage> {
         self.run(py, LONG, |manager| CacheManager::image(manager))
     }
@@ -424,8 +424,8 @@ impl PyCacheManager {
         if commit && computed.is_some() {
             return Err(both(py, "commit", "computed"));
         }
-        let said = if commit { Computed::AllButLast } else { Computed::Nothing };
-        let computed = computed.as_deref().map_or(said, Computed::Counts);
+        let default = if commit { Computed::AllButLast } else { Computed::Nothing };
+        let computed = computed.as_deref().map_or(default, Computed::Counts);
         let out = out.map(|out| ChangesOut::new(out, self.grouped)).transpose()?;
         let requests = batch.requests.refs()?;
         let rows =

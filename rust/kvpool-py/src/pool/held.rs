@@ -147,7 +147,7 @@ impl PyBlockPool {
         self.get(py, |pool| pool.unrecorded(|pool| pool.take_feed(batch)))
     }
 
-    /// Returns the cached content, for a snapshot.
+    /// Returns the cached content for a snapshot.
     pub(crate) fn saved_image(&self, py: Python<'_>) -> PyResult<PoolImage> {
         self.run(py, LONG, |pool| BlockPool::image(pool))
     }

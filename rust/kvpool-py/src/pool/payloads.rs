@@ -10,7 +10,7 @@ use crate::python::prelude::*;
 /// A block, the hash that it had, and its payload.
 pub(super) type Tuple<'py> = (u32, Bound<'py, PyBytes>, Bound<'py, PyAny>);
 
-/// Payloads from Python.
+/// Converts payloads from Python.
 pub(super) fn list(object: &Bound<'_, PyAny>) -> PyResult<Vec<Payload>> {
     gather("payloads", object, |position, item| {
         or_wrong_item("payloads", position, &item, "an int or bytes", payload(&item))

@@ -47,7 +47,7 @@ mod linux {
         static HANDLER: Handler = Handler::new();
     }
 
-    /// Protects the calling thread for the rest of its life. Costs a look at a thread-local flag.
+    /// Protects the calling thread for the rest of its life. Costs one read of a thread-local flag.
     #[inline]
     pub(crate) fn protect() {
         if !IS_PROTECTED.get() {
@@ -58,7 +58,7 @@ mod linux {
     #[cold]
     fn register() {
         IS_PROTECTED.set(true);
-        // A thread whose locals are being dropped runs no Python code any more.
+        // A thread whose locals are being dropped does not run Python code again.
         let _ = HANDLER.try_with(|_| ());
     }
 
@@ -68,7 +68,7 @@ mod linux {
 
     /// A registered handler of the thread that owns it.
     struct Handler {
-        /// On the heap: a thread-local may lie on the thread's stack.
+        /// It is on the heap, because a thread-local may lie on the thread's stack.
         record: Box<Record>,
         pop: Option<Pop>,
     }
@@ -79,7 +79,7 @@ mod linux {
             let (push, pop) =
                 (function::<Push>(c"_pthread_cleanup_push"), function::<Pop>(c"_pthread_cleanup_pop"));
             let (Some(push), Some(pop)) = (push, pop) else { return Self { record, pop: None } };
-            // SAFETY: the record lives, at one address, until `drop` takes it off this thread's list.
+            // SAFETY: the record stays at one address until `drop` removes it from this thread's list.
             unsafe { push(record.0.get().cast(), on_exit, ptr::null_mut()) };
             Self { record, pop: Some(pop) }
         }
@@ -88,15 +88,15 @@ mod linux {
     impl Drop for Handler {
         fn drop(&mut self) {
             if let Some(pop) = self.pop {
-                // SAFETY: the record is on the list of this thread, to which thread-locals belong. 0:
-                // the handler is not called.
+                // SAFETY: the record is on the list of this thread, because thread-locals belong to one
+                // thread. With 0, the handler is not called.
                 unsafe { pop(self.record.0.get().cast(), 0) };
             }
         }
     }
 
-    /// A function of the C library. Looked up at run time: the symbol has another version in every
-    /// second glibc.
+    /// Returns a function of the C library. It is looked up at run time, because the symbol has
+    /// different versions in different releases of glibc.
     fn function<F: Copy>(name: &std::ffi::CStr) -> Option<F> {
         const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
         // SAFETY: the name ends with 0.
@@ -111,14 +111,14 @@ mod linux {
         }
     }
 
-    /// A walk from the handler outwards.
+    /// The state of a walk along the stack, from the handler outwards.
     struct Walk {
         library: *mut c_void,
         has_left: bool,
         has_returned: bool,
     }
 
-    /// Whether frames of this library are on the stack, beneath those of the handler itself.
+    /// Whether the stack has frames of this library, apart from those of the handler.
     fn would_unwind() -> bool {
         let mut walk =
             Walk { library: library_of(on_exit as *const () as usize), has_left: false, has_returned: false };
@@ -128,16 +128,16 @@ mod linux {
     }
 
     extern "C" fn look(frame: *mut c_void, walk: *mut c_void) -> c_int {
-        // SAFETY: `would_unwind` lends its walk to nobody else meanwhile.
+        // SAFETY: during the walk, `would_unwind` passes it to no other code.
         let walk = unsafe { &mut *walk.cast::<Walk>() };
-        // SAFETY: the unwinder lends the frame.
+        // SAFETY: the frame comes from the unwinder, and is valid during this call.
         let is_ours = library_of(unsafe { _Unwind_GetIP(frame) }) == walk.library;
         walk.has_left |= !is_ours;
         walk.has_returned |= is_ours && walk.has_left;
         c_int::from(walk.has_returned) // anything but 0 ends the walk
     }
 
-    /// Where the library that contains an address was loaded.
+    /// Returns the base address of the library that contains an address.
     fn library_of(address: usize) -> *mut c_void {
         let mut found = libc::Dl_info {
             dli_fname: ptr::null(),
@@ -145,7 +145,7 @@ mod linux {
             dli_sname: ptr::null(),
             dli_saddr: ptr::null_mut(),
         };
-        // SAFETY: `found` is written only.
+        // SAFETY: the function only writes to `found`.
         unsafe { libc::dladdr(ptr::without_provenance(address), &raw mut found) };
         found.dli_fbase
     }

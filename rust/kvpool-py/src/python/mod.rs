@@ -1,9 +1,9 @@
-//! The one door from Rust to Python code.
+//! The only module through which Rust calls Python code.
 //!
-//! Every way to run Python code leads through this module, and protects the calling thread first
-//! ([`protect`]). So no callback can be forgotten. [`prelude`] stands in for the prelude of PyO3: its
-//! [`PyObjectMethods`] has the methods of `PyAnyMethods`, and those that may run Python code protect
-//! the thread. `clippy.toml` forbids the originals.
+//! Every function here that may run Python code protects the calling thread first ([`protect`]). So no
+//! callback can be forgotten. [`prelude`] replaces the prelude of PyO3. Its [`PyObjectMethods`] has the
+//! methods of `PyAnyMethods`, and protects the thread in those that may run Python code. `clippy.toml`
+//! forbids the originals.
 //!
 //! An allocation or a destructor may run Python code, too. [`crate::enter`] protects the threads that
 //! use locked state.
@@ -23,7 +23,7 @@ use pyo3::types::{PyDict, PyIterator, PyMemoryView, PyString, PyType};
 pub(crate) use self::exit::protect;
 pub(crate) use self::single::Single;
 
-/// What the bindings import instead of `pyo3::prelude`.
+/// The prelude of the bindings, instead of `pyo3::prelude`.
 pub(crate) mod prelude {
     pub(crate) use pyo3::prelude::{
         Borrowed, Bound, FromPyObject, IntoPyObject, Py, PyAny, PyBoolMethods, PyBytesMethods, PyDictMethods,
@@ -53,25 +53,25 @@ pub(crate) fn import<'py>(py: Python<'py>, name: impl Name<'py>) -> PyResult<Bou
     py.import(name)
 }
 
-/// Runs the handlers of signals that have come.
+/// Runs the Python handlers of signals that have arrived.
 pub(crate) fn check_signals(py: Python<'_>) -> PyResult<()> {
     protect();
     py.check_signals()
 }
 
-/// A memoryview of an object that lends a buffer.
+/// Returns a memoryview of an object that supports the buffer protocol.
 pub(crate) fn memory_view<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyMemoryView>> {
     protect();
     PyMemoryView::from(object)
 }
 
-/// The buffer of an object, of items of any type.
+/// Returns the buffer of an object, with items of any type.
 pub(crate) fn untyped_buffer(object: &Bound<'_, PyAny>) -> PyResult<PyUntypedBuffer> {
     protect();
     PyUntypedBuffer::get(object)
 }
 
-/// The buffer of an object, of items of one type.
+/// Returns the buffer of an object, with items of one type.
 pub(crate) fn buffer<T: Element>(object: &Bound<'_, PyAny>) -> PyResult<PyBuffer<T>> {
     protect();
     PyBuffer::get(object)

@@ -1,12 +1,12 @@
-//! Types that one object converts to.
+//! The types to which a single Python object converts.
 
 use std::path::PathBuf;
 
 use pyo3::{Bound, PyRef};
 
-/// A type whose conversion trusts no length that an object claims. PyO3 makes room for a `Vec<T>` by
-/// the length that a list claims, and the process aborts if there is no such room. So lists go through
-/// `gather.rs`.
+/// A type whose conversion does not trust the length that an object reports. PyO3 reserves memory for a
+/// `Vec<T>` by the length that a list reports, and the process aborts if there is too little. So
+/// `gather.rs` converts lists.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not made of one object",
     note = "read a sequence with gather.rs, which trusts no length"

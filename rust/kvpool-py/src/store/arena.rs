@@ -56,8 +56,8 @@ impl PyArena {
             return Err(raise(py, "InvalidArgumentError", "memory has no address"));
         };
         // SAFETY: this is a contiguous, writable buffer of this number of bytes. It stays at its
-        // address as long as it is exported, and the arena keeps the export. The docstring forbids
-        // Python code to change a slot that a transfer uses.
+        // address as long as it is exported, and the arena keeps the export. The docstring makes the
+        // caller responsible for Python code that uses a slot of a running transfer.
         let arena = unsafe { Arena::over(begin, slots, slot_bytes, Box::new(buffer)) };
         Ok(Self(arena.or_raise(py)?))
     }

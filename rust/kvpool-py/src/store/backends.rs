@@ -60,14 +60,14 @@ impl AnyBackend<'_> {
     }
 }
 
-/// How a back end moves bytes.
+/// How an opened back end moves bytes.
 pub(super) struct How {
     /// Whether transfers bypass the page cache.
     pub(super) is_direct: bool,
     pub(super) io: String,
     /// Why the store has less space than `capacity_bytes`.
     pub(super) shortage: Option<String>,
-    /// A back end written in Python.
+    /// The object of a back end that is written in Python.
     pub(super) object: Option<Arc<Py<PyAny>>>,
 }
 

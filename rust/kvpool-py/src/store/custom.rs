@@ -109,7 +109,7 @@ impl Custom {
         })
     }
 
-    /// Whether there is such an object.
+    /// Reads the object with this name. Returns whether it exists.
     fn read_named(&self, name: &str, into: ObjectMut<'_>) -> Result<bool, BackendError> {
         self.call("reading an object", |backend| {
             let address = into.pages.as_mut_ptr().expose_provenance();
@@ -125,7 +125,7 @@ impl Custom {
     }
 }
 
-/// The key in the header of the record of a generation.
+/// The key in the header of a record of a generation.
 const RECORD: ObjectKey = ObjectKey { hash: BlockHash::from_bytes([0; 32]), group: u32::MAX };
 
 /// Returns the name for the record of a namespace's generation. No object has such a name.
@@ -162,7 +162,7 @@ impl Backend for Custom {
         Ok(())
     }
 
-    /// The record is an object of 32 bytes under a name that no object has.
+    /// The record is 32 bytes under a name that no object has.
     fn generation(&self, of: NamespaceDigest) -> Result<Option<Generation>, BackendError> {
         let (mut header, mut page) = (Page::zeroed(), Page::zeroed());
         let len = Generation::TEXT_BYTES as u32;
@@ -177,7 +177,8 @@ impl Backend for Custom {
         Ok(is_intact.then(|| Generation::of_record(record)).flatten())
     }
 
-    /// The store asks before and after. A back end that cannot keep existing content writes once more.
+    /// The store reads the generation before and after. A back end that cannot keep existing content
+    /// writes once more.
     fn record_generation(
         &self,
         of: NamespaceDigest,

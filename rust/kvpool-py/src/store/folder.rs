@@ -1,4 +1,4 @@
-//! `StoreFolder`: a folder of objects looked at from outside.
+//! `StoreFolder`: reads the objects of a folder without a store.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -12,7 +12,8 @@ use crate::convert::{Int, Text};
 use crate::errors::{OrRaise, raise};
 use crate::python::prelude::*;
 
-/// An object as it lies in a folder: place, namespace, group, bytes of its payload, or what is wrong with it.
+/// An object of a folder: place, namespace, group, bytes of its payload, and its damage if there is
+/// any.
 type Found = (u32, Option<String>, u32, u32, Option<String>);
 
 #[pyclass(frozen, module = "kvpool._core.store", name = "StoreFolder")]

@@ -1,4 +1,4 @@
-//! `Store`: see kvpool.store.
+//! `Store`. The stub of `kvpool.store` describes it.
 
 mod arena;
 mod backends;
@@ -42,10 +42,10 @@ use crate::process::OfProcess;
 use crate::python::prelude::*;
 use crate::retention::eviction_named;
 
-/// From one look at signals to the next.
+/// The time between two checks for signals.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// A job, and one word per object.
+/// The number of a job, and the outcome of each object.
 type Ended = (u64, Vec<&'static str>);
 
 fn admit(py: Python<'_>, name: &str) -> PyResult<Admit> {
@@ -61,7 +61,7 @@ fn admit(py: Python<'_>, name: &str) -> PyResult<Admit> {
     }
 }
 
-/// A number for all objects, or one for each.
+/// Converts one number for all objects, or one number for each.
 fn each(
     py: Python<'_>,
     name: &str,
@@ -115,7 +115,7 @@ pub(crate) struct PyStore {
 
 /// A store with its threads.
 struct Open {
-    /// `None` once it is closed.
+    /// `None` after the store is closed.
     store: Locked<Option<Store>>,
     waiter: Waiter,
 }
@@ -380,7 +380,7 @@ impl PyStore {
             crate::python::check_signals(py)?;
         };
         if let (Some(store), idle) = taken {
-            // Workers that have nothing to do end at once; one that hangs is left to itself.
+            // Idle workers end at once. A worker whose back end does not return is not waited for.
             py.detach(|| if idle { store.close() } else { drop(store) });
         }
         Ok(())
@@ -399,7 +399,8 @@ impl PyStore {
         self.how.object.as_ref().map_or(Ok(()), |backend| visit.call(backend.as_ref()))
     }
 
-    /// Ends the store without waiting. Its workers end when they are done, and let go of the back end.
+    /// Ends the store without waiting. Its workers end when they are done, and then release the back
+    /// end.
     fn __clear__(&self, py: Python<'_>) {
         if let Ok(open) = self.open(py) {
             drop(enter(py, &open.store, Option::take));

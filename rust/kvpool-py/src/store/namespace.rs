@@ -1,4 +1,4 @@
-//! `Namespace`: what stored bytes mean.
+//! `Namespace`: the settings that determine the meaning of stored bytes.
 
 use std::collections::BTreeMap;
 
@@ -24,12 +24,12 @@ impl std::hash::Hash for PyNamespace {
     }
 }
 
-/// The first of them, and how many.
+/// Converts a span: the first index, and the number of items.
 fn span(py: Python<'_>, name: &str, (first, count): (Int, Int)) -> PyResult<Span> {
     Ok(Span { first: u32_of(py, name, first)?, count: u32_of(py, name, count)? })
 }
 
-/// The names and values of `extra`.
+/// Converts the names and values of `extra`.
 fn texts(extra: &Bound<'_, PyDict>) -> PyResult<BTreeMap<String, String>> {
     let text = |object: &Bound<'_, PyAny>| take::<Text>("a name or a value of extra", object);
     let mut texts = BTreeMap::new();
@@ -61,7 +61,7 @@ impl PyNamespace {
         *, model, weights, kv_dtype, scales, layouts, block_size, layers, heads, hash_algorithm, hash_seed,
         extra
     ))]
-    // Every field has to be given: one that is forgotten is wrong bytes.
+    // No field has a default, because a forgotten field would load wrong bytes.
     fn new(
         py: Python<'_>,
         model: Text,

@@ -6,7 +6,7 @@ use crate::convert::Int;
 use crate::errors::raise;
 use crate::python::prelude::*;
 
-/// A number of 32 bits.
+/// Converts a number of 32 bits.
 pub(super) fn u32_of(py: Python<'_>, name: &str, value: Int) -> PyResult<u32> {
     u32_from(py, name, i128::from(value))
 }

@@ -1,4 +1,4 @@
-//! `StoreServer`, `check_object`: objects of a server looked at from outside.
+//! `StoreServer`, `check_object`: read the objects of a server without a store.
 
 use std::collections::BTreeMap;
 
@@ -12,8 +12,8 @@ use crate::errors::{OrRaise, raise};
 use crate::gather::gather_as;
 use crate::python::prelude::*;
 
-/// An object as it lies on a server: its name, namespace, group, bytes of its payload, or what is wrong
-/// with it.
+/// An object of a server: its name, namespace, group, bytes of its payload, and its damage if there is
+/// any.
 type Found = (String, Option<String>, u32, u32, Option<String>);
 
 fn found(name: &ObjectName, header: Result<Header, Mismatch>) -> Found {

@@ -1,4 +1,4 @@
-//! Warm restarts: see kvpool.store, and `kvpool_store::warm`.
+//! Warm restarts. The stub of `kvpool.store` and `kvpool_store::warm` describe them.
 //!
 //! An image is taken while the manager or pool is locked, and written without the lock, detached. Slots
 //! are checked without the interpreter.
@@ -195,7 +195,7 @@ pub(crate) fn load_index(
     let digest = namespace.digest();
     let slots = slots.map(Bound::get);
     if slots.is_none() != trusted {
-        let message = "slots or trusted=True: one of them says that the bytes are those of the hashes";
+        let message = "give either slots or trusted=True: the bytes must be known to be those of the hashes";
         return Err(raise(py, "InvalidArgumentError", message));
     }
     if slots.is_some_and(|slots| slots.headers.namespace() != digest) {
@@ -210,7 +210,7 @@ pub(crate) fn load_index(
         }
     };
     if let (Subject::Pool(_), Some(saved)) = (&subject, snapshot.image.algorithm) {
-        // A pool learns its algorithm from the first chain. A manager compares its own.
+        // A pool takes the algorithm of its first chain. A manager compares it with its own.
         let known = HashAlgorithm::ALL.iter().find(|one| one.name() == namespace.hash_algorithm);
         if let Some(wanted) = known.filter(|&&wanted| wanted != saved) {
             let (saved, wanted) = (saved.name(), wanted.name());

@@ -294,7 +294,7 @@ impl PyTransferEngine {
     }
 }
 
-/// A copy in the order of a stream, torch's current one unless another is named.
+/// Copies in the order of a stream.
 fn copy(
     py: Python<'_>,
     engine: &TransferEngine,
@@ -308,8 +308,8 @@ fn copy(
             py.detach(|| engine.copy_mapped(src, dst, mapping, handle, method)).or_raise(py)
         }
         Mapping::Pairs(pairs) => {
-            // An engine of a device may have to wait for it, and every engine for a block that
-            // something touches.
+            // The call may wait: an engine of a device for the device, and every engine for a block
+            // that other work uses.
             let waits = engine.device() != Device::Cpu || src.is_busy() || dst.is_busy();
             let short = !waits && pairs.len() as u64 * src.bytes_per_block() < DETACH_BYTES;
             let run = || engine.copy(src, dst, pairs.into_iter(), handle, method);
@@ -318,7 +318,7 @@ fn copy(
     }
 }
 
-/// The store with a handle; an int of more than 64 bits is the handle of none.
+/// Returns the store with a handle. No store has a handle of more than 64 bits.
 fn by_handle(handle: &Bound<'_, PyAny>) -> PyResult<Arc<Store>> {
     let py = handle.py();
     match handle.extract() {

@@ -18,7 +18,7 @@ pub(super) enum Mapping {
     OnDevice(DeviceMapping),
 }
 
-/// torch's int64: known once a tensor was seen.
+/// The dtype `torch.int64`. It is set when the first tensor arrives.
 static INT64: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 
 impl Mapping {
@@ -79,9 +79,9 @@ impl Mapping {
             .map_err(|error| wrong_type(py, &format!("a tensor without memory of its own ({error})")))?;
         match device {
             Device::Cpu => {
-                // SAFETY: these are the elements of a tensor that the caller holds. Whoever resizes it
-                // in another thread meanwhile breaks a rule of docs/threads.md, as he would with any
-                // operation of torch's on it.
+                // SAFETY: these are the elements of a tensor that the caller holds. A resize of the
+                // tensor in another thread breaks a rule of docs/threads.md, as it would with any
+                // operation of torch on the tensor.
                 let raw = unsafe { RawPairs::new(address, rows, row, column) };
                 let mut pairs = with_room(py, "a mapping", rows)?;
                 pairs.extend(raw.iter());
@@ -95,8 +95,8 @@ impl Mapping {
     }
 }
 
-/// Compared by identity, which takes nanoseconds; by name for tensors of somebody else, where there is
-/// no torch.
+/// Whether a dtype is int64. Compares it with torch's by identity, which takes nanoseconds. Without
+/// torch, or with tensors of another library, compares the name.
 fn is_int64(dtype: &Bound<'_, PyAny>) -> PyResult<bool> {
     let py = dtype.py();
     if let Ok(int64) = INT64.get_or_try_init(py, || {

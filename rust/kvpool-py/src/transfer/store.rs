@@ -1,4 +1,4 @@
-//! `BlockStore`: tensors, addresses or host memory as blocks.
+//! `BlockStore`: blocks in tensors, at addresses, or in host memory.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ pub(super) fn device(py: Python<'_>, name: &str) -> PyResult<Device> {
     shorten(name).parse::<Device>().or_raise(py)
 }
 
-/// A tensor's description of itself.
+/// Reads the address, shape and strides of a tensor.
 fn array(tensor: &Bound<'_, PyAny>) -> PyResult<Array> {
     let py = tensor.py();
     let describe = || {
@@ -38,7 +38,7 @@ fn array(tensor: &Bound<'_, PyAny>) -> PyResult<Array> {
     })
 }
 
-/// The device of a tensor.
+/// Returns the device of a tensor.
 pub(super) fn device_of(tensor: &Bound<'_, PyAny>) -> PyResult<Device> {
     let py = tensor.py();
     if tensor.getattr(intern!(py, "is_cpu"))?.is_truthy()? {
@@ -179,7 +179,7 @@ impl PyBlockStore {
         let regions = gather("regions", regions, row)?;
         let (blocks, device) = (number("num_blocks", num_blocks)?, self::device(py, device)?);
         let keep_alive = keep_alive.map(|object| Box::new(object) as Box<_>);
-        // SAFETY: whoever names addresses vouches for them: the docstring says so.
+        // SAFETY: by the docstring, the caller guarantees that the addresses are valid.
         let store = unsafe { Store::new(regions, blocks, device, Vec::new(), pinned, keep_alive) };
         Ok(Self(store.or_raise(py)?))
     }

@@ -1,4 +1,4 @@
-//! Streams and events from Python: torch's current stream, or what the caller names.
+//! Streams and events from Python: torch's current stream, or the caller's.
 
 use kvpool_transfer::{Device, StreamHandle};
 use pyo3::intern;
@@ -6,7 +6,7 @@ use pyo3::intern;
 use crate::errors::raise;
 use crate::python::prelude::*;
 
-/// torch's current stream on a device, by its handle.
+/// Returns the handle of torch's current stream on a device.
 pub(super) fn current_stream(py: Python<'_>, device: Device) -> PyResult<StreamHandle> {
     let Device::Cuda(ordinal) = device else { return Ok(StreamHandle::from_raw(0)) };
     let raw: u64 = crate::python::import(py, intern!(py, "kvpool.transfer.streams"))?
@@ -34,8 +34,8 @@ impl<'py> FromPyObject<'_, 'py> for Wanted<'py> {
     }
 }
 
-/// A stream: torch's current one for "current", the legacy default one for None, a handle, or an object
-/// that has one.
+/// Returns the handle of a stream: torch's current stream for "current", the legacy default stream for
+/// None, or a handle or an object that has one.
 pub(super) fn stream(py: Python<'_>, wanted: &Wanted<'_>, device: Device) -> PyResult<StreamHandle> {
     let object = match wanted {
         Wanted::Current => return current_stream(py, device),

@@ -1,8 +1,8 @@
-//! `VllmBlock`: the one Python object that stands for a block of a `VllmPool`.
+//! `VllmBlock`: the Python object of one block of a `VllmPool`.
 //!
-//! It has the attributes of vLLM's `KVCacheBlock`, read from the pool at the moment of the call. There
-//! is one per block for the life of the pool, so that `is` and `==` agree; like vLLM's it can't be
-//! hashed.
+//! It has the attributes of vLLM's `KVCacheBlock`. Each attribute is read from the pool when it is
+//! accessed. A block has one object for the life of the pool, so that `is` and `==` agree. Like vLLM's
+//! blocks, it can't be hashed.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -16,10 +16,11 @@ use crate::errors::{OrRaise, raise};
 use crate::gather::drain;
 use crate::python::prelude::*;
 
-/// What the blocks of a pool share.
+/// The state that all blocks of a pool share.
 pub(crate) struct Shared {
     pool: Mutex<Journaled<Pool>>,
-    /// The Python object that vLLM knows as the pool: a block must not keep it alive.
+    /// The Python object that vLLM uses as the pool. The reference is weak, so that a block does not
+    /// keep it alive.
     pub(crate) owner: PyOnceLock<Py<PyWeakrefReference>>,
 }
 
@@ -28,20 +29,22 @@ impl Shared {
         Arc::new(Self { pool: Mutex::new(pool), owner: PyOnceLock::new() })
     }
 
-    /// The pool. No Python code may run, and no Python object be made, while it is held: a collection
-    /// could call back.
+    /// Locks the pool. While the lock is held, do not run Python code and do not make Python objects,
+    /// because a garbage collection could call back into the pool.
     pub(crate) fn lock(&self) -> MutexGuard<'_, Journaled<Pool>> {
         self.pool.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What a call on the pool answers, with the pool free again: an error becomes a Python object only then.
+    /// Calls a function with the pool locked. Returns its result after the lock was released, so that
+    /// the caller can turn an error into a Python object.
     pub(crate) fn with<R>(&self, call: impl FnOnce(&mut Journaled<Pool>) -> R) -> R {
         call(&mut self.lock())
     }
 }
 
 impl Shared {
-    /// Where a run of a table begins, with the block before it if the pool wants to know.
+    /// Returns the start of a run at position `first` of a table. Includes the block before it if the
+    /// pool keeps history.
     pub(crate) fn start(self: &Arc<Self>, table: &Bound<'_, PyAny>, first: usize) -> PyResult<Start> {
         if first == 0 || !self.lock().keeps_history() {
             return Ok(Start::at(first));
@@ -73,7 +76,9 @@ impl PyVllmBlock {
         Ok(())
     }
 
-    /// The block before or behind this one among the free ones, for those who look at vLLM's links. O(free).
+    /// Returns the block before (`step` is -1) or after (1) this one in the queue of free blocks, as
+    /// vLLM's links do. At an end of the queue, returns vLLM's object of that end. Returns `None` for a
+    /// block in use. O(free blocks).
     fn neighbour<'py>(&self, py: Python<'py>, step: isize) -> PyResult<Option<Bound<'py, PyAny>>> {
         let order: Vec<u32> = self.shared.lock().order().collect();
         let Some(at) = order.iter().position(|&block| block == self.id) else { return Ok(None) };
@@ -171,14 +176,14 @@ impl PyVllmBlock {
     }
 }
 
-/// Whether `object` is a block of the pool behind `shared`.
+/// Returns `object` as a block, if it is a block of this pool.
 #[inline]
 pub(crate) fn own<'a>(object: &'a Bound<'_, PyAny>, shared: &Arc<Shared>) -> Option<&'a PyVllmBlock> {
     let block = object.cast::<PyVllmBlock>().ok()?.get();
     Arc::ptr_eq(&block.shared, shared).then_some(block)
 }
 
-/// The ids of blocks of one pool.
+/// Returns the ids of blocks. Raises if a block is not of this pool.
 pub(crate) fn own_ids(blocks: &Bound<'_, PyAny>, shared: &Arc<Shared>) -> PyResult<Vec<u32>> {
     let id = |block: &Bound<'_, PyAny>| match own(block, shared) {
         Some(own) => Ok(own.id),

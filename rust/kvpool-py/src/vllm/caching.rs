@@ -1,8 +1,8 @@
-//! Caching of [`super::groups`]: group by group, in vLLM's order, the blocks that [`kvpool_vllm::Group`]
-//! chooses.
+//! Caching for [`super::groups`]: caches the blocks that [`kvpool_vllm::Group`] chooses, group by
+//! group, in vLLM's order.
 //!
-//! A prompt that ends inside a block makes a key of its own there, once: vLLM's own method does that. Events
-//! are made in Python too, since they are Python objects.
+//! If a prompt ends inside a block, that block gets its own key once. vLLM's own method makes it.
+//! Events are made in Python too, because they are Python objects.
 
 use kvpool_vllm::{Prompt, Table, Tail};
 use pyo3::intern;
@@ -16,8 +16,8 @@ use super::pool::TableRun;
 use crate::python::prelude::*;
 
 impl PyVllmGroups {
-    /// Reads the part of a request that decides whether something is cached: nothing if no group looks at
-    /// prompts.
+    /// Reads the attributes of a request that decide which blocks are cached. Skips attributes that no
+    /// group needs.
     pub(super) fn prompt(&self, request: &Bound<'_, PyAny>) -> PyResult<Prompt> {
         let py = request.py();
         let mut prompt = Prompt::default();
@@ -32,7 +32,7 @@ impl PyVllmGroups {
         Ok(prompt)
     }
 
-    /// Caches the blocks that the rows ask for.
+    /// Caches the blocks that the rows request, and updates the counts in vLLM's dictionaries.
     pub(super) fn cache<'a, 'py: 'a>(
         &self,
         request: &Bound<'py, PyAny>,
@@ -68,7 +68,7 @@ impl PyVllmGroups {
         Ok(())
     }
 
-    /// Caches the blocks of `kept`, which begins at the first block that is not cached.
+    /// Caches the blocks that `kept` marks. Its first entry is the first block that is not cached.
     fn cache_blocks_of(
         &self,
         request: &Bound<'_, PyAny>,
@@ -94,8 +94,8 @@ impl PyVllmGroups {
         Ok(())
     }
 
-    /// Notes the states that have become blocks of the cache in vLLM's manager, for this step and for
-    /// connectors.
+    /// Adds the states that were cached to the notes of vLLM's manager: their keys for this step, and
+    /// the states that connectors may take.
     fn note_states(
         &self,
         id: &Bound<'_, PyAny>,
@@ -128,7 +128,7 @@ impl PyVllmGroups {
         let this_step = group.of.this_step.as_ref().map(|keys| keys.bind(py));
         match (group.rules.tail(&Blocks(&row.table, &self.shared), finals), this_step) {
             (Tail::Absent, _) => Ok(()),
-            // vLLM 0.33 notes a state once.
+            // vLLM 0.33 notes a state only once.
             (Tail::Cached(_), _) if self.retains.by_series_33 => Ok(()),
             (Tail::Cached(key), Some(this_step)) => this_step.add(PyBytes::new(py, key.as_bytes())),
             (_, this_step) => {

@@ -1,12 +1,13 @@
-//! `VllmFeed`: what a publisher of KV events is told of one of vLLM's pools, without an object of
-//! Python's per block.
+//! `VllmFeed`: collects the changes of one of vLLM's pools for a publisher of KV events, without a
+//! Python object per block.
 //!
-//! The log is [`FeedLog`]'s: here the tokens and keys of a run are read from Python. That may run Python's
-//! code or fail, so it happens before the pool caches anything ([`PyVllmFeed::read`]); noting what was cached
-//! then cannot fail ([`PyVllmFeed::stored`]). The log's lock is taken behind the pool's or alone.
+//! [`FeedLog`] is the log. This module reads the tokens and keys of a run from Python objects. Reading
+//! can run Python code or fail, so [`PyVllmFeed::read`] runs before the pool caches anything.
+//! [`PyVllmFeed::stored`] then adds the cached blocks to the log, and cannot fail. The lock of the log
+//! is taken alone, or after the lock of the pool.
 //!
-//! Costs: 100 bytes and the tokens per stored block until it is taken; some 30 ns per block of 16 tokens,
-//! most of them the look at a list of ints.
+//! Costs: 100 bytes and the tokens of each stored block, until the batch is taken. About 30 ns per
+//! block of 16 tokens, mostly for reading a list of ints.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -32,24 +33,24 @@ struct Log {
 #[pyclass(frozen, module = "kvpool._core.vllm", name = "VllmFeed")]
 pub(crate) struct PyVllmFeed {
     log: Mutex<Log>,
-    /// Says what some blocks of a request were hashed with beside tokens.
+    /// The function that returns the extra keys with which blocks of a request were hashed.
     describe: Py<PyAny>,
 }
 
 /// A run of blocks that a call caches.
 pub(super) struct Run<'a, 'py> {
     pub(super) request: &'a Bound<'py, PyAny>,
-    /// The request's hashes, and how many of them a block has.
+    /// The request's hashes, and the number of hashes per block.
     pub(super) hashes: &'a Bound<'py, PyAny>,
     pub(super) scale: usize,
-    /// The position of the first block, and the digests of those that are to be cached.
+    /// The position of the first block, and the digest of each block that is to be cached.
     pub(super) first: usize,
     pub(super) digests: &'a [Option<Bound<'py, PyBytes>>],
     pub(super) block_size: usize,
     pub(super) group: u32,
 }
 
-/// Whether a request's blocks are hashed with tokens alone, and it belongs to no session.
+/// Whether the blocks of a request are hashed from tokens alone, and the request belongs to no session.
 fn is_plain(request: &Bound<'_, PyAny>) -> PyResult<bool> {
     let py = request.py();
     let names = [
@@ -67,7 +68,7 @@ fn is_plain(request: &Bound<'_, PyAny>) -> PyResult<bool> {
     Ok(request.getattr(intern!(py, "prompt_embeds"))?.is_none())
 }
 
-/// Extra keys of a block as an event has them.
+/// Returns the extra keys of a block in the form that events have.
 fn extra(keys: &Bound<'_, PyAny>) -> PyResult<Option<Arc<[Extra]>>> {
     if keys.is_none() {
         return Ok(None);
@@ -93,14 +94,14 @@ impl PyVllmFeed {
         self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes the contents of which the last copy is gone.
+    /// Adds the contents whose last copy was removed to the log.
     pub(super) fn removed(&self, removed: &[Removed]) {
         if !removed.is_empty() {
             self.lock().changes.removed(removed);
         }
     }
 
-    /// Reads a run; `None` if nothing of it can be noted. Runs Python's code.
+    /// Reads a run. Returns `None` if the log can record no block of it. Runs Python code.
     pub(super) fn read(&self, run: &Run<'_, '_>) -> PyResult<Option<FeedRun>> {
         let &Run { request, hashes, scale, first, digests, block_size, group } = run;
         let Ok(group) = u16::try_from(group) else { return Ok(None) };
@@ -129,8 +130,8 @@ impl PyVllmFeed {
         Ok(Some(FeedRun { tokens, keys, ..fed }))
     }
 
-    /// Notes the blocks of a run whose keys are new. `new` says so for each block; `None` is a block that was
-    /// left out.
+    /// Adds the blocks of a run whose keys are new to the log. `new` has an entry per block: whether
+    /// its key is new, or `None` if the block was not cached.
     pub(super) fn stored(&self, run: Option<FeedRun>, new: &[Option<bool>]) {
         if let Some(run) = run {
             self.lock().changes.stored(run, new);
@@ -145,8 +146,8 @@ impl PyVllmFeed {
             (position * run.block_size, (position + 1) * run.block_size)
         };
         let ranges: Vec<_> = links.iter().map(range).collect();
-        let said = self.describe.bind(py).call1((run.request, ranges))?;
-        let (lora_id, lora_name, salt, session, extras) = said.extract::<(
+        let description = self.describe.bind(py).call1((run.request, ranges))?;
+        let (lora_id, lora_name, salt, session, extras) = description.extract::<(
             Option<i64>,
             Option<String>,
             Option<String>,
@@ -163,12 +164,13 @@ impl PyVllmFeed {
         keys.collect()
     }
 
-    /// The groups that there are, once somebody has said so.
+    /// Returns the KV-cache groups, or `None` before `set_groups`.
     pub(crate) fn groups(&self) -> Option<Vec<Group>> {
         self.lock().groups.clone()
     }
 
-    /// Exchanges spent ones for what came and went since the last call, and what is said of it.
+    /// Takes the changes since the last call, and their keys. Swaps the caller's used buffers for those
+    /// of the log.
     pub(crate) fn take(&self, batch: &mut FeedBatch, keys: &mut FeedKeys) {
         self.lock().changes.take(batch, keys);
     }
@@ -227,9 +229,9 @@ impl PyVllmFeed {
             .zip(&new)
             .map(|(at, new)| new.map(|_| digest(hashes, at, 1)).transpose())
             .collect::<PyResult<_>>()?;
-        let told =
+        let run =
             self.read(&Run { request, hashes, scale: 1, first, digests: &digests, block_size, group })?;
-        self.stored(told, &new);
+        self.stored(run, &new);
         Ok(())
     }
 
@@ -242,7 +244,7 @@ impl PyVllmFeed {
     }
 }
 
-/// Who is told of what a call removes and caches.
+/// The receiver of the keys that a call removes and caches.
 pub(super) enum Listener {
     /// A method of the Python pool.
     Python(Py<PyAny>),
@@ -257,19 +259,19 @@ impl Listener {
         })
     }
 
-    /// Tells of keys that were removed.
+    /// Reports keys that were removed.
     pub(super) fn removed(&self, py: Python<'_>, removed: &[Removed]) -> PyResult<()> {
         match self {
             _ if removed.is_empty() => {}
             Self::Feed(feed) => feed.get().removed(removed),
-            Self::Python(tell) => {
-                tell.bind(py).call1((removed_keys(py, removed)?,))?;
+            Self::Python(method) => {
+                method.bind(py).call1((removed_keys(py, removed)?,))?;
             }
         }
         Ok(())
     }
 
-    /// The Python method, if that is who listens.
+    /// Returns the Python method, if the listener is one.
     pub(super) const fn python(&self) -> Option<&Py<PyAny>> {
         match self {
             Self::Python(method) => Some(method),

@@ -12,7 +12,7 @@ use super::block::{Shared, own};
 use crate::errors::OrRaise;
 use crate::python::prelude::*;
 
-/// The settings of a group: see `VllmGroups` in the stub.
+/// The settings of a group. The stub of `VllmGroups` describes them.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 struct Settings {
@@ -41,15 +41,15 @@ pub(super) struct Handles {
     pub(super) manager: Py<PyAny>,
     /// Whether its list `new_block_ids` gets the ids of new blocks.
     pub(super) zeroed: bool,
-    /// Whether its cached blocks count where vLLM asks how much of a request is cached.
+    /// Whether `cached_tokens` includes this group.
     pub(super) counts: bool,
-    /// Keys of states that were cached in this step of the engine. A request can continue from them in the
-    /// next step.
+    /// Keys of states that were cached in this step of the engine. A request can continue from such a
+    /// state in the next step.
     pub(super) this_step: Option<Py<PySet>>,
     pub(super) states: Option<StateHandles>,
 }
 
-/// The notes of vLLM's manager of a group of aligned states.
+/// The notes that vLLM's manager keeps for a group of aligned states.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 pub(super) struct StateHandles {
@@ -59,13 +59,15 @@ pub(super) struct StateHandles {
     lookahead: Option<usize>,
     /// Requests whose running state has a block.
     pub(super) allocated: Py<PySet>,
-    /// By request: leading blocks that were given up, and the block of the state before.
-    /// The others: states shared inside a block, states to be exported, states that a connector may take at
-    /// the end.
+    /// By request: the number of leading blocks that were given up.
     pub(super) retired: Py<PyDict>,
+    /// By request: the block of the state before.
     pub(super) last: Py<PyDict>,
+    /// By request: the state that is shared inside a block.
     partial: Py<PyDict>,
+    /// By request: the states to be exported.
     checkpoints: Py<PyDict>,
+    /// By request: the states that a connector may take at the end.
     tails: Py<PyDict>,
 }
 
@@ -74,7 +76,7 @@ impl StateHandles {
         [&self.retired, &self.last, &self.partial, &self.checkpoints, &self.tails]
     }
 
-    /// The notes of a request; `None` if its state is shared, exported or absent.
+    /// Returns the notes of a request. Returns `None` if its state is shared, exported or absent.
     fn noted(&self, id: &Bound<'_, PyAny>) -> PyResult<Option<Noted>> {
         let py = id.py();
         if !self.allocated.bind(py).contains(id)?
@@ -93,7 +95,7 @@ impl StateHandles {
 impl crate::python::Single for Settings {}
 impl crate::python::Single for Handles {}
 
-/// A table of vLLM's, with its pool.
+/// A table in vLLM's form, and the pool of its blocks.
 pub(super) struct Blocks<'a, 'py>(pub(super) &'a Bound<'py, PyList>, pub(super) &'a Arc<Shared>);
 
 impl Table for Blocks<'_, '_> {
@@ -110,7 +112,7 @@ impl Table for Blocks<'_, '_> {
     }
 }
 
-/// A group of one request: its table, and what of it can be cached.
+/// A request's table in one group, and the part of it that can be cached.
 pub(super) struct Cacheable<'py> {
     pub(super) table: Bound<'py, PyList>,
     pub(super) caching: Caching,
@@ -150,17 +152,18 @@ impl Group {
         Ok(Self { rules, of })
     }
 
-    /// The table of a request, if it has one.
+    /// Returns the table of a request, if it has one.
     pub(super) fn table<'py>(&self, id: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyList>>> {
         Ok(self.of.tables.bind(id.py()).get_item(id)?.map(Bound::cast_into::<PyList>).transpose()?)
     }
 
-    /// How many blocks of a request are cached: none before its first block is full, or without a cache.
+    /// Returns the number of cached blocks of a request: 0 before its first block is full, or without a
+    /// cache.
     fn known(&self, id: &Bound<'_, PyAny>) -> PyResult<usize> {
         self.of.num_cached.bind(id.py()).get_item(id)?.map_or(Ok(0), |known| known.extract())
     }
 
-    /// Plans a step, and the caching after it; `None` if vLLM's manager has to do it.
+    /// Plans a step and the caching after it. Returns `None` if vLLM's manager has to do the step.
     pub(super) fn step<'py>(
         &self,
         shared: &Arc<Shared>,
@@ -187,7 +190,8 @@ impl Group {
         Ok(Cacheable { table, caching })
     }
 
-    /// Plans the admission of a request with `hits` blocks; `None` if vLLM's manager has to do it.
+    /// Plans the admission of a request with a hit of `hits` blocks. Returns `None` if vLLM's manager
+    /// has to admit it.
     pub(super) fn arrival(
         &self,
         id: &Bound<'_, PyAny>,
@@ -199,7 +203,8 @@ impl Group {
         Ok(if runs { None } else { self.rules.arrival(step, hits) })
     }
 
-    /// Forgets a request and withdraws its offers to connectors, since its blocks are about to be reused.
+    /// Removes a request, and withdraws the states that it offered to connectors, because its blocks
+    /// are about to be reused.
     pub(super) fn forget(&self, id: &Bound<'_, PyAny>) -> PyResult<()> {
         let py = id.py();
         let states = self.of.states.as_ref();
@@ -224,7 +229,7 @@ impl Group {
         self.of.manager.bind(py).setattr(intern!(py, "_pending_boundary_state_offloads"), left)
     }
 
-    /// vLLM's list of states that connectors may take.
+    /// Returns vLLM's list of states that connectors may take.
     pub(super) fn offers<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let offers = self.of.manager.bind(py).getattr(intern!(py, "_pending_boundary_state_offloads"))?;
         Ok(offers.cast_into()?)

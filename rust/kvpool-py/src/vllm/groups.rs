@@ -1,11 +1,14 @@
-//! `VllmGroups`: the calls that vLLM's scheduler makes of its KV-cache manager for every request at
+//! `VllmGroups`: the calls that vLLM's scheduler makes to its KV-cache manager for every request at
 //! every step, for any KV-cache groups: lookups, `allocate_slots`, `cache_blocks`, `free`.
 //!
-//! It keeps no state of requests: tables and counts are vLLM's own, group by group. A step that asks nothing
-//! of any group, which is most of them, ends after a look at each table. A call that is out of the ordinary
-//! goes to vLLM's own method, before anything has changed: tokens of a connector or an encoder, a hit inside
-//! a block, a state that is shared or exported. vLLM's objects and this one refer to each other:
-//! `__traverse__` lets the collector see it.
+//! It keeps no state of requests. The tables and counts of each group are vLLM's own. Most steps change
+//! no group, and end after a look at each table.
+//!
+//! vLLM's own method handles the unusual calls, before anything has changed: tokens of a connector or
+//! an encoder, a hit inside a block, a state that is shared or exported.
+//!
+//! vLLM's objects and this one refer to each other. `__traverse__` shows these references to Python's
+//! garbage collector.
 
 use std::sync::Arc;
 
@@ -32,24 +35,26 @@ pub(crate) struct PyVllmGroups {
     pub(super) max_model_len: usize,
     pub(super) watermark: usize,
     pub(super) waiting: Vec<i64>,
-    /// `KVCacheBlocks`, and its empty one.
+    /// vLLM's class `KVCacheBlocks`, and its empty instance.
     pub(super) blocks_class: Py<PyAny>,
     pub(super) empty: Py<PyAny>,
-    /// The pool's `_notify_removed` and `cache_full_blocks` if it makes events, or the feed of a publisher.
+    /// The receivers of removed and cached keys: the pool's `_notify_removed` and `cache_full_blocks`
+    /// if it makes events, or the feed of a publisher.
     pub(super) on_removed: Option<Listener>,
     pub(super) on_cached: Option<Listener>,
-    /// The pool, if it has a collector of metrics.
+    /// The Python pool, if it has a collector of metrics.
     pub(super) metered: Option<Py<PyAny>>,
-    /// vLLM's coordinator: how much of windows and states is kept may be written to it.
+    /// vLLM's coordinator. Its `retention_interval` can change, and determines which windows and states
+    /// are kept.
     pub(super) coordinator: Py<PyAny>,
     pub(super) retains: Retains,
-    /// `allocate_slots` of vLLM's manager. It takes the calls that are out of the ordinary.
+    /// `allocate_slots` of vLLM's manager, which handles the unusual calls.
     pub(super) fallback: Py<PyAny>,
     /// Whether a group leaves out blocks that no hit is expected to need.
     pub(super) leaves_out: bool,
-    /// Whether a group caches where a prompt ends inside of a block, or where it turned off from an earlier
-    /// one.
+    /// Whether a group caches the block in which a prompt ends.
     pub(super) looks_at_prompts: bool,
+    /// Whether a group caches the state at a junction, where a prompt diverges from an earlier one.
     pub(super) looks_at_junctions: bool,
     lookups: Option<Lookups>,
 }
@@ -58,7 +63,7 @@ pub(super) fn attr<'py>(request: &Bound<'py, PyAny>, name: &Bound<'py, PyString>
     request.getattr(name)?.extract()
 }
 
-/// Number of tokens of a request: the length of the list that vLLM's `num_tokens` reads.
+/// Returns the number of tokens of a request: the length of the list that vLLM's `num_tokens` reads.
 pub(super) fn num_tokens(request: &Bound<'_, PyAny>) -> PyResult<usize> {
     let tokens = request.getattr(intern!(request.py(), "_all_token_ids"))?;
     match tokens.cast::<PyList>() {
@@ -70,11 +75,9 @@ pub(super) fn num_tokens(request: &Bound<'_, PyAny>) -> PyResult<usize> {
 #[pymethods]
 impl PyVllmGroups {
     #[new]
-    #[pyo3(signature = (core, groups, *, max_model_len, recomputed, watermark, waiting, blocks_class,
-    empty, fallback,
-        coordinator, scheduler_block, drops=false, by_series_33=false, lookup=None, on_removed=None,
-        on_cached=None,
-        metered=None))]
+    #[pyo3(signature = (core, groups, *, max_model_len, recomputed, watermark, waiting, blocks_class, empty,
+        fallback, coordinator, scheduler_block, drops=false, by_series_33=false, lookup=None, on_removed=None,
+        on_cached=None, metered=None))]
     fn new(
         py: Python<'_>,
         core: Py<PyVllmPool>,
@@ -96,8 +99,8 @@ impl PyVllmGroups {
         metered: Option<Py<PyAny>>,
     ) -> PyResult<Self> {
         if scheduler_block == 0 {
-            let said = "scheduler_block is 0: must be at least 1";
-            return Err(raise(py, "InvalidArgumentError", said));
+            let message = "scheduler_block is 0: must be at least 1";
+            return Err(raise(py, "InvalidArgumentError", message));
         }
         let group = |_, group: Bound<'_, PyAny>| Group::new(py, recomputed, &group);
         let groups = gather("groups", groups, group)?;
@@ -204,13 +207,15 @@ impl PyVllmGroups {
             };
             let hits = new_computed_blocks.filter(|blocks| !blocks.is(self.empty.bind(py)));
             let answer = match hits {
-                None if num_new_computed_tokens == 0 && !call.whole => self.go_on(request, &call)?,
+                None if num_new_computed_tokens == 0 && !call.whole => {
+                    self.continue_request(request, &call)?
+                }
                 _ => None,
             };
             if let Some(answer) = answer {
                 return Ok(answer);
             }
-            if let Some(answer) = self.come(request, hits, num_new_computed_tokens, &call)? {
+            if let Some(answer) = self.admit(request, hits, num_new_computed_tokens, &call)? {
                 return Ok(answer);
             }
         }

@@ -1,10 +1,12 @@
-//! `VllmHasher`: what `get_request_block_hasher` returns: a request's block hashes that are not there yet.
+//! `VllmHasher`: the function that vLLM's `get_request_block_hasher` returns. It computes the block
+//! hashes that a request lacks.
 //!
-//! Called for every request when it arrives, from vLLM's input thread, and for every running request at
-//! every token, so the way out for "no block has become full" comes first. Blocks without extra keys
-//! are hashed in one go, detached from the interpreter; those with extra keys take vLLM's own keys and
-//! the core's encoding of them, object identities included, and whatever that can't represent is vLLM's
-//! to hash.
+//! vLLM calls it for every request that arrives, from its input thread, and for every running request
+//! at every token. The check whether a block has become full therefore comes first.
+//!
+//! Blocks without extra keys are hashed in one call, detached from the interpreter if they are many.
+//! For blocks with extra keys, vLLM makes the keys and the core encodes them, including which objects
+//! are identical. vLLM hashes a block itself if the core can't represent its keys.
 
 use kvpool::hash::vllm::{Atom, ExtraTuple, ObjectId, hash_block, hash_text_blocks};
 use kvpool::{BlockHash, HashAlgorithm};
@@ -16,26 +18,27 @@ use crate::errors::OrRaise;
 use crate::hashing::named;
 use crate::python::prelude::*;
 
-/// Tokens from which on hashing detaches.
+/// The number of tokens from which hashing detaches from the interpreter.
 const LONG: usize = 1024;
 
 #[pyclass(frozen, module = "kvpool._core.vllm", name = "VllmHasher")]
 pub(crate) struct PyVllmHasher {
     algorithm: HashAlgorithm,
     block_size: usize,
-    /// `vllm.v1.core.kv_cache_utils`: the seed and the extra keys are read from it at the moment of the call.
+    /// `vllm.v1.core.kv_cache_utils`. Each call reads the seed and the function for extra keys from
+    /// this module.
     utils: Py<PyModule>,
-    /// vLLM's hash function, for what the core can't encode.
+    /// vLLM's hash function. It hashes blocks that the core can't encode.
     hash_fn: Py<PyAny>,
 }
 
-/// What a request is hashed from.
+/// The part of a request that has no hashes yet.
 struct Source<'py> {
     request: Bound<'py, PyAny>,
     tokens: Bound<'py, PyList>,
     start: usize,
     parent: Option<Bound<'py, PyBytes>>,
-    /// Whether its blocks may have extra keys; `Some(1)`: the first only.
+    /// The number of the next blocks that may have extra keys. `None` if no block can have any.
     with_extra: Option<usize>,
 }
 
@@ -50,12 +53,12 @@ impl PyVllmHasher {
         hash_fn: Py<PyAny>,
     ) -> PyResult<Self> {
         let algorithm: HashAlgorithm = named(py, algorithm)?;
-        // Refuses what is none of vLLM's algorithms, and a block size of 0.
+        // This call refuses an algorithm that vLLM does not have, and a block size of 0.
         hash_text_blocks(algorithm, &[0; 32], &[], block_size).or_raise(py)?;
         Ok(Self { algorithm, block_size, utils, hash_fn })
     }
 
-    /// Computes what is missing at the end of ``request.block_hashes``.
+    /// Computes the hashes that are missing at the end of ``request.block_hashes``.
     fn __call__<'py>(&self, py: Python<'py>, request: Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {
         let hashes = request.getattr(intern!(py, "block_hashes"))?;
         let tokens = request.getattr(intern!(py, "_all_token_ids"))?.cast_into::<PyList>()?;
@@ -79,8 +82,8 @@ impl PyVllmHasher {
     }
 }
 
-/// How many of the next blocks may have extra keys: all that have something in the request's lifetime,
-/// or the first alone for a salt.
+/// Returns the number of the next blocks that may have extra keys. With multimodal items, an adapter or
+/// prompt embeddings, all blocks may have some. With a salt, only the first block has one.
 fn extra_blocks(request: &Bound<'_, PyAny>, start: usize) -> PyResult<Option<usize>> {
     let py = request.py();
     let always = request.getattr(intern!(py, "mm_features"))?.is_truthy()?
@@ -105,7 +108,7 @@ impl PyVllmHasher {
         PyBytes::new(py, hash.digest(self.algorithm))
     }
 
-    /// The rest of the blocks, none of which has extra keys.
+    /// Hashes the rest of the blocks, which have no extra keys.
     fn hash_text<'py>(
         &self,
         py: Python<'py>,
@@ -117,14 +120,14 @@ impl PyVllmHasher {
             return Ok(());
         }
         let Some(tokens) = exact_ints(&source.tokens, source.start, source.start + whole) else {
-            // A token id that is no 32-bit number: vLLM hashes it as whatever it is.
+            // A token id is no 32-bit number. vLLM hashes these blocks.
             for block in 0..whole / self.block_size {
-                let parent = self.parent_behind(py, source, out)?;
-                out.append(self.foreign(py, source, block, parent, None)?)?;
+                let parent = self.last_parent(py, source, out)?;
+                out.append(self.hash_in_vllm(py, source, block, parent, None)?)?;
             }
             return Ok(());
         };
-        let parent = self.parent_behind(py, source, out)?;
+        let parent = self.last_parent(py, source, out)?;
         let parent = parent.as_bytes();
         let hash = || hash_text_blocks(self.algorithm, parent, &tokens, self.block_size);
         let hashes = if tokens.len() < LONG { hash() } else { py.detach(hash) };
@@ -134,8 +137,9 @@ impl PyVllmHasher {
         Ok(())
     }
 
-    /// The parent of the block after `out`'s last, where `out` holds the blocks hashed by this call.
-    fn parent_behind<'py>(
+    /// Returns the parent of the next block: the last hash of `out`, which contains the hashes of this
+    /// call, or the parent of the source if `out` is empty.
+    fn last_parent<'py>(
         &self,
         py: Python<'py>,
         source: &Source<'py>,
@@ -147,7 +151,8 @@ impl PyVllmHasher {
         }
     }
 
-    /// Blocks with extra keys, up to where none can have any; moves `source` behind them.
+    /// Hashes the blocks that may have extra keys, and moves the start of `source` to the first block
+    /// after them.
     fn hash_with_extra<'py>(
         &self,
         py: Python<'py>,
@@ -163,7 +168,7 @@ impl PyVllmHasher {
             let (extra, item): (Bound<'py, PyAny>, usize) =
                 extra_keys.call1((&source.request, source.start, end, next_item))?.extract()?;
             next_item = item;
-            let parent = self.parent_behind(py, source, out)?;
+            let parent = self.last_parent(py, source, out)?;
             let tokens = exact_ints(&source.tokens, source.start, end);
             let known = match (&tokens, extra.is_none()) {
                 (None, _) => None,
@@ -173,7 +178,7 @@ impl PyVllmHasher {
             };
             let hash = match known {
                 Some(hash) => self.digest(py, &hash.or_raise(py)?).into_any(),
-                None => self.foreign(py, source, 0, parent, Some(extra))?,
+                None => self.hash_in_vllm(py, source, 0, parent, Some(extra))?,
             };
             out.append(hash)?;
             source.start = end;
@@ -182,8 +187,8 @@ impl PyVllmHasher {
         Ok(())
     }
 
-    /// A block that vLLM hashes itself.
-    fn foreign<'py>(
+    /// Hashes a block with vLLM's own function. `block` counts from the start of `source`.
+    fn hash_in_vllm<'py>(
         &self,
         py: Python<'py>,
         source: &Source<'py>,
@@ -198,8 +203,8 @@ impl PyVllmHasher {
     }
 }
 
-/// Extra keys as data: a tuple of tuples of texts, bytes, numbers and None; anything else is vLLM's to
-/// encode.
+/// Returns extra keys as data, if they are a tuple of tuples of `str`, `bytes`, `int` and `None`. vLLM
+/// encodes all others.
 fn atoms(extra: &Bound<'_, PyAny>) -> Option<Vec<ExtraTuple>> {
     extra.cast_exact::<PyTuple>().ok()?.iter().map(|tuple| tuple_atoms(&tuple)).collect()
 }

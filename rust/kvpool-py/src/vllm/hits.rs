@@ -1,5 +1,6 @@
-//! Lookups of [`super::groups`]: the hits of [`kvpool_vllm::Hits`] as lists of blocks. A request at the head
-//! of vLLM's queue is looked up at every step, so each group keeps the list of its last hit.
+//! Lookups for [`super::groups`]: returns the hits of [`kvpool_vllm::Hits`] as lists of blocks. vLLM
+//! looks up the request at the head of its queue at every step, so each group keeps the list of its
+//! last hit.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,7 +15,8 @@ use crate::errors::OrRaise;
 use crate::gather::list_of;
 use crate::python::prelude::*;
 
-/// The last hit of each group, and its blocks as a list with the [`LastHit::changes`] of that time.
+/// The last hit of each group, and its list of blocks with the [`LastHit::changes`] for which it was
+/// made.
 #[derive(Default)]
 struct Last {
     hits: Vec<LastHit>,
@@ -66,8 +68,8 @@ impl Lookups {
         self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Calls `find` with the last hits of the groups. Returns one list of blocks per group, and its other
-    /// answer.
+    /// Calls `find` with the last hits of the groups. Returns one list of blocks per group, and the
+    /// second result of `find`.
     pub(super) fn ask<'py, R>(
         &self,
         core: &PyVllmPool,
@@ -76,13 +78,14 @@ impl Lookups {
         find: impl FnOnce(&Hashes<'_, 'py>, &mut [LastHit]) -> PyResult<(Vec<GroupFound>, R)>,
     ) -> PyResult<(Bound<'py, PyTuple>, R)> {
         let asked = Hashes { hashes, len: hashes.len()?, shared: &core.shared };
-        // Taken out: no lock is held while Python objects are read or made.
+        // The last hits are taken out, so that no lock is held while Python objects are read or made.
         let mut last = std::mem::take(&mut *self.last());
         last.hits.resize_with(groups, LastHit::default);
         last.lists.resize_with(groups, || None);
         let answer = find(&asked, &mut last.hits)
             .and_then(|(found, more)| Ok((last.tables(hashes.py(), core, &found)?, more)));
-        // Dropped without the lock: the hits of another thread may hold the last reference to an object.
+        // The last hits of another thread are dropped without the lock, because they may hold the last
+        // reference to an object.
         let others = std::mem::replace(&mut *self.last(), last);
         drop(others);
         answer
@@ -107,7 +110,7 @@ impl Last {
                     Some((changes, list)) if *changes == hit.changes() => list,
                     list => &mut list.insert((hit.changes(), core.handles(py, hit.blocks())?.unbind())).1,
                 };
-                // A copy, since the caller may change its list.
+                // This is a copy, because the caller may change its list.
                 let whole = list.bind(py).get_slice(0, found.known);
                 whole.set_slice(found.known, found.known, &table)?;
                 table = whole;

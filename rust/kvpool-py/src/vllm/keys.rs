@@ -1,4 +1,4 @@
-//! The digests of a request, and the keys that a pool removed, as vLLM writes them.
+//! Reads the digests of a request, and converts removed keys for vLLM.
 
 use kvpool_vllm::{Key, Removed};
 use pyo3::types::{PyBytes, PyList};
@@ -7,7 +7,7 @@ use crate::errors::OrRaise;
 use crate::gather::push;
 use crate::python::prelude::*;
 
-/// Keys that were removed, as vLLM writes them, each with whether it leads nowhere now.
+/// Converts removed keys for vLLM. Returns each with a bool that is true if no block has this key now.
 pub(super) fn removed_keys<'py>(py: Python<'py>, removed: &[Removed]) -> PyResult<Bound<'py, PyList>> {
     PyList::new(
         py,
@@ -15,7 +15,8 @@ pub(super) fn removed_keys<'py>(py: Python<'py>, removed: &[Removed]) -> PyResul
     )
 }
 
-/// The digest of the block `at` in a request's hashes, which may be finer than its blocks by `scale`.
+/// Returns the digest of block `at`. A block has `scale` entries in the request's hashes, and its
+/// digest is the last of them.
 pub(super) fn digest<'py>(
     hashes: &Bound<'py, PyAny>,
     at: usize,
@@ -29,8 +30,8 @@ pub(super) fn digest<'py>(
     Ok(digest.cast_into::<PyBytes>()?)
 }
 
-/// The digests of blocks `first..` of a request, one per block that is wanted, and none for the others.
-/// Each makes a key.
+/// Returns the digests of the wanted blocks from block `first` on, and `None` for each other block.
+/// Checks that each digest can be part of a key.
 pub(super) fn digests<'py>(
     hashes: &Bound<'py, PyAny>,
     first: usize,

@@ -1,5 +1,5 @@
-//! The parts of `kvpool.integrations.vllm`: blocks as vLLM sees them, its pool, its request hasher, and the
-//! calls of its manager for any KV-cache groups.
+//! The Rust side of `kvpool.integrations.vllm`: vLLM's view of blocks, its pool, its request hasher,
+//! and the calls of its KV-cache manager for any KV-cache groups.
 
 mod block;
 mod caching;

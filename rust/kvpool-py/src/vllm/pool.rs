@@ -1,7 +1,7 @@
-//! `VllmPool`: the state behind `kvpool.integrations.vllm.BlockPool`.
+//! `VllmPool`: the state of `kvpool.integrations.vllm.BlockPool`.
 //!
-//! Whole lists of blocks go in and out. What vLLM wants to be told about (evicted keys, newly stored
-//! ones) comes back as data, if asked for; the Python class makes events of it.
+//! A call takes and returns whole lists of blocks. If the caller asks for the changes (evicted keys,
+//! newly stored keys), the call returns them as data. The Python class makes events of them.
 
 use std::sync::Arc;
 
@@ -37,7 +37,7 @@ impl ToPyErr for VllmError {
 #[pyclass(frozen, module = "kvpool._core.vllm", name = "VllmPool")]
 pub(crate) struct PyVllmPool {
     pub(crate) shared: Arc<Shared>,
-    /// One object per block, by id.
+    /// The Python object of each block, by id.
     pub(crate) blocks: Py<PyList>,
 }
 
@@ -49,7 +49,7 @@ impl PyVllmPool {
     }
 }
 
-/// A run of blocks of a request's table. A block has `scale` digests.
+/// A run of blocks of a request's table. Each block has `scale` digests.
 pub(super) struct TableRun<'a, 'py> {
     pub(super) blocks: &'a Bound<'py, PyAny>,
     pub(super) hashes: &'a Bound<'py, PyAny>,
@@ -59,14 +59,15 @@ pub(super) struct TableRun<'a, 'py> {
     pub(super) scale: usize,
 }
 
-/// The effects of caching a run.
+/// The keys that caching a run removed, and whether each block's key is new.
 pub(super) struct Cached {
     removed: Vec<Removed>,
     stored: Vec<Option<bool>>,
 }
 
 impl PyVllmPool {
-    /// Caches the blocks of a run that `kept` accepts. The feed notes them with the request.
+    /// Caches the blocks of a run that `kept` accepts. If there is a feed, it records them for its
+    /// request.
     pub(super) fn cache_run<'py>(
         &self,
         py: Python<'py>,
@@ -80,7 +81,7 @@ impl PyVllmPool {
         let wanted = ids.iter().enumerate().map(|(i, &id)| id != 0 && kept(i));
         let digests = digests(hashes, first, scale, wanted)?;
         let key_of = |i: usize| Key::new(digests[i].as_ref()?.as_bytes(), group).ok();
-        let told = match feed {
+        let fed = match feed {
             Some((feed, request)) => {
                 feed.read(&Run { request, hashes, scale, first, digests: &digests, block_size, group })?
             }
@@ -93,18 +94,18 @@ impl PyVllmPool {
             .or_raise(py)?;
         if let Some((feed, _)) = feed {
             feed.removed(&removed);
-            feed.stored(told, &stored);
+            feed.stored(fed, &stored);
         }
         Ok(Cached { removed, stored })
     }
 }
 
-/// The numbers of groups.
+/// Reads the numbers of groups.
 fn groups(groups: &Bound<'_, PyAny>) -> PyResult<Vec<u32>> {
     gather_as("groups", groups, "an int")
 }
 
-/// The keys of a digest in several groups.
+/// Returns the keys of a digest in several groups.
 fn keys(py: Python<'_>, digest: &[u8], groups: &[u32]) -> PyResult<Vec<Key>> {
     groups.iter().map(|&group| Key::new(digest, group).or_raise(py)).collect()
 }
@@ -194,7 +195,7 @@ impl PyVllmPool {
 
     fn bind(&self, py: Python<'_>, owner: &Bound<'_, PyAny>) -> PyResult<()> {
         let reference = PyWeakrefReference::new(owner)?.unbind();
-        // A second owner is not taken.
+        // If the pool already has an owner, that owner stays.
         let _ = self.shared.owner.set(py, reference);
         Ok(())
     }
@@ -218,8 +219,8 @@ impl PyVllmPool {
     ) -> PyResult<(Bound<'py, PyList>, Option<Bound<'py, PyList>>)> {
         let blocks = count(py, "n", n)?;
         let (mut ids, mut removed) = (Vec::new(), Vec::new());
-        let told = (observed || feed.is_some()).then_some(&mut removed);
-        self.shared.with(|pool| pool.allocate(blocks, &mut ids, told)).or_raise(py)?;
+        let changes = (observed || feed.is_some()).then_some(&mut removed);
+        self.shared.with(|pool| pool.allocate(blocks, &mut ids, changes)).or_raise(py)?;
         if let Some(feed) = feed {
             feed.get().removed(&removed);
         }
@@ -316,8 +317,7 @@ impl PyVllmPool {
     }
 
     #[pyo3(signature = (blocks, hashes, first, end, block_size, group, mask=None, scale=1, observed=false,
-    feed=None,
-        request=None))]
+        feed=None, request=None))]
     fn cache_full<'py>(
         &self,
         py: Python<'py>,
@@ -421,7 +421,7 @@ impl PyVllmPool {
     }
 
     fn copies(&self, key: &[u8]) -> Vec<u32> {
-        // No block is under a key that is too long to be one.
+        // A key that is too long leads to no block.
         Key::from_bytes(key).map_or_else(|_| Vec::new(), |key| self.shared.lock().keys().copies(&key))
     }
 

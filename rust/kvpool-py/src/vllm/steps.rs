@@ -1,4 +1,4 @@
-//! The steps of [`PyVllmGroups`]: of a running request, and of a request that arrives.
+//! The steps of [`PyVllmGroups`]: those of running requests, and those that admit a request.
 
 use kvpool_journal::VllmCalls;
 use kvpool_vllm::{Call, Change, Move, Room};
@@ -12,8 +12,9 @@ use crate::errors::OrRaise;
 use crate::python::prelude::*;
 
 impl PyVllmGroups {
-    /// A plain step; `None`, and nothing has changed, if vLLM's managers have to do it.
-    pub(super) fn go_on<'py>(
+    /// Runs a plain step of a running request. Returns `None`, with nothing changed, if vLLM's managers
+    /// have to do it.
+    pub(super) fn continue_request<'py>(
         &self,
         request: &Bound<'py, PyAny>,
         call: &Call,
@@ -32,17 +33,17 @@ impl PyVllmGroups {
             }
         }
         if rows.iter().all(|(change, row)| change.is_empty() && !row.caching.asks()) {
-            // Nothing is taken, so the call fits, unless too few blocks are free already.
+            // No block is taken, so the call fits unless too few blocks are free already.
             let refused = (call.reserved > 0 || self.watermark > 0) && !self.fits(request, 0, call)?;
             return Ok(Some(if refused { py.None().into_bound(py) } else { self.empty.bind(py).clone() }));
         }
-        // Dead blocks are freed first, even if too few blocks are free for the others.
+        // Dead blocks are freed first, even if the new blocks do not fit.
         for (group, (change, row)) in self.groups.iter().zip(&rows) {
-            self.give_up(&row.table, &change.dead)?;
+            self.free_positions(&row.table, &change.dead)?;
             if let (Some(states), Some(retired)) = (&group.of.states, change.retired) {
                 states.retired.bind(py).set_item(&id, retired)?;
             }
-            self.give_up(&row.table, change.before.as_slice())?;
+            self.free_positions(&row.table, change.before.as_slice())?;
         }
         let missing = rows.iter().fold(0, |sum: usize, (change, _)| sum.saturating_add(change.missing));
         if !self.fits(request, missing, call)? {
@@ -54,7 +55,7 @@ impl PyVllmGroups {
         self.answer(py, answer).map(Some)
     }
 
-    /// Whether the pool has room for `blocks` blocks.
+    /// Whether the pool has room for this number of blocks.
     fn fits(&self, request: &Bound<'_, PyAny>, blocks: usize, call: &Call) -> PyResult<bool> {
         let mut room = Room { reserved: call.reserved, watermark: 0 };
         if call.watermark && self.watermark > 0 {
@@ -64,7 +65,7 @@ impl PyVllmGroups {
         Ok(room.fits(blocks, self.shared.lock().num_free()))
     }
 
-    /// What was taken, as vLLM passes it on.
+    /// Returns the blocks that were taken, as vLLM's `KVCacheBlocks`.
     fn answer<'py>(&self, py: Python<'py>, taken: Vec<Bound<'py, PyList>>) -> PyResult<Bound<'py, PyAny>> {
         if taken.iter().all(PyListMethods::is_empty) {
             return Ok(self.empty.bind(py).clone());
@@ -72,9 +73,9 @@ impl PyVllmGroups {
         self.blocks_class.bind(py).call1((PyTuple::new(py, taken)?,))
     }
 
-    /// Admits a request, with its hit if it has one; `None`, and nothing has changed, if vLLM's managers have
-    /// to do it.
-    pub(super) fn come<'py>(
+    /// Admits a request with its hit, if it has one. Returns `None`, with nothing changed, if vLLM's
+    /// managers have to admit it.
+    pub(super) fn admit<'py>(
         &self,
         request: &Bound<'py, PyAny>,
         hits: Option<&Bound<'py, PyAny>>,
@@ -109,7 +110,8 @@ impl PyVllmGroups {
         if call.whole && !self.fits(request, whole, &unreserved)? || !self.fits(request, missing, call)? {
             return Ok(Some(py.None().into_bound(py)));
         }
-        // All hits are held before anything is allocated: no group's blocks can evict another's.
+        // All hits are acquired before anything is allocated. The new blocks of one group cannot evict
+        // the hit of another.
         let mut tables = Vec::with_capacity(arrived.len());
         for (group, (row, kept)) in self.groups.iter().zip(&arrived) {
             let mut ids = vec![0; if found.is_some() { row.skipped } else { 0 }];
@@ -140,16 +142,16 @@ impl PyVllmGroups {
         self.answer(py, answer).map(Some)
     }
 
-    /// Whether a hit ends with a state that this step of the engine computes. A request can continue from it
-    /// in the next.
+    /// Whether a hit ends with a state that the current step of the engine computes. A request can
+    /// continue from that state in the next step.
     fn waits_for_a_step(&self, py: Python<'_>, group: &Group, hits: &[u32]) -> PyResult<bool> {
         let (Some(this_step), Some(&last)) = (&group.of.this_step, hits.last()) else { return Ok(false) };
         let key = self.shared.lock().keys().hash_of(last).map(|(key, _)| key);
         key.map_or(Ok(false), |key| this_step.bind(py).contains(PyBytes::new(py, key.as_bytes())))
     }
 
-    /// Takes the blocks that tables lack, group by group, and appends them. For states that move, updates
-    /// vLLM's notes.
+    /// Takes the blocks that the tables lack, group by group, and appends them. For states that move,
+    /// updates vLLM's notes.
     fn take<'a, 'py: 'a>(
         &self,
         id: &Bound<'py, PyAny>,
@@ -181,7 +183,7 @@ impl PyVllmGroups {
         Ok(answer)
     }
 
-    /// Takes the next free blocks and appends them to a table. Returns them as a list of its own.
+    /// Takes free blocks and appends them to a table. Returns them as a list of its own.
     fn take_blocks<'py>(
         &self,
         group: &Group,
@@ -198,8 +200,8 @@ impl PyVllmGroups {
             table.get_slice(end, table.len())
         } else {
             let (mut new, mut removed) = (Vec::new(), Vec::new());
-            let told = self.on_removed.is_some().then_some(&mut removed);
-            self.shared.with(|pool| pool.allocate(blocks, &mut new, told).map(drop)).or_raise(py)?;
+            let changes = self.on_removed.is_some().then_some(&mut removed);
+            self.shared.with(|pool| pool.allocate(blocks, &mut new, changes).map(drop)).or_raise(py)?;
             let new = self.core.get().handles(py, &new)?;
             table.set_slice(end, end, &new)?;
             self.on_removed.as_ref().map_or(Ok(()), |listener| listener.removed(py, &removed))?;
@@ -213,8 +215,8 @@ impl PyVllmGroups {
         Ok(taken)
     }
 
-    /// Frees blocks of a table in this order, and puts null blocks at their positions.
-    fn give_up(&self, table: &Bound<'_, PyList>, blocks: &[(usize, u32)]) -> PyResult<()> {
+    /// Frees blocks of a table in this order, and puts the null block at their positions.
+    fn free_positions(&self, table: &Bound<'_, PyList>, blocks: &[(usize, u32)]) -> PyResult<()> {
         if blocks.is_empty() {
             return Ok(());
         }

@@ -521,7 +521,11 @@ fn wrong_arguments_are_refused_and_change_nothing() {
     assert!(matches!(unknown, ManagerError::UnknownRequest { .. }));
     for (wrong, field) in [
         (ranges(4, Some(4), priority(1)), "range is 4..4: must be a start before its end"),
-        (ranges(0, None, timed), "ttl is a time to live: must be a clock: call advance_time(now) first"),
+        (
+            ranges(0, None, timed),
+            "ttl is a time to live: must be given after the time is set \
+             (advance_time, in Python clock.advance)",
+        ),
         (
             ranges(0, None, Retention { ttl: Some(Ttl::Absolute(f64::NAN)), ..priority(90) }),
             "ttl is NaN: must be a number of seconds, not negative",
