@@ -288,7 +288,7 @@ fn an_exported_python_test_knows_the_groups() {
         "allocate_tokens=8, reuse=False",
         "    columns = 4\n",
         // Two blocks of the group with the encoder's output.
-        "answer(manager.extend_encoder, \"kept\", 3) == [[0, 20, 3], [1, 21, 3]]",
+        "answer(manager.extend, \"kept\", 3, encoder=True) == [[0, 20, 3], [1, 21, 3]]",
     ] {
         assert!(text.contains(part), "{part}");
     }
