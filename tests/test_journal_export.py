@@ -182,8 +182,9 @@ def others(text: str) -> Iterator[str]:
             call, answer = node.test.left, node.test.comparators[0]
             start = starts[(call.end_lineno or 0) - 1] + (call.end_col_offset or 0)
             end = starts[(answer.end_lineno or 0) - 1] + (answer.end_col_offset or 0)
-            end += text[end:].startswith("\n    )") and len("\n    )")
-            yield text[:start] + ' == "another"' + text[end:]
+            # A long message is in brackets, which are not part of its node.
+            rest = text[end:].removeprefix("\n    )")
+            yield text[:start] + ' == "another"' + rest
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
