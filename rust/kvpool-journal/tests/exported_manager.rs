@@ -148,15 +148,20 @@ fn part_0(manager: &mut CacheManager) {
     //     other_tables: [], full_tokens: 4 }
     same(manager.resume_with(92i64, Part::WHOLE), 0xfa5b2244);
     manager.check_invariants().unwrap();
-    // 22: ()
+    // 22: Admission { cached_tokens: 4, cached_blocks: 2, external_tokens: 0, block_ids: [#3, #13, #8],
+    //     other_tables: [], full_tokens: 4 }
+    same(manager.admit_with((-7i64), prompt(manager, &[1, 2], 1, 1),
+        &AdmitOptions::default()).map_err(|refused| refused.error), 0xe1cdc29e);
+    manager.check_invariants().unwrap();
+    // 23: ()
     same(manager.release_batch(&[91i64.into(), 92i64.into(), 93i64.into(), 95i64.into(),
         concat!("a fork, \"of\" the request 93 \\, whose id does not fit into one literal of an e",
-        "xported test").into(), "again".into()], Until::Now), 0x9c2fa0b5);
+        "xported test").into(), "again".into(), (-7i64).into()], Until::Now), 0x9c2fa0b5);
     manager.check_invariants().unwrap();
-    // 23: 2
+    // 24: 2
     same(manager.reset(), 0xe88aa583);
     manager.check_invariants().unwrap();
-    // 24: ()
+    // 25: ()
     same(manager.resize(65), 0x9c2fa0b5);
     manager.check_invariants().unwrap();
 }

@@ -79,6 +79,8 @@ impl Arguments {
 
     pub(super) fn id(&self, id: &RequestId) -> String {
         match id {
+            // A method call binds closer than a sign.
+            RequestId::Int(number @ ..0) if self.is_rust() => format!("({number}i64)"),
             RequestId::Int(number) if self.is_rust() => format!("{number}i64"),
             RequestId::Int(number) => number.to_string(),
             RequestId::Uint(number) if self.is_rust() => format!("{number}u64"),

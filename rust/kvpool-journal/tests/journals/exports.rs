@@ -246,7 +246,8 @@ fn accepted(manager: &mut Journaled<CacheManager>) {
     manager.admit("again".into(), prompt(manager, 6), &AdmitOptions::default()).unwrap();
     manager.commit("again".into(), 5).unwrap();
     assert_eq!(manager.resume(92.into(), Part::WHOLE).unwrap().cached_tokens, 4);
-    let requests = [91.into(), 92.into(), 93.into(), 95.into(), LONG_ID.into(), "again".into()];
+    manager.admit((-7).into(), prompt(manager, 8), &hints).unwrap();
+    let requests = [91.into(), 92.into(), 93.into(), 95.into(), LONG_ID.into(), "again".into(), (-7).into()];
     manager.release_batch(&requests, kvpool::Until::Now).unwrap();
     manager.reset().unwrap();
     let num_blocks = manager.pool().num_blocks() + 1;
