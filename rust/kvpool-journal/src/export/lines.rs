@@ -50,7 +50,10 @@ fn broken(
 /// Returns the number of brackets around the break, and its column. Prefers the break inside the fewest
 /// brackets, and among equal ones the last. Breaks after an opening bracket only if there is no other break.
 fn outermost_break(rest: &str, room: usize, depth: usize) -> Option<(usize, usize)> {
-    let is_between_literals = |at: usize| rest[..at].ends_with('"') && rest[at + 1..].starts_with('"');
+    let is_break = |at: usize| {
+        let before = &rest[..at];
+        before.ends_with(',') || (before.ends_with('"') && rest[at + 1..].starts_with('"'))
+    };
     let (mut depth, mut in_literal, mut is_escaped) = (depth, false, false);
     let (mut best, mut after_bracket): (Option<(usize, usize)>, _) = (None, None);
     for (at, letter) in rest.bytes().enumerate().take(room + 1) {
@@ -66,11 +69,7 @@ fn outermost_break(rest: &str, room: usize, depth: usize) -> Option<(usize, usiz
                 }
             }
             b')' | b']' | b'}' => depth = depth.saturating_sub(1),
-            b' ' if rest[..at].ends_with(',') || is_between_literals(at) => {
-                if best.is_none_or(|(least, _)| depth <= least) {
-                    best = Some((depth, at));
-                }
-            }
+            b' ' if is_break(at) && best.is_none_or(|(least, _)| depth <= least) => best = Some((depth, at)),
             _ => {}
         }
     }
