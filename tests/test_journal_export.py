@@ -6,6 +6,7 @@ The tests plant answers that differ, a pool that is smaller than the journal's, 
 
 from __future__ import annotations
 
+import ast
 import re
 import types
 from pathlib import Path
@@ -35,6 +36,9 @@ IDS: Final[list[int | str]] = [
     '"\\',
     "\N{GRINNING FACE}",
     "\x1b]0;x\x07",
+    "too long for one literal, " * 9,
+    '", "' * 50,
+    "\\\x00" * 90,
 ]
 
 
@@ -132,6 +136,7 @@ def test_every_call_is_exported_and_runs() -> None:
         called |= {f"{info.subject} {call}" for call in info.calls}
         text = kvpool.journal.export_journal(image, "python")
         assert text.isascii()
+        assert max(map(len, text.splitlines())) <= 110
         execute(text)
         found |= accepted(image, text)
     assert (called, len(found)) == (found, 93)
@@ -171,8 +176,15 @@ def test_a_manager_ends_as_it_did() -> None:
 
 def others(text: str) -> Iterator[str]:
     """Yields one variant of the test per expected answer, with that answer replaced."""
-    for found in re.finditer(r"^    assert .*?\) (==|is) (.*)$", text, re.MULTILINE):
-        yield text[: found.start(1)] + '== "another"' + text[found.end() :]
+    starts = [0, *(found.end() for found in re.finditer("\n", text))]
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Assert) and isinstance(node.test, ast.Compare):
+            call, answer = node.test.left, node.test.comparators[0]
+            start = starts[(call.end_lineno or 0) - 1] + (call.end_col_offset or 0)
+            end = starts[(answer.end_lineno or 0) - 1] + (answer.end_col_offset or 0)
+            # A long message is in brackets, which are not part of its node.
+            rest = text[end:].removeprefix("\n    )")
+            yield text[:start] + ' == "another"' + rest
 
 
 @pytest.mark.parametrize("script", SCRIPTS)

@@ -1,12 +1,22 @@
-//! A journal as a test: made by `kvpool journal export`.
+//! A test with the calls of a recorded journal, written by `kvpool journal export`.
 #![cfg_attr(rustfmt, rustfmt_skip)]
-#![allow(clippy::allow_attributes, clippy::single_range_in_vec_init, clippy::unit_arg, clippy::unwrap_used, unused, reason = "made by a program")]
+#![allow(
+    clippy::allow_attributes,
+    clippy::single_range_in_vec_init,
+    clippy::unit_arg,
+    clippy::unwrap_used,
+    unused,
+    reason = "written by a program"
+)]
 
 use std::sync::Arc;
 
 use kvpool_journal::{Check, Outcome};
 use kvpool::retention::{Keep, Priority, Retention, RetentionConfig, TenantId, TenantLimits, Then, Ttl};
-use kvpool::{BlockHasher, BlockId, BlockPool, ChainLink, ExtraKeys, HashChain, HashCursor, HasherConfig, Match, PoolConfig};
+use kvpool::{
+    BlockHasher, BlockId, BlockPool, ChainLink, ExtraKeys, HashChain, HashCursor, HasherConfig, Match,
+    PoolConfig,
+};
 use kvpool_observe::{PoolWatch, WatchConfig};
 
 fn ids(ids: &[u32]) -> Vec<BlockId> {
@@ -15,15 +25,16 @@ fn ids(ids: &[u32]) -> Vec<BlockId> {
 
 fn hasher(algorithm: &str, verify: &str, block_size: usize) -> Arc<BlockHasher> {
     let (seed, algorithm, verify) = (Some("0".into()), algorithm.parse().unwrap(), verify.parse().unwrap());
-    Arc::new(BlockHasher::new(HasherConfig { algorithm, block_size, verify, seed, ..HasherConfig::default() }).unwrap())
+    let config = HasherConfig { algorithm, block_size, verify, seed, ..HasherConfig::default() };
+    Arc::new(BlockHasher::new(config).unwrap())
 }
 
-/// A block by the number of its content.
+/// Returns the tokens of a block, given the number of its content.
 fn block(block_size: usize, content: u32) -> Vec<u32> {
     std::iter::repeat_n(0, block_size - 1).chain([content]).collect()
 }
 
-/// A chain of the blocks of a prompt.
+/// Returns the hash chain of a prompt, given the contents of its blocks.
 fn chain(algorithm: &str, verify: &str, block_size: usize, contents: &[u32], epoch: u64) -> HashChain {
     let extra = ExtraKeys { epoch, ..ExtraKeys::default() };
     let mut cursor = HashCursor::new(hasher(algorithm, verify, block_size), extra).unwrap();
@@ -33,15 +44,17 @@ fn chain(algorithm: &str, verify: &str, block_size: usize, contents: &[u32], epo
     cursor.chain().clone()
 }
 
-/// The same without its tokens, as digests that were computed elsewhere.
+/// Returns the hash chain of a prompt as digests without tokens, as another process would send it.
 fn digests(algorithm: &str, verify: &str, block_size: usize, contents: &[u32], epoch: u64) -> HashChain {
     let whole = chain(algorithm, verify, block_size, contents, epoch);
-    HashChain::from_digests(algorithm.parse().unwrap(), block_size, epoch, whole.hashes().to_vec()).unwrap()
+    let hashes = whole.hashes().to_vec();
+    HashChain::from_digests(algorithm.parse().unwrap(), block_size, epoch, hashes).unwrap()
 }
 
-/// The last block of a prompt.
+/// Returns the link of the last block of a prompt.
 fn link(algorithm: &str, verify: &str, block_size: usize, contents: &[u32], epoch: u64) -> ChainLink {
-    let (hasher, extra) = (hasher(algorithm, verify, block_size), ExtraKeys { epoch, ..ExtraKeys::default() });
+    let hasher = hasher(algorithm, verify, block_size);
+    let extra = ExtraKeys { epoch, ..ExtraKeys::default() };
     let mut last = None;
     for &content in contents {
         last = Some(ChainLink::new(&hasher, last.as_ref(), &block(block_size, content), &extra).unwrap());
@@ -49,7 +62,7 @@ fn link(algorithm: &str, verify: &str, block_size: usize, contents: &[u32], epoc
     last.unwrap()
 }
 
-/// Compares an answer with the recorded one, by the check that journals have.
+/// Checks that an answer has the expected checksum. A journal stores one checksum per answer.
 #[track_caller]
 fn same(answer: impl Outcome + std::fmt::Debug, check: u32) {
     assert_eq!(Check::of(&answer), check, "the answer is {answer:?}");
@@ -72,13 +85,15 @@ fn part_0(pool: &mut BlockPool) {
     same(pool.allocate(4), 0x6af26549);
     pool.check_invariants().unwrap();
     // 5: [#1, #2, #3]
-    same(pool.match_and_acquire_for(&chain("sha256", "none", 2, &[1, 2, 3, 5, 6, 7], 0), usize::MAX, TenantId(1)), 0x6ba93545);
+    same(pool.match_and_acquire_for(&chain("sha256", "none", 2, &[1, 2, 3, 5, 6, 7], 0), usize::MAX,
+        TenantId(1)), 0x6ba93545);
     pool.check_invariants().unwrap();
     // 6: [#1]
     same(pool.match_and_acquire(&chain("sha256", "none", 2, &[1], 0), 6), 0x6af8de86);
     pool.check_invariants().unwrap();
     // 7: refused: block 1 is already registered
-    same(pool.register(&ids(&[1, 2, 3]), &chain("sha256", "none", 2, &[8, 9, 10, 11, 12, 13], 0), 2), 0x47a87b56);
+    same(pool.register(&ids(&[1, 2, 3]), &chain("sha256", "none", 2, &[8, 9, 10, 11, 12, 13], 0), 2),
+        0x47a87b56);
     pool.check_invariants().unwrap();
     // 8: ()
     same(pool.release_table(&ids(&[1, 2, 3])), 0x9c2fa0b5);
@@ -96,7 +111,8 @@ fn part_0(pool: &mut BlockPool) {
     same(pool.assign_tenant(&ids(&[1, 2, 3, 4, 5]), TenantId(0)), 0x9c2fa0b5);
     pool.check_invariants().unwrap();
     // 13: ()
-    same(pool.signal(&ids(&[1, 2, 3, 4, 5]), kvpool::Signal { finish: kvpool::Finish::Stop, output_tokens: None }), 0x9c2fa0b5);
+    same(pool.signal(&ids(&[1, 2, 3, 4, 5]),
+        kvpool::Signal { finish: kvpool::Finish::Stop, output_tokens: None }), 0x9c2fa0b5);
     pool.check_invariants().unwrap();
     // 14: 0
     same(pool.drop_cached(&ids(&[14, 6])), 0x50caa327);
@@ -105,22 +121,28 @@ fn part_0(pool: &mut BlockPool) {
     same(pool.take_events().events.len(), 0x30be82d6);
     pool.check_invariants().unwrap();
     // 16: []
-    same(pool.register_table(&ids(&[]), &chain("sha256", "none", 2, &[14, 15, 16, 17, 18, 19, 20, 21], 0), 2), 0x50caa327);
+    same(pool.register_table(&ids(&[]), &chain("sha256", "none", 2, &[14, 15, 16, 17, 18, 19, 20, 21], 0), 2),
+        0x50caa327);
     pool.check_invariants().unwrap();
     // 17: [(0, #1)]
-    same(pool.adopt(&ids(&[63, 62, 61, 60, 59]), &chain("sha256", "none", 2, &[1, 22, 23, 24, 25], 0), 0), 0x0e865852);
+    same(pool.adopt(&ids(&[63, 62, 61, 60, 59]), &chain("sha256", "none", 2, &[1, 22, 23, 24, 25], 0), 0),
+        0x0e865852);
     pool.check_invariants().unwrap();
-    // 18: Match { start: 0, blocks: [#1], algorithm: Sha256, block_size: 2, epoch: 0, hashes: [5db2b27f18a66d4a000000000000000000000000000000000000000000000000], fing
+    // 18: Match { start: 0, blocks: [#1], algorithm: Sha256, block_size: 2, epoch: 0, hashes:
+    //     [5db2b27f18a66d4a000000000000000000000000000000000000000000000000], fing...
     same(pool.lookup_refreshing(&chain("sha256", "none", 2, &[1, 22, 23, 24, 25], 0), 0, 1), 0x056939b1);
     pool.check_invariants().unwrap();
     // 19: ()
-    same(pool.acquire_match(&Match::new(&chain("sha256", "none", 2, &[1], 0), 0, &ids(&[1])).unwrap()), 0x9c2fa0b5);
+    same(pool.acquire_match(&Match::new(&chain("sha256", "none", 2, &[1], 0), 0, &ids(&[1])).unwrap()),
+        0x9c2fa0b5);
     pool.check_invariants().unwrap();
     // 20: refused: block 1 is already registered
-    same(pool.register(&ids(&[1, 62, 61, 60, 59, 1]), &digests("sha256", "none", 2, &[14, 15, 16, 17, 18, 19, 20, 21, 26], 0), 0), 0x47a87b56);
+    same(pool.register(&ids(&[1, 62, 61, 60, 59, 1]),
+        &digests("sha256", "none", 2, &[14, 15, 16, 17, 18, 19, 20, 21, 26], 0), 0), 0x47a87b56);
     pool.check_invariants().unwrap();
     // 21: []
-    same(pool.match_and_acquire(&digests("sha256", "none", 2, &[14, 15, 16, 17, 18, 19, 20, 21, 26], 0), 0), 0x50caa327);
+    same(pool.match_and_acquire(&digests("sha256", "none", 2, &[14, 15, 16, 17, 18, 19, 20, 21, 26], 0), 0),
+        0x50caa327);
     pool.check_invariants().unwrap();
 }
 
@@ -135,6 +157,8 @@ fn journal() {
         retention: Some(RetentionConfig { pin_budget: 2, tenants: vec![] }),
         ..PoolConfig::default()
     })
-    .and_then(|pool| pool.watched(&WatchConfig { event_capacity: 8, ..WatchConfig::default() })).unwrap();
+    .and_then(|pool| {
+        pool.watched(&WatchConfig { event_capacity: 8, ..WatchConfig::default() })
+    }).unwrap();
     part_0(&mut pool);
 }

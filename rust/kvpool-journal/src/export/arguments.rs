@@ -1,7 +1,8 @@
-//! The arguments of calls, as texts in two languages.
+//! Writes the arguments of calls as Rust or Python expressions.
 //!
-//! A block of a made-up prompt consists of zeros and, at the end, the number of its content. So the
-//! numbers of its blocks and the length of its tail describe a prompt.
+//! A recorded prompt is replaced by made-up tokens. Each of its blocks consists of zeros, except for
+//! the last token, which is the number of the block's content. So the numbers of its blocks and the
+//! length of its tail describe a prompt.
 
 use crate::{
     AppendRecord, ChainRecord, ComputedRecord, CoveredRecord, EndedRecord, Filled, IdRecord, Ids,
@@ -13,14 +14,15 @@ use kvpool::{AdmitOptions, HashAlgorithm, Part, RequestId, RetentionRange, Signa
 use super::text::{self, Language};
 use crate::numbers::Numbers;
 
-/// The number of tokens of a request before the call, given the number that the call appends.
+/// A function that returns the number of tokens that a request has before a call. Its second argument
+/// is the number of tokens that the call appends.
 pub(super) type Length<'a> = dyn Fn(&RequestId, usize) -> usize + 'a;
 
-/// The settings with which arguments are written.
+/// Writes arguments. The fields are the same for all calls of a test.
 pub(super) struct Arguments {
     pub(super) language: Language,
     pub(super) block_size: usize,
-    /// The name of the way in which the pool verifies hits.
+    /// The name of the pool's setting for the verification of hits.
     pub(super) verify: &'static str,
     pub(super) numbers: Numbers,
 }
@@ -30,7 +32,7 @@ impl Arguments {
         self.language == Language::Rust
     }
 
-    /// The prefix of an argument that Rust borrows.
+    /// Returns the prefix of an argument that a Rust call borrows.
     pub(super) fn and(&self) -> &'static str {
         if self.is_rust() { "&" } else { "" }
     }
@@ -40,7 +42,7 @@ impl Arguments {
         numbers.join(", ")
     }
 
-    /// Returns the numbers of the blocks before a part of a chain.
+    /// Returns the numbers of the first `start` blocks of the prompt whose later blocks are `part`.
     pub(super) fn leading(&self, part: &ChainRecord, start: usize) -> Vec<u32> {
         let first = part.keys.unpack().next();
         let mut path = first.map_or_else(Vec::new, |key| self.numbers.path(key, start as u32));
@@ -53,7 +55,7 @@ impl Arguments {
         if self.is_rust() { format!("&ids(&{ids:?})") } else { format!("{ids:?}") }
     }
 
-    /// Returns a chain, including the blocks before it.
+    /// Returns an expression for a chain. `leading` are the numbers of the blocks before it.
     pub(super) fn chain(&self, chain: &ChainRecord, leading: &[u32]) -> String {
         let and = self.and();
         let kind = self.kind_of_chain(chain.algorithm, !chain.fingerprints.is_empty());
@@ -67,7 +69,8 @@ impl Arguments {
         format!("{and}{function}({kind}, {size}, {and}[{}], {epoch})", contents.join(", "))
     }
 
-    /// Returns how a chain was hashed: its algorithm, and the way in which hits on it are verified.
+    /// Returns two arguments that describe how a chain was hashed: its algorithm, and how hits on it
+    /// are verified.
     pub(super) fn kind_of_chain(&self, algorithm: u8, has_fingerprints: bool) -> String {
         let algorithm = HashAlgorithm::ALL.get(usize::from(algorithm)).map_or("", |known| known.name());
         let verify = if has_fingerprints { self.verify } else { "none" };
@@ -76,6 +79,8 @@ impl Arguments {
 
     pub(super) fn id(&self, id: &RequestId) -> String {
         match id {
+            // A method call binds closer than a sign.
+            RequestId::Int(number @ ..0) if self.is_rust() => format!("({number}i64)"),
             RequestId::Int(number) if self.is_rust() => format!("{number}i64"),
             RequestId::Int(number) => number.to_string(),
             RequestId::Uint(number) if self.is_rust() => format!("{number}u64"),
@@ -85,7 +90,7 @@ impl Arguments {
         }
     }
 
-    /// Requests that the manager knows.
+    /// Returns a list of requests that the manager knows.
     pub(super) fn names(&self, names: &[Name]) -> String {
         self.batch(names.iter().filter_map(|name| if let Name::Id(id) = name { Some(id) } else { None }))
     }
@@ -140,7 +145,7 @@ impl Arguments {
         reason.into_iter().chain(tokens).collect::<Vec<_>>().join(", ")
     }
 
-    /// Requests, and how each request ended.
+    /// Returns requests, and for each request the signal with which it ended.
     pub(super) fn ended(&self, EndedRecord { requests: names, signals }: &EndedRecord) -> String {
         let ids = names.iter().filter_map(|name| if let Name::Id(id) = name { Some(id) } else { None });
         if self.is_rust() {
@@ -170,15 +175,15 @@ impl Arguments {
         }
     }
 
-    /// Returns tokens for one request that already has `length` tokens.
+    /// Returns a list of `tokens` made-up tokens for a request that already has `length` tokens.
     pub(super) fn spelled(&self, length: usize, tokens: usize, filled: &Filled) -> String {
         let mut spelled = vec![0; tokens];
         self.spell(length, &mut spelled, &mut filled.keys.unpack());
         format!("{}{spelled:?}", self.and())
     }
 
-    /// Returns tokens that follow the first `length` tokens of a request. A token that fills a block is
-    /// the number of its content.
+    /// Fills in made-up tokens that follow the first `length` tokens of a request. A token that
+    /// completes a block becomes the number of the block's content. The other tokens stay as they are.
     fn spell(&self, length: usize, tokens: &mut [u32], keys: &mut impl Iterator<Item = u64>) {
         let first = self.block_size - 1 - length % self.block_size;
         for at in (first..tokens.len()).step_by(self.block_size) {
@@ -187,7 +192,7 @@ impl Arguments {
         }
     }
 
-    /// Tokens for the requests of a batch.
+    /// Returns the arguments of a call that appends tokens to the requests of a batch.
     pub(super) fn append(&self, append: &AppendRecord, length: &Length<'_>) -> String {
         let mut keys = append.filled.keys.unpack();
         let mut spelled = vec![0; append.tokens];
@@ -203,7 +208,7 @@ impl Arguments {
         self.ragged(self.rows(&append.rows), tokens, offsets, computed, covered, *most_changes)
     }
 
-    /// Rows of a batch.
+    /// Returns the rows of a batch: one `Rows` literal in Rust, several arguments in Python.
     pub(super) fn ragged(
         &self,
         requests: String,
@@ -244,7 +249,7 @@ impl Arguments {
         texts.join(", ")
     }
 
-    /// Returns which part of a prompt is admitted.
+    /// Returns an expression for the part of a prompt that is admitted.
     pub(super) fn part(&self, part: Part) -> String {
         let Part { allocate_tokens, external_tokens, compute_all } = part;
         if self.is_rust() {

@@ -1,4 +1,4 @@
-//! Calls of pools and managers: the methods of the two languages whose names differ from those of the tables.
+//! Writes the calls of pools and managers. Some methods have other names than the calls in the tables.
 
 use kvpool::RequestId;
 use kvpool::hash::HashCursor;
@@ -33,7 +33,7 @@ pub(super) fn pool(
     source.call(name, &arguments, &step.answer)
 }
 
-/// `manager` has run the call.
+/// Writes one call of a manager. `manager` is in the state after the call.
 pub(super) fn manager(
     source: &mut Source<'_>,
     step: &Step<ManagerCall>,
@@ -52,7 +52,7 @@ pub(super) fn manager(
         ManagerCall::Append { .. } => "append_ragged",
         ManagerCall::CommitStep { plan } => {
             source.plan_step(plan.stale)?;
-            // The manager does not look at a stale plan.
+            // The manager ignores the operations of a stale plan.
             for one in plan.planned.iter().filter(|_| !plan.stale) {
                 let (name, arguments) = source.arguments.planned(one, &length);
                 source.plan(name, &arguments)?;

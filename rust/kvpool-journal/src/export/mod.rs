@@ -1,16 +1,18 @@
-//! Export: a journal as a test, in Rust or in Python, that makes the same calls and expects the same answers.
+//! Exports a journal as a Rust or Python test. The test makes the recorded calls, and expects the same
+//! answers.
 //!
-//! The test contains no recorded digest. Its prompts are made-up tokens, which are equal if the
-//! recorded tokens were equal, and are hashed again. Block ids are those of the journal, because the
-//! same calls return the same ids. The expected answers are those of this build, up to the first that
-//! differs from the journal. After every call the test checks all invariants, except for vLLM's pool,
-//! whose caller may break them temporarily.
+//! The test contains no recorded digest. Its prompts are made-up tokens, which the test hashes again.
+//! Two made-up prompts are equal where the recorded prompts were equal. Block ids are those of the
+//! journal, because the same calls return the same ids. The expected answers are those of this build,
+//! up to the first answer that differs from the journal. After every call the test checks all
+//! invariants. A test of vLLM's pool does not check them, because vLLM may break them temporarily.
 //!
-//! Costs: two runs of the journal. The text is written as it is made. The memory is that of the pool,
-//! of the journal's contents, and of one frame of its file.
+//! Costs: the exporter runs the journal at most twice. It writes the text while it runs. Its memory contains
+//! the pool, the contents that the journal names, and one frame of the journal's file.
 
 mod arguments;
 mod calls;
+mod lines;
 mod python;
 mod slots;
 mod source;
@@ -31,10 +33,11 @@ use crate::subject::{Step, Subject};
 use source::Source;
 pub use text::Language;
 
-/// The default for the largest number of operations of a test. A longer test is not readable.
+/// The default for the largest number of operations of a test. A longer test is too long to read.
 pub const EXPORT_LIMIT: u64 = 10_000;
 
-/// Writes a journal as a test, piece by piece, and returns the number of its operations.
+/// Exports a journal as a test. Writes the text to `out` piece by piece, and returns the number of
+/// operations.
 ///
 /// ```
 /// use kvpool::{BlockPool, PoolConfig};
@@ -53,8 +56,8 @@ pub const EXPORT_LIMIT: u64 = 10_000;
 ///
 /// # Errors
 /// The errors of [`crate::replay`]. [`ReplayError::TooLong`] if there are more operations than `limit`;
-/// then nothing is written. [`ReplayError::NoCall`] if this language has no call for an operation.
-/// [`ReplayError::Write`] if writing fails. After the last two, the written test is incomplete.
+/// then nothing is written. [`ReplayError::NoCall`] if the language has no call for an operation.
+/// [`ReplayError::Write`] if writing fails. After `NoCall` and `Write`, the written test is incomplete.
 pub fn export<'a>(
     journal: impl Into<JournalSource<'a>>,
     language: Language,
@@ -65,7 +68,7 @@ pub fn export<'a>(
     over(journal.into(), language, limit, out, progress)
 }
 
-/// Like [`export`], but not generic, so that it is compiled only once.
+/// Like [`export`], but without a generic parameter, so that it is compiled only once.
 fn over(
     journal: JournalSource<'_>,
     language: Language,
@@ -96,7 +99,7 @@ fn over(
     }
 }
 
-/// Runs the journal, and writes each operation.
+/// Replays the journal, and writes each operation with `call`.
 fn write<S: Subject>(
     reader: &JournalReader<'_>,
     mut source: Source<'_>,
@@ -107,11 +110,9 @@ fn write<S: Subject>(
     let report = drive::<S>(reader, Options::default(), progress, Some(&mut each))?.0;
     if let Some(difference) = report.difference {
         source.remark(match difference {
-            Difference::Answer { .. } => {
-                "The journal has another answer to the last operation, and ends here."
-            }
-            Difference::Digest { .. } => "The journal has another state here, and ends.",
-            Difference::Invariant { .. } => "An invariant is broken here.",
+            Difference::Answer { .. } => "The last answer differs from the journal. The test ends here.",
+            Difference::Digest { .. } => "The state differs from the journal here. The test ends here.",
+            Difference::Invariant { .. } => "An invariant is broken here. The test ends here.",
         })?;
     }
     source.finish()?;

@@ -1,4 +1,4 @@
-//! The methods of the Python package that make the calls of a journal.
+//! Maps each recorded call to the method of the Python package that makes it.
 
 use std::borrow::Cow;
 
@@ -6,8 +6,9 @@ use crate::Kind;
 
 /// Returns the method that makes a call in Python, and its arguments.
 ///
-/// `name` and `arguments` are those of the call in the tables. Python has one name for an action on one
-/// request and on a batch, and the calls that a step does not need are in facets.
+/// `name` and `arguments` are those that the table of calls declares. A Python method accepts one
+/// request or a batch, so it has one name for both. Methods that a scheduler's step does not need
+/// belong to facets like `retention`.
 pub(super) fn call<'a>(kind: Kind, name: &'a str, arguments: &'a str) -> (&'a str, Cow<'a, str>) {
     let plain = Cow::Borrowed(arguments);
     match (kind, name) {
@@ -35,17 +36,18 @@ pub(super) fn call<'a>(kind: Kind, name: &'a str, arguments: &'a str) -> (&'a st
     }
 }
 
-/// The name of a call without the ending that a Rust method has for more arguments.
+/// Returns the name of a call without a suffix such as `_with`. A Rust method with such a suffix has
+/// more arguments.
 fn stem(name: &str) -> &str {
     ["_with", "_for", "_until", "_refreshing"].iter().fold(name, |name, ending| name.trim_end_matches(ending))
 }
 
-/// Adds an argument.
+/// Appends an argument.
 fn with<'a>(arguments: &str, more: &str) -> Cow<'a, str> {
     Cow::Owned(format!("{arguments}, {more}"))
 }
 
-/// Gives the last argument a name.
+/// Turns the last argument into a keyword argument.
 fn last_named<'a>(arguments: &'a str, name: &str) -> Cow<'a, str> {
     match arguments.rsplit_once(", ") {
         Some((before, last)) => Cow::Owned(format!("{before}, {name}={last}")),

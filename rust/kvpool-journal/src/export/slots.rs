@@ -1,4 +1,4 @@
-//! Arguments by their kinds, as texts of two languages.
+//! Writes each kind of argument as a Rust or Python expression.
 
 use kvpool::retention::Ttl;
 use kvpool_vllm::Key;
@@ -12,7 +12,7 @@ use crate::{
     PromptRecord, RangeRecord, StartRecord, TurnRecord,
 };
 
-/// The reason why no value of Python makes the arguments of a call, if there is one.
+/// Returns why Python cannot make the arguments of a call, or `None` if it can.
 pub(super) fn unmade(slots: Vec<Slot<'_>>) -> Option<&'static str> {
     slots.into_iter().find_map(|slot| match slot {
         Slot::Hint(record) => match record.retention().ttl {
@@ -30,7 +30,8 @@ pub(super) fn unmade(slots: Vec<Slot<'_>>) -> Option<&'static str> {
 }
 
 impl Arguments {
-    /// The arguments of a call, in order. Python leaves some out.
+    /// Returns the arguments of a call, in order. Python leaves out arguments that have their default
+    /// value.
     pub(super) fn of(&self, slots: Vec<Slot<'_>>, length: &Length<'_>) -> String {
         text::listed(slots.into_iter().map(|slot| self.slot(slot, length)))
     }
@@ -60,7 +61,7 @@ impl Arguments {
                 format!("{and}link({kind}, {}, {and}{path:?}, {})", link.block_size, link.epoch)
             }
             Slot::Found(MatchRecord { blocks, chain, start }) => {
-                // Where an empty match begins makes no difference.
+                // The start of an empty match has no effect.
                 let start = if blocks.is_empty() { 0 } else { *start };
                 let (blocks, chain) = (self.blocks(blocks), self.chain(chain, &self.leading(chain, start)));
                 pick(
@@ -116,7 +117,7 @@ impl Arguments {
             }
             Slot::Length(n) => n.to_string(),
             Slot::Lengths(counts) => format!("{}{counts:?}", self.and()),
-            // The manager hashes it again.
+            // The manager of the test hashes the tokens again.
             Slot::Rehashed(_) => String::new(),
             Slot::Append(append) => self.append(append, length),
             Slot::Turn(turn) => self.turn(turn, length),
@@ -126,7 +127,7 @@ impl Arguments {
         }
     }
 
-    /// Tokens for one request.
+    /// Returns the arguments of a call that appends tokens to one request.
     fn turn(&self, turn: &TurnRecord, length: &Length<'_>) -> String {
         let TurnRecord { request, tokens, lookahead, filled } = turn;
         let before = if let Name::Id(id) = request { length(id, *tokens) } else { 0 };
@@ -135,7 +136,7 @@ impl Arguments {
         text::listed([self.name(request), self.spelled(before, *tokens, filled), ahead])
     }
 
-    /// An operation of a step: its method, and its arguments after the plan.
+    /// Returns the method that plans an operation of a step, and its arguments after the plan.
     pub(super) fn planned(&self, planned: &Planned, length: &Length<'_>) -> (&'static str, String) {
         let (name, texts) = match planned {
             Planned::Admit { request, prompt, options } => {

@@ -1,10 +1,11 @@
-//! Writes the text of an exported test, calls and answers, in two languages.
+//! Writes the text of an exported test in Rust or Python: its calls, and the answers that it expects.
 
 use std::io::Write;
 
 use crate::{Check, JournalHeader, Kind};
 
 use super::arguments::Arguments;
+use super::lines::{self, COLUMNS};
 use super::python;
 use super::templates;
 use super::text::{self, Language};
@@ -13,23 +14,24 @@ use crate::numbers::Numbers;
 use crate::value::Answer;
 use crate::value::Value;
 
-/// The largest number of operations in one function of a Rust test. The compiler's work grows faster
-/// than the length of a function.
+/// The largest number of operations in one function of a Rust test. A function of twice the length
+/// takes the compiler more than twice the time.
 const PART: u64 = 250;
 
-/// A test that is being written.
+/// Writes one test.
 pub(super) struct Source<'a> {
     language: Language,
     kind: Kind,
     num_blocks: usize,
-    /// Whether there are KV-cache groups.
+    /// Whether the manager has KV-cache groups.
     grouped: bool,
-    /// The expression that makes the pool, for the end of a Rust test.
+    /// The expression that creates the pool. A Rust test creates its pool at the end of the file.
     made: String,
     pub(super) arguments: Arguments,
     out: &'a mut dyn Write,
-    /// The numbers of operations so far, and of functions of a Rust test.
+    /// The number of operations written so far.
     operations: u64,
+    /// The number of functions of a Rust test.
     parts: u64,
 }
 
@@ -106,17 +108,22 @@ impl<'a> Source<'a> {
         Ok(self.out.write_all(text.as_bytes())?)
     }
 
+    /// Writes a statement of the test. It has several lines if it contains line breaks or is too long.
     pub(super) fn line(&mut self, text: &str) -> Result<(), ReplayError> {
-        Ok(writeln!(self.out, "    {text}")?)
+        for line in format!("    {text}").split('\n') {
+            lines::code(self.out, line)?;
+        }
+        Ok(())
     }
 
     pub(super) fn remark(&mut self, text: &str) -> Result<(), ReplayError> {
         let mark = if self.is_rust() { "//" } else { "#" };
-        self.line(&format!("{mark} {}", text::remark(text)))
+        let comment = format!("    {mark} {}", text::remark(text));
+        Ok(lines::comment(self.out, &comment, &format!("    {mark}     "))?)
     }
 
-    /// Leaves out a call that Python cannot make. Only a refused call may be left out, because it
-    /// changed nothing.
+    /// Handles a call that Python cannot make. If the call was refused, writes a comment instead,
+    /// because a refused call changes nothing. Otherwise returns an error.
     pub(super) fn leave_out(
         &mut self,
         number: u64,
@@ -124,12 +131,12 @@ impl<'a> Source<'a> {
         reason: &'static str,
     ) -> Result<(), ReplayError> {
         if answer.refused {
-            return self.remark("Python cannot ask this; it was refused, and changed nothing.");
+            return self.remark("Python cannot ask this. The call was refused, and changed nothing.");
         }
         Err(ReplayError::NoCall { operation: number, reason })
     }
 
-    /// Begins an operation with a comment that contains its answer.
+    /// Begins an operation: writes a comment with its number and its answer.
     pub(super) fn begin(&mut self, number: u64, answer: &Answer) -> Result<(), ReplayError> {
         if self.is_rust() && self.operations.is_multiple_of(PART) {
             if self.parts > 0 {
@@ -152,7 +159,14 @@ impl<'a> Source<'a> {
     /// Writes a check of the answer of a Python expression, and of all invariants.
     pub(super) fn expect_python(&mut self, expression: &str, value: &Value) -> Result<(), ReplayError> {
         let is = if matches!(value, Value::Nothing | Value::Flag(_)) { "is" } else { "==" };
-        self.line(&format!("assert {expression} {is} {}", text::value_in(value, self.grouped)))?;
+        let (call, value_text) = (format!("assert {expression} {is}"), text::value_in(value, self.grouped));
+        // A line cannot be broken before a message, so a long message has lines of its own.
+        let is_long = 4 + call.len() + 1 + value_text.len() > COLUMNS;
+        if is_long && matches!(value, Value::Text(_)) {
+            self.line(&format!("{call} (\n        {value_text}\n    )"))?;
+        } else {
+            self.line(&format!("{call} {value_text}"))?;
+        }
         self.recount()
     }
 
@@ -164,14 +178,14 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// Begins to plan a step.
+    /// Writes the start of a step's plan. A stale plan needs a call after it that makes it stale.
     pub(super) fn plan_step(&mut self, stale: bool) -> Result<(), ReplayError> {
         match self.language {
             Language::Rust => self.line("let mut plan = manager.plan_step();")?,
             Language::Python => self.line("plan = manager.plan_step()")?,
         }
         if stale {
-            self.remark("It changes nothing, but the plan is stale now.")?;
+            self.remark("This call changes nothing, but makes the plan stale.")?;
             self.line(if self.is_rust() {
                 "manager.drop_cached(&[]).unwrap();"
             } else {
@@ -181,7 +195,7 @@ impl<'a> Source<'a> {
         Ok(())
     }
 
-    /// Plans an operation of a step.
+    /// Writes a call that adds an operation to the plan of a step.
     pub(super) fn plan(&mut self, name: &str, arguments: &str) -> Result<(), ReplayError> {
         match self.language {
             Language::Rust => self.line(&format!("let _ = manager.plan_{name}(&mut plan, {arguments});")),
@@ -208,7 +222,8 @@ impl<'a> Source<'a> {
                 let object = if name == "commit_step" { "plan" } else { subject };
                 let (method, arguments) = python::call(self.kind, name, arguments);
                 let comma = if arguments.is_empty() { "" } else { ", " };
-                // A function of the test returns the changes of a batch one by one.
+                // `append_ragged` is also a function of the test, which returns the changes of a batch
+                // one by one.
                 let call =
                     if method == "append_ragged" { method.into() } else { format!("{object}.{method}") };
                 self.expect_python(&format!("answer({call}{comma}{arguments})"), &answer.value)
@@ -216,7 +231,8 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// Writes a check of the number of events. Their digests differ, because the tokens differ.
+    /// Writes a check of the number of events. The events themselves differ from the recorded ones,
+    /// because their digests are of other tokens.
     pub(super) fn take_events(&mut self, value: &Value) -> Result<(), ReplayError> {
         let subject = self.subject();
         match (self.language, value) {

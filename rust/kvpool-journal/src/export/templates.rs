@@ -1,4 +1,4 @@
-//! The beginnings of exported tests, and the expressions that make their pools.
+//! The first part of each exported test, and the expression that creates its pool.
 
 use crate::Kind;
 use kvpool::ManagerConfig;
@@ -7,7 +7,8 @@ use kvpool::retention::RetentionConfig;
 
 use super::text;
 
-/// Returns the class of the pool in Rust.
+/// Returns the name of the pool's Rust type. The Python class has the same name, except for vLLM's
+/// pool.
 pub(super) const fn class(kind: Kind) -> &'static str {
     match kind {
         Kind::Pool => "BlockPool",
@@ -16,8 +17,8 @@ pub(super) const fn class(kind: Kind) -> &'static str {
     }
 }
 
-/// Returns a seed for vLLM's encodings, which need one. The journal has no seed, because no answer
-/// depends on it.
+/// Returns a seed if the algorithm is one of vLLM's, which need a seed. The journal stores none, because
+/// no answer depends on it.
 fn seed(config: &ManagerConfig) -> Option<&'static str> {
     config.algorithm.name().starts_with("vllm").then_some("0")
 }
@@ -40,7 +41,7 @@ fn python_retention(retention: &RetentionConfig) -> String {
     format!("retention=kvpool.RetentionConfig(pin_budget={pins}, tenants=[{tenants}])")
 }
 
-/// Returns a Rust expression that makes the pool.
+/// Returns a Rust expression that creates the pool.
 pub(super) fn rust_pool(config: &ManagerConfig, event_capacity: usize, kind: Kind, caching: bool) -> String {
     if kind == Kind::VllmPool {
         let (blocks, eviction) = (config.num_blocks, config.eviction.name());
@@ -74,14 +75,15 @@ pub(super) fn rust_pool(config: &ManagerConfig, event_capacity: usize, kind: Kin
     }
     let fields: String = fields.iter().map(|field| format!("        {field},\n")).collect();
     let watch_class = if kind == Kind::Manager { "ManagerWatchConfig" } else { "WatchConfig" };
+    let class = class(kind);
+    let watch = format!("{watch_class} {{ event_capacity: {event_capacity}, ..{watch_class}::default() }}");
     format!(
-        "{}::new({config_class} {{\n{fields}        ..{config_class}::default()\n    }})\n    .and_then(|pool| \
-         pool.watched(&{watch_class} {{ event_capacity: {event_capacity}, ..{watch_class}::default() }}))",
-        class(kind)
+        "{class}::new({config_class} {{\n{fields}        ..{config_class}::default()\n    }})\n    \
+         .and_then(|pool| {{\n        pool.watched(&{watch})\n    }})"
     )
 }
 
-/// Returns a Python expression that makes the pool.
+/// Returns a Python expression that creates the pool.
 pub(super) fn python_pool(
     config: &ManagerConfig,
     event_capacity: usize,
@@ -117,7 +119,7 @@ pub(super) fn python_pool(
     format!("kvpool.{}(\n{arguments}    )\n", class(kind))
 }
 
-/// KV-cache groups as an expression of Rust.
+/// Returns a Rust expression that creates the KV-cache groups.
 fn rust_groups(groups: &Groups) -> String {
     let group = |&GroupSpec { kind, block_tokens, keep, margin, partial_hits, sink_tokens }: &GroupSpec| {
         let new = format!("GroupSpec::new(GroupKind::{kind:?}, {block_tokens})");
@@ -129,11 +131,10 @@ fn rust_groups(groups: &Groups) -> String {
     };
     let specs: Vec<String> = groups.specs().iter().map(group).collect();
     let unit = groups.unit();
-    let uses = "use kvpool::groups::{GroupKind, GroupSpec, Groups};";
-    format!("{{ {uses} Groups::new(vec![{}], Some({unit})).ok() }}", specs.join(", "))
+    format!("Groups::new(vec![{}], Some({unit})).ok()", specs.join(", "))
 }
 
-/// KV-cache groups as expressions of Python.
+/// Returns the Python expressions that create the KV-cache groups, separated by commas.
 fn python_groups(groups: &Groups) -> String {
     let group = |spec: &GroupSpec| {
         let named = if matches!(spec.kind, GroupKind::Sliding { .. }) { "window" } else { "chunk" };
@@ -156,7 +157,7 @@ fn python_groups(groups: &Groups) -> String {
     groups.specs().iter().map(group).collect::<Vec<_>>().join(", ")
 }
 
-/// Returns the beginning of a Rust test.
+/// Returns the text before the first call of a Rust test.
 pub(super) const fn rust(kind: Kind) -> &'static str {
     match kind {
         Kind::Pool => RUST_POOL,
@@ -165,7 +166,7 @@ pub(super) const fn rust(kind: Kind) -> &'static str {
     }
 }
 
-/// Returns the beginning of a Python test.
+/// Returns the text before the first call of a Python test.
 pub(super) const fn python(kind: Kind) -> &'static str {
     match kind {
         Kind::Pool => PYTHON_POOL,
@@ -177,14 +178,21 @@ pub(super) const fn python(kind: Kind) -> &'static str {
 macro_rules! rust_test {
     ($rest:literal) => {
         concat!(
-            r#"//! A journal as a test: made by `kvpool journal export`.
+            r#"//! A test with the calls of a recorded journal, written by `kvpool journal export`.
 #![cfg_attr(rustfmt, rustfmt_skip)]
-#![allow(clippy::allow_attributes, clippy::single_range_in_vec_init, clippy::unit_arg, clippy::unwrap_used, unused, reason = "made by a program")]
+#![allow(
+    clippy::allow_attributes,
+    clippy::single_range_in_vec_init,
+    clippy::unit_arg,
+    clippy::unwrap_used,
+    unused,
+    reason = "written by a program"
+)]
 
 "#,
             $rest,
             r#"
-/// Compares an answer with the recorded one, by the check that journals have.
+/// Checks that an answer has the expected checksum. A journal stores one checksum per answer.
 #[track_caller]
 fn same(answer: impl Outcome + std::fmt::Debug, check: u32) {
     assert_eq!(Check::of(&answer), check, "the answer is {answer:?}");
@@ -199,10 +207,11 @@ const RUST_MANAGER: &str = rust_test!(
     r#"use std::sync::Arc;
 
 use kvpool_journal::{Check, Outcome};
+use kvpool::groups::{GroupKind, GroupSpec, Groups};
 use kvpool::retention::{Keep, Priority, Retention, RetentionConfig, TenantId, TenantLimits, Then, Ttl};
 use kvpool::{
-    AdmitOptions, BlockHasher, BlockId, CacheManager, Computed, Covered, ExtraKeys, HashCursor, HasherConfig, Loaded,
-    ManagerConfig, Part, RetentionRange, Rows, SwapId, Until, Verify,
+    AdmitOptions, BlockHasher, BlockId, CacheManager, Computed, Covered, ExtraKeys, HashCursor,
+    HasherConfig, Loaded, ManagerConfig, Part, RetentionRange, Rows, SwapId, Until, Verify,
 };
 use kvpool_observe::{ManagerWatch, ManagerWatchConfig};
 
@@ -210,13 +219,13 @@ fn ids(ids: &[u32]) -> Vec<BlockId> {
     ids.iter().copied().map(BlockId::new).collect()
 }
 
-/// Full blocks by the number of their content, and a tail of zeros.
+/// Returns one full block per number of a content, and then `tail` zeros.
 fn tokens(block_size: usize, contents: &[u32], tail: usize) -> Vec<u32> {
     let block = |&content: &u32| std::iter::repeat_n(0, block_size - 1).chain([content]);
     contents.iter().flat_map(block).chain(std::iter::repeat_n(0, tail)).collect()
 }
 
-/// A prompt that was hashed in an epoch.
+/// Returns a prompt that is hashed for an epoch.
 fn prompt(manager: &CacheManager, contents: &[u32], tail: usize, epoch: u64) -> HashCursor {
     let tokens = tokens(manager.pool().block_size(), contents, tail);
     let mut cursor = manager.prepare(&tokens, ExtraKeys::default()).unwrap();
@@ -224,11 +233,12 @@ fn prompt(manager: &CacheManager, contents: &[u32], tail: usize, epoch: u64) -> 
     cursor
 }
 
-/// A prompt that another hasher hashed.
+/// Returns a prompt that is hashed by another hasher than the manager's.
 fn foreign(manager: &CacheManager, contents: &[u32], tail: usize, epoch: u64) -> HashCursor {
     let (algorithm, block_size) = (manager.hasher().algorithm(), manager.pool().block_size());
     let verify = if manager.hasher().has_fingerprints() { Verify::Fingerprint } else { Verify::None };
-    let config = HasherConfig { algorithm, block_size, verify, seed: Some("foreign".into()), ..HasherConfig::default() };
+    let seed = Some("foreign".into());
+    let config = HasherConfig { algorithm, block_size, verify, seed, ..HasherConfig::default() };
     let hasher = Arc::new(BlockHasher::new(config).unwrap());
     let mut cursor = HashCursor::new(hasher, ExtraKeys { epoch, ..ExtraKeys::default() }).unwrap();
     cursor.append(&tokens(block_size, contents, tail));
@@ -242,7 +252,10 @@ const RUST_POOL: &str = rust_test!(
 
 use kvpool_journal::{Check, Outcome};
 use kvpool::retention::{Keep, Priority, Retention, RetentionConfig, TenantId, TenantLimits, Then, Ttl};
-use kvpool::{BlockHasher, BlockId, BlockPool, ChainLink, ExtraKeys, HashChain, HashCursor, HasherConfig, Match, PoolConfig};
+use kvpool::{
+    BlockHasher, BlockId, BlockPool, ChainLink, ExtraKeys, HashChain, HashCursor, HasherConfig, Match,
+    PoolConfig,
+};
 use kvpool_observe::{PoolWatch, WatchConfig};
 
 fn ids(ids: &[u32]) -> Vec<BlockId> {
@@ -251,15 +264,16 @@ fn ids(ids: &[u32]) -> Vec<BlockId> {
 
 fn hasher(algorithm: &str, verify: &str, block_size: usize) -> Arc<BlockHasher> {
     let (seed, algorithm, verify) = (Some("0".into()), algorithm.parse().unwrap(), verify.parse().unwrap());
-    Arc::new(BlockHasher::new(HasherConfig { algorithm, block_size, verify, seed, ..HasherConfig::default() }).unwrap())
+    let config = HasherConfig { algorithm, block_size, verify, seed, ..HasherConfig::default() };
+    Arc::new(BlockHasher::new(config).unwrap())
 }
 
-/// A block by the number of its content.
+/// Returns the tokens of a block, given the number of its content.
 fn block(block_size: usize, content: u32) -> Vec<u32> {
     std::iter::repeat_n(0, block_size - 1).chain([content]).collect()
 }
 
-/// A chain of the blocks of a prompt.
+/// Returns the hash chain of a prompt, given the contents of its blocks.
 fn chain(algorithm: &str, verify: &str, block_size: usize, contents: &[u32], epoch: u64) -> HashChain {
     let extra = ExtraKeys { epoch, ..ExtraKeys::default() };
     let mut cursor = HashCursor::new(hasher(algorithm, verify, block_size), extra).unwrap();
@@ -269,15 +283,17 @@ fn chain(algorithm: &str, verify: &str, block_size: usize, contents: &[u32], epo
     cursor.chain().clone()
 }
 
-/// The same without its tokens, as digests that were computed elsewhere.
+/// Returns the hash chain of a prompt as digests without tokens, as another process would send it.
 fn digests(algorithm: &str, verify: &str, block_size: usize, contents: &[u32], epoch: u64) -> HashChain {
     let whole = chain(algorithm, verify, block_size, contents, epoch);
-    HashChain::from_digests(algorithm.parse().unwrap(), block_size, epoch, whole.hashes().to_vec()).unwrap()
+    let hashes = whole.hashes().to_vec();
+    HashChain::from_digests(algorithm.parse().unwrap(), block_size, epoch, hashes).unwrap()
 }
 
-/// The last block of a prompt.
+/// Returns the link of the last block of a prompt.
 fn link(algorithm: &str, verify: &str, block_size: usize, contents: &[u32], epoch: u64) -> ChainLink {
-    let (hasher, extra) = (hasher(algorithm, verify, block_size), ExtraKeys { epoch, ..ExtraKeys::default() });
+    let hasher = hasher(algorithm, verify, block_size);
+    let extra = ExtraKeys { epoch, ..ExtraKeys::default() };
     let mut last = None;
     for &content in contents {
         last = Some(ChainLink::new(&hasher, last.as_ref(), &block(block_size, content), &extra).unwrap());
@@ -292,7 +308,7 @@ const RUST_VLLM: &str = rust_test!(
 use kvpool_journal::{Check, Outcome};
 use kvpool_vllm::{Key, Pool, Start, VllmError};
 
-/// Blocks by id, as an answer.
+/// The ids of blocks that a call returns.
 #[derive(Debug)]
 struct Ids(Vec<u32>);
 
@@ -324,14 +340,14 @@ fn cache_full(
 macro_rules! python_test {
     ($imports:literal, $plain:literal, $rest:literal) => {
         concat!(
-            r#""""A journal as a test: made by ``kvpool journal export``."""
+            r#""""A test with the calls of a recorded journal, written by ``kvpool journal export``."""
 
 "#,
             $imports,
             r#"
 
 def plain(given):
-    """An answer as numbers, texts and lists."""
+    """Converts an answer into numbers, strings and lists."""
 "#,
             $plain,
             r#"    if isinstance(given, (list, tuple)):
@@ -340,7 +356,7 @@ def plain(given):
 
 
 def answer(call, *arguments, **named):
-    """What a call answers; of a refusal, what it says."""
+    """Makes a call, and returns its answer. If the call is refused, returns the error's message."""
     try:
         return plain(call(*arguments, **named))
     except kvpool.KvpoolError as error:
@@ -366,23 +382,23 @@ const PYTHON_MANAGER: &str = python_test!(
 "#,
     r#"def test_journal():
     def tokens(contents, tail):
-        """Full blocks by the number of their content, and a tail of zeros."""
-        blocks = [token for content in contents for token in [0] * (manager.block_size - 1) + [content]]
-        return blocks + [0] * tail
+        """Returns one full block per number of a content, and then ``tail`` zeros."""
+        zeros = [0] * (manager.block_size - 1)
+        return [token for content in contents for token in [*zeros, content]] + [0] * tail
 
     def prompt(contents, tail, epoch):
-        """A prompt that was hashed in an epoch."""
+        """Returns a prompt that is hashed for an epoch."""
         cursor = manager.prepare(tokens(contents, tail))
         cursor.rebase(epoch)
         return cursor
 
     def foreign(contents, tail, epoch):
-        """A prompt that another hasher hashed."""
+        """Returns a prompt that is hashed by another hasher than the manager's."""
         hasher = kvpool.BlockHasher(block_size=manager.block_size, seed="foreign")
         return hasher.cursor(tokens(contents, tail), epoch=epoch)
 
     def append_ragged(*arguments, most=None, **keywords):
-        """The changes one by one, through a buffer if they had to fit one."""
+        """Returns the changes of the tables. With ``most``, passes a buffer for this number of changes."""
         if most is None:
             return list(zip(*manager.append_ragged(*arguments, **keywords)))
         out = array.array("i", bytes(4 * columns * most))
@@ -400,25 +416,25 @@ const PYTHON_POOL: &str = python_test!(
         return [given.accepted, given.clipped, given.ignored]
 "#,
     r#"def block(block_size, content):
-    """A block by the number of its content."""
+    """Returns the tokens of a block, given the number of its content."""
     return [0] * (block_size - 1) + [content]
 
 
 def chain(algorithm, verify, block_size, contents, epoch):
-    """A chain of the blocks of a prompt."""
+    """Returns the hash chain of a prompt, given the contents of its blocks."""
     hasher = kvpool.BlockHasher(algorithm, block_size, verify=verify, seed="0")
     tokens = [token for content in contents for token in block(block_size, content)]
     return hasher.cursor(tokens, epoch=epoch).chain()
 
 
 def digests(algorithm, verify, block_size, contents, epoch):
-    """The same without its tokens, as digests that were computed elsewhere."""
+    """Returns the hash chain of a prompt as digests without tokens, as another process would send it."""
     whole = chain(algorithm, verify, block_size, contents, epoch).digests()
     return kvpool.hashing.HashChain.from_digests(algorithm, block_size, whole, epoch=epoch)
 
 
 def link(algorithm, verify, block_size, contents, epoch):
-    """The last block of a prompt."""
+    """Returns the link of the last block of a prompt."""
     hasher = kvpool.BlockHasher(algorithm, block_size, verify=verify, seed="0")
     last = None
     for content in contents:
@@ -438,7 +454,7 @@ const PYTHON_VLLM: &str = python_test!(
         return [given.accepted, given.clipped, given.ignored]
 "#,
     r#"def table(pool, ids):
-    """Blocks by id."""
+    """Returns the blocks with these ids."""
     return [pool.blocks[block] for block in ids]
 
 
@@ -451,7 +467,7 @@ def claim(pool, ids):
 
 
 def cache_full(pool, first, before, ids, digests, block_size, group):
-    """Caches the blocks of a table from ``first`` on; what is before them matters only as the one before."""
+    """Caches blocks at the positions from ``first`` on. Of the earlier blocks, passes only the last."""
     blocks = [None] * first + table(pool, ids)
     if first and before is not None:
         blocks[first - 1] = pool.blocks[before]

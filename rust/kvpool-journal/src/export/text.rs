@@ -1,54 +1,68 @@
-//! Literals of two languages. All written text is ASCII. Characters that a terminal or a compiler could
-//! interpret are escaped.
+//! Converts values to literals of Rust and Python. All written text is ASCII. Characters that a terminal
+//! or a compiler could interpret are escaped.
 
 use std::fmt::Write as _;
 
 use crate::value::Value;
 
-/// The language of a test.
+/// The language of an exported test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Language {
-    /// For `tests/` of a crate that depends on `kvpool`, or on `kvpool` and `kvpool-vllm`.
+    /// A file for the folder `tests/` of a crate that depends on `kvpool`, `kvpool-journal`,
+    /// `kvpool-observe` and `kvpool-policies`, and for a journal of vLLM's pool also on `kvpool-vllm`.
     Rust,
-    /// For pytest.
+    /// A file that pytest runs.
     Python,
 }
 
-/// Joins arguments, without empty ones.
+/// Joins arguments with commas. Leaves out empty arguments.
 pub(super) fn listed(texts: impl IntoIterator<Item = String>) -> String {
     texts.into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>().join(", ")
 }
 
-/// A text as a literal of Rust.
+/// The largest number of columns of a literal, without its quotes. It fits into a line with its brackets.
+const LITERAL: usize = 80;
+
+/// Returns a text as a literal of Rust. A text that is too long for one literal is a `concat!` of several.
 pub(super) fn rust(text: &str) -> String {
-    quoted(text, |letter| format!("\\u{{{:x}}}", u32::from(letter)))
+    let literals = quoted(text, "\", \"", |letter| format!("\\u{{{:x}}}", u32::from(letter)));
+    let is_one = literals.len() <= LITERAL + 2;
+    if is_one { literals } else { format!("concat!({literals})") }
 }
 
-/// Returns a text as a literal of Python. Escapes have a fixed length, so none includes the character
-/// after it.
+/// Returns a text as a literal of Python. A text that is too long for one literal is several adjacent ones.
+/// Escapes have a fixed length, so the character after an escape is never part of it.
 pub(super) fn python(text: &str) -> String {
-    quoted(text, |letter| match u32::from(letter) {
+    quoted(text, "\" \"", |letter| match u32::from(letter) {
         number @ 0..0x100 => format!("\\x{number:02x}"),
         number @ 0..0x1_0000 => format!("\\u{number:04x}"),
         number => format!("\\U{number:08x}"),
     })
 }
 
-fn quoted(text: &str, escape: impl Fn(char) -> String) -> String {
-    let mut literal = String::with_capacity(text.len() + 2);
-    literal.push('"');
+/// Returns a text as literals of at most [`LITERAL`] columns. `between` separates two literals, and
+/// includes the quote that ends the first and the quote that starts the second.
+fn quoted(text: &str, between: &str, escape: impl Fn(char) -> String) -> String {
+    let mut literals = String::with_capacity(text.len() + 2);
+    literals.push('"');
+    let mut start = literals.len();
     for letter in text.chars() {
+        let end = literals.len();
         match letter {
-            '"' | '\\' => literal.extend(['\\', letter]),
-            ' '..='~' => literal.push(letter),
-            other => literal.push_str(&escape(other)),
+            '"' | '\\' => literals.extend(['\\', letter]),
+            ' '..='~' => literals.push(letter),
+            other => literals.push_str(&escape(other)),
+        }
+        if literals.len() - start > LITERAL {
+            literals.insert_str(end, between);
+            start = end + between.len();
         }
     }
-    literal.push('"');
-    literal
+    literals.push('"');
+    literals
 }
 
-/// The start of a text as a comment.
+/// Returns the start of a text as the content of a comment. Escapes characters that are not printable.
 pub(super) fn remark(text: &str) -> String {
     const LONGEST: usize = 160;
     let mut remark = String::new();
@@ -58,10 +72,13 @@ pub(super) fn remark(text: &str) -> String {
             other => drop(write!(remark, "{}", other.escape_unicode())),
         }
     }
+    if text.chars().nth(LONGEST).is_some() {
+        remark.push_str("...");
+    }
     remark
 }
 
-/// Returns a number of seconds, also one that is not a number.
+/// Returns a number of seconds as an expression. The number may be infinite or NaN.
 pub(super) fn seconds(seconds: f64, is_rust: bool) -> String {
     let (name, sign) = if seconds.is_nan() {
         ("nan", "")
@@ -77,27 +94,27 @@ pub(super) fn seconds(seconds: f64, is_rust: bool) -> String {
     }
 }
 
-/// Bytes, each as two digits.
+/// Returns bytes as hexadecimal digits, two per byte.
 pub(super) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Bytes as a literal of Python.
+/// Returns a Python expression for bytes.
 pub(super) fn bytes(bytes: &[u8]) -> String {
     format!("bytes.fromhex(\"{}\")", hex(bytes))
 }
 
-/// An item, or `None`, in Python.
+/// Returns an item as text, or `None`, for Python.
 pub(super) fn or_none<T: std::fmt::Display>(item: Option<T>) -> String {
     item.map_or_else(|| "None".into(), |item| item.to_string())
 }
 
-/// A value as a literal of Python.
+/// Returns a value as a Python expression.
 pub(super) fn value(answer: &Value) -> String {
     value_in(answer, false)
 }
 
-/// Like [`value`]. Changes of tables include their group if `grouped`.
+/// Like [`value`]. If `grouped`, each change of a table includes the number of its group.
 pub(super) fn value_in(answer: &Value, grouped: bool) -> String {
     match answer {
         Value::Nothing => "None".into(),

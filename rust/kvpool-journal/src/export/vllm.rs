@@ -1,4 +1,5 @@
-//! Calls of vLLM's pool: Rust calls `kvpool_vllm::Pool`, Python the class behind the plug-in's `BlockPool`.
+//! Writes the calls of vLLM's pool. Rust calls `kvpool_vllm::Pool`. Python calls `VllmPool`, the class
+//! under the plug-in's `BlockPool`.
 
 use kvpool_vllm::Key;
 
@@ -28,7 +29,7 @@ pub(super) fn call(
 
 fn in_rust(name: &str, arguments: &str) -> String {
     match name {
-        // Functions of the test.
+        // The test has functions with these names.
         "allocate" | "cache_full" => format!("{name}(pool, {arguments})"),
         "claim" => format!("pool.claim({arguments}, None)"),
         "insert_hash" => format!("pool.insert_hash_behind({arguments})"),
@@ -65,7 +66,7 @@ fn in_python(call: &mut VllmCall, arguments: &str, num_blocks: usize) -> Result<
         VllmCall::CacheFull { blocks, keys, .. } => {
             format!("answer({name}, pool, {arguments}, {})", group(blocks, keys)?)
         }
-        // Functions of the test.
+        // The test has functions with these names.
         VllmCall::Allocate { .. }
         | VllmCall::Claim { .. }
         | VllmCall::SetRefCount { .. }
@@ -75,7 +76,8 @@ fn in_python(call: &mut VllmCall, arguments: &str, num_blocks: usize) -> Result<
     })
 }
 
-/// The group of keys. In Python one call has the keys of one group, and none for the null block.
+/// Returns the group of keys. In Python the keys of one call belong to one group, and the null block
+/// has no key.
 fn group(blocks: &[u32], keys: &[Option<Key>]) -> Result<u32, &'static str> {
     if blocks.iter().zip(keys).any(|(&block, key)| block == 0 && key.is_some()) {
         return Err("it caches the null block");
