@@ -1,10 +1,10 @@
 //! `Flights`: the list of the transfers that an engine keeps, and its limits.
 //!
 //! The list keeps transfers under way, and ended transfers whose end was not reported to the caller. It
-//! keeps the latest [`MAX_UNREPORTED`] ended ones and forgets older ones. When the list contains [`MAX_KEPT`]
-//! transfers, the next submission waits for the oldest transfers under way, until at most half of
-//! [`MAX_UNREPORTED`] are under way. So the list never contains more than [`MAX_KEPT`] transfers, however slow
-//! the worker or the device is.
+//! keeps the latest [`MAX_UNREPORTED`] ended ones and forgets older ones. When the list contains
+//! [`MAX_KEPT`] transfers, the next submission waits for the oldest transfers under way, until at most half
+//! of [`MAX_UNREPORTED`] are under way. So the list never contains more than [`MAX_KEPT`] transfers, however
+//! slow the worker or the device is.
 //!
 //! No thread waits while it holds a lock. A submission waits only for transfers that were submitted
 //! before it, and those do not wait for later work. The exception is a caller's stream that waits for
