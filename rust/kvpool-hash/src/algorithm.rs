@@ -97,7 +97,7 @@ impl HashAlgorithm {
         }
     }
 
-    /// The cargo features that it needs, in the form of `--features`.
+    /// The cargo features that the algorithm needs, in the form that `--features` takes.
     #[must_use]
     pub const fn features(self) -> &'static str {
         match self {

@@ -156,8 +156,8 @@ impl HashCursor {
         Ok(())
     }
 
-    /// The rest of [`HashCursor::append`], for tokens that complete a block: the first `missing` tokens
-    /// do.
+    /// The part of [`HashCursor::append`] for tokens that complete a block. The first `missing` tokens
+    /// complete the partial block.
     fn append_blocks(&mut self, tokens: &[u32], missing: usize) -> usize {
         let block_size = self.hasher.block_size();
         let before = self.chain.len();
@@ -167,7 +167,7 @@ impl HashCursor {
             let mut block = std::mem::take(&mut self.tail);
             block.extend_from_slice(head);
             self.hash(&block);
-            // Kept for its capacity.
+            // Reuses the memory of the completed block for the next tail.
             block.clear();
             self.tail = block;
             rest = after;
@@ -191,9 +191,9 @@ impl HashCursor {
     /// Keeps the first `num_tokens` tokens. A block that becomes partial loses its hash. Nothing is
     /// hashed.
     ///
-    /// A multimodal item is removed together with its first token. To add it again, append it with its
-    /// tokens. An item that begins before the cut stays whole. An item that was added before any of its
-    /// tokens stays, too.
+    /// A multimodal item is removed if its first token is removed. To add it again, append it with its
+    /// tokens. An item that begins before the cut remains whole. An item that begins after the current
+    /// end of the tokens, because it was added before its tokens, also remains.
     ///
     /// Cost: O(tokens dropped). If items are removed, also `O(n log n)` for all `n` items.
     ///

@@ -26,7 +26,8 @@ pub enum HashError {
         /// The algorithm that supports a key.
         supported: HashAlgorithm,
     },
-    /// vLLM draws a random seed for this algorithm, so there is no default to share.
+    /// The algorithm needs a seed. vLLM draws a random seed for it, so there is no default that several
+    /// processes share.
     #[error(
         "algorithm {algorithm} needs a seed: vLLM draws a random one at each start unless PYTHONHASHSEED is \
          set; give both sides the same string"
@@ -100,7 +101,7 @@ pub enum HashError {
         /// The block size, in tokens.
         block_size: usize,
     },
-    /// More tokens are to be kept than there are.
+    /// A truncation to more tokens than the sequence has.
     #[error("cannot truncate to {requested} tokens: there are {len}")]
     TruncateBeyondEnd {
         /// The number of tokens to keep.
@@ -126,8 +127,8 @@ pub enum HashError {
         /// The number of bytes before the first invalid one.
         valid_up_to: usize,
     },
-    /// A multimodal item of a later turn begins among the existing tokens. The digests of their blocks
-    /// were computed without it.
+    /// A multimodal item of a later turn begins before the end of the existing tokens. The digests of
+    /// those tokens were computed without the item.
     #[error(
         "multimodal item {index} begins at token {offset}, must begin at token {len} or later: \
          earlier tokens are already appended"
