@@ -1,5 +1,5 @@
-//! `Publisher`: makes numbered batches of changes for several sinks. A sink is one consumer, or one
-//! stream that consumers read.
+//! `Publisher`: makes numbered batches of changes for several sinks. A sink is a destination of
+//! batches, for example a ZMQ socket.
 //!
 //! The publisher numbers every batch, and determines what each sink needs to become consistent. These
 //! rules serve all consumers:

@@ -25,7 +25,7 @@ pub(crate) enum Step {
     Grow,
 }
 
-/// When a block that was acquired or popped loses its content: now or later.
+/// When a popped block is evicted: now, unless it is in use, or later. Until then it is parked.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Then {
     Now,
