@@ -1,8 +1,9 @@
 //! The cursor: the hash chain of a sequence that grows, and sometimes shrinks.
 //!
-//! It contains the chain of the full blocks and the tokens of the last, partial block. Appending a
-//! token costs a push until a block is complete. Only then is the block hashed, and never twice.
-//! Invariant: at any time, the chain equals the chain of the same tokens hashed at once.
+//! A cursor contains the chain of the full blocks and the tokens of the last, partial block. Appending
+//! a token costs a push until a block is complete. Only then is the block hashed, and it is never
+//! hashed twice. Invariant: at any time, the chain equals the chain that results from hashing all
+//! tokens at once.
 //!
 //! A turn of a conversation may add multimodal items with its tokens ([`HashCursor::append_with`]). An
 //! item begins after the existing tokens, so no digest ever changes.
@@ -42,7 +43,8 @@ pub struct HashCursor {
     chain: HashChain,
     /// The tokens after the last full block, fewer than a block.
     tail: Vec<u32>,
-    /// Stored separately, so that a decode step reads few cache lines of a sequence.
+    /// The other inputs of the hashes. They are stored separately, so that a decode step reads few
+    /// cache lines of a sequence.
     seed: Arc<Seed>,
     hashed_blocks: u64,
 }
@@ -226,9 +228,9 @@ impl HashCursor {
         Arc::make_mut(&mut self.seed).edit_items(|items| items.retain(|item| !gone.contains(&item.offset)));
     }
 
-    /// Moves the sequence to another epoch. Everything is hashed again, unless the epoch is the same or
-    /// is not part of the hash (vLLM's encodings without fingerprints). In that case only the epoch of
-    /// the chain changes.
+    /// Moves the sequence to another epoch. All blocks are hashed again, unless the epoch is the same
+    /// or is not part of the hash (vLLM's encodings without fingerprints). In these two cases only the
+    /// epoch of the chain changes.
     ///
     /// # Errors
     /// The errors of [`BlockHasher::check_extra`]. The cursor is then unchanged.

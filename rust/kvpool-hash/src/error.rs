@@ -57,7 +57,7 @@ pub enum HashError {
         /// The name that was looked up.
         name: String,
     },
-    /// A digest has another length than its algorithm produces.
+    /// The length of a digest differs from the length that its algorithm produces.
     #[error("digest of {len} bytes, those of {algorithm} have {expected}")]
     DigestLength {
         /// The length of the digest, in bytes.
@@ -96,7 +96,7 @@ pub enum HashError {
     /// A block does not start at a multiple of the block size.
     #[error("block starts at token {start}, not at a multiple of {block_size}")]
     BlockStart {
-        /// The position passed.
+        /// The position that was passed, in tokens.
         start: u64,
         /// The block size, in tokens.
         block_size: usize,
@@ -109,7 +109,8 @@ pub enum HashError {
         /// The number of tokens of the sequence.
         len: usize,
     },
-    /// The encoding cannot represent this extra key. Ignoring it would let two principals share blocks.
+    /// The encoding cannot represent this extra key. If the key were ignored, users or tenants that
+    /// must be separate could share blocks.
     #[error("{algorithm} cannot represent {field}; use one of the algorithms sha256, blake3, xxh3")]
     ExtraNotRepresentable {
         /// The configured algorithm.
@@ -150,7 +151,7 @@ pub enum HashError {
         offset: u64,
         /// Its length in tokens.
         length: u64,
-        /// The largest accepted end.
+        /// The largest accepted end position, in tokens.
         max: u64,
     },
     /// There are more multimodal items than the encoding's 32-bit count allows.

@@ -38,8 +38,8 @@ const _: () = assert!(size_of::<Cause>() <= 16);
 /// Why a content left the index.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Cause {
-    /// An allocation needed its block. Contains the policy's outlook of the block, if the policy gives
-    /// one.
+    /// An allocation needed the block of the content. Contains the policy's outlook (its estimate of
+    /// the block's further use), if the policy gives one.
     Evicted(EvictionCause, Option<CompactOutlook>),
     /// The caller dropped it by its block id.
     ById,

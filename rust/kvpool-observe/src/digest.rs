@@ -111,11 +111,11 @@ fn content_check(content: &ContentView) -> u64 {
 struct Totals {
     references: u64,
     fences: u64,
-    /// Blocks with a reference.
+    /// The number of blocks with a reference.
     held: usize,
-    /// Blocks whose only references are those of fences.
+    /// The number of blocks with no references other than those of fences.
     fenced: usize,
-    /// Blocks with a content.
+    /// The number of blocks with a content.
     registered: usize,
     /// The sum of the checksums of all contents.
     contents: u64,
@@ -153,8 +153,8 @@ struct Counted {
     term: u64,
 }
 
-/// Which blocks have changed since they were counted, as a bit set in the order of their ids. So
-/// changed blocks are found without a list, and their records are read in memory order.
+/// The set of blocks that have changed since they were counted. It is a bit set in the order of block
+/// ids. So changed blocks are found without a list, and their records are read in memory order.
 #[derive(Debug, Default)]
 struct Changed {
     /// One bit per block.
@@ -244,7 +244,7 @@ pub(crate) struct StateDigest {
     contents: Option<u64>,
     /// Blocks that have changed since they were counted.
     changed: Changed,
-    /// Whether every block counts as changed.
+    /// Whether all blocks have to be counted again.
     all: bool,
 }
 

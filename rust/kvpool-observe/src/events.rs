@@ -57,8 +57,8 @@ pub struct EventBatch {
     /// The number of events that were lost because the log was full. They happened since the last call
     /// and before the events in `events`. If the number is not 0, the consumer must take a snapshot.
     pub dropped: u64,
-    /// The hash algorithm of the digests, with the index of the first event that it applies to. There
-    /// is one entry, unless the pool was emptied meanwhile and filled with digests of another
+    /// The hash algorithms of the digests, each with the index of the first event that it applies to.
+    /// There is one entry, unless the pool was emptied and then filled with digests of another
     /// algorithm.
     algorithms: Vec<(usize, HashAlgorithm)>,
 }

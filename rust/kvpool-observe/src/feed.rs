@@ -68,7 +68,7 @@ pub enum FeedEvent {
     Cleared,
 }
 
-/// Facts about a content that its pool does not have: its tokens and extra keys.
+/// Facts about a content that its pool does not store, such as its tokens and extra keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Learned {
     /// Its hash.

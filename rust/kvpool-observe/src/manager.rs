@@ -233,7 +233,7 @@ pub trait ManagerWatch: Sized {
     /// released. A fork has the explanation of its parent. O(spans), and O([`ExplainConfig::requests`])
     /// for a released request.
     ///
-    /// An explanation reveals what other requests asked for. Read the security notes in
+    /// An explanation reveals what other requests requested. Read the security notes in
     /// `docs/explain.md` before you show it to anyone except the operator of the engine.
     ///
     /// ```

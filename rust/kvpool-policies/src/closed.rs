@@ -545,8 +545,9 @@ impl<P: Policy + Clone> Evictor for Closed<P> {
             return self.order.corrupt(block, what, to);
         }
         let node = self.node(block);
-        // A parent whose content is gone, or that was never recorded, is not a fault: the next release
-        // links the block to another copy. A link to another copy of the parent is not a fault either.
+        // It is not a fault if the parent has lost its content or was never recorded, because the next
+        // release links the block to another copy. A link to another copy of the parent is not a fault
+        // either.
         let other = self.nodes.get(to as usize);
         let stale = other.is_some_and(|other| other.generation != node.parent_generation);
         let copy = self.node(BlockId::new(to)).key == self.node(BlockId::new(node.parent)).key;

@@ -136,7 +136,7 @@ const REMOVED: &[(&str, EvictionPolicy)] = &[
     ("gdsf", ARC),
 ];
 
-/// The policy to use instead of one of an earlier version. `None` for any other name.
+/// Returns the policy that replaces a policy of an earlier version. `None` for any other name.
 ///
 /// ```
 /// assert_eq!(kvpool_policies::replacement("sieve"), Some(kvpool_policies::S3_FIFO));
@@ -161,7 +161,8 @@ pub fn in_full(policy: EvictionPolicy) -> EvictionPolicy {
     if policy == LRU { LRU } else { policy }
 }
 
-/// The explanation for a policy of an earlier version, as part of an error. `None` for any other name.
+/// Returns an explanation for a policy that earlier versions had, for use in an error. `None` for any
+/// other name.
 #[must_use]
 pub fn removal(name: &str) -> Option<String> {
     replacement(name).map(|instead| format!("kvpool no longer has {name}, use {}", instead.name()))

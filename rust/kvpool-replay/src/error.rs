@@ -167,7 +167,7 @@ pub enum TraceError {
         /// A common block size that would fit this line, if there is one.
         likely_block_tokens: Option<usize>,
     },
-    /// A request arrives before the previous one.
+    /// A request arrives earlier than the request before it in the trace.
     #[error(
         "line {line}: timestamp {} ms is before {} ms of line {previous_line}; sort the trace by timestamp",
         time(*timestamp_ms), time(*previous_ms)

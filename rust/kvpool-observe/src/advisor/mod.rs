@@ -22,11 +22,12 @@
 //! stack, where the chain up to them becomes the most recently used. Blocks that
 //! [`BlockPool::drop_cached`](kvpool::BlockPool::drop_cached) drops by id remain in the stack.
 //!
-//! **Groups.** With several KV-cache groups, a reference is a hash unit that a prompt requested, and a
-//! hit is a unit that all groups served. Each unit is counted once, although every group that caches it
-//! uses a block or a part of one. So the measured hit rates, also those of tenants, are exact. The
-//! sizes of curves and the estimates of policies are those of a pool in which only full attention uses
-//! blocks. Internally, a size is a number of hash units. A block of the pool contains
+//! **Groups.** Prompts are hashed in units: a block, or a part of a block that is hashed at a time.
+//! With several KV-cache groups, a reference is a hash unit that a prompt requested, and a hit is a
+//! unit that all groups served. Each unit is counted once, although every group that caches it uses a
+//! block or a part of one. So the measured hit rates, also those of tenants, are exact. The sizes of
+//! curves and the estimates of policies are those of a pool in which only full attention uses blocks.
+//! Internally, a size is a number of hash units. A block of the pool contains
 //! [`Groups::units_per_block`](kvpool::groups::Groups::units_per_block) of them.
 //!
 //! **The sample.** A share R of the keys is sampled: the keys with a hash below a threshold. A key is
@@ -44,8 +45,8 @@
 //! two windows, and the weight of older traffic is 1/8 after three windows. The stack and the ghost
 //! caches need no halving, because new keys replace old ones.
 //!
-//! **A new epoch or a reset** empties the pool, so it also empties the stack and the ghost caches. The
-//! misses after it occur in the pool too. Their weight falls with the following windows.
+//! **A new epoch or a reset** empties the pool, so the advisor also empties the stack and the ghost
+//! caches. The misses after it occur in the pool too, and lose weight with each window.
 //!
 //! **A resize** that makes the pool larger lowers the rate. The stack keeps the keys that are still in
 //! the sample. The ghost caches start empty.

@@ -140,7 +140,8 @@ impl Contexts {
         contexts[usize::from(*len) - 1] = context;
     }
 
-    /// Assigns a number to a new key: an unused number, or that of the oldest key.
+    /// Assigns a number to a new key. It is an unused number, or the number of the oldest key, which is
+    /// removed.
     fn begin(&mut self, key: u64) -> u32 {
         if self.keys.len() <= Self::FIRST_BLOCKS {
             self.keys.push(key);

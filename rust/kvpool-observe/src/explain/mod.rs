@@ -70,7 +70,7 @@ pub enum ExplainError {
 #[derive(Debug)]
 struct Operation {
     time: Option<f64>,
-    /// The request whose blocks needed the space, and its principal.
+    /// The request for which the operation made room, and the principal of that request.
     request: Option<(RequestId, u64)>,
 }
 

@@ -242,8 +242,8 @@ impl MissReason {
         if let Self::Evicted { policy, .. } = self { Some(*policy) } else { None }
     }
 
-    /// The outlook of the policy that evicted the content, for [`Self::Evicted`], if the policy gives
-    /// one.
+    /// The estimate of the block's further use, from the policy that evicted it, for [`Self::Evicted`].
+    /// `None` if the policy makes no estimate.
     #[must_use]
     pub const fn outlook(&self) -> Option<Outlook> {
         if let Self::Evicted { outlook, .. } = self { *outlook } else { None }

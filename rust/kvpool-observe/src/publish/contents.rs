@@ -516,5 +516,5 @@ impl Contents {
     }
 }
 
-/// The group number of a free node. No lookup can ask for this group, so it is never reported.
+/// The group number of a free node. No lookup can request this group, so a free node is never reported.
 const FREE: u16 = u16::MAX;

@@ -46,7 +46,7 @@ struct Run {
     requests: Vec<u64>,
     swapped: Vec<u64>,
     next: u64,
-    /// For each group: whether its contents need their parents to be reachable.
+    /// For each group, whether a lookup needs the parents of a content to reach it.
     chained: Vec<bool>,
 }
 

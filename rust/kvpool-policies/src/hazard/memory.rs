@@ -42,7 +42,7 @@ const SHARE: (usize, usize) = (7, 8);
 /// where loops and scans come back late.
 const SMALL_POOL: (usize, usize) = (57_344, 4);
 
-/// An evicted content.
+/// A record of an evicted content.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ghost {
     mark: u16,
@@ -73,7 +73,7 @@ impl Ghost {
         self.what & ((1 << CLASS) - 1)
     }
 
-    /// Whether this ghost, of a content at `depth`, also represents a neighbour.
+    /// Whether this ghost, whose content is at `depth`, also represents `neighbour`.
     pub(super) const fn represents(self, depth: u32, neighbour: Content) -> bool {
         if neighbour.depth < depth {
             // In stream form, which starts from the deep end, a use of the deeper block implies a use
@@ -95,8 +95,8 @@ pub(super) struct Memory {
     /// The ghosts that are not yet stored: the first `num_waiting` entries.
     waiting: [Waiting; BATCH],
     num_waiting: usize,
-    /// The depth of the last evicted content if it is one that has no ghost of its own, with its mark
-    /// and the marks of the blocks after it.
+    /// The depth of the last evicted content, its mark, and the marks of the blocks after it. Used only
+    /// if that content has no ghost of its own.
     neighbours: (u32, u16),
 }
 

@@ -403,7 +403,7 @@ impl Policy for Hazard {
         // A hit starts another prompt: a ghost found for an earlier prompt does not apply to its
         // blocks.
         self.found = None;
-        // If the block is in use already, several requests use it together. That does not count as a
+        // If the block is already in use, several requests use it at the same time. That is not a
         // reuse.
         if let Some(before) = self.state(block).filter(|state| class::is_class(state.class)) {
             let after = self.hit_of(before);

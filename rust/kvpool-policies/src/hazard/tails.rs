@@ -135,7 +135,7 @@ impl Tails {
         (self.first, self.second) = (group * GROUP + class, second.min(other));
     }
 
-    /// Whether a class has a rank, or will get one before the next victim.
+    /// Whether a class has a rank, or gets one before the next eviction.
     pub(super) fn knows(&self, class: u16) -> bool {
         let (group, class) = (usize::from(class) / GROUP, usize::from(class) % GROUP);
         (self.ranked[group] | self.changed[group]) >> class & 1 == 1

@@ -412,7 +412,7 @@ impl<P: Policy> Ranks<P> {
         }
         if let Some(entry) = self.entries.get_mut(block.index()) {
             entry.then = retention.then;
-            // If an expired, demoted block is demoted again, it stays expired.
+            // A block that is expired and demoted remains expired if it is demoted again.
             entry.expired &= before == DEMOTED && rank == DEMOTED;
             entry.idle_ttl = match retention.ttl {
                 Some(Ttl::Idle(seconds)) => seconds,
@@ -444,7 +444,7 @@ impl<P: Policy> Ranks<P> {
         }
     }
 
-    /// Pops a block whose time to live has ended, with its next retention.
+    /// Pops a block with an expired time to live, together with the retention that it gets next.
     pub(super) fn pop_expired(&mut self) -> Option<(BlockId, Retention)> {
         let block = self.deadlines.pop_due(self.now?)?;
         self.expired += 1;

@@ -671,8 +671,8 @@ fn growing_keeps_contents_uses_and_mode() {
     assert_eq!(kept, expected);
 }
 
-/// Passes chunks, each with a number of references and the hits of each mode. Returns the first chunk
-/// after which `mode` was the current mode.
+/// Records chunks of references with the hits of each mode. Returns the first chunk after which `mode`
+/// is active.
 fn first_in(mode: usize, chunks: impl IntoIterator<Item = (u64, [u64; 6])>) -> Option<usize> {
     let mut choice = Choice::default();
     chunks.into_iter().position(|(references, hits)| choice.record(references, &hits) == mode)

@@ -380,7 +380,7 @@ impl Engine {
     /// Commits the tokens of the sampling requests, and appends a sampled token to each, in one call.
     fn sample(&mut self, trace: &Trace, sampling: &mut Vec<usize>) -> Result<(), ReplayError> {
         loop {
-            // A request whose output is complete appends nothing: `finish` releases it.
+            // A request with a complete output appends nothing, because `finish` releases it.
             let wants = |request: &Running| request.output < trace.requests()[request.index].output_length;
             let rows: Vec<_> = sampling.iter().map(|&place| self.running[place]).collect();
             let growing: Vec<_> = rows.iter().filter(|request| wants(request)).collect();
@@ -448,7 +448,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Releases the requests whose output is complete.
+    /// Releases the requests with a complete output.
     fn finish(&mut self, trace: &Trace) -> Result<(), ReplayError> {
         let mut place = 0;
         while place < self.running.len() {

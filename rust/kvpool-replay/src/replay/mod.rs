@@ -235,8 +235,8 @@ impl Replay {
         self.trace.requests().len()
     }
 
-    /// Runs until `requests` more requests are finished, or all are. Returns the number of finished
-    /// requests.
+    /// Runs until `requests` more requests, or all remaining ones, are finished. Returns the total
+    /// number of finished requests.
     ///
     /// # Errors
     /// [`ReplayError::Expand`] for ids that cannot be expanded to tokens; the errors of the manager.

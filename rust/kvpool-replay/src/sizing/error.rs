@@ -21,7 +21,7 @@ pub enum SizingError {
     Setting {
         /// The setting.
         name: &'static str,
-        /// The value.
+        /// The value of the setting.
         value: String,
         /// The allowed values.
         allowed: &'static str,

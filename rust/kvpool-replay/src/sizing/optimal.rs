@@ -27,8 +27,8 @@
 //! number of kept blocks for which it is the next user. When the request runs, that number is its
 //! number of hits. If there are too many kept blocks, blocks of the latest such request are dropped.
 //!
-//! Costs: O((requests + runs) * log(requests)) per capacity, 5 bytes per request, and 4 per waiting
-//! request in the heap.
+//! Costs: O((requests + runs) * log(requests)) per capacity. Memory: 5 bytes per request, and 4 in the
+//! heap per request for which blocks are kept.
 
 use std::collections::BinaryHeap;
 

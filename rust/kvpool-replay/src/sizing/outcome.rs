@@ -97,7 +97,7 @@ impl PolicyRun {
         &self.turnovers
     }
 
-    /// The mean of [`Self::turnovers`]; `None` if the trace ends before the first window does.
+    /// The mean of [`Self::turnovers`]; `None` if the trace ends before the end of the first window.
     #[must_use]
     pub fn turnover(&self) -> Option<f64> {
         let windows = self.turnovers.len();

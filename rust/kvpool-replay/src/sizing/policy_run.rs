@@ -1,4 +1,4 @@
-//! Runs of an eviction policy over a trace at one capacity, in one of two forms.
+//! Runs an eviction policy over a trace at one capacity, in one of two forms.
 //!
 //! [`run_policy`] runs a policy in the given [`Form`].
 

@@ -13,8 +13,8 @@
 //! blocks of two requests are a prefix of both. The counts fit 32 bits.
 //!
 //! Costs: one hash-map step per reference (10 to 45 ns). Memory: 4 bytes per reference, 36 per request,
-//! and 20 per run; there are 1.0 runs per request on agents and 1.4 on chats. During construction: 4
-//! more bytes per unique block, and 20 to 40 for the map.
+//! and 20 per run. There are 1.0 runs per request in agent traces and 1.4 in chat traces. Construction
+//! takes 4 more bytes per unique block, and 20 to 40 for an entry of the map.
 
 use std::collections::{HashMap, hash_map::Entry};
 use std::str::FromStr;

@@ -29,9 +29,9 @@
 /// Neighbouring blocks of one request of which another request was the last user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// The request that used them last, from 0.
+    /// The request that used the blocks last before `to`, counted from 0.
     pub from: u32,
-    /// The request that uses them again.
+    /// The request that uses the blocks again.
     pub to: u32,
     /// The position of the first block, counted from the start of the prompt. It is the same in both
     /// requests.

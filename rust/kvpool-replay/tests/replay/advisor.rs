@@ -165,8 +165,9 @@ fn ghosts_of_a_sample_are_close() {
     }
 }
 
-/// Two tenants have different traffic. In the shared pool, the estimate for each is that of the exact
-/// curve of the mixed stream. In caches of their own, it is that of their own stream.
+/// Two tenants have different traffic. The estimate for a tenant in the shared pool equals the exact
+/// curve of the mixed stream. The estimate for a tenant in a cache of its own equals the exact curve of
+/// its own stream.
 #[test]
 fn tenants_are_counted_apart() {
     let traces = [generated(3_000, 3), generated(1_000, 4)];

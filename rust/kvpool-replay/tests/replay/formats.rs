@@ -502,7 +502,7 @@ fn formats_do_not_mix() {
             if assumed == other || first == DOCUMENT || second == DOCUMENT {
                 continue;
             }
-            // Lines of the second trace that are also valid in the first format are not an error.
+            // A line of the second trace is no error if it is also valid in the first format.
             let second = second.lines().next().unwrap();
             let lines = first.lines().count() as u64;
             let result = read(&format!("{first}{second}\n"));

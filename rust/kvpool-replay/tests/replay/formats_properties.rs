@@ -191,7 +191,7 @@ proptest! {
     }
 }
 
-/// One trace per format, to be damaged.
+/// One valid trace per format. The tests damage these traces.
 const SEEDS: [&str; 6] = [
     "{\"timestamp\": 5, \"input_length\": 600, \"output_length\": 9, \"hash_ids\": [0, 1]}\n",
     "{\"session_id\": \"a\", \"timestamp\": 3, \"input_length\": 600, \"hash_ids\": [0, \
