@@ -1,5 +1,5 @@
-//! Memory of policies and of retention: they allocate all memory in `new` and `grow`, and exactly as
-//! much as their documentation states.
+//! Memory of policies and of retention: they allocate all memory in `new` and `grow`, and as much as
+//! their documentation states.
 //!
 //! This is a test binary of its own because it counts the allocations of the whole process.
 

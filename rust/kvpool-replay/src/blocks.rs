@@ -1,8 +1,8 @@
 //! Block ids: conversion to prefix ids, and conversion to another block size.
 //!
-//! This module contains [`Chains`], which assigns a new id to every pair of a prefix and an id, and
-//! [`regroup`], which converts the ids of a request from one block size to another. A *prefix id*
-//! identifies a block together with everything before it.
+//! [`Chains`] assigns a new id to every pair of a prefix and an id. [`regroup`] converts the ids of a
+//! request from one block size to another. A *prefix id* identifies a block together with everything
+//! before it.
 //!
 //! **Why chaining is exact.** A prefix cache finds a block only after the same prefix. If the ids of a
 //! trace identify contents, the new ids distinguish equal contents after different prefixes, as a cache

@@ -21,8 +21,7 @@ use kvpool::parts::try_reserve;
 use kvpool::{Candidate, Content, EvictionPolicy, Evictor};
 use kvpool::{InvariantViolation, PoolError};
 
-/// The maximum memory of an evictor per block, in bytes, for the policies of kvpool. A test checks
-/// these values.
+/// The maximum memory of an evictor of a kvpool policy, in bytes per block. A test checks these values.
 fn evictor_bytes(policy: EvictionPolicy) -> usize {
     match policy.name() {
         "lru" => 16,

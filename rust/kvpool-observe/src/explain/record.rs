@@ -19,8 +19,8 @@
 //! that is made later is in doubt too, unless it is proved that the parent was never seen before.
 //!
 //! **Groups.** With several KV-cache groups, each hash unit has an entry, which contains its tokens and
-//! whether they were ever computed. The same entry describes the unit's content in the first group. The
-//! contents that other groups cache have separate entries, which contain only their status.
+//! whether they were ever computed. This entry also describes the unit's content in the first group.
+//! The contents that other groups cache have separate entries, which contain only their status.
 //!
 //! Invariants, recounted by [`Record::check_invariants`]: X1: an entry is found by its key, and is on
 //! the list of its status. X2: siblings are linked both ways, and to the parent that they refer to.

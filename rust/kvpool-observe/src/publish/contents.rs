@@ -7,11 +7,11 @@
 //! has changed since the last report ([`Contents::settle`]), or everything ([`Contents::snapshot`]).
 //!
 //! Only *open* contents are reported. A content is open in a tier if the tier has it, its tokens are
-//! known, and a lookup can reach it. In groups in which a hit needs all earlier blocks (as in full
-//! attention), a lookup reaches a content if the content is at the start of a chain, or if its parent
-//! is open in the same tier or a faster one. If a content is dropped, its descendants are reported as
-//! removed until it is computed again. Blocks on the device are also not reported if their parent is
-//! only in host memory, because no lookup on the device reaches them.
+//! known, and a lookup can reach it. In some groups, such as full attention, a hit on a block needs all
+//! earlier blocks. There, a lookup reaches a content at the start of a chain, or a content with a
+//! parent that is open in the same tier or a faster one. If a content is dropped, its descendants are
+//! reported as removed until it is computed again. Blocks on the device are also not reported if their
+//! parent is only in host memory, because no lookup on the device reaches them.
 //!
 //! Each content is a node of a tree. Invariants, which [`Contents::check`] recounts: every node is
 //! found through the table, and every entry of the table refers to a node. A node without tiers and

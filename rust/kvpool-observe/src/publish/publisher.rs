@@ -129,7 +129,7 @@ pub struct Batch {
     pub payload: Arc<[u8]>,
 }
 
-/// All contents, for a consumer that starts to follow a sink.
+/// All contents. A consumer that starts to follow a sink needs them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
     /// The first batch number of this incarnation of the worker.

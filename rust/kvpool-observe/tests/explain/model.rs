@@ -26,8 +26,8 @@ pub(super) struct Departure {
 struct Content {
     parent: Option<BlockHash>,
     tokens: Vec<u32>,
-    /// The position in the order of first requests. Of the contents with the same parent, the explainer
-    /// compares only the latest ones.
+    /// The position in the order of first requests. If many contents have the same parent, the
+    /// explainer compares only the latest ones.
     order: usize,
     cached: bool,
     departure: Option<Departure>,

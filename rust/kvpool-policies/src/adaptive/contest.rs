@@ -115,7 +115,7 @@ impl Contest {
 
     /// Adapts the contest to a pool of `capacity` blocks. Changes nothing if there is not enough
     /// memory. If the sampling rate falls, as when a pool grows over 2,048, 4,096 or 8,192 blocks, the
-    /// shadows start empty. Until they are full, all modes hit the same.
+    /// shadows start empty. Until they are full, all modes have the same hits.
     pub(super) fn grow(&mut self, capacity: usize) -> Result<(), PoolError> {
         let (rate, entries) = Self::size_for(capacity);
         try_reserve(&mut self.waiting, entries)?;

@@ -4,9 +4,9 @@
 //!
 //! Evictions are stored in a ring buffer with one slot per eviction. A table finds both the slots and
 //! the entries by key. A key that is taken leaves an empty slot. So an eviction is remembered during a
-//! fixed number of later evictions. (In [`crate::ghosts::Ghosts`] the bound is the number of keys, so a
-//! key is remembered longer if other keys are taken.) No key is lost early, because one lost key in the
-//! middle of a chain would end the next prefix there.
+//! fixed number of later evictions. In [`crate::ghosts::Ghosts`], by contrast, the bound is the number
+//! of keys, so a key is remembered longer if other keys are taken. No key is lost early, because one
+//! lost key in the middle of a chain would end the next prefix there.
 //!
 //! Invariants: a slot with a count is found by its key, and an empty slot is not. A key has one slot,
 //! or one entry, or neither.

@@ -1,9 +1,9 @@
 //! `Tenants`: the number of blocks of each tenant with limits, and which of them are idle.
 //!
-//! For each tenant with limits, this module stores the number of its blocks, its idle blocks in the
-//! order of their release, and the blocks that are set aside because the tenant is not above its floor.
-//! [`super::Ranks`] makes all decisions. In a pool without limits the module stores nothing. Blocks
-//! without a tenant are not listed.
+//! For each tenant with limits, this module stores the number of its blocks, and its idle blocks in the
+//! order of their release. It also stores the blocks that are set aside because the tenant is not above
+//! its floor. [`super::Ranks`] makes all decisions. In a pool without limits the module stores nothing.
+//! Blocks without a tenant are not listed.
 //!
 //! Costs: every operation is O(1), except for O(tenants) per victim while a tenant is above its
 //! ceiling. 18 bytes per block with limits.

@@ -1,7 +1,7 @@
-//! Tests of the orders of this crate and of the core: the guarantees of the [`Policy`] trait
-//! ([`contract`]), each policy against a model written from its definition ([`models`], [`random`],
-//! [`adaptive`], [`hazard`]), small examples computed by hand ([`golden`]), and the parts of the
-//! policies ([`parts`]).
+//! Tests of the orders of this crate and of the core. [`contract`] checks the guarantees of the
+//! [`Policy`] trait. [`models`], [`random`], [`adaptive`] and [`hazard`] compare each policy with a
+//! model written from its definition. [`golden`] contains small examples computed by hand, and
+//! [`parts`] tests the parts of the policies.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail by panicking, as tests do")]
 

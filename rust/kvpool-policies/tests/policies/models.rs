@@ -234,7 +234,8 @@ impl Policy for Arc {
         } else {
             self.b1.push(content.key);
         }
-        // |T1| + |B1| is at most the capacity, and so is |B1| + |B2|. T1 contains every block that is not in T2.
+        // The sums |T1| + |B1| and |B1| + |B2| are at most the capacity. T1 contains every block that
+        // is not in T2.
         let t1 = self.capacity - self.again.len();
         while t1 + self.b1.len() > self.capacity {
             self.b1.remove(0);

@@ -1,8 +1,8 @@
 //! Hit rates over time.
 //!
 //! [`over_time`] returns the hit rate in each window of a trace. Unlike a mean, it shows how long the
-//! cache takes to warm up, whether the hit rate falls later (as with a policy that keeps old
-//! favourites), and bursts that flush the cache.
+//! cache takes to warm up, and bursts that flush the cache. It also shows whether the hit rate falls
+//! later, as with a policy that keeps old favourites.
 //!
 //! Costs: one pass over the requests.
 

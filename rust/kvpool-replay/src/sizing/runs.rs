@@ -15,9 +15,9 @@
 //! 3. So the blocks of a request of which `r` was the last user are neighbours, and begin where that
 //!    suffix of `r` begins.
 //!
-//! In a recency stack that orders the blocks of a request from the start of its prompt (see
-//! [`stack`](super::stack)), a run is therefore a range of neighbours as well, and one query covers all
-//! of its blocks.
+//! Consider a recency stack that orders the blocks of a request from the start of its prompt (see
+//! [`stack`](super::stack)). In this stack, a run is a range of neighbours as well, and one query
+//! covers all of its blocks.
 //!
 //! The number of runs is small. Consider a tree of all prompts that is walked from the root to a node
 //! for each request. The number of runs equals the number of changes of preferred children, as in

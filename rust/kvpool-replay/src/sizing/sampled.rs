@@ -197,8 +197,8 @@ impl SampledLru {
     /// are rounded, and never exceed those.
     #[must_use]
     pub fn finish(mut self) -> ReuseDistances {
-        // The references that the sample does not represent are counted as hits if anything was
-        // sampled. At a rate of 1, there are none.
+        // If anything was sampled, the references that the sample does not represent are counted as
+        // hits. At a rate of 1, the sample represents all references.
         if self.rate() < 1.0 && self.followed() > 0 {
             let missing = self.references as f64 - self.counted;
             self.blocks.add(1, missing);
