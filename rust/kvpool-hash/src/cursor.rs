@@ -115,8 +115,8 @@ impl HashCursor {
     /// result is the same as if the cursor had got all tokens and items at once. An item may begin
     /// after the tokens that are appended with it.
     ///
-    /// Cost: that of [`HashCursor::append`]; with items, also `O(n log n)` for all `n` items of the
-    /// sequence.
+    /// Costs as much as [`HashCursor::append`]. With items, it also takes `O(n log n)` for all `n`
+    /// items of the sequence.
     ///
     /// ```
     /// use std::sync::Arc;

@@ -24,7 +24,8 @@ pub(crate) struct CompactOutlook {
 }
 
 impl CompactOutlook {
-    /// Expands to an outlook. `template` is any other outlook of the same pool.
+    /// Restores the whole outlook. `template` is any other outlook of the same pool, and supplies the
+    /// parts that all outlooks of the pool share.
     pub(crate) const fn outlook(self, template: Outlook) -> Outlook {
         let mut outlook = template;
         (outlook.class, outlook.kept_per_hit) = (self.class, self.kept_per_hit);

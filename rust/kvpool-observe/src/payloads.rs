@@ -46,7 +46,7 @@ pub struct Evicted {
     pub payload: Payload,
 }
 
-/// Why payloads were not set. If there is an error, none was set.
+/// The reason why payloads were not set. If a call returns an error, it has set no payload.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PayloadError {

@@ -318,7 +318,7 @@ impl Contents {
         node.tiers & 0xff_u8.checked_shl(fastest).unwrap_or(0)
     }
 
-    /// Opens or closes a node and its descendants by the rule.
+    /// Opens or closes a node and its descendants, according to the rule in the module documentation.
     fn update(&mut self, at: u32) {
         let mut waiting = std::mem::take(&mut self.waiting);
         waiting.push(at);

@@ -263,7 +263,7 @@ pub struct Worth {
     pub seconds_per_gib: f64,
 }
 
-/// The size of a token in the KV cache of a model, in bytes over all layers.
+/// The number of bytes that one token takes in the KV cache of a model, over all layers.
 ///
 /// ```
 /// use kvpool_replay::sizing::KvBytes;
