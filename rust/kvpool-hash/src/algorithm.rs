@@ -97,7 +97,7 @@ impl HashAlgorithm {
         }
     }
 
-    /// The cargo features that it needs, in the form of `--features`.
+    /// The cargo features that the algorithm needs, in the form that `--features` takes.
     #[must_use]
     pub const fn features(self) -> &'static str {
         match self {
@@ -146,7 +146,7 @@ impl FromStr for HashAlgorithm {
     }
 }
 
-/// How a hit in the prefix index is verified before it is used. Ordered from weakest to strongest.
+/// The ways to verify a hit in the prefix index before it is used, ordered from weakest to strongest.
 ///
 /// ```
 /// use kvpool_hash::Verify;
@@ -159,8 +159,8 @@ pub enum Verify {
     /// The digest alone decides. This is enough for a cryptographic algorithm.
     #[default]
     None,
-    /// An independent keyed 128-bit fingerprint of the whole prefix has to be equal, too. Takes 16
-    /// bytes per block.
+    /// In addition to the digest, an independent keyed 128-bit fingerprint of the whole prefix has to
+    /// be equal. Takes 16 bytes per block.
     Fingerprint,
     /// The fingerprint and the tokens of the block have to be equal. Takes 16 bytes per block and 4 per
     /// token.

@@ -74,8 +74,8 @@ impl BlockHash {
         u64::from_le_bytes([a, b, c, d, e, f, g, h])
     }
 
-    /// Makes a hash with this key, followed by zeros. A replay uses it instead of the digest that the
-    /// key was taken from.
+    /// Makes a hash with this key, followed by zeros. The replay of a journal uses such hashes, because
+    /// a journal contains only the keys of digests.
     #[cfg(feature = "recorded")]
     #[must_use]
     pub fn from_key(key: u64) -> Self {

@@ -78,8 +78,8 @@ fn put_optional(out: &mut Vec<u8>, bytes: Option<&[u8]>) {
     }
 }
 
-/// A buffer that is on the stack while messages are short, such as those of text blocks of up to 116
-/// tokens.
+/// A buffer for messages. It is on the stack while messages are short, for example those of text blocks
+/// of up to 116 tokens, and on the heap for longer ones.
 pub(super) struct Scratch {
     inline: [u8; Self::INLINE],
     heap: Vec<u8>,
@@ -94,7 +94,7 @@ impl Scratch {
     }
 
     /// Returns a buffer of at least `len` bytes, and at least [`Scratch::INLINE`], with unspecified
-    /// content. Allocates at most once for equal lengths.
+    /// content. Repeated calls with the same length allocate at most once.
     pub(super) fn get(&mut self, len: usize) -> &mut [u8] {
         if len <= Self::INLINE {
             return &mut self.inline;
@@ -223,8 +223,8 @@ impl<'a> TextMessage<'a> {
         &self.buffer[..self.len]
     }
 
-    /// Returns the message with a fingerprint as its parent. The next [`TextMessage::set`] writes the digest
-    /// again, over which the fingerprint is written.
+    /// Returns the message with a fingerprint as its parent. The fingerprint overwrites the end of the
+    /// parent digest; the next [`TextMessage::set`] writes a whole digest again.
     #[inline]
     pub(super) fn with_fingerprint_parent(&mut self, parent: u128) -> &[u8] {
         with_fingerprint_parent(self.buffer, self.content, self.len, parent)
@@ -240,7 +240,7 @@ fn with_fingerprint_parent(buffer: &mut [u8], content: usize, len: usize, parent
     &buffer[at - 8..len]
 }
 
-/// Writes tokens, as vectors of 16 tokens where there are as many.
+/// Writes tokens: full groups of 16 tokens as one vector each, and the remaining tokens one by one.
 #[inline]
 fn put_tokens(out: &mut [u8], tokens: &[u32]) {
     let (vectors, rest) = tokens.as_chunks::<16>();

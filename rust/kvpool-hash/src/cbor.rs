@@ -1,8 +1,9 @@
 //! Writes canonical CBOR (RFC 7049, section 3.9) for the few types that vLLM hashes. Every number and
 //! length has its shortest form.
 //!
-//! The identity of objects has no effect: equal values have equal bytes. So this is the vLLM encoding
-//! to choose if several programs, or several versions of one, have to agree.
+//! Unlike in pickle, the identity of Python objects has no effect: equal values have equal bytes. So
+//! choose this vLLM encoding if several programs, or several versions of one program, have to compute
+//! equal digests.
 //!
 //! [`text_block`] handles the common case, with one 8-byte store per token. [`Cbor`] handles everything
 //! else and appends to a vector.

@@ -87,8 +87,9 @@ impl HashChain {
         Ok(Self { algorithm, block_size, epoch, hashes, fingerprints: Vec::new(), tokens: Vec::new() })
     }
 
-    /// Makes a chain of any content, without checks. Two such chains with equal digests and different
-    /// tokens collide, which does not happen with a working hash function. Only for tests and replays.
+    /// Makes a chain with any digests and tokens, without checks. Two such chains with equal digests
+    /// and different tokens collide, which does not happen with a working hash function. Only for tests
+    /// and replays.
     #[cfg(feature = "recorded")]
     #[must_use]
     pub fn forged(

@@ -1,8 +1,9 @@
 //! The cursor: the hash chain of a sequence that grows, and sometimes shrinks.
 //!
-//! It contains the chain of the full blocks and the tokens of the last, partial block. Appending a
-//! token costs a push until a block is complete. Only then is the block hashed, and never twice.
-//! Invariant: at any time, the chain equals the chain of the same tokens hashed at once.
+//! A cursor contains the chain of the full blocks and the tokens of the last, partial block. Appending
+//! a token costs a push until a block is complete. Only then is the block hashed, and it is never
+//! hashed twice. Invariant: at any time, the chain equals the chain that results from hashing all
+//! tokens at once.
 //!
 //! A turn of a conversation may add multimodal items with its tokens ([`HashCursor::append_with`]). An
 //! item begins after the existing tokens, so no digest ever changes.
@@ -42,7 +43,8 @@ pub struct HashCursor {
     chain: HashChain,
     /// The tokens after the last full block, fewer than a block.
     tail: Vec<u32>,
-    /// Stored separately, so that a decode step reads few cache lines of a sequence.
+    /// The other inputs of the hashes. They are stored separately, so that a decode step reads few
+    /// cache lines of a sequence.
     seed: Arc<Seed>,
     hashed_blocks: u64,
 }
@@ -113,8 +115,8 @@ impl HashCursor {
     /// result is the same as if the cursor had got all tokens and items at once. An item may begin
     /// after the tokens that are appended with it.
     ///
-    /// Cost: that of [`HashCursor::append`]; with items, also `O(n log n)` for all `n` items of the
-    /// sequence.
+    /// Costs as much as [`HashCursor::append`]. With items, it also takes `O(n log n)` for all `n`
+    /// items of the sequence.
     ///
     /// ```
     /// use std::sync::Arc;
@@ -156,8 +158,8 @@ impl HashCursor {
         Ok(())
     }
 
-    /// The rest of [`HashCursor::append`], for tokens that complete a block: the first `missing` tokens
-    /// do.
+    /// The part of [`HashCursor::append`] for tokens that complete a block. The first `missing` tokens
+    /// complete the partial block.
     fn append_blocks(&mut self, tokens: &[u32], missing: usize) -> usize {
         let block_size = self.hasher.block_size();
         let before = self.chain.len();
@@ -167,7 +169,7 @@ impl HashCursor {
             let mut block = std::mem::take(&mut self.tail);
             block.extend_from_slice(head);
             self.hash(&block);
-            // Kept for its capacity.
+            // Reuses the memory of the completed block for the next tail.
             block.clear();
             self.tail = block;
             rest = after;
@@ -191,9 +193,9 @@ impl HashCursor {
     /// Keeps the first `num_tokens` tokens. A block that becomes partial loses its hash. Nothing is
     /// hashed.
     ///
-    /// A multimodal item is removed together with its first token. To add it again, append it with its
-    /// tokens. An item that begins before the cut stays whole. An item that was added before any of its
-    /// tokens stays, too.
+    /// A multimodal item is removed if its first token is removed. To add it again, append it with its
+    /// tokens. An item that begins before the cut remains whole. An item that begins after the current
+    /// end of the tokens, because it was added before its tokens, also remains.
     ///
     /// Cost: O(tokens dropped). If items are removed, also `O(n log n)` for all `n` items.
     ///
@@ -226,9 +228,9 @@ impl HashCursor {
         Arc::make_mut(&mut self.seed).edit_items(|items| items.retain(|item| !gone.contains(&item.offset)));
     }
 
-    /// Moves the sequence to another epoch. Everything is hashed again, unless the epoch is the same or
-    /// is not part of the hash (vLLM's encodings without fingerprints). In that case only the epoch of
-    /// the chain changes.
+    /// Moves the sequence to another epoch. All blocks are hashed again, unless the epoch is the same
+    /// or is not part of the hash (vLLM's encodings without fingerprints). In these two cases only the
+    /// epoch of the chain changes.
     ///
     /// # Errors
     /// The errors of [`BlockHasher::check_extra`]. The cursor is then unchanged.

@@ -20,7 +20,8 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectId(pub u64);
 
-/// The values that both serializers can write.
+/// A serializer for Python values. It has a method for each kind of value that both pickle and CBOR can
+/// write.
 pub(crate) trait Encoder {
     /// Begins a tuple of `len` members, which follow.
     fn begin_tuple(&mut self, len: usize);

@@ -26,7 +26,8 @@ pub enum HashError {
         /// The algorithm that supports a key.
         supported: HashAlgorithm,
     },
-    /// vLLM draws a random seed for this algorithm, so there is no default to share.
+    /// The algorithm needs a seed. vLLM draws a random seed for it, so there is no default that several
+    /// processes share.
     #[error(
         "algorithm {algorithm} needs a seed: vLLM draws a random one at each start unless PYTHONHASHSEED is \
          set; give both sides the same string"
@@ -56,7 +57,7 @@ pub enum HashError {
         /// The name that was looked up.
         name: String,
     },
-    /// A digest has another length than its algorithm produces.
+    /// The length of a digest differs from the length that its algorithm produces.
     #[error("digest of {len} bytes, those of {algorithm} have {expected}")]
     DigestLength {
         /// The length of the digest, in bytes.
@@ -95,12 +96,12 @@ pub enum HashError {
     /// A block does not start at a multiple of the block size.
     #[error("block starts at token {start}, not at a multiple of {block_size}")]
     BlockStart {
-        /// The position passed.
+        /// The position that was passed, in tokens.
         start: u64,
         /// The block size, in tokens.
         block_size: usize,
     },
-    /// More tokens are to be kept than there are.
+    /// A truncation to more tokens than the sequence has.
     #[error("cannot truncate to {requested} tokens: there are {len}")]
     TruncateBeyondEnd {
         /// The number of tokens to keep.
@@ -108,7 +109,8 @@ pub enum HashError {
         /// The number of tokens of the sequence.
         len: usize,
     },
-    /// The encoding cannot represent this extra key. Ignoring it would let two principals share blocks.
+    /// The encoding cannot represent this extra key. If the key were ignored, users or tenants that
+    /// must be separate could share blocks.
     #[error("{algorithm} cannot represent {field}; use one of the algorithms sha256, blake3, xxh3")]
     ExtraNotRepresentable {
         /// The configured algorithm.
@@ -126,8 +128,8 @@ pub enum HashError {
         /// The number of bytes before the first invalid one.
         valid_up_to: usize,
     },
-    /// A multimodal item of a later turn begins among the existing tokens. The digests of their blocks
-    /// were computed without it.
+    /// A multimodal item of a later turn begins before the end of the existing tokens. The digests of
+    /// those tokens were computed without the item.
     #[error(
         "multimodal item {index} begins at token {offset}, must begin at token {len} or later: \
          earlier tokens are already appended"
@@ -149,7 +151,7 @@ pub enum HashError {
         offset: u64,
         /// Its length in tokens.
         length: u64,
-        /// The largest accepted end.
+        /// The largest accepted end position, in tokens.
         max: u64,
     },
     /// There are more multimodal items than the encoding's 32-bit count allows.

@@ -1,8 +1,8 @@
 //! Extra keys: everything besides the tokens that determines a block's KV, or who may use it.
 //!
-//! Each kind of key has its own field, and its own tag in the native encoding, so that no adapter can
-//! be mistaken for a salt, whatever the strings are. The fields are opaque bytes made by the engine or
-//! its gateway, never by the user of the service.
+//! Each kind of key has its own field, and its own tag in the native encoding, so that an adapter is
+//! never mistaken for a salt, even if both strings are equal. The fields are opaque bytes made by the
+//! engine or its gateway, never by the user of the service.
 //!
 //! Request-level keys are part of the root digest and reach every block through the chain. Multimodal
 //! items are part of the blocks that they overlap, and are added with the prompt or with the tokens of

@@ -1,9 +1,10 @@
 //! Fingerprints: an independent second check of every hit.
 //!
-//! Anyone who chooses the tokens can make a non-cryptographic digest collide. The fingerprint is
-//! SipHash-1-3 with 128 bits, under a key that is unknown to them. It is chained over the native
-//! encoding of the same blocks and of *all* extra keys, including those that a vLLM encoding cannot
-//! represent. It shares nothing with the digest: not the function, not the key, not the parent.
+//! A user who chooses the tokens of a prompt can make a non-cryptographic digest collide. The
+//! fingerprint is SipHash-1-3 with 128 bits, under a key that such a user does not know. It is chained
+//! over the native encoding of the same blocks and of *all* extra keys, including those that a vLLM
+//! encoding cannot represent. It has nothing in common with the digest: neither the function, nor the
+//! key, nor the parent.
 //!
 //! The key is derived from the configured key and seed under its own domain tag, so that neither can be
 //! computed from their other uses. Without a configured key and seed, the key is public, and the

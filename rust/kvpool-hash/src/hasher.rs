@@ -416,7 +416,7 @@ impl Method {
     fn digest(&self, message: &[u8]) -> BlockHash {
         match self {
             Self::Sha256 => sha256(message),
-            // Not used: vLLM's encodings have no native messages.
+            // This arm is never reached: vLLM's encodings have no native messages.
             #[cfg(feature = "vllm")]
             Self::Vllm { .. } => sha256(message),
             #[cfg(feature = "recorded")]

@@ -93,7 +93,7 @@ fn token_word(token: u32) -> (u64, usize) {
         if token <= 0x7fff_ffff {
             (value << 8 | u64::from(BININT), 5)
         } else {
-            // Five bytes, because the sign bit of the fourth is taken.
+            // The token takes five bytes, because the sign bit of the fourth byte is set.
             (value << 16 | 5 << 8 | u64::from(LONG1), 7)
         }
     } else if token > 0xff {
@@ -106,7 +106,7 @@ fn token_word(token: u32) -> (u64, usize) {
 /// Writes any nesting of tuples, integers, strings, bytes and `None`.
 pub(super) struct Pickler<'a> {
     out: &'a mut Vec<u8>,
-    /// The start of the open frame's header.
+    /// The position of the header of the open frame.
     frame: Option<usize>,
     framing: bool,
     /// The number of memo numbers assigned so far. Numbers are assigned in order, each once.
@@ -180,7 +180,8 @@ impl<'a> Pickler<'a> {
         self.write(&all[..=bytes.len()]);
     }
 
-    /// Writes a string or bytes object. The opcodes are those for 1, 4 and 8 bytes of length.
+    /// Writes a string or bytes object. The last argument contains the opcodes for lengths of 1, 4 and
+    /// 8 bytes.
     fn data(&mut self, data: &[u8], object: Option<ObjectId>, [short, medium, long]: [u8; 3]) {
         self.boundary();
         if self.get(object) {

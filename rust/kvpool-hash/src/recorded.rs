@@ -1,9 +1,9 @@
 //! Digests of a recorded run, which are looked up instead of computed.
 //!
-//! A journal contains no tokens. For each block it has the first eight bytes of the digest and, if hits
-//! are verified, of the fingerprint. A replay makes up prompts: the last token of each block is the
-//! index of an entry in this table. So cursors, chains and the index work as in the recorded run, with
-//! the recorded digests.
+//! A journal contains no tokens. For each block, it contains the first eight bytes of the digest and,
+//! if hits are verified, of the fingerprint. A replay therefore makes up prompts: the last token of
+//! each block is the index of the block's entry in this table. Cursors, chains and the index then work
+//! as in the recorded run, with the recorded digests.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -26,8 +26,8 @@ use super::{BlockHash, ChainState, Fingerprint};
 pub struct RecordedHashes(Arc<RwLock<Vec<(u64, u64)>>>);
 
 impl RecordedHashes {
-    /// Adds a digest and a fingerprint, given by their first eight bytes, and returns the token of the
-    /// entry. `None` once all 2^32 tokens are used.
+    /// Adds an entry with the first eight bytes of a digest and of a fingerprint, and returns the token
+    /// that refers to the entry. Returns `None` once all 2^32 tokens are used.
     #[must_use]
     pub fn push(&self, key: u64, fingerprint: u64) -> Option<u32> {
         let mut table = self.0.write().unwrap_or_else(PoisonError::into_inner);

@@ -11,10 +11,10 @@
 //! ("cache_salt", salt)                  on the first block
 //! ```
 //!
-//! In that layer, each of the three constants is one interned object. Every id, path, identifier and
-//! salt is an object of its own, as in a process that received them over a network. The exceptions are
-//! the strings that `CPython` has only one object of: the empty string and those of one Latin-1
-//! character.
+//! That layer also chooses the identities of the objects. Each of the three constants (`"lora"`,
+//! `"mm"`, `"cache_salt"`) is one interned object. Every id, path, identifier and salt is a separate
+//! object, as in a process that received them over a network. `CPython` has only one object for the
+//! empty string, and for each string of one Latin-1 character, so these strings are exceptions.
 //!
 //! Tenants, users and empty salts cannot be represented in these encodings and are refused. The epoch
 //! is not part of the digest.

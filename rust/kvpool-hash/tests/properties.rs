@@ -73,7 +73,7 @@ fn late(offset: usize) -> MultimodalItem {
     MultimodalItem { identifier: (*b"late").into(), offset: offset as u64, length: 4 }
 }
 
-/// Short strings over two letters, so that different fields often contain equal strings.
+/// Generates short strings over two letters, so that different fields often contain equal strings.
 fn field() -> impl Strategy<Value = Option<Box<[u8]>>> {
     prop::option::of("[ab]{0,2}".prop_map(|text| text.into_bytes().into()))
 }
@@ -110,9 +110,10 @@ fn common_extras() -> impl Strategy<Value = ExtraKeys> {
 #[derive(Debug, Clone)]
 enum Op {
     Append(Vec<u32>),
-    /// A turn of tokens with items. The offsets of the items count from the end of the tokens so far.
+    /// Appends tokens together with items. The offsets of the items are relative to the end of the
+    /// existing tokens.
     AppendWith(Vec<u32>, Vec<MultimodalItem>),
-    /// A turn with an item that begins before the end of the tokens.
+    /// Tries to append an item that begins before the end of the existing tokens.
     AppendLate(Vec<MultimodalItem>, prop::sample::Index),
     /// Continues with a copy of the cursor.
     Fork,
@@ -154,8 +155,8 @@ proptest! {
         assert_is(&cursor, &tokens);
     }
 
-    /// The result does not depend on when items are passed: with the new cursor, with their tokens, or
-    /// with any earlier turn.
+    /// The digests do not depend on the call that adds an item: the creation of the cursor, the turn
+    /// that appends its tokens, or any earlier turn.
     #[test]
     fn a_cursor_built_in_turns_is_the_one_built_at_once(
         algorithm in algorithms(), verify in verifies(), block_size in 1usize..20, extra in common_extras(),
@@ -270,8 +271,9 @@ proptest! {
         extras in prop::collection::vec(native_extras(), 2..8),
     ) {
         let hasher = hasher(native, 4, Verify::Fingerprint);
-        // Items at the same place form a multiset, so their order does not matter. Empty items count
-        // inside a block; outside of the tokens they reach no block.
+        // The order of items at the same position has no effect, so they are sorted. An empty item
+        // inside a block is part of the block's message. An empty item after the last token is in no
+        // block.
         let canonical = |extra: &ExtraKeys| {
             let mut extra = extra.clone();
             extra.multimodal.retain(|i| i.offset < 80 && (i.length > 0 || !i.offset.is_multiple_of(4)));
@@ -321,7 +323,7 @@ proptest! {
     }
 }
 
-/// With one string in every field, alone and in pairs, all roots differ.
+/// Puts one string into each field, alone and in pairs: all root digests differ.
 #[test]
 fn property_18_the_same_string_in_different_fields() {
     let same = || Some(Box::<[u8]>::from(*b"same"));
@@ -415,7 +417,7 @@ fn an_append_that_completes_no_block_hashes_nothing() {
     }
 }
 
-/// The items of a turn are checked like the items of a prompt, before anything changes.
+/// Invalid items of a later turn are refused like invalid items of a prompt, and change nothing.
 #[test]
 fn items_that_a_turn_cannot_bring_change_nothing() {
     for &algorithm in HashAlgorithm::ALL {

@@ -2,7 +2,7 @@
 //! program computed.
 //!
 //! `tools/make_hash_vectors.py` writes the file with `hashlib`, `pickle`, `cbor2`, `xxhash` and
-//! `blake3`. These tests are also property 19 of the design: digests are the same in every process, on
+//! `blake3`. These tests also check property 19 of the design: digests are equal in every process, on
 //! every host, and in every version of this crate.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail by panicking, as tests do")]

@@ -1,11 +1,11 @@
 //! `ChangeLog`: which contents entered and left the index of a pool, and why. The explainer of misses
 //! reads it.
 //!
-//! Owns: the changes of the set of contents that a lookup can find, in order. Changes are per content,
-//! as events are: when one of several copies is removed, nothing is logged. The explainer empties the
-//! log after each operation of its manager, so the log holds the changes of one operation. Two
-//! observers share the log, one of the pool and one of the manager. They are never notified at the same
-//! time.
+//! The log contains the changes of the set of contents that a lookup can find, in order. A change
+//! concerns a content, not a block: when one of several copies is removed, nothing is logged. The
+//! explainer empties the log after each operation of its manager, so the log contains the changes of
+//! one operation. Two observers share the log: one observes the pool, and one the manager. They are
+//! never notified at the same time.
 //!
 //! Costs: 24 bytes per change. The memory is reused.
 
@@ -15,8 +15,8 @@ use kvpool::observe::{ClearCause, RemovalCause};
 use kvpool::retention::EvictionCause;
 use kvpool::{CacheTime, Outlook};
 
-/// The part of an [`Outlook`] that differs between blocks. One is stored per remembered content, so the
-/// parts that all outlooks of a pool share are stored once.
+/// The part of an [`Outlook`] that differs between blocks. The explainer stores one per remembered
+/// content. The other parts are equal for all outlooks of a pool, so they are stored once.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct CompactOutlook {
     class: u16,
@@ -24,7 +24,8 @@ pub(crate) struct CompactOutlook {
 }
 
 impl CompactOutlook {
-    /// Expands to an outlook. `template` is any other outlook of the same pool.
+    /// Restores the whole outlook. `template` is any other outlook of the same pool, and supplies the
+    /// parts that all outlooks of the pool share.
     pub(crate) const fn outlook(self, template: Outlook) -> Outlook {
         let mut outlook = template;
         (outlook.class, outlook.kept_per_hit) = (self.class, self.kept_per_hit);
@@ -32,14 +33,14 @@ impl CompactOutlook {
     }
 }
 
-// A `Cause` is no larger than its variant with an epoch needs.
+// A `Cause` takes no more memory than its variant with an epoch needs.
 const _: () = assert!(size_of::<Cause>() <= 16);
 
 /// Why a content left the index.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Cause {
-    /// An allocation needed its block. Contains the policy's outlook of the block, if the policy gives
-    /// one.
+    /// An allocation needed the block of the content. Contains the policy's outlook (its estimate of
+    /// the block's further use), if the policy gives one.
     Evicted(EvictionCause, Option<CompactOutlook>),
     /// The caller dropped it by its block id.
     ById,

@@ -1,9 +1,9 @@
 //! `StateDigest`: a 64-bit digest of the state of a pool, updated by each operation.
 //!
-//! Owns: the counts of every block when it was counted last, and which blocks have changed since. Two
-//! pools with the same configuration that ran the same operations have the same digest, on any host and
-//! in any version that keeps this specification. A journal compares digests to find the first operation
-//! whose result differs.
+//! The digest stores the counts of every block from the last time that the block was counted, and which
+//! blocks have changed after that. Two pools with the same configuration that ran the same operations
+//! have the same digest, on any host and in any version that implements this specification. A journal
+//! compares digests to find the first operation whose result differs.
 //!
 //! The specification:
 //! - `mix(x)` is the first output of `SplitMix64` seeded with `x`: a bijection of 64 bits.
@@ -12,22 +12,22 @@
 //!   key)`. `content` is 0 without a content; otherwise it is the depth, with bit 31 set, and bit 30
 //!   set if the content is computed. `key` is the first 8 bytes of the hash, little endian; in a group
 //!   above 0, `mix(group)` is added to it. Changing any one of these values always changes the term.
-//! - The digest starts with the sum of all terms, modulo 2^64. It then takes in the values of
-//!   `scalars`, in their order, each by `digest = mix(digest ^ scalar)`.
+//! - The digest starts with the sum of all terms, modulo 2^64. Then each value of `scalars`, in their
+//!   order, is mixed in by `digest = mix(digest ^ scalar)`.
 //!
 //! Operations only record which blocks they changed.
 //! [`PoolWatch::state_digest`](crate::PoolWatch::state_digest) recounts each of those blocks once and
-//! adds the difference. The digest does not cover the order of the free list (except for its next
-//! block) or the eviction order. If such an order differs, the blocks that the next operations get
-//! reveal it.
+//! adds the difference. The digest covers neither the eviction order nor the order of the free list,
+//! except for its next block. If one of these orders differs, the next operations get different blocks,
+//! and then the digests differ.
 //!
 //! Invariants:
-//! - D1: a block that no operation has changed since it was counted has the same counts as then. If a
-//!   reference count, hash or computed bit was changed by anything else, D1 is broken, and the scrubber
+//! - D1: a block that no operation has changed since it was last counted still has the same counts. If
+//!   anything else changes a reference count, hash or computed bit, D1 is broken, and the scrubber
 //!   finds it.
-//! - D2: the sums over all blocks equal the counters of the pool. If content checks are summed, their
-//!   sum equals that of all contents that were added and not removed. A journal's digest does not sum
-//!   content checks, because that needs a notification for every content that is added or removed.
+//! - D2: the sums over all blocks equal the counters of the pool. If checksums of contents are summed,
+//!   their sum equals that of all contents that were added and not removed. A journal's digest does not
+//!   sum them, because that needs a notification for every content that is added or removed.
 //!
 //! Costs: a little over 24 bytes per block. Recording a change sets a bit, for up to 64 neighbouring
 //! blocks at once. A digest takes O(blocks changed since the last one), and reads one word per 4,096
@@ -52,7 +52,7 @@ pub(crate) fn take_in(digest: u64, scalars: impl IntoIterator<Item = u64>) -> u6
     scalars.into_iter().fold(digest, |digest, scalar| mix(digest ^ scalar))
 }
 
-/// The counts of a block that its term is computed from.
+/// The counts of a block. Its term is computed from them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Counts {
     references: u32,
@@ -111,11 +111,11 @@ fn content_check(content: &ContentView) -> u64 {
 struct Totals {
     references: u64,
     fences: u64,
-    /// Blocks with a reference.
+    /// The number of blocks with a reference.
     held: usize,
-    /// Blocks whose only references are those of fences.
+    /// The number of blocks with no references other than those of fences.
     fenced: usize,
-    /// Blocks with a content.
+    /// The number of blocks with a content.
     registered: usize,
     /// The sum of the checksums of all contents.
     contents: u64,
@@ -145,7 +145,7 @@ impl Totals {
     }
 }
 
-/// A block as it was counted last.
+/// The values of a block from the last time that it was counted.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counted {
     counts: Counts,
@@ -153,8 +153,8 @@ struct Counted {
     term: u64,
 }
 
-/// Which blocks have changed since they were counted, as a bit set in the order of their ids. So
-/// changed blocks are found without a list, and their records are read in memory order.
+/// The set of blocks that have changed since they were counted. It is a bit set in the order of block
+/// ids. So changed blocks are found without a list, and their records are read in memory order.
 #[derive(Debug, Default)]
 struct Changed {
     /// One bit per block.
@@ -180,8 +180,8 @@ impl Changed {
     }
 
     fn note(&mut self, blocks: &[BlockId]) {
-        // Consecutive ids are mostly neighbours: their bits are collected in a word, which is written
-        // to memory once.
+        // Consecutive ids are mostly neighbours. Their bits are collected in a local word, which is
+        // written to memory once.
         let (mut at, mut bits) = (usize::MAX, 0);
         for block in blocks {
             if block.index() / 64 != at {
@@ -244,7 +244,7 @@ pub(crate) struct StateDigest {
     contents: Option<u64>,
     /// Blocks that have changed since they were counted.
     changed: Changed,
-    /// Whether every block counts as changed.
+    /// Whether all blocks have to be counted again.
     all: bool,
 }
 
@@ -310,7 +310,7 @@ impl StateDigest {
         self.contents = self.contents.map(|_| 0);
     }
 
-    /// Returns the block as it was counted last, unless it has changed since.
+    /// Returns the values from the last count of the block. `None` if the block has changed after it.
     fn unchanged(&self, block: BlockId) -> Option<Counted> {
         let changed = self.all || self.changed.has(block);
         self.blocks.get(block.index()).filter(|_| !changed).copied()
@@ -326,7 +326,8 @@ impl StateDigest {
             let Some(counted) = all.get_mut(block.index()) else { return };
             let view = blocks.get(block);
             let now = Counts::of(&view);
-            // Many blocks end up unchanged, for example hit and released.
+            // Many changed blocks have the same counts as before, for example after a hit and a
+            // release.
             if now == counted.counts {
                 return;
             }
@@ -337,7 +338,7 @@ impl StateDigest {
         });
     }
 
-    /// The digest of a pool. The caller has called [`Self::settle`].
+    /// The digest of a pool. The caller must have called [`Self::settle`].
     pub(crate) fn value(&self, pool: &BlockPool) -> u64 {
         take_in(self.sum, scalars(pool))
     }
@@ -353,7 +354,7 @@ impl StateDigest {
         })
     }
 
-    /// Checks D2 for a digest that is settled. O(1).
+    /// Checks D2. The caller must have called [`Self::settle`]. O(1).
     pub(crate) fn check_sums(&self, pool: &BlockPool) -> Result<(), InvariantViolation> {
         let stats = pool.stats();
         let counted = Totals {
@@ -370,7 +371,7 @@ impl StateDigest {
         })
     }
 
-    /// Checks D1 for all blocks, and that the sum is that of their terms. O(blocks).
+    /// Checks D1 for all blocks, and that the stored sum equals the sum of their terms. O(blocks).
     pub(crate) fn check(&self, blocks: Blocks<'_>) -> Result<(), InvariantViolation> {
         (0..blocks.len() as u32).try_for_each(|block| self.check_block(BlockId::new(block), blocks))?;
         let sum = self.blocks.iter().map(|counted| counted.term).fold(0, u64::wrapping_add);
@@ -402,7 +403,7 @@ fn scalars(pool: &BlockPool) -> [u64; 16] {
         stats.cached_free as u64,
         pool.num_held() as u64,
         stats.fenced as u64,
-        // Steps are numbered from 0. With none completed, the scalar is 0.
+        // Steps are numbered from 0. If no step has completed, the scalar is 0.
         pool.completed_step().map_or(0, |step| step.wrapping_add(1)),
         stats.registered as u64,
         pool.num_hashes() as u64,

@@ -1,10 +1,11 @@
-//! Events: which contents became matchable, and which no longer are.
+//! Events: report which contents a lookup can find from now on, and which contents it can no longer
+//! find.
 //!
 //! Events are per *content*, not per block. `Stored` is emitted when the first computed copy of a
-//! content appears, and `Removed` when the last one is removed (vLLM #55092 reported a removal while
-//! another copy was resident). A content is a hash and a KV-cache group: the same hash in two groups is
-//! two contents. A consumer that applies the events to a set has exactly the matchable contents, at
-//! every moment.
+//! content appears, and `Removed` when the last one is removed. (vLLM #55092 reported a removal while
+//! another copy was resident.) A content is identified by its hash and its KV-cache group, so the same
+//! hash in two groups is two contents. A consumer that applies the events to a set has, at every
+//! moment, exactly the contents that a lookup can find.
 //!
 //! The log is bounded. If no consumer drains it in time, it drops all its events and counts them in
 //! `dropped`. It never blocks and never grows beyond its capacity.
@@ -13,7 +14,7 @@ use kvpool::BlockId;
 use kvpool::PoolError;
 use kvpool::{BlockHash, HashAlgorithm};
 
-/// One change of the set of matchable hashes.
+/// One change of the set of contents that a lookup can find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BlockEvent {
@@ -24,8 +25,8 @@ pub enum BlockEvent {
         /// Its KV-cache group; 0 if there is only one.
         group: u16,
         /// The hash of the block before it in its chain. `None` for the first block. Also `None` in all
-        /// groups other than full attention, because these groups do not need the blocks before those
-        /// that they keep.
+        /// groups other than full attention, because a hit in such a group does not need the earlier
+        /// blocks.
         parent: Option<BlockHash>,
         /// Its position in its chain. In groups other than full attention it may be 0.
         depth: u32,
@@ -53,11 +54,11 @@ pub enum BlockEvent {
 pub struct EventBatch {
     /// Events in order.
     pub events: Vec<BlockEvent>,
-    /// Events lost since the last call, before those in `events`, because the log was full. If it is
-    /// not 0, the consumer must take a snapshot.
+    /// The number of events that were lost because the log was full. They happened since the last call
+    /// and before the events in `events`. If the number is not 0, the consumer must take a snapshot.
     pub dropped: u64,
-    /// The hash algorithm of the digests, with the index of the first event that it applies to. There
-    /// is one entry, unless the pool was emptied meanwhile and filled with digests of another
+    /// The hash algorithms of the digests, each with the index of the first event that it applies to.
+    /// There is one entry, unless the pool was emptied and then filled with digests of another
     /// algorithm.
     algorithms: Vec<(usize, HashAlgorithm)>,
 }
@@ -72,7 +73,7 @@ impl EventBatch {
     }
 }
 
-/// The largest capacity: more events than any consumer can lag.
+/// The largest capacity. No consumer lags by more events.
 const MAX_CAPACITY: usize = 1 << 32;
 
 /// A bounded log of events. A log with capacity 0 records nothing.

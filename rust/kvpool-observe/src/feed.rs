@@ -1,19 +1,20 @@
-//! `Feed`: a log of the changes of a pool's contents, with tokens. A publisher of events reads it. The
+//! `Feed`: a log of the changes of a pool's contents, with their tokens, for publishers of events. The
 //! changes are those of [`crate::BlockEvent`].
 //!
 //! Routers outside of the engine need the tokens of each hash, and the pool does not store tokens. So
-//! the feed copies the tokens of a block into a slot per block when the block is registered. It copies
-//! them again into its log when the content becomes matchable, because the scheduler may reuse the
-//! block later. A publisher takes the log periodically and processes it in its own thread.
+//! when a block is registered, the feed copies the tokens of the block into a slot that belongs to the
+//! block. When the content becomes computed, so that lookups find it, the feed copies the tokens into
+//! its log, because the scheduler may reuse the block later. A publisher takes the log periodically and
+//! processes it in its own thread.
 //!
-//! Owns: the tokens of the content that is registered in each block, and the log. The log is bounded:
-//! if it is full before a publisher takes it, all changes in it are dropped. The next batch then
-//! contains everything that the pool holds at that time, as if it had just been stored. Only contents
-//! that were registered with their chain, on the device, have tokens. If a content has moved to another
-//! tier, its tokens are lost with a loss of the log.
+//! The log is bounded. If it is full before a publisher takes it, all changes in it are dropped. The
+//! next batch then contains all contents that the pool has at that time, as if they had just been
+//! stored. Only contents that were registered on the device, with their chain, have tokens. If changes
+//! are dropped, the tokens of contents that have moved to another tier are lost.
 //!
 //! Costs: 4 bytes per token slot of the pool and 1 byte per block. Each new content takes about 10 ns
-//! for 16 tokens. After a loss, a batch takes O(blocks) under the pool's lock, about 30 ns each.
+//! for 16 tokens. After changes were dropped, the next batch takes O(blocks) under the pool's lock,
+//! about 30 ns per block.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -33,9 +34,9 @@ pub struct TokenSpan {
 pub enum ParentLink {
     /// There is no predecessor, or it is unknown.
     None,
-    /// The content of the previous event.
+    /// The predecessor is the content of the previous event.
     Before,
-    /// A hash in this batch, by its index.
+    /// The predecessor is given by the index of its hash in this batch.
     Other(u32),
 }
 
@@ -67,7 +68,7 @@ pub enum FeedEvent {
     Cleared,
 }
 
-/// Facts about a content that its pool does not have: its tokens and extra keys.
+/// Facts about a content that its pool does not store, such as its tokens and extra keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Learned {
     /// Its hash.
@@ -97,14 +98,15 @@ pub struct Learned {
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FeedBatch {
-    /// Changes in order. After a loss: a [`FeedEvent::Cleared`], followed by everything that the pool
-    /// holds.
+    /// Changes in order. If changes were lost, the list is a [`FeedEvent::Cleared`], followed by all
+    /// contents that the pool has.
     pub events: Vec<FeedEvent>,
-    /// Facts that became known since the last batch, about contents of this batch or of earlier ones.
+    /// Facts that became known after the last batch, about contents of this batch or of earlier
+    /// batches.
     pub learned: Vec<Learned>,
     /// Whether changes were lost, because the log was full.
     pub lost: bool,
-    /// The number of bytes of each hash that are its digest; 0 means all of them.
+    /// The length of a digest in bytes: the first bytes of each hash. 0 means all bytes.
     pub digest_len: usize,
     tokens: Vec<u32>,
     parents: Vec<BlockHash>,
@@ -153,7 +155,7 @@ impl FeedBatch {
         depth: u32,
         tokens: Option<&[u32]>,
     ) {
-        // If a span cannot represent the tokens, they count as unknown.
+        // If the positions do not fit into a span, the tokens are treated as unknown.
         let has_room = |tokens: &&[u32]| self.tokens.len() + tokens.len() <= u32::MAX as usize;
         let tokens = tokens.filter(has_room).map(|tokens| self.add(tokens));
         let parent = match (parent, self.events.last()) {
@@ -205,7 +207,7 @@ impl FeedBatch {
         TokenSpan { start, len: tokens.len() as u32 }
     }
 
-    /// Empties the batch and keeps its memory.
+    /// Empties the batch for reuse. The allocated memory is kept.
     pub fn renew(&mut self) {
         self.clear();
         (self.lost, self.digest_len) = (false, 0);
@@ -219,7 +221,7 @@ impl FeedBatch {
     }
 }
 
-/// The tokens of a block of the usual size. A copy of a fixed size needs no call.
+/// The tokens of a block of the usual size. The compiler inlines a copy of a fixed size.
 type UsualBlock = [u32; 16];
 
 /// Copies the tokens of a block into its slot.
@@ -231,7 +233,7 @@ fn copy(tokens: &[u32], to: &mut [u32]) {
     }
 }
 
-/// The largest capacity: more changes than any publisher can lag.
+/// The largest capacity. No publisher lags by more changes.
 const MAX_CAPACITY: usize = 1 << 32;
 
 /// The maximum number of tokens in a batch.
@@ -245,7 +247,8 @@ pub(crate) struct Feed {
     batch: FeedBatch,
     /// The tokens of each block.
     slots: Vec<u32>,
-    /// Whether the tokens of a block are those of the content that is registered in it.
+    /// For each block, whether the tokens in its slot are those of the content that is registered in
+    /// the block.
     is_known: Vec<bool>,
 }
 
@@ -264,7 +267,8 @@ impl Feed {
             is_known: Vec::new(),
         };
         feed.grow(pool.blocks().len())?;
-        // Contents that the pool already holds are reported as after a loss, as far as they are known.
+        // Contents that the pool already has are reported in the same way as after a loss, with the
+        // facts that are known about them.
         feed.batch.lost =
             (1..pool.blocks().len() as u32).any(|block| pool.is_registered(BlockId::new(block)));
         Ok(feed)
@@ -341,7 +345,7 @@ impl Feed {
     }
 
     pub(crate) fn cleared(&mut self) {
-        // All earlier changes are obsolete, lost ones too.
+        // All earlier changes are obsolete, even if some were lost.
         self.batch.cleared();
         self.batch.lost = false;
     }
@@ -357,8 +361,8 @@ impl Feed {
         self.batch.lost
     }
 
-    /// Moves the changes since the last call into `batch`, and reuses its memory for the next ones.
-    /// After a loss, adds `held`, everything that the pool holds.
+    /// Moves the changes since the last call into `batch`, and reuses the memory of `batch` for the
+    /// next changes. If changes were lost, adds `held`: all contents that the pool has.
     pub(crate) fn take(&mut self, held: Vec<Held>, algorithm: Option<HashAlgorithm>, batch: &mut FeedBatch) {
         batch.renew();
         std::mem::swap(&mut self.batch, batch);
@@ -372,9 +376,9 @@ impl Feed {
     }
 }
 
-/// A log of facts about contents that their pool does not have: the extra keys of contents that were
-/// hashed with any, and the tokens of contents of KV-cache groups. It has the same bound as a feed. If
-/// it overflows, the caller makes the feed [`Feed::forget`].
+/// A log of facts about contents that the pool itself does not store: the extra keys of contents that
+/// were hashed with any, and the tokens of contents of KV-cache groups. It has the same bound as a
+/// feed. If it overflows, the caller calls [`Feed::forget`] on the feed.
 #[derive(Debug, Default)]
 pub(crate) struct LearnedLog {
     capacity: usize,
@@ -406,7 +410,7 @@ impl LearnedLog {
         };
         for (group, spec) in groups.specs().iter().enumerate() {
             let per_block = spec.block_tokens / groups.unit();
-            // Each block whose last unit is in `units`.
+            // Visits each block of which the last hash unit is in `units`.
             for at in units.start / per_block..units.end / per_block {
                 self.learn(cursor, group as u16, at * per_block..(at + 1) * per_block, extra.as_ref());
             }

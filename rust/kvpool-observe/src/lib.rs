@@ -12,10 +12,11 @@
 //! | the explainer: why prompts missed the cache | [`ManagerWatch::explain`] |
 //! | metrics: ages at hits and evictions, causes, tenants | [`PoolWatch::metrics`] |
 //!
-//! Call [`PoolWatch::watched`] to watch a pool, and [`ManagerWatch::watched`] to watch a manager. Both
-//! traits have most of these calls. A pool or manager notifies one observer ([`kvpool::observe`]). The
-//! observer of this crate contains all parts that the configuration enables. You can implement the same
-//! trait to write your own observer. The pools of [`kvpool::Tiers`] are watched by tier: [`TierWatch`].
+//! Call [`PoolWatch::watched`] to watch a pool, and [`ManagerWatch::watched`] to watch a manager. Most
+//! of the calls in the table exist in both traits. A pool or manager notifies one observer
+//! ([`kvpool::observe`]). The observer of this crate contains all parts that the configuration enables.
+//! To write your own observer, implement the same trait of the core. For the pools of
+//! [`kvpool::Tiers`], use [`TierWatch`], which watches each tier separately.
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

@@ -1,11 +1,12 @@
-//! `ManagerWatch`: the calls of a manager that is watched, and the observer that contains the parts.
+//! `ManagerWatch`: the calls of a manager that is watched, and the observer that contains all parts.
 //!
-//! Owns: which parts a manager has: the observers of each tier's pool ([`Watch`]), the explainer of
+//! A watched manager has these parts: the observers of each tier's pool ([`Watch`]), the explainer of
 //! misses, and the scrubber.
 //!
-//! The digest of a manager starts at 0. `take_in` of the `digest` module adds the digest of every tier
-//! in order, then the values of `scalars` in order. The digest does not cover which request holds a
-//! block. If a block table differs, the references that its request releases reveal it.
+//! The digest of a manager starts at 0. `take_in` of the `digest` module mixes in the digest of every
+//! tier in order, and then the values of `scalars` in order. The digest does not cover which request
+//! holds a block. If a block table differs, its request later releases different references, and then
+//! the digests differ.
 
 use std::ops::Range;
 
@@ -36,19 +37,19 @@ use crate::watch::{PoolWatch, Watch, WatchConfig, insert_feed};
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ManagerWatchConfig {
-    /// The number of device events that are kept until they are taken; 0 records none. See
-    /// [`WatchConfig::event_capacity`].
+    /// The number of device events that are stored until [`ManagerWatch::take_events`] is called; 0
+    /// records no events. See [`WatchConfig::event_capacity`].
     pub event_capacity: usize,
     /// Whether the manager has a digest of its state: see [`ManagerWatch::state_digest`]. Takes 24
     /// bytes per block of each tier.
     pub digest: bool,
-    /// Settings of an advisor on the device's lookups: see [`crate::advisor`]. `None`: no advisor.
+    /// Settings of an advisor, which uses the lookups on the device: see [`crate::advisor`]. `None`: no
+    /// advisor.
     pub advisor: Option<AdvisorConfig>,
-    /// Settings of the record for explaining misses: see [`ManagerWatch::explain`]. `None`: no
-    /// explanations.
+    /// Settings of the explainer of misses: see [`ManagerWatch::explain`]. `None`: no explanations.
     pub explain: Option<ExplainConfig>,
-    /// The number of blocks of each tier, and of entries of block tables, that every
-    /// [`CacheManager::complete_step`] scrubs: see [`ManagerScrubber`]. 0 for none.
+    /// The number of blocks of each tier, and of entries of block tables, that the scrubber checks at
+    /// every [`CacheManager::complete_step`]: see [`ManagerScrubber`]. 0 disables it.
     pub scrub_blocks: usize,
     /// Whether every tier has metrics: see [`crate::metrics`]. Takes 24 bytes per block of each tier.
     pub metrics: bool,
@@ -64,9 +65,9 @@ struct Requests {
     scrubber: ManagerScrubber,
     /// The number of blocks to scrub when a step completes.
     scrub_blocks: usize,
-    /// Facts for feeds that the pools do not have.
+    /// The log of facts that the feeds need and the pools do not store.
     learning: Option<Box<LearnedLog>>,
-    /// Whether tiers beneath the device have metrics, and so need the time.
+    /// Whether tiers beneath the device have metrics, so that the time must be passed to them.
     metered: bool,
 }
 
@@ -227,12 +228,12 @@ pub trait ManagerWatch: Sized {
     /// [`PoolError::TimeBackwards`]; [`PoolError::InvalidConfig`] if `now` is not finite.
     fn observe_time(&mut self, now: f64) -> Result<(), PoolError>;
 
-    /// Explains why a request had to compute blocks at its last admission or resumption: which blocks
-    /// were missed, and why. Covers running and waiting requests, and the last ones that were released.
-    /// A fork has the explanation of its parent. O(spans), and O([`ExplainConfig::requests`]) for a
-    /// released request.
+    /// Explains which blocks a request had to compute at its last admission or resumption, and why the
+    /// cache did not have them. The request may be running, waiting, or one of the last that were
+    /// released. A fork has the explanation of its parent. O(spans), and O([`ExplainConfig::requests`])
+    /// for a released request.
     ///
-    /// An explanation reveals what other requests asked for. Read the security notes in
+    /// An explanation reveals what other requests requested. Read the security notes in
     /// `docs/explain.md` before you show it to anyone except the operator of the engine.
     ///
     /// ```
@@ -268,8 +269,8 @@ impl ManagerWatch for CacheManager {
     fn watch(&mut self, config: &ManagerWatchConfig) -> Result<(), ManagerError> {
         let ManagerWatchConfig { event_capacity, digest, advisor, explain, scrub_blocks, metrics, more } =
             config.clone();
-        // The tiers below the device have only a digest and metrics: a manager returns the events of
-        // the device.
+        // The tiers beneath the device have only a digest and metrics, because a manager returns only
+        // the events of the device.
         let below = WatchConfig { event_capacity: 0, digest, advisor: None, payloads: false, metrics, more };
         let device = WatchConfig { event_capacity, advisor, ..below.clone() };
         let units_per_block = self.groups().map_or(1, Groups::units_per_block);
@@ -347,7 +348,7 @@ impl ManagerWatch for CacheManager {
 
     fn take_feed(&mut self, tier: usize, batch: &mut FeedBatch) {
         let learning = self.observer_mut::<Requests>().and_then(|requests| requests.learning.as_mut());
-        // Facts are learned about contents of the device only.
+        // The log of facts covers only contents of the device.
         let learned = learning.filter(|_| tier == 0).map(|learning| learning.take());
         if matches!(learned, Some(None))
             && let Some(feed) = self.tier_observer_mut::<Watch>(0).and_then(|(watch, _)| watch.feed_mut())
@@ -464,8 +465,8 @@ fn scalars(manager: &CacheManager) -> [u64; 25] {
 mod tests {
     use super::*;
 
-    /// A manager returns only the events of the device. Regression: the host tier once recorded events
-    /// too.
+    /// A manager returns only the events of the device. Regression test: the host tier once recorded
+    /// events too.
     #[test]
     fn the_host_tier_records_no_events() {
         let config =

@@ -1,17 +1,18 @@
-//! Payloads: user data that a caller attaches to the content of a block. It is kept until the content
-//! leaves the block, and then returned to the caller.
+//! Payloads: user data that a caller attaches to the content of a block. The pool keeps a payload until
+//! the content leaves the block, and then returns it to the caller.
 //!
-//! Owns: which content has which payload. A payload is the caller's own data, for example a node of its
-//! tree or an address in another store. The pool never reads it, and no result of a pool depends on it,
-//! so payloads are in no digest and in no journal. A payload stays with its block: if the content is
-//! copied or swapped to another block, it has no payload there.
+//! A payload is the caller's own data, for example a node of its tree or an address in another store.
+//! The pool never reads it, and no result of a pool depends on it, so payloads are not part of digests
+//! or journals. A payload belongs to one block: if the content is copied or swapped to another block,
+//! it has no payload there.
 //!
-//! Payloads are bounded, and none is lost: while as many payloads as the pool has blocks wait to be
-//! [taken](crate::PoolWatch::take_evicted), no further ones can be
-//! [set](crate::PoolWatch::set_payloads). So there are never more than two per block.
+//! The number of payloads is bounded, and no payload is lost. Payloads of evicted contents wait until
+//! the caller [takes](crate::PoolWatch::take_evicted) them. While as many payloads wait as the pool has
+//! blocks, no more payloads can be [set](crate::PoolWatch::set_payloads). So there are never more than
+//! two payloads per block.
 //!
-//! Costs: about 90 bytes per block with a payload, plus the bytes of [`Payload::Bytes`]. Each content
-//! that leaves takes one lookup in a map.
+//! Costs: about 90 bytes per block with a payload, plus the bytes of [`Payload::Bytes`]. For each
+//! content that leaves its block, there is one lookup in a map.
 
 use std::collections::HashMap;
 
@@ -45,7 +46,7 @@ pub struct Evicted {
     pub payload: Payload,
 }
 
-/// Why payloads were not set. If there is an error, none was set.
+/// The reason why payloads were not set. If a call returns an error, it has set no payload.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PayloadError {
@@ -68,7 +69,7 @@ pub enum PayloadError {
         /// Its position in the call.
         position: usize,
     },
-    /// Too many payloads of evicted contents have not been taken.
+    /// The caller has not taken the payloads of too many evicted contents.
     #[error("{waiting} payloads of evicted contents wait, the limit is {most}: take them first")]
     NotTaken {
         /// The number of payloads that wait.
@@ -122,7 +123,7 @@ impl Payloads {
     pub(crate) fn cleared(&mut self) {
         let first = self.waiting.len();
         self.waiting.extend(self.kept.drain().map(|(_, gone)| gone));
-        // Sorted, so that the order is the same on any host.
+        // The payloads are sorted, so that their order is the same on any host.
         self.waiting[first..].sort_unstable_by_key(|gone| gone.block);
     }
 

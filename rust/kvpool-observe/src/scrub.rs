@@ -1,21 +1,23 @@
-//! The scrubber: checks a few blocks per call while the pool works, against all that is recorded about
-//! them.
+//! The scrubber: checks a few blocks per call while the pool works. It compares all that is recorded
+//! about a block.
 //!
-//! Owns: the position of the next check. The pool checks a block ([`BlockPool::check_block`],
-//! [`BlockPool::check_sums`]). The manager checks requests and their tables
-//! ([`CacheManager::check_request_at`], [`CacheManager::check_entry`]). After all requests, the manager
-//! checks that tables, fences, pins and swaps account for every reference
-//! ([`CacheManager::check_references`]). With a digest
-//! ([`WatchConfig::digest`](crate::WatchConfig::digest)), the scrubber also checks that references,
-//! fences and contents are as the last operation left them (D1), and that the counters match the blocks
-//! (D2). Without a digest, it does not notice a reference count that was changed from one plausible
-//! number to another.
+//! The scrubber stores only the position of its next check. It calls checks of the pool and of the
+//! manager:
+//!
+//! - The pool checks a block ([`BlockPool::check_block`], [`BlockPool::check_sums`]).
+//! - The manager checks requests and their tables ([`CacheManager::check_request_at`],
+//!   [`CacheManager::check_entry`]). After all requests, it checks that tables, fences, pins and swaps
+//!   account for every reference ([`CacheManager::check_references`]).
+//! - With a digest ([`WatchConfig::digest`](crate::WatchConfig::digest)), the scrubber also checks that
+//!   nothing but operations has changed references, fences and contents (D1), and that the counters
+//!   match the blocks (D2). Without a digest, it does not detect a reference count that was changed
+//!   from one plausible number to another.
 //!
 //! A violation *poisons* the pool or the manager. From then on it refuses all work and reports the
 //! reason, instead of serving wrong KV.
 //!
 //! Costs: O(1) per block checked (O(log blocks) with access times), and O(blocks changed since the last
-//! digest) per call. O(requests) once all requests are checked.
+//! digest) per call. A call that finishes the check of all requests takes O(requests) more.
 
 use kvpool::{BlockId, BlockPool, CacheManager, InvariantViolation, ManagerError, PoolError};
 
@@ -25,9 +27,9 @@ use crate::watch::Watch;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ScrubReport {
-    /// The block at which the next call starts. A manager reports that of the device.
+    /// The block at which the next call starts. For a manager, the block of the device tier.
     pub position: usize,
-    /// The number of blocks that this call checked, the null block included, in all tiers.
+    /// The number of blocks that this call checked in all tiers, including null blocks.
     pub blocks: usize,
     /// The number of requests whose tables this call has finished; 0 for a pool.
     pub requests: usize,
@@ -35,8 +37,8 @@ pub struct ScrubReport {
     pub passes: u64,
 }
 
-/// The position of a pool's scrubber. With another pool, it continues at the same block if that exists,
-/// otherwise at the first.
+/// The position of a pool's scrubber. If it is used with another pool, it continues at the same block
+/// if that pool has the block, and otherwise at the first block.
 ///
 /// ```
 /// use kvpool::{BlockPool, PoolConfig};
@@ -70,7 +72,7 @@ impl Scrubber {
         self.check(pool, blocks).map_err(|violation| pool.poison(&violation))
     }
 
-    /// Like [`Self::scrub`]. The digest of the pool is already settled.
+    /// Like [`Self::scrub`], for a pool with a digest that is up to date.
     fn check(&mut self, pool: &BlockPool, blocks: usize) -> Result<ScrubReport, InvariantViolation> {
         let blocks = blocks.min(pool.num_blocks());
         let digest = pool.observer::<Watch>().and_then(Watch::digest);
@@ -92,7 +94,7 @@ impl Scrubber {
     }
 }
 
-/// The position of a manager's scrubber: in each tier, and in the block tables.
+/// The position of a manager's scrubber. It has one position per tier, and one in the block tables.
 ///
 /// ```
 /// use kvpool::{CacheManager, ExtraKeys, ManagerConfig};
@@ -145,8 +147,8 @@ impl ManagerScrubber {
     /// it finished.
     fn check_tables(&mut self, manager: &CacheManager, entries: usize) -> Result<usize, InvariantViolation> {
         let (mut left, mut finished) = (entries, 0);
-        // One iteration more than there are slots: a table that was started in the middle is visited a
-        // second time from its start.
+        // The loop has one iteration more than there are slots, because a table that was started in the
+        // middle is visited a second time, from its start.
         for _ in 0..=manager.num_slots() {
             if self.slot >= manager.num_slots() {
                 manager.check_references()?;

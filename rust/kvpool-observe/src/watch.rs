@@ -1,8 +1,8 @@
-//! `Watch`: the observer of a pool that contains all parts, and `PoolWatch`: the calls of a watched
-//! pool.
+//! `Watch`: the observer of a pool that contains all parts. `PoolWatch`: the calls of a pool that is
+//! watched.
 //!
-//! Owns: which parts a pool has. `Watch` passes each notification of the pool to the parts that need
-//! it. Each part has a module of its own.
+//! `Watch` stores which parts a pool has, and passes each notification of the pool to the parts that
+//! need it. Each part has a module of its own.
 //!
 //! Costs: a call and a branch per part for each notification of the pool.
 
@@ -31,12 +31,12 @@ use crate::payloads::{Evicted, Payload, PayloadError, Payloads};
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WatchConfig {
-    /// The number of events that are kept until [`PoolWatch::take_events`] is called, at most 2^32; 0
-    /// records none. Events take 32 more bytes per block, in every tier, unless the policy already
+    /// The number of events that are stored until [`PoolWatch::take_events`] is called, at most 2^32; 0
+    /// records no events. Events take 32 more bytes per block, in every tier, unless the policy already
     /// tracks the parents of blocks.
     pub event_capacity: usize,
-    /// Whether the pool has a digest of its state: see [`PoolWatch::state_digest`], and
-    /// [`crate::Scrubber`] for the faults that it finds with a digest. Takes 24 bytes per block.
+    /// Whether the pool has a digest of its state: see [`PoolWatch::state_digest`]. With a digest,
+    /// [`crate::Scrubber`] detects more faults. Takes 24 bytes per block.
     pub digest: bool,
     /// Settings of an advisor: see [`crate::advisor`]. `None`: no advisor.
     pub advisor: Option<AdvisorConfig>,
@@ -108,7 +108,8 @@ impl Watch {
         })
     }
 
-    /// Makes an observer with only a digest of `pool`: see [`PoolWatch::keep_digest`]. O(blocks).
+    /// Makes an observer that contains only a digest of `pool`: see [`PoolWatch::keep_digest`].
+    /// O(blocks).
     pub(crate) fn of_digest(pool: &BlockPool) -> Result<Box<Self>, PoolError> {
         let mut watch = Box::new(Self::new(&WatchConfig::default(), pool)?);
         watch.keep_digest(pool.blocks())?;
@@ -151,7 +152,7 @@ impl Watch {
         self.meter.as_ref().map_or(Ok(()), |meter| meter.check_time(now))
     }
 
-    /// Adds a digest if the pool has none. It does not sum content checks. O(blocks).
+    /// Adds a digest if the pool has none. It does not sum checksums of contents. O(blocks).
     pub(crate) fn keep_digest(&mut self, blocks: Blocks<'_>) -> Result<(), PoolError> {
         if self.digest.is_none() {
             self.digest = Some(StateDigest::new(blocks, false)?);
@@ -279,7 +280,7 @@ impl PoolObserver for Watch {
     fn grow(&mut self, num_blocks: usize) -> Result<(), PoolError> {
         let advisor = self.advisor.as_ref().map(|advisor| advisor.prepare_resize(num_blocks - 1));
         let resized = advisor.transpose()?;
-        // If a later step fails, the extra room of the meter stays unused.
+        // If a later step fails, the additional memory of the metrics stays unused.
         self.meter.as_mut().map_or(Ok(()), |meter| meter.grow(num_blocks))?;
         self.digest.as_mut().map_or(Ok(()), |digest| digest.grow(num_blocks))?;
         self.feed.as_mut().map_or(Ok(()), |feed| feed.grow(num_blocks))?;
@@ -297,8 +298,8 @@ impl PoolObserver for Watch {
     }
 }
 
-/// An observer that only makes the pool track parents. It is installed first, so that a lack of memory
-/// is reported before anything has changed.
+/// An observer that only requests that the pool tracks parents. It is installed first, so that a lack
+/// of memory is reported before anything has changed.
 #[derive(Debug)]
 struct Parents;
 
@@ -366,9 +367,9 @@ pub trait PoolWatch: Sized {
         Ok(self)
     }
 
-    /// Keeps a digest from now on, in addition to the other observers. A digest that is added here does
-    /// not sum content checks as [`WatchConfig::digest`] does. It is cheaper, and sufficient for a
-    /// journal. O(blocks).
+    /// Adds a digest, which is updated from now on, to the other observers. It does not sum checksums
+    /// of contents as [`WatchConfig::digest`] does. So it is cheaper, and sufficient for a journal.
+    /// O(blocks).
     ///
     /// # Errors
     /// [`PoolError::InvalidConfig`] if there is not enough memory.
@@ -377,9 +378,9 @@ pub trait PoolWatch: Sized {
     /// Returns the events since the last call. Empty if [`WatchConfig::event_capacity`] is 0.
     fn take_events(&mut self) -> EventBatch;
 
-    /// Keeps a feed of up to `capacity` changes from now on, in addition to the other observers. A
-    /// publisher of events reads it; it includes tokens. Contents that are already registered are
-    /// reported without tokens. Takes 4 bytes per token slot and 33 bytes per block. O(blocks).
+    /// Adds a feed of up to `capacity` changes to the other observers: a log of events with tokens, for
+    /// a publisher. Contents that are already registered are reported without tokens. Takes 4 bytes per
+    /// token slot and 33 bytes per block. O(blocks).
     ///
     /// ```
     /// use kvpool::{BlockHasher, BlockPool, ExtraKeys, HashCursor, HasherConfig, PoolConfig};
@@ -408,9 +409,9 @@ pub trait PoolWatch: Sized {
     /// after a loss.
     fn take_feed(&mut self, batch: &mut FeedBatch);
 
-    /// Attaches a payload to the content of each block, whether the block is held or cached-free. The
-    /// payload is kept until the content leaves the block. It replaces an existing payload, which is
-    /// dropped. O(blocks).
+    /// Attaches a payload to the content of each block. The blocks may be held or cached-free. The pool
+    /// keeps a payload until the content leaves the block. A new payload replaces an existing one,
+    /// which is dropped. O(blocks).
     ///
     /// ```
     /// use std::sync::Arc;
@@ -438,9 +439,9 @@ pub trait PoolWatch: Sized {
     fn set_payloads(&mut self, blocks: &[BlockId], payloads: Vec<Payload>) -> Result<(), PayloadError>;
 
     /// Returns the payloads of contents that have left their blocks since the last call, for any
-    /// reason, in that order. If all contents left at once, they are sorted by block. Empty without
-    /// [`WatchConfig::payloads`]. While as many payloads wait as the pool has blocks, no further ones
-    /// can be set.
+    /// reason, in the order in which they left. If all contents left at once, the payloads are sorted
+    /// by block. Empty without [`WatchConfig::payloads`]. While as many payloads wait to be taken as
+    /// the pool has blocks, no more payloads can be set.
     fn take_evicted(&mut self) -> Vec<Evicted>;
 
     /// Returns a digest of the state of the pool; `None` without [`WatchConfig::digest`]. It may be
@@ -452,8 +453,8 @@ pub trait PoolWatch: Sized {
     /// O(blocks).
     fn state_digest_from_scratch(&self) -> u64;
 
-    /// Returns the advisor's estimates for other sizes, other policies, and tenants, from the pool's
-    /// own traffic; `None` without an advisor. Takes about 50 us.
+    /// Returns the advisor's estimates of hit rates: at other sizes, with other policies, and by
+    /// tenant. The estimates use the pool's own traffic. `None` without an advisor. Takes about 50 us.
     ///
     /// ```
     /// use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Memory of an advisor: it allocates everything at construction, and no more than it reports.
+//! Memory of an advisor: it allocates all memory at construction, and no more than it reports.
 //!
 //! This is a test binary of its own because it counts the allocations of the whole process.
 
@@ -16,8 +16,8 @@ fn pool(num_blocks: usize, advisor: Option<AdvisorConfig>) -> BlockPool {
     BlockPool::new(config).unwrap().watched(&WatchConfig { advisor, ..WatchConfig::default() }).unwrap()
 }
 
-/// Returns two numbers of bytes: by how much this advisor raises the memory of a pool, and the size
-/// that the advisor reports.
+/// Returns two numbers of bytes: the additional memory of a pool with this advisor, and the size that
+/// the advisor reports.
 fn bytes(num_blocks: usize, config: AdvisorConfig) -> (isize, isize) {
     let start = counting::counts().1;
     let plain = pool(num_blocks, None);
@@ -96,7 +96,7 @@ fn memory_does_not_grow() {
             table.reverse();
             pool.release(&table).unwrap();
             drop(found);
-            // By now the pool's own lists have reached their final size.
+            // From this turn on, the pool's own lists no longer grow.
             if turn == 500 {
                 held.0 = counting::counts().1;
             } else if turn > 500 {

@@ -1,5 +1,5 @@
-//! Memory of an explainer: it allocates everything at construction, and as much as documented. A
-//! manager without one allocates nothing for it.
+//! Memory of an explainer: it allocates all memory at construction, as much as documented. A manager
+//! without an explainer allocates nothing for it.
 //!
 //! This is a test binary of its own because it counts the allocations of the whole process.
 
@@ -20,7 +20,7 @@ fn manager(num_blocks: usize, records: Option<usize>, explain: bool) -> CacheMan
     CacheManager::new(config).unwrap().watched(&watch).unwrap()
 }
 
-/// Returns by how many bytes an explainer raises the memory of a manager.
+/// Returns the additional memory of a manager with an explainer, in bytes.
 fn bytes(num_blocks: usize, records: Option<usize>) -> isize {
     let start = counting::counts().1;
     let plain = manager(num_blocks, None, false);
@@ -38,8 +38,8 @@ fn a_record_takes_the_documented_memory() {
     let each = (large - small) as f64 / f64::from((1 << 18) - (1 << 16));
     println!("{each:.2} bytes per record, {small} in all of 2^16");
     assert!(each <= (95 + 4 * BLOCK) as f64, "{each} bytes per record");
-    // The default is twice the number of the pool's blocks, between 1,024 and 2^20. Everything else
-    // takes less than a megabyte.
+    // The default is twice the number of the pool's blocks, between 1,024 and 2^20. All other memory of
+    // the explainer is less than a megabyte.
     for (num_blocks, records) in [(10, 1 << 10), (10_001, 20_000), (1 << 21, 1 << 20)] {
         let held = bytes(num_blocks, None) as f64 / (95 + 4 * BLOCK) as f64;
         let most = f64::from(records) + (1 << 20) as f64 / (95 + 4 * BLOCK) as f64;
@@ -64,8 +64,8 @@ fn memory_does_not_grow() {
         manager.commit(1, prompt.len()).unwrap();
         manager.release(1, None).unwrap();
         drop(prompt);
-        // By now the record is full, and so is the list of explanations of the last requests. Each
-        // explanation has one or two spans.
+        // From this turn on, the record is full, and so is the list of explanations of the last
+        // requests. Each explanation has one or two spans.
         if turn == 3_000 {
             held = counting::counts().1;
         }

@@ -1,5 +1,5 @@
-//! The default sizes of observers follow from the number of hash units in a pool, whatever the size of
-//! its blocks.
+//! The default sizes of observers depend on the number of hash units of a pool, not on the size of its
+//! blocks.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
 
@@ -7,10 +7,11 @@ use kvpool::groups::{GroupKind, GroupSpec, Groups};
 use kvpool::{CacheManager, ExtraKeys, ManagerConfig};
 use kvpool_observe::{AdvisorConfig, ExplainConfig, ManagerWatch, ManagerWatchConfig};
 
-/// Tokens of a hash unit, and tokens of a large block.
+/// The numbers of tokens of a hash unit and of a large block.
 const UNIT: usize = 4;
 const LARGE: usize = 128;
-/// Number of large blocks in each pool, and tokens of a prompt: two large blocks and a rest.
+/// The number of large blocks in each pool, and the number of tokens of a prompt: two large blocks and
+/// a remainder.
 const BLOCKS: usize = 100;
 const PROMPT: usize = 2 * LARGE + 1;
 
@@ -46,7 +47,7 @@ fn large_blocks_are_remembered_as_long_as_small_ones() {
         let explain = Some(ExplainConfig::default());
         let watch = ManagerWatchConfig { explain, ..Default::default() };
         let mut manager = watched(blocks, specs.clone(), &watch);
-        // 5,120 hash units. The pool holds 3,200 of them.
+        // The prompts have 5,120 hash units. The pool has room for 3,200 of them.
         (0..80).for_each(|prompt| run(&mut manager, i64::from(prompt), prompt));
         run(&mut manager, 100, 5);
         let explanation = manager.explain(100).unwrap();

@@ -1,26 +1,27 @@
 //! `BlockLists`: several intrusive lists that share one set of links, so that a block is on at most one
 //! of them.
 //!
-//! Owns: which list a block is on, for example the queues of a policy, or a list per class, rank or
-//! tenant.
+//! The lists record which list a block is on. A policy uses them for its queues, or for one list per
+//! class, rank or tenant.
 //!
 //! Invariants: those of `list` hold for each list. A block is on one list or on none, and its
-//! neighbours are on the same list. If a link is found that its neighbour does not mirror, the lists
-//! count as *damaged*: from then on they accept and return nothing.
+//! neighbours are on the same list. The link from a block to its neighbour and the link back must
+//! agree. If two links disagree, the lists become *damaged*: from then on they accept and return
+//! nothing.
 //!
-//! Costs: every operation is O(1). 9 bytes per block, allocated at once, and 24 bytes per list. A
-//! policy that stores more per block may provide its own array that includes the links ([`Members`]).
-//! Then a block takes one cache line instead of two.
+//! Costs: every operation is O(1). A block takes 9 bytes, allocated at once, and a list 24 bytes. A
+//! policy that stores more data per block may implement [`Members`] for its own array, with the links
+//! in the same entries. Then a block takes one cache line instead of two.
 
 use kvpool::parts::{END, Link, Links, List, ensure, try_reserve};
 use kvpool::{BlockId, InvariantViolation, MAX_BLOCKS, PoolError};
 
-/// An array of the data per block: its links, the list that it is on, and any other data.
+/// An array with the data of each block: its links, the list that the block is on, and any other data.
 pub trait Members: Links + Default {
     /// The maximum number of lists that can share the array.
     const MOST: usize;
 
-    /// The list that a block is on. `None` if its links are loose, or if there is no such block.
+    /// The list that a block is on. `None` if the block is on no list, or if there is no such block.
     fn list_of(&self, id: u32) -> Option<usize>;
 
     /// Records that a block is on a list, a number below [`Self::MOST`], or on no list.
@@ -36,7 +37,7 @@ pub trait Members: Links + Default {
     fn grow(&mut self, num_blocks: usize) -> Result<(), PoolError>;
 }
 
-/// The array with links only. The number of a list takes one byte.
+/// An array that stores only links and, in one byte per block, the number of its list.
 #[derive(Clone, Debug, Default)]
 pub struct Bare {
     links: Vec<Link>,
@@ -113,7 +114,7 @@ pub struct BlockLists<M = Bare> {
     pub(crate) members: M,
     /// The number of blocks on any list.
     linked: u32,
-    /// Whether links were found that do not mirror each other, or that lead from one list to another.
+    /// Whether two links were found that disagree, or a link that leads from one list to another.
     damaged: bool,
 }
 
@@ -237,9 +238,10 @@ impl<M: Members> BlockLists<M> {
         Some(list)
     }
 
-    /// Adds a run of blocks at the back of `list`, `ids(0)` first. `put` writes the link of a block
-    /// that is on no list, and records that the block is on this one. The run ends at the first block
-    /// for which `put` returns false. Returns the number of blocks added; 0 if there is no such list.
+    /// Adds a run of blocks at the back of `list`, starting with `ids(0)`. The caller's `put` writes
+    /// the links of a block that is on no list, and records that it is on this list. The run ends at
+    /// the first block for which `put` returns false. Returns the number of blocks added; 0 if there is
+    /// no such list.
     #[inline]
     pub fn push_back_run(
         &mut self,
@@ -257,10 +259,10 @@ impl<M: Members> BlockLists<M> {
         done
     }
 
-    /// Removes blocks from `list`. For a block that is on this list, `take` makes its links loose,
-    /// records that, and returns the old link. The removal ends at the first block for which `take`
-    /// returns `None`. Returns the number of blocks removed. It is cheapest if each block precedes the
-    /// previous one in the list.
+    /// Removes blocks from `list`. For a block that is on this list, the caller's `take` clears its
+    /// links, records that it is on no list, and returns the old links. The removal ends at the first
+    /// block for which `take` returns `None`. Returns the number of blocks removed. The call is
+    /// cheapest if each block precedes the previous one in the list.
     #[inline]
     pub fn remove_run(
         &mut self,
@@ -271,7 +273,7 @@ impl<M: Members> BlockLists<M> {
         let Some(ends) = self.lists.get_mut(list).filter(|_| !self.damaged) else { return 0 };
         let taken = ends.remove_run(&mut self.members, blocks, take);
         self.damaged = ends.is_torn();
-        // A wrong count is found by the checks, not here.
+        // A count that becomes wrong here is found by `check_invariants`.
         self.linked = self.linked.wrapping_sub(taken as u32);
         taken
     }
@@ -388,10 +390,10 @@ impl BlockLists {
 
 #[cfg(feature = "fault-injection")]
 impl<M: Members> BlockLists<M> {
-    /// Injects a fault into the data of `block`. `what` selects it: 0 the backward link, 1 the forward
-    /// link, 2 the list that it is on, 3 the length of the list with that number. Returns false if
-    /// there is no such data, or if it already has the value. Links of a block on no list are not
-    /// followed, and block 0 has many.
+    /// Injects a fault into the data of `block`. `what` selects the data: 0 is the backward link, 1 the
+    /// forward link, 2 the list that the block is on, and 3 the length of the list with that number.
+    /// Returns false if there is no such data, or if it already has the value. The links of a block on
+    /// no list, and of block 0 (which has the ends of every list), cannot be corrupted.
     pub fn corrupt(&mut self, block: BlockId, what: usize, to: u32) -> bool {
         let list = match what {
             0 | 1 => self.list_of(block),

@@ -1,37 +1,40 @@
 //! `Closed`: turns any policy into a prefix-closed evictor.
 //!
-//! Owns: the parent of every block, its number of cached-free children, and which blocks are idle. The
-//! policy chooses the next victim. A victim that is in use, or that has cached-free children, is
-//! *parked*: it leaves the order. When it becomes idle and childless, it is put back as the next victim
-//! of its kind. If several blocks are put back, the last one is next. No block is evicted before its
-//! cached descendants, whatever the policy, the priorities or the hints are.
+//! Prefix-closed means that no block is evicted before its cached descendants, whatever the policy, the
+//! priorities or the hints are. For this purpose, the evictor stores the parent of every block, its
+//! number of cached-free children, and whether the block is idle (cached-free). The policy chooses the
+//! next victim. A victim that is in use, or that has cached-free children, is *parked*: it leaves the
+//! policy's order. When it is idle and has no such children any more, it is put back as the next victim
+//! of its rank. If several blocks are put back, the last one is the next victim.
 //!
 //! Invariants, recounted by `check_invariants`:
 //! - E1: the number of idle blocks is correct.
-//! - E2: `children` is the number of idle blocks whose parent is this block. As long as holders hold
-//!   whole prefixes, a child in use has its parent, or a copy of it, in use too. Otherwise, a held
-//!   child does not keep its parent.
+//! - E2: `children` is the number of idle blocks whose parent is this block. If requests hold whole
+//!   prefixes, a child in use implies that its parent, or a copy of the parent, is in use too. If they
+//!   do not, a child in use does not protect its parent from eviction.
 //! - E3: every idle block is parked or in the order. A parked block that is idle has children. Among
 //!   idle blocks there is always a leaf, so there is always a victim.
 //!
-//! A parent can lose its content before its children do: it was dropped by id, or is one of several
-//! copies. Then its generation changes, and the links of its children become stale. They have no parent
-//! until, at their next release, the pool links them to another copy of it.
+//! A parent can lose its content before its children do, because it was dropped by id, or is one of
+//! several copies. Then the parent's generation changes, which makes the links of its children stale.
+//! The children have no parent until their next release, when the pool links them to another copy of
+//! it.
 //!
-//! Copies of a content leave no hole, as long as holders hold whole prefixes. A copy with idle children
-//! is not evicted, and not dropped as a duplicate ([`Evictor::has_dependents`]). If a lookup acquires a
-//! child through *another* copy of its parent, the copy that the child was linked to may be evicted
-//! while the child is in use. When the child is released, the pool links it to a remaining copy
-//! ([`Evictor::relink`]). It does the same if the parent was never computed. Only callers that drop
-//! contents by id can make holes: [`kvpool::BlockPool::drop_cached`] of a parent leaves idle children
-//! that no lookup reaches, until the parent is computed again or they are evicted.
+//! *Copies.* Several blocks may have the same content. They leave no hole in a cached prefix if
+//! requests hold whole prefixes. A copy with idle children is not evicted, and not dropped as a
+//! duplicate ([`Evictor::has_dependents`]). If a lookup acquires a child through *another* copy of its
+//! parent, the copy that the child was linked to may be evicted while the child is in use. When the
+//! child is released, the pool links it to a remaining copy ([`Evictor::relink`]). The pool does the
+//! same if the parent was never computed. Holes arise only if a caller drops contents by id:
+//! [`kvpool::BlockPool::drop_cached`] of a parent leaves idle children that no lookup reaches, until
+//! the parent is computed again or the children are evicted.
 //!
-//! Costs: O(1) amortized, in addition to the policy. Each parking is paid for by the event that put the
-//! block into the order: a release, a hint, or the end of its last child. One eviction considers a
-//! block at most once, so it parks fewer blocks than are cached or in use. This bound is reached if all
-//! of them are one chain in reverse order. Measured under ARC: up to 719 parked blocks in one eviction
-//! on a chat trace, and 9,000 on an agentic one. Under LRU it is a quarter of that. The average is 0.25
-//! to 1.2 per eviction. 32 bytes per block.
+//! Costs: O(1) amortized, in addition to the policy, and 32 bytes per block. A block can be parked only
+//! after an event has put it into the order: a release, a hint, or the loss of its last child. One
+//! eviction considers a block at most once, so it parks fewer blocks than are cached or in use. That
+//! many are parked only if all of them are one chain in reverse order. Measured under ARC, one eviction
+//! parked up to 719 blocks on a chat trace, and 9,000 on an agentic one; under LRU a quarter of that.
+//! The average is 0.25 to 1.2 parked blocks per eviction.
 
 pub(crate) mod chains;
 
@@ -88,7 +91,7 @@ impl Node {
         Content { key: self.key, depth: self.depth }
     }
 
-    /// Marks the block as in use.
+    /// Marks the block as in use, no longer idle.
     const fn end_wait(&mut self) {
         self.flags &= !(Self::IDLE | Self::COUNTED);
     }
@@ -99,7 +102,7 @@ impl Node {
     }
 }
 
-/// Returns the parent at the end of a link, if it still has the same content.
+/// Returns the data of the parent that a link refers to, if the parent still has the same content.
 #[inline]
 fn noted(nodes: &mut [Node], parent: u32, generation: u32) -> Option<&mut Node> {
     nodes.get_mut(parent as usize).filter(|parent| parent.generation == generation)
@@ -118,19 +121,21 @@ fn noted(nodes: &mut [Node], parent: u32, generation: u32) -> Option<&mut Node> 
 /// 6. blocks of 3 to 5 whose tenant is not above its floor;
 /// 7. pinned blocks, at most [`RetentionConfig::pin_budget`].
 ///
-/// In all of these ranks a block waits for its cached descendants. Blocks change their rank as follows:
+/// In each of these ranks, a block is evicted only after its cached descendants. Blocks change their
+/// rank as follows:
 ///
 /// - A hint, or the end of a time to live, can give a cached-free block another rank. The block is then
 ///   put at the back of that rank and of its tenant's blocks, as if it were released at that time. If
 ///   the rank does not change, the block keeps its place.
-/// - A floor is applied when it is a block's turn. If the block is idle and its tenant is not above its
-///   floor, the block is *set aside*, and considered again only when no other block of 3 to 5 is left.
-///   For each block that the tenant gains above its floor, one block is put back as the next of its
-///   rank. A hit, a hint that changes its rank, and the end of its content also end the setting aside.
-///   Blocks in use are not set aside, but they count for the floor. Demoted blocks are not protected by
-///   a floor, and pinned blocks do not need it.
-/// - The policy knows only blocks of [`Priority::NORMAL`]. It forgets a block that leaves that rank. A
-///   block that comes back is new to it, except for what its ghosts remember of the key.
+/// - A floor is applied when a block would be evicted next. If the block is idle and its tenant is not
+///   above its floor, the block is *set aside*. It is considered again only when no other block of 3 to
+///   5 is left. For each block that the tenant gains above its floor, one block is put back as the next
+///   victim of its rank. A block is also no longer set aside after a hit, after a hint that changes its
+///   rank, and after it has lost its content. Blocks in use are not set aside, but they count for the
+///   floor. Demoted blocks are not protected by a floor, and pinned blocks do not need it.
+/// - The policy contains only blocks of [`Priority::NORMAL`]. A block that leaves that rank is removed
+///   from the policy. If the block comes back, it is new to the policy, except for the policy's ghosts,
+///   which may still contain its key.
 ///
 /// Costs of retention: O(1) per hint, O(log blocks) with a time to live. A block with an idle time to
 /// live also takes O(log blocks) at each hit and release. 45 bytes per block, and 18 more with limits
@@ -157,7 +162,8 @@ pub struct Closed<P> {
     order: Ranks<P>,
     nodes: Vec<Node>,
     idle: usize,
-    /// Whether a child left a parent whose count was already 0: a link or a count was wrong.
+    /// Whether a child was removed from a parent with a count of 0, which shows that a link or a count
+    /// was wrong.
     damaged: bool,
 }
 
@@ -229,8 +235,8 @@ impl<P: Policy + Clone> Closed<P> {
         Some((was.flags, self.count_waited(was)))
     }
 
-    /// Updates the parent of a block that is no longer idle. `was` is the block's data before. Returns
-    /// the parent if it is parked and now evictable, or else the null block.
+    /// Updates the parent of a block that is no longer idle. `was` is the data of the block before
+    /// that. Returns the parent if it is parked and now evictable, or else the null block.
     #[inline]
     fn count_waited(&mut self, was: Node) -> BlockId {
         const WAITS: u8 = Node::IDLE | Node::PARKED;
@@ -259,12 +265,12 @@ impl<P: Policy + Clone> Closed<P> {
         Some(node)
     }
 
-    /// Registers a block whose content is unknown, with a content of its own.
+    /// Registers a block whose content is unknown. It gets a content that equals no other.
     fn register_unknown(&mut self, block: BlockId, depth: u32) {
         self.registered(block, Content { key: block.get().into(), depth }, None);
     }
 
-    /// Makes `block` idle. It has a content and is in use.
+    /// Makes `block` idle. The block must have a content and be in use.
     fn begin_idle(&mut self, block: BlockId) {
         self.begin_wait(block);
         self.idle += 1;
@@ -286,8 +292,9 @@ impl<P: Policy + Clone> Closed<P> {
         }
     }
 
-    /// Removes the next block that is idle and has no idle children from the order. Returns it with its
-    /// data before; `ends` updates the data. Blocks that come first and do not qualify are parked.
+    /// Removes the next victim, a block that is idle and has no idle children, from the order. Returns
+    /// it with its data before the removal. `ends` updates the data. Earlier blocks of the order that
+    /// are in use or have idle children are parked.
     #[inline]
     fn next_victim(&mut self, ends: impl Fn(&mut Node)) -> Option<(BlockId, Node)> {
         if self.idle == 0 {
@@ -325,7 +332,8 @@ impl<P: Policy + Clone> Closed<P> {
         if !node.is(Node::KNOWN) || !self.order.has_retention {
             return Ok(Hint::Ignored);
         }
-        // A parked block is put back first, moves from there, and is parked again when it is its turn.
+        // A parked block is put back into the order and then moved. It is parked again if it becomes
+        // the next victim too early.
         self.unpark(block);
         self.order.retain(block, node.content(), node.is(Node::IDLE), retention)
     }
@@ -441,7 +449,7 @@ impl<P: Policy + Clone> Evictor for Closed<P> {
     fn signal(&mut self, blocks: &[BlockId], signal: Signal) {
         if self.wants_signals() {
             for &block in blocks {
-                // An idle block was released by another request.
+                // If the block is already idle, another request has released it.
                 if self.node(block).flags & (Node::KNOWN | Node::IDLE) == Node::KNOWN {
                     self.order.policy.signal(block, signal);
                 }
@@ -537,8 +545,9 @@ impl<P: Policy + Clone> Evictor for Closed<P> {
             return self.order.corrupt(block, what, to);
         }
         let node = self.node(block);
-        // A parent whose content is gone, or that was never recorded, is not a fault: the next release
-        // looks for another. Another copy of the parent is not a fault either.
+        // It is not a fault if the parent has lost its content or was never recorded, because the next
+        // release links the block to another copy. A link to another copy of the parent is not a fault
+        // either.
         let other = self.nodes.get(to as usize);
         let stale = other.is_some_and(|other| other.generation != node.parent_generation);
         let copy = self.node(BlockId::new(to)).key == self.node(BlockId::new(node.parent)).key;

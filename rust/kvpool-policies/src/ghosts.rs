@@ -1,12 +1,13 @@
 //! `Ghosts`: an exact, bounded memory of the keys that were evicted.
 //!
-//! Owns: the keys, on one or several queues that share a table (such as B1 and B2 of ARC). A key is on
-//! at most one queue. Lossy sets would be smaller, but one lost ghost in the middle of a chain ends the
-//! prefix there. With hashed sets, S3-FIFO hits 6.20 instead of 7.55 per cent of a chat trace, with a
-//! cache of 1 % of its blocks.
+//! Policies remember the keys of evicted blocks, called *ghosts*, to recognise content that returns.
+//! This type stores them in one or several queues that share a hash table (for example B1 and B2 of
+//! ARC). A key is in at most one queue. Lossy sets would be smaller, but one lost ghost in the middle
+//! of a chain ends the prefix there. With lossy sets, S3-FIFO hits 6.20 instead of 7.55 per cent of a
+//! chat trace, with a cache of 1 % of its blocks.
 //!
-//! Invariants: every key on a queue is found, and no other key is. There are no more keys than the
-//! capacity.
+//! Invariants: every key in a queue is found, and no other key is. There are at most as many keys as
+//! the capacity.
 //!
 //! Costs: push, take and trim are O(1) per key. 23 bytes per ghost, allocated at once. An attacker
 //! cannot choose keys that collide (see `slots`).
@@ -40,7 +41,7 @@ const UNUSED: usize = 0;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Ghosts {
-    /// Ghost numbers, linked like blocks.
+    /// The queues. They link ghost numbers in the way in which other lists link blocks.
     queues: BlockLists,
     num_queues: usize,
     /// The keys, indexed by ghost number.
@@ -130,7 +131,7 @@ impl Ghosts {
         oldest.is_some_and(|oldest| self.take(self.keys[oldest.index()]).is_some())
     }
 
-    /// Forgets all ghosts. O(capacity).
+    /// Removes all ghosts. O(capacity).
     pub fn clear(&mut self) {
         self.queues.clear();
         self.slots.clear();
@@ -170,9 +171,9 @@ impl Ghosts {
         self.queues.iter(queue.saturating_add(1)).map(|ghost| self.keys[ghost.index()])
     }
 
-    /// Checks that the links of the ghosts that belong to `block` agree with their neighbours'. Every
-    /// ghost belongs to one of `blocks` blocks. For block 0, checks the ends of the queues and the
-    /// number of ghosts. O(ghosts per block).
+    /// Checks a share of the ghosts. For this purpose, the ghosts are distributed over `blocks` blocks.
+    /// For each ghost assigned to `block`, checks that its links agree with those of its neighbours.
+    /// For block 0, checks the ends of the queues and the number of ghosts. O(ghosts per block).
     ///
     /// # Errors
     /// The violated invariant.

@@ -1,13 +1,13 @@
 //! Eviction by access times that the caller passes: the rule of vLLM v0.
 //!
-//! The engine marks blocks as accessed at its own times ([`Evictor::mark_accessed`]), while they are
-//! held and afterwards. The victim is the block with the earliest time; among equal times the deepest
-//! block of its chain; then the lowest id. A block that was never marked has time -1. The time is
-//! forgotten when the block is evicted or hit.
+//! The engine calls [`Evictor::mark_accessed`] with its own times, while a block is held and
+//! afterwards. The victim is the block with the earliest time. Among blocks with equal times it is the
+//! deepest one of its chain, and among equally deep blocks the one with the lowest id. A block that was
+//! never marked has the time -1. The time of a block is reset when the block is evicted or hit.
 //!
-//! The order is a tree that contains only the evictable blocks. No entry of it is ever stale (vLLM v0's
-//! lazy heap lost blocks and returned old hashes). O(log n) per block. 16 bytes per block, and about 40
-//! more per evictable block.
+//! The order is a tree that contains only the evictable blocks, so it has no stale entries. (vLLM v0
+//! used a lazy heap, which lost blocks and returned old hashes.) Each operation is O(log n) per block.
+//! A block takes 16 bytes, and an evictable block about 40 more.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;

@@ -1,9 +1,10 @@
 //! Eviction policies of kvpool, available by name, and retention around them.
 //!
-//! Owns: orders of blocks, one file each. Each file documents which block it evicts, its paper, its
-//! cost, and when not to use it. The core depends on none of them, and contains only plain LRU. Each
-//! policy is a [`kvpool::Policy`]. [`Closed`] turns it into a prefix-closed evictor, with retention if
-//! a pool has it. [`LastAccessEvictor`], and LRU without retention, implement an evictor directly.
+//! This crate contains one file per order of blocks. Each file documents which block the policy evicts,
+//! its paper, its cost, and when not to use it. The core crate does not depend on any of them, and
+//! contains only plain LRU. Each policy is a [`kvpool::Policy`]. [`Closed`] turns a policy into a
+//! prefix-closed evictor, with retention if the pool is configured for it. [`LastAccessEvictor`], and
+//! LRU without retention, implement an evictor directly.
 //!
 //! | name | evicts first | cost per block |
 //! |---|---|---|
@@ -14,7 +15,7 @@
 //! | `adaptive` | by recency and frequency, weighed by a sample of the current traffic | O(1) |
 //! | `hazard` | the block least likely to be used again soon, learned by class | O(1) |
 //!
-//! With `hazard`, the first victim after a change of the time takes O(classes).
+//! With `hazard`, the first eviction after the time has changed takes O(classes).
 //!
 //! ```
 //! use kvpool::{BlockPool, PoolConfig};
@@ -71,7 +72,8 @@ macro_rules! eviction_policy {
     };
 }
 
-/// Least recently used: like [`EvictionPolicy::LRU`] without retention, [`Recency`] with it.
+/// Least recently used. It behaves like [`EvictionPolicy::LRU`] in a pool without retention, and like
+/// [`Recency`] in a pool with retention.
 pub const LRU: EvictionPolicy = EvictionPolicy::new(
     "lru",
     Some(|num_blocks| Ok(Box::new(Recency::new(num_blocks)?))),
@@ -80,8 +82,8 @@ pub const LRU: EvictionPolicy = EvictionPolicy::new(
         Some(_) => Ok(Box::new(Closed::new(Recency::new(num_blocks)?, num_blocks, retention)?)),
     },
 );
-/// By access times that the caller passes: see [`LastAccessEvictor`]. It has no [`kvpool::Policy`] and
-/// does not support retention.
+/// Evicts by access times that the caller passes: see [`LastAccessEvictor`]. It has no
+/// [`kvpool::Policy`] and does not support retention.
 pub const LAST_ACCESS: EvictionPolicy =
     EvictionPolicy::new("last-accessed", None, |num_blocks, retention| match retention {
         None => Ok(Box::new(LastAccessEvictor::new(num_blocks)?)),
@@ -91,16 +93,18 @@ pub const LAST_ACCESS: EvictionPolicy =
             "left out with the policy last-accessed, which evicts by the caller's access times",
         )),
     });
-/// Three FIFO queues: see [`S3Fifo`].
+/// Keeps blocks in FIFO queues, and moves blocks with hits to a protected queue: see [`S3Fifo`].
 pub const S3_FIFO: EvictionPolicy = eviction_policy!("s3-fifo", S3Fifo::new);
 /// Adaptive replacement: see [`AdaptiveReplacement`].
 pub const ARC: EvictionPolicy = eviction_policy!("arc", AdaptiveReplacement::new);
-/// Chooses between recency and frequency by the traffic: see [`adaptive`].
+/// Chooses between recency and frequency according to the traffic: see [`adaptive`].
 pub const ADAPTIVE: EvictionPolicy = eviction_policy!("adaptive", Adaptive::new);
-/// By the times after which content is used again: see [`Hazard`].
+/// Evicts the block that is least likely to be used again soon, from learned reuse times: see
+/// [`Hazard`].
 pub const HAZARD: EvictionPolicy = EvictionPolicy::new(
     "hazard",
-    // `hazard` may evict the newest block of a class, which needs a prefix-closed order.
+    // `hazard` may choose the newest block of a class, which may have cached descendants. [`Chained`]
+    // makes its order prefix-closed.
     Some(|num_blocks| Ok(Box::new(Chained::new(Hazard::new(num_blocks)?, num_blocks)?))),
     |num_blocks, retention| Ok(Box::new(Closed::new(Hazard::new(num_blocks)?, num_blocks, retention)?)),
 );
@@ -114,7 +118,7 @@ pub mod parts {
     pub use kvpool::EvictionPolicy;
 }
 
-/// Every policy. New ones are added at the end, because inputs of fuzzers contain positions in this
+/// Every policy. New policies are added at the end, because inputs of fuzzers contain positions in this
 /// list.
 pub const ALL: &[EvictionPolicy] = &[LRU, LAST_ACCESS, S3_FIFO, ARC, ADAPTIVE, HAZARD];
 
@@ -132,7 +136,7 @@ const REMOVED: &[(&str, EvictionPolicy)] = &[
     ("gdsf", ARC),
 ];
 
-/// The policy to use instead of one of an earlier version. `None` for any other name.
+/// Returns the policy that replaces a policy of an earlier version. `None` for any other name.
 ///
 /// ```
 /// assert_eq!(kvpool_policies::replacement("sieve"), Some(kvpool_policies::S3_FIFO));
@@ -143,8 +147,8 @@ pub fn replacement(name: &str) -> Option<EvictionPolicy> {
     REMOVED.iter().find(|(removed, _)| *removed == name).map(|&(_, instead)| instead)
 }
 
-/// Returns `policy` with its order and retention. The core's `lru` has neither, so it becomes [`LRU`].
-/// Any other policy is returned unchanged.
+/// Returns a policy that has an order and supports retention. The core's `lru` has no order of its own
+/// and no retention, so it becomes [`LRU`]. Any other policy is returned unchanged.
 ///
 /// ```
 /// use kvpool::EvictionPolicy;
@@ -157,7 +161,8 @@ pub fn in_full(policy: EvictionPolicy) -> EvictionPolicy {
     if policy == LRU { LRU } else { policy }
 }
 
-/// The explanation for a policy of an earlier version, as part of an error. `None` for any other name.
+/// Returns an explanation for a policy that earlier versions had, for use in an error. `None` for any
+/// other name.
 #[must_use]
 pub fn removal(name: &str) -> Option<String> {
     replacement(name).map(|instead| format!("kvpool no longer has {name}, use {}", instead.name()))

@@ -1,11 +1,12 @@
 //! LRU as a policy: evicts the block that was released longest ago.
 //!
-//! The order is that of [`kvpool::LruEvictor`], which implements `lru` in a pool without retention.
-//! This policy implements `lru` with retention, for sizing, and for the advisor.
+//! The order is the same as that of [`kvpool::LruEvictor`], which implements `lru` in a pool without
+//! retention. This policy implements `lru` in pools with retention, in sizing runs, and in the advisor.
 //!
-//! Cost: O(1), 9 bytes per block. It is hard to beat once a cache holds a few per cent of a workload's
-//! blocks, and it never keeps stale blocks for ever. A scan of prompts that are never reused flushes it
-//! if the scan is larger than the cache. A loop larger than the cache never hits.
+//! Cost: O(1), 9 bytes per block. LRU is hard to beat once a cache has a few per cent of a workload's
+//! blocks, and it does not keep stale blocks for ever. Its weak points are prompts that are never
+//! reused, which flush the cache if they are larger than the cache, and loops larger than the cache,
+//! which never hit.
 
 use crate::block_lists::BlockLists;
 use kvpool::{BlockId, Content, InvariantViolation, Policy, PoolError};

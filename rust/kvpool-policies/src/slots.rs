@@ -1,14 +1,16 @@
 //! `Slots`: an index from keys to numbers, for keys that are stored in an array of the owner.
 //!
-//! Owns: a table of numbers from 1 on, which are indices of the owner's array of keys. The owner passes
-//! the array to every call. It must be the same array, changed only at numbers that are not in the
-//! table. A number is found by its key if and only if it is in the table.
+//! `Slots` is a hash table of numbers from 1 on. Each number is an index of an array of keys, which the
+//! owner of the table stores and passes to every call. It must be the same array each time, and the
+//! owner may change only keys whose numbers are not in the table. A number is found by its key if and
+//! only if it is in the table.
 //!
-//! Costs: all operations are O(1). 6 bytes per number, allocated only by [`Slots::reserve`]. The table
-//! uses open addressing with linear probes and backward-shift deletion, so it never fills with
-//! tombstones. At most two thirds of the slots are used. The position of a key depends on a random
-//! number of the instance, so an attacker cannot choose keys that collide. The results do not depend on
-//! it.
+//! Costs: all operations are O(1). A number takes 6 bytes, allocated only by [`Slots::reserve`]. The
+//! table uses open addressing with linear probes and backward-shift deletion, so it never fills with
+//! tombstones. At most two thirds of the slots are used.
+//!
+//! The slot of a key depends on a secret random number of the table, so an attacker cannot choose keys
+//! that collide. The results of calls do not depend on that number.
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
@@ -16,8 +18,8 @@ use std::hash::{BuildHasher, RandomState};
 use kvpool::PoolError;
 use kvpool::parts::try_reserve;
 
-/// The finalizer of `SplitMix64`, for samples and statistics. It is not secret: a caller could choose
-/// keys with given results. Where that must not be possible, use [`Slots`], which has a secret.
+/// The finalizer of `SplitMix64`, for samples and statistics. It has no secret, so a caller could
+/// choose keys with given results. If that must not be possible, use [`Slots`].
 pub(crate) const fn mixed(key: u64) -> u64 {
     let key = key.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let key = (key ^ (key >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -61,7 +63,7 @@ impl Slots {
         numbers.saturating_add(numbers / 2 + 1).min(u32::MAX as usize)
     }
 
-    /// Allocates memory for `numbers` numbers, without a visible change.
+    /// Allocates memory for `numbers` numbers. The content of the table does not change.
     ///
     /// # Errors
     /// [`PoolError::InvalidConfig`] if there is not enough memory. Nothing has changed then.
@@ -69,13 +71,13 @@ impl Slots {
         try_reserve(&mut self.slots, Self::len_for(numbers))
     }
 
-    /// Makes room for `numbers` numbers, and replaces the contents by `these`. Does not allocate after
-    /// [`Self::reserve`]. O(numbers).
+    /// Removes all numbers, sets the capacity to `numbers` numbers, and adds `these`. Does not allocate
+    /// after [`Self::reserve`]. O(numbers).
     pub fn rebuild(&mut self, numbers: usize, keys: &[u64], these: impl Iterator<Item = u32>) {
         self.slots.clear();
         self.slots.resize(Self::len_for(numbers), EMPTY);
-        // Ignores numbers beyond the capacity, even if the caller's lists are wrong, because probes do
-        // not end in a full table.
+        // A probe would not end in a full table, so numbers beyond the capacity are ignored, even if
+        // the caller's lists are wrong.
         these.take(numbers).for_each(|number| self.insert(keys, number));
     }
 
@@ -124,7 +126,7 @@ impl Slots {
     pub fn remove(&mut self, keys: &[u64], key: u64) -> Option<u32> {
         let slot = self.slot_of(keys, key)?;
         let number = self.slots[slot];
-        // Entries whose probes passed the slot move up.
+        // Fills the empty slot with later entries whose probes passed it.
         let mut hole = slot;
         let mut next = self.after(slot);
         while self.slots[next] != EMPTY {
@@ -156,7 +158,7 @@ impl Slots {
         if slot + 1 == self.slots.len() { 0 } else { slot + 1 }
     }
 
-    /// The number of slots from `from` to `to`, around the end.
+    /// The number of slots from `from` to `to`, if counting continues at the start after the last slot.
     fn steps(&self, from: usize, to: usize) -> usize {
         if to >= from { to - from } else { to + self.slots.len() - from }
     }

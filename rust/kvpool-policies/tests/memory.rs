@@ -1,4 +1,4 @@
-//! Memory of policies and of retention: they allocate everything in `new` and `grow`, and as much as
+//! Memory of policies and of retention: they allocate all memory in `new` and `grow`, and as much as
 //! their documentation states.
 //!
 //! This is a test binary of its own because it counts the allocations of the whole process.
@@ -17,13 +17,13 @@ fn boxed<P: Policy + 'static>(policy: Result<P, PoolError>) -> Result<Box<dyn Po
 
 type Make = fn(usize) -> Result<Box<dyn Policy>, PoolError>;
 
-/// Bytes per block as documented, ghosts included, and the constant bytes of every pool.
+/// The documented bytes per block, including ghosts, and the documented constant bytes of every pool.
 const POLICIES: [(usize, usize, Make); 5] = [
     (9, 0, |blocks| boxed(Recency::new(blocks))),
     (32, 0, |blocks| boxed(S3Fifo::new(blocks))),
     (33, 0, |blocks| boxed(AdaptiveReplacement::new(blocks))),
     (111, 0, |blocks| boxed(Adaptive::new(blocks))),
-    // Small pools have more ghosts, and at most this number of additional bytes.
+    // Small pools have more ghosts per block, which take at most 14,336 * 8 additional bytes.
     (23, 340_000 + 14_336 * 8, |blocks| boxed(Hazard::new(blocks))),
 ];
 

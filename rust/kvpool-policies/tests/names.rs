@@ -1,4 +1,4 @@
-//! Policies by name: properties of every policy.
+//! Properties that every policy with a name has.
 
 use std::collections::HashSet;
 
@@ -39,7 +39,7 @@ fn a_run_ends_at_the_first_block_in_use() {
                 let parents = ids(&[1, 2, 3, 4, 5]).into_iter().map(|block| evictor.parent(block));
                 assert_eq!(parents.flatten().collect::<Vec<_>>(), ids(&[1, 2, 3, 4]), "{policy:?}");
             }
-            // An id outside of the pool has no content, and no content has it as a parent.
+            // An id outside of the pool gets no content, and no content gets it as a parent.
             let strange = ids(&[6, 0, 7, 9, 8]).into_iter().map(|block| (block, Content::default()));
             evictor.registered_run(&strange.collect::<Vec<_>>(), None);
             assert!(ids(&[6, 7, 8]).into_iter().all(|block| evictor.parent(block).is_none()), "{policy:?}");

@@ -1,39 +1,40 @@
 //! Block ids: conversion to prefix ids, and conversion to another block size.
 //!
-//! Owns [`Chains`], which assigns a new id to every (prefix, id), and [`regroup`], which converts the
-//! ids of a request from one block size to another.
+//! [`Chains`] assigns a new id to every pair of a prefix and an id. [`regroup`] converts the ids of a
+//! request from one block size to another. A *prefix id* identifies a block together with everything
+//! before it.
 //!
-//! **Why chaining is exact.** A prefix cache finds a block only after the same prefix. If ids identify
-//! contents, the new ids distinguish equal contents after different prefixes, as a cache does. If ids
-//! already identify prefixes, an id has one parent. Then old and new ids correspond one to one, and
-//! only the names change.
+//! **Why chaining is exact.** A prefix cache finds a block only after the same prefix. If the ids of a
+//! trace identify contents, the new ids distinguish equal contents after different prefixes, as a cache
+//! does. If the ids already identify prefixes, every id always follows the same id (its parent). Then
+//! old and new ids correspond one to one, and only the numbers change.
 //!
-//! **Larger blocks.** `k` blocks become one, which is identified by the last of them, because a prefix
-//! id identifies everything before it. The rest at the end is a partial block if the trace has ids for
-//! partial blocks, and is dropped otherwise.
+//! **Larger blocks.** `k` blocks become one block. Its id is computed from the last of the `k` ids,
+//! because a prefix id identifies everything before it. The remaining blocks at the end of a prompt
+//! form a partial block if the trace has ids for partial blocks, and are dropped otherwise.
 //!
-//! **Smaller blocks.** A block becomes `k` blocks with consecutive numbers, as far as the prompt
-//! reaches. One entry of the table represents all of them, so the table grows with the ids of the
-//! input, not with the new ids. The text of a partial block without an id is unknown: its small blocks
-//! get unique ids.
+//! **Smaller blocks.** A block becomes up to `k` blocks with consecutive ids, as far as the prompt has
+//! tokens. One entry of the table represents all of them, so the table grows with the ids of the input,
+//! not with the new ids. The text of a partial block without an id is unknown, so its small blocks get
+//! unique ids.
 //!
-//! Costs: one hash-map step per old id if ids have one parent, and two otherwise. 64 bytes per distinct
-//! old id, and 8 bytes per new reference. Memory for references is reserved before they are written,
-//! and a lack of memory is an error.
+//! Costs: one hash-map step per old id if every id has one parent, and two otherwise. 64 bytes per
+//! distinct old id, and 8 bytes per new reference. Memory for references is reserved before they are
+//! written, so a lack of memory is returned as an error.
 
 use std::collections::{HashMap, hash_map::Entry};
 
 use crate::{error::TraceError, id_hash::IdHasherBuilder};
 
-/// The maximum number of references of a regrouped trace: 8 GiB.
+/// The maximum number of references of a regrouped trace, which take 8 GiB.
 pub(crate) const MOST_REFERENCES: u64 = 1 << 30;
 
-/// Assigns new ids to (prefix, id), from 0 in the order of first use.
+/// Assigns new ids to pairs of a prefix and an id, counted from 0 in the order of first use.
 #[derive(Debug, Default)]
 pub(crate) struct Chains {
-    /// By space and id: the first parent that the id was seen with, and the new id for both.
+    /// For each space and id, the first parent of the id, and the new id for that pair.
     first: HashMap<(u64, u64), (u64, u64), IdHasherBuilder>,
-    /// By space, id and parent: the new ids for further parents of an id.
+    /// For each space, id and further parent of the id, the new id.
     further: HashMap<(u64, u64, u64), u64, IdHasherBuilder>,
     next: u64,
 }
@@ -86,8 +87,8 @@ impl Chains {
         self.next - 1
     }
 
-    /// How many (prefix, id) have an id that was seen after another prefix before: 0 if ids identify
-    /// prefixes.
+    /// The number of pairs of a prefix and an id for which the id was seen after another prefix before.
+    /// It is 0 if ids identify prefixes.
     pub(crate) fn unchained(&self) -> u64 {
         self.further.len() as u64
     }
@@ -99,11 +100,11 @@ pub(crate) fn can_regroup(from: usize, to: usize) -> bool {
     from > 0 && to > 0 && (from.is_multiple_of(to) || to.is_multiple_of(from))
 }
 
-/// Converts the ids of a prompt of `tokens` tokens from blocks of `from` tokens to blocks of `to`.
-/// `listed` is whether the trace has an id for a partial last block.
+/// Converts the ids of a prompt of `tokens` tokens from blocks of `from` tokens to blocks of `to`
+/// tokens. `listed` is true if the trace has an id for a partial last block.
 ///
 /// The sizes must pass [`can_regroup`]. The ids must cover the prompt, except for a partial last block.
-/// If one `chains` is used for several sizes, their ids must already differ.
+/// If the same `chains` are used for several sizes, no id may occur in two sizes.
 ///
 /// # Errors
 ///
@@ -163,12 +164,12 @@ mod tests {
         assert_eq!(chains.chain(0, &[9, 7, 5])[..], [0, 1, 2]);
         assert_eq!(chains.chain(0, &[9, 7, 6])[..], [0, 1, 3]);
         assert_eq!(chains.unchained(), 0);
-        // 7 without a parent is another block than 7 after 9, and so are all that follow. Repeated ids
-        // work.
+        // Id 7 at the start of a prompt and id 7 after 9 are different blocks, and so are all blocks
+        // after them. An id may repeat within a prompt.
         assert_eq!(chains.chain(0, &[7, 5, 5])[..], [4, 5, 6]);
         assert_eq!(chains.chain(0, &[7, 5, 5])[..], [4, 5, 6]);
         assert_eq!(chains.unchained(), 3);
-        // Another space has other new ids.
+        // Equal ids in another space get other new ids.
         assert_eq!(chains.chain(1, &[9, 7])[..], [7, 8]);
     }
 
@@ -179,7 +180,8 @@ mod tests {
             |ids: &[u64], tokens, listed| regroup(&mut chains, ids, tokens, 16, 64, listed).unwrap().to_vec();
         assert_eq!(of(&[1, 2, 3, 4, 5], 66, true), [0, 1]);
         assert_eq!(of(&[1, 2, 3, 4, 5, 6, 7, 8], 128, true), [0, 2]);
-        // The partial block 5 is not the full block of that position. If it is left out, it has no id.
+        // The partial block 5 differs from the full block at that position. If partial blocks are not
+        // listed, it has no id.
         assert_eq!(of(&[1, 2, 3, 4], 66, false), [0]);
         assert_eq!(of(&[1, 2, 3, 9], 64, true), [3]);
         assert!(of(&[], 9, false).is_empty());
@@ -199,7 +201,8 @@ mod tests {
             |ids: &[u64], tokens, listed| regroup(&mut chains, ids, tokens, 64, 16, listed).unwrap().to_vec();
         assert_eq!(of(&[1, 2], 100, true), [0, 1, 2, 3, 4, 5, 6]);
         assert_eq!(of(&[1, 2], 128, true), [0, 1, 2, 3, 4, 5, 6, 7]);
-        // 36 tokens without an id are two full blocks of unknown text, with new ids each time.
+        // The last 36 tokens have no id. They form two full blocks of unknown text, which get new ids
+        // each time.
         assert_eq!(of(&[1], 100, false), [0, 1, 2, 3, 8, 9]);
         assert_eq!(of(&[1], 100, false), [0, 1, 2, 3, 10, 11]);
     }

@@ -1,14 +1,15 @@
-//! The errors of reading and making traces: what was found, where, and what is allowed.
+//! The errors of reading and making traces. Each describes what was found, where it was found, and what
+//! is allowed.
 //!
-//! Owns three enums: [`TraceError`] (reading and checking), [`ExpandError`] (making tokens), and
+//! There are three enums: [`TraceError`] (reading and checking), [`ExpandError`] (making tokens), and
 //! [`GeneratorError`] (making traces). Every variant has its values as fields, so that a caller need
-//! not parse the text. The text is one line that a user can act on without reading the source.
+//! not parse the text. The text is one line, which a user can understand without reading the source.
 //!
-//! Line numbers are 1-based and count every line of the (decompressed) input, blank lines included,
-//! like in an editor. For a trace built in memory they are request numbers, starting at 1.
+//! Line numbers start at 1 and count every line of the decompressed input, including blank lines, as an
+//! editor does. For a trace built in memory, the number of a request, starting at 1, is used instead.
 //!
-//! Costs: an error is built only when it is returned; a valid line builds none. Offending values are
-//! cut to 80 characters, so that no error contains a whole line of the input.
+//! Costs: an error is built only when it is returned. Invalid values are cut to 80 characters, so that
+//! no error contains a whole line of the input.
 
 use std::{io, path::PathBuf};
 
@@ -16,7 +17,7 @@ use thiserror::Error;
 
 use crate::format::TraceFormat;
 
-/// Why a trace could not be read, or is not a valid trace.
+/// The reason why a trace could not be read, or is not a valid trace.
 ///
 /// ```
 /// use kvpool_replay::{error::TraceError, reader::{ReadOptions, TraceReader}};
@@ -55,7 +56,7 @@ pub enum TraceError {
         /// The line that was being read.
         line: u64,
     },
-    /// A gzip stream is damaged: bad header, bad data, or a checksum that does not match.
+    /// A gzip stream is damaged: its header or data are invalid, or its checksum does not match.
     #[error("line {line}: the gzip stream is damaged: {source}")]
     CorruptGzip {
         /// The line that was being read.
@@ -92,7 +93,7 @@ pub enum TraceError {
     NotJson {
         /// The line.
         line: u64,
-        /// The byte in the line, from 1; 0 if the parser does not report one.
+        /// The position of the byte in the line, from 1; 0 if the parser does not report one.
         column: usize,
         /// The error of the parser.
         reason: String,
@@ -112,7 +113,7 @@ pub enum TraceError {
     MissingField {
         /// The line.
         line: u64,
-        /// The field, with its place in the record: `requests[3].in`.
+        /// The field, with its path in the record: `requests[3].in`.
         field: String,
         /// The fields that a record of the format must have.
         needed: String,
@@ -166,7 +167,7 @@ pub enum TraceError {
         /// A common block size that would fit this line, if there is one.
         likely_block_tokens: Option<usize>,
     },
-    /// A request arrives before the previous one.
+    /// A request arrives earlier than the request before it in the trace.
     #[error(
         "line {line}: timestamp {} ms is before {} ms of line {previous_line}; sort the trace by timestamp",
         time(*timestamp_ms), time(*previous_ms)
@@ -181,7 +182,7 @@ pub enum TraceError {
         /// The time of the previous request, in ms.
         previous_ms: f64,
     },
-    /// An id occurs twice in one request. A chained id identifies a whole prefix, so it cannot repeat.
+    /// An id occurs twice in one request. A prefix id identifies a whole prefix, so it cannot repeat.
     #[error(
         "line {line}: id {id} occurs at hash_ids[{first}] and hash_ids[{second}]; an id names a \
          whole prefix and cannot repeat"
@@ -211,7 +212,7 @@ pub enum TraceError {
         parent: Option<u64>,
         /// The line where the id was first seen.
         first_line: u64,
-        /// The id before it there; `None` if it was the first.
+        /// The id before it in that line; `None` if it was the first.
         first_parent: Option<u64>,
     },
     /// In recorded events, a block hash follows two different blocks.
@@ -251,7 +252,7 @@ pub enum TraceError {
     /// An error in a file of a folder.
     #[error("{}: {error}", path.display())]
     InFile {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
         /// The error.
         error: Box<TraceError>,
@@ -264,7 +265,7 @@ pub enum TraceError {
     BlockSizes {
         /// The line of the first request with such blocks; `None` for a trace in memory.
         line: Option<u64>,
-        /// The size of its blocks, in tokens.
+        /// The size of the blocks of the trace or request, in tokens.
         from: usize,
         /// The size of the blocks to make, in tokens: the requested size, or the largest size in the
         /// trace.
@@ -316,8 +317,8 @@ pub enum TraceError {
 }
 
 impl TraceError {
-    /// Returns the line that the error refers to, from 1. For a trace in memory it is the request
-    /// number.
+    /// Returns the line that the error refers to, from 1. For a trace in memory, it is the number of
+    /// the request.
     #[must_use]
     pub fn line(&self) -> Option<u64> {
         match *self {
@@ -361,7 +362,7 @@ impl TraceError {
     }
 }
 
-/// Why the tokens of a request could not be made.
+/// The reason why the tokens of a request could not be made.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ExpandError {
@@ -397,7 +398,7 @@ pub enum ExpandError {
     },
 }
 
-/// Why a generator could not be made.
+/// The reason why a trace could not be generated.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum GeneratorError {
@@ -413,8 +414,8 @@ pub enum GeneratorError {
     },
 }
 
-/// The end of a message about block counts: the line that shows the convention, if that may be the
-/// cause, or a block size that would fit.
+/// Returns the end of a message about block counts: the line that shows whether partial blocks have
+/// ids, if that may be the cause, or a block size that would fit.
 fn hint(found: usize, expected: usize, convention_line: Option<u64>, likely: Option<usize>) -> String {
     match (convention_line, likely) {
         (Some(line), _) if found == expected + 1 => {
@@ -430,7 +431,7 @@ fn hint(found: usize, expected: usize, convention_line: Option<u64>, likely: Opt
     }
 }
 
-/// Formats a time as in a file, but without up to 309 digits.
+/// Formats a time as in a file, but never with up to 309 digits.
 fn time(ms: f64) -> String {
     if ms < 1e15 { ms.to_string() } else { format!("{ms:e}") }
 }
@@ -441,7 +442,7 @@ fn known_formats() -> String {
     names.join(", ")
 }
 
-/// Describes a parent.
+/// Describes the parent of an id.
 fn parent_name(parent: Option<u64>) -> String {
     parent.map_or_else(|| "nothing (it is the first id)".to_owned(), |id| format!("id {id}"))
 }

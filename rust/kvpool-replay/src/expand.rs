@@ -1,8 +1,8 @@
 //! Synthetic tokens for traces that contain only block ids.
 //!
-//! Owns the two functions that supply a replay with token arrays: prompts from chained ids
-//! ([`TokenExpander::expand`]), and answers from a request's number ([`output_tokens`]). With tokens, a
-//! trace with 512-token blocks runs at any block size of an engine, and hashing costs as much as in
+//! Two functions supply a replay with token arrays: [`TokenExpander::expand`] makes prompts from prefix
+//! ids, and [`output_tokens`] makes the answer of a request from its number. With tokens, a trace with
+//! 512-token blocks can be replayed at any block size of an engine, and hashing costs as much as in
 //! production.
 //!
 //! Properties, for `block_tokens` = B:
@@ -21,9 +21,10 @@
 //! first form, in which each token is the previous one plus one, and the halves determine the id. For B
 //! = 2 there is no room for a mark, so all ids give their halves. For B = 1 the id is the token.
 //!
-//! Answers count *down*, from a start that is spread over all 32 bits by an odd (hence invertible)
-//! multiplier. Prompts count down at most at the first two steps into a block of the second form, never
-//! three times in a row.
+//! The tokens of an answer count *down*. The start of an answer is its number times an odd multiplier,
+//! so starts are spread over all 32 bits and the multiplication can be inverted. The tokens of a prompt
+//! count down at most in the first two steps into a block of the second form, and never three times in
+//! a row.
 //!
 //! Costs: prompts are written with vectorised stores, 0.13 ns per token while the buffer stays in the
 //! CPU cache.
@@ -64,10 +65,12 @@ impl TokenExpander {
         self.block_tokens
     }
 
-    /// Appends the tokens of a prompt to `out`, as far as the ids reach. Clear `out` before reusing it.
+    /// Appends the tokens of a prompt to `out`, for all blocks with an id. Clear `out` before reusing
+    /// it.
     ///
     /// The result has `input_length` tokens if the partial last block has an id, and otherwise the
-    /// tokens of the full blocks. [`expand_request`](Self::expand_request) adds the rest.
+    /// tokens of the full blocks. [`expand_request`](Self::expand_request) also adds the remaining
+    /// tokens.
     ///
     /// # Errors
     ///
@@ -103,9 +106,10 @@ impl TokenExpander {
 
     /// Appends all `input_length` tokens of a request's prompt to `out`. Clear `out` before reusing it.
     ///
-    /// If the trace has no id for the partial last block, its text is unknown. It gets tokens that no
-    /// other request has there (for up to 2^31 requests), so a replay finds no hits that the trace does
-    /// not show. `request_index` is the request's position in the trace, from 0.
+    /// If the trace has no id for the partial last block, the text of that block is unknown. The block
+    /// gets tokens that no other request has at that position (for up to 2^31 requests), so a replay
+    /// finds only hits that the trace shows. `request_index` is the request's position in the trace,
+    /// from 0.
     ///
     /// # Errors
     ///
@@ -119,8 +123,8 @@ impl TokenExpander {
         self.expand(&request.hash_ids, request.input_length, out)?;
         let covered = request.hash_ids.len().saturating_mul(self.block_tokens);
         let unknown = (request.input_length as usize).saturating_sub(covered) as u32;
-        // The tokens start 2^31 away from the request's answer. `expand` has reserved memory for them
-        // too.
+        // These tokens start 2^31 after the start of the request's answer. `expand` has reserved memory
+        // for them too.
         let first = output_token(request_index, 1 << 31);
         out.extend((0..unknown).map(|step| first.wrapping_sub(step)));
         Ok(())
@@ -148,14 +152,14 @@ impl TokenExpander {
     }
 }
 
-/// An odd number, so that multiplying by it permutes the 32-bit numbers. It comes from the golden
-/// ratio, so that the starts of any number of requests are spread evenly.
+/// An odd number, so that a multiplication by it permutes the 32-bit numbers. It is derived from the
+/// golden ratio, which spreads the starts of any number of requests evenly.
 const SPREAD: u32 = 0x9e37_79b1;
 
 /// Returns one answer token: number `position` (from 0) of the answer of request `request_index` of a
 /// trace.
 ///
-/// Use it in a decode loop that makes one token per step. [`output_tokens`] makes many.
+/// Use it in a decode loop that makes one token per step. To make many tokens, use [`output_tokens`].
 ///
 /// ```
 /// use kvpool_replay::expand::output_token;
@@ -170,8 +174,9 @@ pub const fn output_token(request_index: u32, position: u32) -> u32 {
 
 /// Appends the first `count` answer tokens of request `request_index` to `out`.
 ///
-/// The first tokens of any two requests differ. All tokens differ as long as the number of requests
-/// times the longest answer is below a billion: 12,000 requests of 2,000 tokens need 24 million.
+/// The first tokens of any two requests differ. All tokens of all answers differ if the number of
+/// requests times the length of the longest answer is below a billion. For example, 12,000 requests of
+/// 2,000 tokens need 24 million.
 pub fn output_tokens(request_index: u32, count: u32, out: &mut Vec<u32>) {
     let first = output_token(request_index, 0);
     out.extend((0..count).map(|position| first.wrapping_sub(position)));
@@ -187,8 +192,8 @@ mod tests {
         out
     }
 
-    /// Ids around every limit of the encoding, and pairs whose halves look like the tokens of another
-    /// id.
+    /// Returns ids around every limit of the encoding, and pairs of ids in which the halves of one look
+    /// like the tokens of the other.
     fn awkward_ids(block_tokens: u64) -> Vec<u64> {
         let border = (1_u64 << 32) / block_tokens;
         let mut ids: Vec<u64> = (0..40)

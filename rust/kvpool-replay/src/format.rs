@@ -51,10 +51,10 @@ impl TraceFormat {
     }
 }
 
-/// The format that a trace is read as, and how it was chosen.
+/// The format of the trace that is being read, and how it was chosen.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Assumed {
     pub(crate) format: TraceFormat,
-    /// Whether it was detected from the first record. Otherwise the caller chose it.
+    /// Whether the format was detected from the first record. Otherwise the caller chose it.
     pub(crate) detected: bool,
 }

@@ -1,21 +1,24 @@
-//! Synthetic traces: chats, agents and one-shot requests over shared system prompts, from a seed.
+//! Generates synthetic traces from a seed: chats, agents and one-shot requests over shared system
+//! prompts.
 //!
-//! Owns [`generate`], which turns a [`GeneratorConfig`] into a [`Trace`]. The parameters are in
-//! `config`, and the random draws in `sample`. The configuration determines the trace to the last byte,
-//! on every host: the random stream is a specified cipher, and no result of the platform's mathematics
-//! library is used.
+//! [`generate`] makes a [`Trace`] from a [`GeneratorConfig`]. The parameters are in `config`, and the
+//! random draws in `sample`. The configuration determines every byte of the trace, on every host: the
+//! random numbers come from a specified cipher, and no result of the platform's mathematics library is
+//! used.
 //!
 //! **The model.** Requests arrive as a Poisson process. Each is a turn of a chat, a step of an agent or
 //! a one-shot call, drawn with the configured fractions. A turn continues the session of its kind that
-//! has been ready longest. A session is ready after its pause (think time, or the tool's run time). If
-//! no session is ready, a new one starts. So the rate and the fractions are exact from the first
-//! second, no warm-up has to be cut away, and the number of live sessions follows from the rate and the
-//! pauses. A pause is a lower bound: the next turn waits for the next arrival of its kind.
+//! has been ready longest. A session is ready after its pause, which represents the think time of a
+//! user or the run time of a tool. If no session is ready, a new one starts.
 //!
-//! A session is a growing text: a system prompt, shared with every session that drew the same one
-//! (Zipf), followed by the messages and answers of its turns. A turn's prompt is all of the text so
-//! far. A session ends after its drawn number of turns, or at the maximum prompt length, to which an
-//! excessive message is cut.
+//! So the rate and the fractions are exact from the first second, there is no warm-up phase to remove,
+//! and the number of live sessions follows from the rate and the pauses. A pause is a lower bound,
+//! because the next turn also has to wait for the next arrival of its kind.
+//!
+//! A session is a text that grows. It starts with a system prompt, which is drawn from a list by
+//! popularity (Zipf) and shared with every session that drew the same one. The messages and answers of
+//! the turns follow. A turn's prompt is all of the text so far. A session ends after a drawn number of
+//! turns, or at the maximum prompt length. A message that would exceed that length is cut to it.
 //!
 //! **Prefix consistency by construction.** Ids are assigned in order of first use, one per *content*:
 //!
@@ -24,7 +27,7 @@
 //!    session, which later turns keep;
 //! 3. a partial last block has a new id every time, because its text has grown by the next turn.
 //!
-//! So an id has one parent, and ids are dense: 0, 1, 2, ... in order of appearance.
+//! So every id always follows the same id, and ids are dense: 0, 1, 2, ... in order of appearance.
 //!
 //! Costs: a few draws per request; 8 bytes and less than 10 ns per block reference.
 
@@ -73,11 +76,11 @@ enum Kind {
 #[derive(Debug)]
 struct SharedPrompt {
     tokens: u32,
-    /// The ids of its full blocks, as far as some request has used them.
+    /// The ids of its full blocks that some request has used already.
     ids: Vec<u64>,
 }
 
-/// The shared prompts of one kind, and how often each is drawn.
+/// The shared prompts of one kind, and how often each one is drawn.
 #[derive(Debug)]
 struct Catalogue {
     prompts: Vec<SharedPrompt>,
@@ -87,17 +90,17 @@ struct Catalogue {
 /// A session between two requests.
 #[derive(Debug)]
 struct Session {
-    /// The shared prompt, as an index into the catalogue of the session's kind.
+    /// The shared prompt of the session, as an index into the catalogue of the session's kind.
     shared: usize,
-    /// The number of tokens of the text so far, the last answer included.
+    /// The number of tokens of the text so far, including the last answer.
     tokens: u32,
-    /// The ids of the text's full blocks, as far as a request has used them.
+    /// The ids of the text's full blocks that a request has used already.
     ids: Vec<u64>,
     turns_left: u32,
 }
 
-/// Sessions of one kind that wait for their next turn, by the time from which they are ready (in us)
-/// and, for equal times, by age.
+/// Sessions of one kind that wait for their next turn. They are sorted by the time (in us) from which
+/// they are ready, and for equal times by age.
 type Waiting = BTreeMap<(u64, u64), Session>;
 
 /// The state of a generation.
@@ -107,7 +110,7 @@ struct Generator<'c> {
     sampler: Sampler,
     now_s: f64,
     next_id: u64,
-    /// The number of requests made, which also orders waiting sessions.
+    /// The number of requests made so far. It also orders waiting sessions of equal time.
     made: u64,
     system: Catalogue,
     profiles: Catalogue,
@@ -167,7 +170,7 @@ impl<'c> Generator<'c> {
         if session.turns_left > 0 && session.tokens < config.max_input_tokens {
             let ready_s = self.now_s + self.sampler.log_normal(pause.median, pause.sigma);
             let key = ((ready_s * 1e6) as u64, self.made);
-            // One-shot requests have one turn, so they do not come here.
+            // One-shot requests have only one turn, so the kind here is a chat or an agent.
             let waiting = if kind == Kind::Agent { &mut self.agents } else { &mut self.chats };
             waiting.insert(key, session);
         }
@@ -186,7 +189,7 @@ impl<'c> Generator<'c> {
         }
     }
 
-    /// The session that has been ready longest, or a new one.
+    /// Returns the session that has been ready longest, or a new one.
     fn take_session(&mut self, kind: Kind) -> Session {
         let now_us = (self.now_s * 1e6) as u64;
         let (waiting, turns) = match kind {

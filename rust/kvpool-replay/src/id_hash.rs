@@ -1,7 +1,7 @@
-//! The hash of maps whose keys are block ids: two multiplications, with a key per map.
+//! A fast hash for maps with block ids as keys: two multiplications, with a secret key per map.
 //!
-//! Ids come from files, and a file must not be able to choose ids that collide. No result depends on
-//! the key, because no such map is iterated.
+//! Ids come from files, and an attacker must not be able to make a file with ids that collide. No
+//! result depends on the key, because the code never iterates over such a map.
 
 use std::{
     collections::hash_map::RandomState,

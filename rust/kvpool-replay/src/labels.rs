@@ -1,7 +1,7 @@
 //! Labels: the session, kind, think time and finish reason of each request of a trace.
 //!
-//! Owns [`Labels`]. They are stored separately from the requests: most traces have none, replays that
-//! do not use them have no cost, and names are stored once.
+//! [`Labels`] are stored separately from the requests, because most traces have none. So replays that
+//! do not use labels have no cost, and each name is stored once.
 //!
 //! Costs: nothing for a trace without labels; 32 bytes per request and one hash-map step per name otherwise.
 
@@ -18,13 +18,14 @@ use kvpool::Finish;
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Label<'a> {
-    /// The conversation or agent that the request belongs to; `None` if it is single, or unknown.
+    /// The conversation or agent that the request belongs to; `None` if the request is independent, or
+    /// if the session is unknown.
     pub session: Option<&'a str>,
     /// The kind of the request: a type, a model or a tenant, depending on the format.
     pub kind: Option<&'a str>,
-    /// How long the client waited between the previous answer and this request, in ms.
+    /// The time that the client waited between the previous answer and this request, in ms.
     pub think_ms: Option<f64>,
-    /// How the request ended.
+    /// How the request finished.
     pub finish: Finish,
 }
 
@@ -67,7 +68,7 @@ impl Names {
         if let Some(&number) = self.numbers.get(name) {
             return Some(number);
         }
-        // More names than 32 bits can count would not fit into memory.
+        // More names than a 32-bit number can count would not fit into memory.
         let number = u32::try_from(self.names.len()).ok()?;
         self.names.push(name.to_owned());
         self.numbers.insert(name.to_owned(), number);

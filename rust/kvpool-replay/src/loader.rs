@@ -1,8 +1,8 @@
 //! Reads a file, a folder of files, or a stream in slices, and counts the bytes read.
 //!
-//! Owns [`TraceLoader`]. It drives a [`TraceReader`] record by record, over all files of a folder as
-//! over one input, and collects the requests. Bytes are counted when they are read from the file, so
-//! the progress of a compressed file is correct.
+//! [`TraceLoader`] calls a [`TraceReader`] record by record, and collects the requests. All files of a
+//! folder are read as one input. Bytes are counted when they are read from the file, before
+//! decompression, so the progress of a compressed file is correct.
 
 use std::{
     collections::VecDeque,
@@ -163,7 +163,8 @@ impl TraceLoader {
         self.total_bytes
     }
 
-    /// The number of requests read so far. Formats that are sorted return all requests at the end.
+    /// The number of requests read so far. Formats that the reader sorts return all requests at the
+    /// end.
     #[must_use]
     pub fn requests(&self) -> usize {
         self.requests.len()

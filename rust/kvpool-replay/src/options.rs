@@ -1,4 +1,4 @@
-//! `ReadOptions`: how a trace is read.
+//! `ReadOptions`: the options for reading a trace.
 
 use crate::{error::TraceError, format::TraceFormat};
 
@@ -21,20 +21,22 @@ pub struct ReadOptions {
     /// default of its format, for example Mooncake's 512. If the trace contains another size, its
     /// blocks are converted to this size.
     pub block_tokens: Option<usize>,
-    /// Stop after this number of requests, 1 or more. If the format is in order of arrival, the rest of
-    /// the input is not read. Default: no limit.
+    /// The maximum number of requests to read, 1 or more. If the format is in order of arrival, the
+    /// rest of the input is not read. Default: no limit.
     pub limit: Option<usize>,
-    /// Check that every id has one parent. Default on; off saves 40 to 80 bytes per distinct id.
-    /// Formats whose ids are chained by the reader need no check.
+    /// Whether to check that every id always follows the same id. Default on. Without the check, a
+    /// trace takes 40 to 80 bytes less per distinct id. In formats with ids that the reader itself
+    /// makes, no check is needed.
     pub check_prefixes: bool,
-    /// Sort requests by arrival, instead of refusing those that are out of order. Default off. Formats
-    /// without an order of arrival are always sorted.
+    /// Whether to sort requests by arrival, instead of refusing a trace that is out of order. Default
+    /// off. Formats without an order of arrival are always sorted.
     pub sort: bool,
     /// For `kv-cache-tester`: the number of sessions that run at a time, 1 or more. Default `None`: all
     /// begin at once.
     pub sessions_at_once: Option<usize>,
-    /// For `kv-events`: the same request may continue a chain up to this number of ms after its end was
-    /// stored. Default 5 s. Infinity gives the fewest requests that explain the events.
+    /// For `kv-events`: the maximum time in ms after which the same request may continue a chain. It
+    /// starts when the end of the chain was stored. Default 5 s. Infinity gives the fewest requests
+    /// that explain the events.
     pub event_gap_ms: f64,
     /// The maximum size of a record in bytes, 1 or more. It bounds memory on inputs that are not
     /// traces. Default 64 MiB, about 7 million ids.

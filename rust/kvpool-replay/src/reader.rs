@@ -1,17 +1,20 @@
 //! Reads traces from a file, a folder or any buffered reader, plain or gzip, in any
 //! [format](crate::formats).
 //!
-//! Owns the path from records to checked requests. [`TraceReader`] streams, and [`Trace::from_path`]
-//! and [`Trace::from_reader`] collect. [`TraceLoader`] reads files in slices, so that a caller can show
-//! progress. Gzip is detected by the first two bytes, not by the name of the file. Several gzip members
-//! one after another are one stream. A byte order mark, blank lines, `\r\n` and unknown fields are
-//! ignored. Anything else that is not a record gives a typed error with the line, field and value. No
-//! input makes the reader panic.
+//! [`TraceReader`] returns checked requests one at a time, and [`Trace::from_path`] and
+//! [`Trace::from_reader`] collect them. [`TraceLoader`] reads files in slices, so that a caller can
+//! show progress.
 //!
-//! Invariants: a request is returned only after [`RequestChecker`] has passed it. Requests are returned
-//! in order of arrival. After an error or the end, the iterator returns `None` permanently. Formats in
-//! order of arrival are streamed: only one record is in memory, of at most
-//! [`ReadOptions::max_line_bytes`]. The others are sorted here, and completely in memory.
+//! Gzip is detected by the first two bytes, not by the name of the file. Several gzip members one after
+//! another are one stream. A byte order mark, blank lines, `\r\n` and unknown fields are ignored.
+//! Anything else that is not a record gives a typed error with the line, field and value. No input
+//! makes the reader panic.
+//!
+//! Invariants: a request is returned only after [`RequestChecker`] has accepted it. Requests are
+//! returned in order of arrival. After an error or the end, the iterator always returns `None`. If a
+//! format is in order of arrival, only one record is in memory, of at most
+//! [`ReadOptions::max_line_bytes`]. Traces in other formats are completely in memory, because the
+//! reader has to sort them.
 //!
 //! Costs per block reference: 30 to 50 ns for decoding (gzip included). The check of prefixes takes 10
 //! ns if most ids repeat, and 45 ns if most are new. Chaining ids, in formats that need it, costs the
@@ -82,7 +85,7 @@ impl<R: BufRead> TraceReader<R> {
         })
     }
 
-    /// The number of lines read so far, blank ones included.
+    /// The number of lines read so far, including blank ones.
     #[must_use]
     pub fn lines(&self) -> u64 {
         self.records.lines()
@@ -94,7 +97,7 @@ impl<R: BufRead> TraceReader<R> {
         self.decoder.as_ref().map(|(assumed, _)| assumed.format)
     }
 
-    /// The observations so far. They are complete after the last request.
+    /// The notes about the input so far. They are complete after the last request.
     #[must_use]
     pub fn notes(&self) -> ReadNotes {
         self.out.notes
@@ -229,14 +232,14 @@ impl<R: BufRead> Iterator for TraceReader<R> {
 
 impl<R: BufRead> std::iter::FusedIterator for TraceReader<R> {}
 
-/// A trace, with the observations while it was read.
+/// A trace, with the notes that the reader made.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReadTrace {
     /// The trace.
     pub trace: Trace,
-    /// Its format.
+    /// The format of the trace.
     pub format: TraceFormat,
-    /// The observations.
+    /// The notes of the reader.
     pub notes: ReadNotes,
 }
 
@@ -272,7 +275,7 @@ impl Trace {
     }
 }
 
-/// Reads a trace from all of `input`, and returns it with its observations.
+/// Reads a trace from all of `input`, and returns it with the notes of the reader.
 ///
 /// # Errors
 ///

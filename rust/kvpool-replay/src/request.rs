@@ -22,13 +22,12 @@ pub struct TraceRequest {
     pub input_length: u32,
     /// The number of tokens of the answer; may be 0.
     pub output_length: u32,
-    /// One chained id per block of the prompt. A partial last block may or may not have one.
+    /// One prefix id per block of the prompt. A partial last block may or may not have an id.
     pub hash_ids: Box<[u64]>,
 }
 
 impl TraceRequest {
-    /// The ids of the full blocks, which are all that an engine can find again, because it indexes only
-    /// full blocks.
+    /// The ids of the full blocks. An engine indexes only full blocks, so only these can hit.
     ///
     /// ```
     /// use kvpool_replay::trace::TraceRequest;

@@ -1,12 +1,12 @@
 //! Reads records from plain or gzip input, as lines or as JSON documents.
 //!
-//! Owns [`Source`] (bytes, with gzip detected by the first two bytes) and [`Records`] (one record at a
-//! time, with the line in which it begins). A record is a line, or, for formats of whole documents, one
+//! [`Source`] reads bytes, and detects gzip by the first two bytes. [`Records`] reads one record at a
+//! time, with the line in which it begins. A record is a line, or in formats with whole documents, one
 //! JSON value, which may span lines. Several documents may be on one line, as in the output of
 //! `cat a.json b.json`.
 //!
-//! Invariants: at most `max_bytes` of one record are in memory. At most the first record, or its first
-//! 16 MiB, is read ahead. Lines are counted as in an editor.
+//! Invariants: at most `max_bytes` of one record are in memory. To detect the format, at most the first
+//! record, or its first 16 MiB, is read in advance. Lines are counted as in an editor.
 //!
 //! Costs: lines are found at the speed of `memchr`. Documents are scanned byte by byte, 1 to 2 ns each.
 
@@ -27,7 +27,7 @@ pub(crate) const BUFFER_BYTES: usize = 1 << 17;
 /// The maximum number of bytes of the first record that are read to detect its format.
 const LOOK_AHEAD_BYTES: usize = 16 << 20;
 
-/// The input, with its first bytes put back in front.
+/// The input, preceded by the first bytes, which were already read.
 type Whole<R> = Chain<Cursor<Vec<u8>>, R>;
 
 /// The input, decompressed if necessary.
@@ -84,8 +84,8 @@ impl<R: BufRead> Source<R> {
         use io::ErrorKind::{InvalidData, InvalidInput, UnexpectedEof};
         match (self, source.kind()) {
             (Self::Gzip(_), UnexpectedEof) => TraceError::TruncatedGzip { line },
-            // The decoder reports bad headers and checksums as one of these kinds, and bad data as the
-            // other.
+            // The decoder reports an invalid header or checksum as one of these kinds, and invalid data
+            // as the other.
             (Self::Gzip(_), InvalidData | InvalidInput) => TraceError::CorruptGzip { line, source },
             _ => TraceError::Io { line, source },
         }
@@ -96,10 +96,10 @@ impl<R: BufRead> Source<R> {
 #[derive(Debug)]
 pub(crate) struct Records<R> {
     source: Source<R>,
-    /// Lines that were read to detect the format and not returned yet. The last one may be the start of
-    /// a line.
+    /// Lines that were read to detect the format and are not yet returned. The last one may be
+    /// incomplete.
     ahead: VecDeque<Vec<u8>>,
-    /// The record returned last. For a document, also the bytes after it that were read at the same
+    /// The last returned record. For a document, also the bytes after it that were read at the same
     /// time.
     text: Vec<u8>,
     /// The end of the document in `text`.
@@ -122,7 +122,7 @@ impl<R: BufRead> Records<R> {
         })
     }
 
-    /// The number of lines read so far, blank ones included.
+    /// The number of lines read so far, including blank ones.
     pub(crate) fn lines(&self) -> u64 {
         self.line
     }
@@ -149,8 +149,8 @@ impl<R: BufRead> Records<R> {
         Ok(scanner)
     }
 
-    /// Returns the next line that is not blank, and its number, without surrounding blanks (including
-    /// `\r`).
+    /// Returns the next line that is not blank, and its number. Surrounding blanks (including `\r`) are
+    /// removed.
     pub(crate) fn next_line(&mut self) -> Result<Option<(&[u8], u64)>, TraceError> {
         loop {
             self.text.clear();

@@ -1,13 +1,12 @@
 //! Statistics of a trace, and the most that any cache could hit.
 //!
-//! Owns [`TraceStats`], which takes one pass. The definitions are those of [lookup mode](crate::replay)
-//! with a cache that never evicts. Requests run one after the other. A block counts as a hit only if
-//! all blocks before it in its prompt are hits. The weight of a reference is its number of prompt
-//! tokens.
+//! [`TraceStats`] are computed in one pass. The definitions are those of [lookup mode](crate::replay)
+//! with a cache that never evicts. Requests run one after the other. A block is a hit only if all
+//! blocks before it in its prompt are hits. The weight of a reference is its number of prompt tokens.
 //!
 //! The "ideal hit rate" of a trace depends on the definition, so there are four: by blocks, by tokens,
-//! by full blocks only (an engine finds no partial ones), and by tokens of the last half of the
-//! requests, when the cache is warm.
+//! by full blocks only (because an engine finds no partial blocks), and by tokens in the last half of
+//! the requests (because the cache is warm then).
 //!
 //! Costs: one hash-map step per block reference, 10 to 45 ns, and 48 bytes per distinct id.
 
@@ -45,7 +44,8 @@ pub struct TraceStats {
     pub span_s: f64,
     /// The number of distinct arrival times.
     pub distinct_arrivals: u64,
-    /// Requests per second over this time; `None` if all arrive at once.
+    /// The number of requests per second from the first arrival to the last; `None` if all arrive at
+    /// once.
     pub arrivals_per_s: Option<f64>,
     /// The maximum number of requests that arrive within one second. Seconds are counted from the first
     /// arrival.
@@ -82,8 +82,8 @@ pub struct TraceStats {
     pub requests_with_at_most_1_hit: u64,
     /// The time from one use of a block to the next, in s, over all uses except for the first.
     pub reuse_time_s: Percentiles,
-    /// The number of references to an id after another id than where it was first seen, or for the
-    /// second time in a request. It is 0 for a trace whose prefixes were checked.
+    /// The number of references to an id that follow another id than at its first use, or that repeat
+    /// the id in one request. It is 0 for a trace with checked prefixes.
     pub prefix_violations: u64,
     /// The number of sessions, if the trace has sessions.
     pub sessions: Option<u64>,
@@ -136,11 +136,11 @@ struct Seen {
     uses: u64,
     /// Whether it has been a full block.
     full: bool,
-    /// The request that used it last.
+    /// The last request that used it.
     request: usize,
 }
 
-/// A count and the total that it is a share of.
+/// A count, and the total of which it is a share.
 #[derive(Clone, Copy, Default)]
 struct Share {
     part: u64,

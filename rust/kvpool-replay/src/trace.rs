@@ -1,13 +1,14 @@
 //! Traces: a recorded or synthetic workload in memory.
 //!
-//! Owns [`TraceRequest`] (one request), and [`Trace`] (requests in order of arrival, with the block
-//! size of their ids). [`crate::reader`] reads traces, [`crate::validate`] contains the rules, and
+//! [`TraceRequest`] is one request, and [`Trace`] contains requests in order of arrival, with the block
+//! size of their ids. [`crate::reader`] reads traces, [`crate::validate`] contains the rules, and
 //! [`crate::generate`] makes traces.
 //!
-//! The representation is Mooncake's for every [format](crate::formats): `timestamp` (ms from the start
-//! of the recording), `input_length` and `output_length` (tokens), and `hash_ids`, one id per block of
-//! the prompt. Ids are *chained*: an id identifies a block together with everything before it. So equal
-//! ids at equal positions mean an equal prefix, which is all that a prefix cache can see of a prompt.
+//! Traces of every [format](crate::formats) are stored in the representation of Mooncake: `timestamp`
+//! (ms from the start of the recording), `input_length` and `output_length` (tokens), and `hash_ids`,
+//! one id per block of the prompt. Ids are *chained*: an id identifies a block together with everything
+//! before it. So equal ids at equal positions mean an equal prefix, and a prefix cache needs no other
+//! information about a prompt.
 //!
 //! Invariants of a [`Trace`] (its constructors check them, and nothing changes it afterwards):
 //!
@@ -69,8 +70,8 @@ impl Trace {
     ///
     /// # Errors
     ///
-    /// The first violated rule of the four above, as the reader would report it, with the request's
-    /// number (from 1) as its line; [`TraceError::BadOption`] if `block_tokens` is 0.
+    /// The first violation of the four rules above, as the reader would report it, with the number of
+    /// the request (from 1) as its line; [`TraceError::BadOption`] if `block_tokens` is 0.
     pub fn new(requests: Vec<TraceRequest>, block_tokens: usize) -> Result<Self, TraceError> {
         let mut checker = RequestChecker::new(block_tokens, true)?;
         if requests.is_empty() {
@@ -82,8 +83,8 @@ impl Trace {
         Ok(Self { requests, block_tokens, labels: Labels::default() })
     }
 
-    /// Makes a trace of one or more requests that a [`RequestChecker`] has passed in this order, or
-    /// would pass.
+    /// Makes a trace of one or more requests. A [`RequestChecker`] must have accepted them in this
+    /// order, or would accept them.
     pub(crate) fn from_checked(requests: Vec<TraceRequest>, block_tokens: usize, labels: Labels) -> Self {
         Self { requests, block_tokens, labels }
     }
@@ -103,10 +104,10 @@ impl Trace {
     /// Returns the same workload in blocks of another size, which must be a multiple or a divisor of
     /// this one.
     ///
-    /// Larger blocks can only hit less, because a block hits as a whole. Smaller blocks hit the same
-    /// tokens, because the trace does not show where within a block two prompts diverge. The ids are
-    /// new; equal ids still mean equal prefixes. The text of a partial block without an id is unknown,
-    /// so smaller blocks in it match nothing.
+    /// With larger blocks, the same tokens or fewer hit, because a block hits as a whole. With smaller
+    /// blocks, the same tokens hit, because the trace does not show where within a block two prompts
+    /// diverge. The ids are new; equal ids still mean equal prefixes. The text of a partial block
+    /// without an id is unknown, so the smaller blocks made from it match nothing.
     ///
     /// Takes one or two hash-map steps per old block reference, and 8 bytes per new one.
     ///
@@ -192,9 +193,9 @@ impl Trace {
 
     /// Totals over the whole trace.
     ///
-    /// Takes two passes, and one hash-set step per block reference: 10 to 20 ms per million. Where ids
-    /// are counted from 0, as in synthetic and regrouped traces, a bit set replaces the hash set. The
-    /// result is not cached.
+    /// Takes two passes, and one hash-set step per block reference: 10 to 20 ms per million references.
+    /// In synthetic and regrouped traces, ids are counted from 0, so a bit set replaces the hash set.
+    /// The result is not cached.
     #[must_use]
     pub fn summary(&self) -> TraceSummary {
         let mut summary = TraceSummary { requests: self.requests.len(), ..TraceSummary::default() };
@@ -217,8 +218,8 @@ impl Trace {
     fn unique_ids(&self, references: u64) -> u64 {
         let ids = || self.requests.iter().flat_map(|request| request.hash_ids.iter().copied());
         let words = ids().max().map_or(0, |most| most / 64 + 1);
-        // With this bound, one bit per possible id takes at most a byte per reference. A set would take
-        // up to 18 bytes per distinct id.
+        // With this bound, one bit per possible id takes at most a byte per reference. A hash set would
+        // take up to 18 bytes per distinct id.
         if words > references / 8 + 1 {
             return ids().collect::<HashSet<u64, IdHasherBuilder>>().len() as u64;
         }
@@ -245,11 +246,12 @@ pub struct TraceSummary {
     pub output_tokens: u64,
     /// The number of tokens of the longest prompt.
     pub longest_input: u32,
-    /// The number of ids of all requests, repeated ones included: the blocks to compute without a
-    /// cache.
+    /// The number of ids of all requests, including repeated ones. It is the number of blocks to
+    /// compute without a cache.
     pub block_references: u64,
     /// The number of these ids that identify a partial last block; 0 if the trace omits partial blocks.
     pub partial_blocks: u64,
-    /// The number of distinct ids: the blocks to compute with a cache that never evicts.
+    /// The number of distinct ids. It is the number of blocks to compute with a cache that never
+    /// evicts.
     pub unique_blocks: u64,
 }

@@ -1,11 +1,11 @@
 //! The rules of a trace, checked request by request.
 //!
-//! Owns [`RequestChecker`] (all rules) and [`PrefixChecker`] (the rule on ids). Both get each request
-//! once, in order, and keep the state that the next check needs. The reader,
+//! [`RequestChecker`] checks all rules, and [`PrefixChecker`] checks the rule on ids. Both get each
+//! request once, in order, and store the state that the next check needs. The reader,
 //! [`Trace::new`](crate::trace::Trace::new) and the tests use the same code.
 //!
 //! **Why one map is enough.** Ids are consistent if "equal ids at equal positions mean equal prefixes".
-//! The checker stores the parent of each id: the id before it where it was first seen. It requires the
+//! The checker stores the parent of each id: the id that precedes it at its first use. It requires the
 //! same parent at every later use. Then, by induction along the chain:
 //!
 //! 1. an id always has the same whole prefix, because its parent has;
@@ -19,7 +19,8 @@ use std::collections::{HashMap, hash_map::Entry};
 
 use crate::{error::TraceError, id_hash::IdHasherBuilder, request::TraceRequest};
 
-/// Common block sizes, most likely first. An error suggests the first one that fits.
+/// Common block sizes, most likely first. If the number of ids is wrong, the error suggests the first
+/// size that fits.
 const USUAL_BLOCK_TOKENS: [usize; 9] = [16, 512, 64, 32, 128, 256, 1024, 2048, 4096];
 
 /// Checks every rule on requests, in order of arrival.
@@ -42,9 +43,10 @@ pub struct RequestChecker {
     block_tokens: usize,
     /// The line and the time of the previous request.
     previous: Option<(u64, f64)>,
-    /// How partial blocks are treated, and the first line that shows it; `None` until a prompt has one.
+    /// Whether partial blocks have ids, and the first line that shows it; `None` until a prompt has a
+    /// partial block.
     convention: Option<(Partial, u64)>,
-    /// The checker of ids; `None` if the caller disables it.
+    /// The checker of ids; `None` if the caller has disabled it.
     prefixes: Option<PrefixChecker>,
 }
 
@@ -56,8 +58,8 @@ enum Partial {
 }
 
 impl RequestChecker {
-    /// Makes a checker for ids of `block_tokens` tokens. `check_prefixes` enables the rule on ids, the
-    /// only one that needs memory.
+    /// Makes a checker for ids of `block_tokens` tokens. `check_prefixes` enables the rule on ids. It
+    /// is the only rule that needs memory.
     ///
     /// # Errors
     ///
@@ -109,8 +111,8 @@ impl RequestChecker {
         Ok(())
     }
 
-    /// Checks only the length of the prompt and the number of its ids, the rules that do not depend on
-    /// the order.
+    /// Checks only the length of the prompt and the number of its ids. These rules do not depend on the
+    /// order of the requests.
     pub(crate) fn check_lengths(&mut self, request: &TraceRequest, line: u64) -> Result<(), TraceError> {
         if request.input_length == 0 {
             return Err(TraceError::BadNumber {
@@ -145,7 +147,8 @@ impl RequestChecker {
             line,
             input_length,
             found,
-            // Without an earlier request that shows the convention, the format's own rule applies.
+            // If no earlier request has a partial block, the expected number follows from the format's
+            // own rule.
             expected: if self.convention.is_none() { all } else { expected },
             block_tokens: self.block_tokens,
             convention_line: self.convention.map(|_| since),
@@ -159,7 +162,8 @@ fn likely_block_tokens(input_length: u32, count: usize) -> Option<usize> {
     USUAL_BLOCK_TOKENS.into_iter().find(|&tokens| (input_length as usize).div_ceil(tokens) == count)
 }
 
-/// Checks that an id has one parent in all requests. The module explains why that is the whole rule.
+/// Checks that an id has one parent in all requests. The module documentation explains why this rule is
+/// sufficient.
 ///
 /// ```
 /// use kvpool_replay::{error::TraceError, validate::PrefixChecker};
@@ -224,8 +228,8 @@ impl PrefixChecker {
     }
 }
 
-/// Makes the error for an id with another parent than before: a repeat in its own request, or another
-/// prefix.
+/// Makes the error for an id with another parent than before: either the id repeats in its own request,
+/// or it follows another prefix.
 #[cold]
 fn conflict(
     hash_ids: &[u64],
@@ -275,8 +279,8 @@ mod tests {
         );
     }
 
-    /// The rule, written directly: equal ids at equal positions mean equal prefixes, no id repeats in a
-    /// request, and an id is at one position.
+    /// The rule in its direct form: equal ids at equal positions mean equal prefixes, no id repeats in
+    /// a request, and each id occurs at only one position.
     fn consistent(requests: &[Vec<u64>]) -> bool {
         let mut prefixes = HashMap::new();
         requests.iter().all(|ids| {

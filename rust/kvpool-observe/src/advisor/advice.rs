@@ -3,16 +3,17 @@
 use kvpool::EvictionPolicy;
 use kvpool::retention::TenantId;
 
-/// Estimates for other sizes, policies and tenants, from the pool's own traffic.
+/// Estimates of hit rates at other sizes, with other policies and by tenant, from the pool's own
+/// traffic.
 ///
-/// All counts and rates are weighted by age: references n windows ago count 2^-n or less. Rates are
-/// shares of block references, 0 to 1, and 0 without references.
+/// All counts and rates give old references less weight: a reference n windows ago counts 2^-n or less.
+/// Rates are shares of block references, 0 to 1, and 0 without references.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Advice {
     /// The number of usable blocks of the pool, which is the size of the ghost caches.
     pub capacity_blocks: u64,
-    /// The share of the blocks that is sampled.
+    /// The share of the blocks in the advisor's sample.
     pub rate: f64,
     /// The number of block references after which all counts are halved.
     pub window: u64,
@@ -20,9 +21,10 @@ pub struct Advice {
     pub seen: u64,
     /// The number of block references in the window.
     pub references: u64,
-    /// The number of these references to sampled blocks. The relative standard error of the estimates
-    /// is a factor of about 0.5 to 1, divided by the square root of this number. With 100 the estimates
-    /// mean nothing; with 10,000 the error is about one per cent.
+    /// The number of these references that are references to sampled blocks. The relative standard
+    /// error of the estimates is a factor of about 0.5 to 1, divided by the square root of this number.
+    /// With 100 sampled references the estimates have no meaning; with 10,000 the error is about one
+    /// per cent.
     pub sampled_references: u64,
     /// The measured hit rate of the pool.
     pub hit_rate: f64,
@@ -32,8 +34,8 @@ pub struct Advice {
     pub policies: Vec<PolicyAdvice>,
     /// Estimates by tenant, sorted by tenant id.
     pub tenants: Vec<TenantAdvice>,
-    /// The number of references of tenants that are not counted separately, because there are more than
-    /// the settings allow.
+    /// The number of references of tenants that are not counted separately, because the settings limit
+    /// the number of tenants.
     pub untracked_references: u64,
     /// The memory of the advisor, in bytes. It is fixed after construction, except for a resize of the
     /// pool.
@@ -59,8 +61,8 @@ pub struct PolicyAdvice {
     pub block_hit_rate: f64,
     /// The size of the pool, in blocks.
     pub capacity_blocks: u64,
-    /// The number of block references in the window since the ghost cache was empty. A resize empties
-    /// it.
+    /// The number of block references in the window, but only those since the ghost cache was last
+    /// empty. A resize empties it.
     pub references: u64,
 }
 
@@ -70,15 +72,16 @@ pub struct PolicyAdvice {
 pub struct TenantAdvice {
     /// The tenant.
     pub tenant: TenantId,
-    /// The number of its block references in the window.
+    /// The number of block references of the tenant in the window.
     pub references: u64,
     /// The number of these references to sampled blocks.
     pub sampled_references: u64,
     /// The measured hit rate of the tenant.
     pub hit_rate: f64,
-    /// Its estimated hit rates in LRU caches of other sizes that all tenants share, as now.
+    /// The estimated hit rates of the tenant if the pool had other sizes, and all tenants continued to
+    /// share it (LRU).
     pub curve: Vec<CurvePoint>,
-    /// Its estimated hit rates in LRU caches of its own, up to the pool's size. They show the value of
-    /// a floor or a ceiling for the tenant.
+    /// The estimated hit rates of the tenant if it had an LRU cache of its own, up to the pool's size.
+    /// They show the value of a floor or a ceiling for the tenant.
     pub alone: Vec<CurvePoint>,
 }

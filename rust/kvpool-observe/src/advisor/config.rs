@@ -5,8 +5,8 @@ use kvpool::PoolError;
 
 /// Settings of the advisor of a pool.
 ///
-/// The sampling rate follows from the settings. It is chosen so that a stack as deep as eight pools
-/// fits into [`max_sampled_blocks`](Self::max_sampled_blocks), and is at most one in
+/// The sampling rate is computed from the settings, so that the keys of eight pools fit into
+/// [`max_sampled_blocks`](Self::max_sampled_blocks). The rate is at most one in
 /// [`sample_every`](Self::sample_every).
 ///
 /// ```
@@ -18,21 +18,21 @@ use kvpool::PoolError;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdvisorConfig {
-    /// The maximum number of blocks that are followed, 64 to 2^24. Use a multiple of 8, because an
-    /// eighth of it represents the pool. Default 16,384.
+    /// The maximum number of sampled blocks, 64 to 2^24. Use a multiple of 8, because an eighth of it
+    /// represents the pool. Default 16,384.
     pub max_sampled_blocks: usize,
-    /// Samples at most one block in this number, 1 or more. A larger number means less work on a small
-    /// pool. Default 1.
+    /// At most one block in this number is sampled, 1 or more. A larger number means less work on a
+    /// small pool. Default 1.
     pub sample_every: u32,
-    /// Policies for which a ghost cache of the pool's size is simulated. Each at most once, and none
-    /// that needs access times. Default: [`kvpool_policies::ADVISED`].
+    /// Policies to compare. For each of them, the advisor simulates a cache of the pool's size. A
+    /// policy may occur once, and must not need access times. Default: [`kvpool_policies::ADVISED`].
     pub policies: Vec<EvictionPolicy>,
     /// The maximum number of tenants that are counted separately at a time, 0 to 1,024. Default 8.
     pub max_tenants: usize,
     /// The number of references after which all counts are halved, 1 or more. `None` means 16 times the
-    /// hash units that the pool holds, and at least 65,536.
+    /// hash units that fit into the pool, and at least 65,536.
     pub window: Option<u64>,
-    /// Selects which blocks are sampled. All seeds are equally good. Default 0.
+    /// A seed that determines which blocks are sampled. All seeds are equally good. Default 0.
     pub seed: u64,
 }
 
@@ -84,7 +84,7 @@ impl AdvisorConfig {
         Ok(())
     }
 
-    /// Computes the sampling rate and the window for a pool that holds `usable` hash units.
+    /// Computes the sampling rate and the window for a pool of `usable` hash units.
     pub(super) fn scale(&self, usable: usize) -> Scale {
         let most = self.max_sampled_blocks / DEEPEST;
         let slots = (usable / self.sample_every as usize).clamp(1, most);
@@ -104,7 +104,8 @@ pub(super) const DEEPEST: usize = 8;
 /// The scale of an advisor's sample.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Scale {
-    /// The hash units of the pool. They are its blocks, unless there are groups with larger blocks.
+    /// The number of hash units of the pool. It is the number of blocks, unless there are groups with
+    /// larger blocks.
     pub(super) usable: u64,
     /// The number of sampled hash units that represent the pool.
     pub(super) slots: usize,

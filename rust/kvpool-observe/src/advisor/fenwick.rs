@@ -1,5 +1,5 @@
-//! A Fenwick tree (Fenwick, "A new data structure for cumulative frequency tables", 1994): sums over
-//! entries that change one at a time.
+//! A Fenwick tree: an array of counts that can be changed one at a time and summed over ranges, both in
+//! O(log entries). Source: Fenwick, "A new data structure for cumulative frequency tables", 1994.
 
 /// Counts by entry, with fast sums over ranges of entries.
 ///

@@ -1,16 +1,16 @@
-//! `GhostCache`: simulates a policy on the sampled keys, to estimate its hit rate.
+//! `GhostCache`: a simulated cache of the sampled keys, to estimate the hit rate of a policy. It stores
+//! no KV.
 //!
-//! Owns: which sampled keys would be cached under one policy. It uses the same evictor as a pool,
-//! including [`Closed`], over keys instead of blocks: the numbers of its slots are the block ids. So
-//! the sample stays prefix-closed, like the blocks of the pool. A lookup finds a prefix of its sampled
-//! blocks, never one with a hole.
+//! The ghost cache uses the same evictor as a pool, including [`Closed`], over keys instead of blocks:
+//! the numbers of its slots are the block ids. So, as in the pool, no key is evicted before the keys of
+//! its descendants. The keys that a lookup finds are always a prefix of its sampled keys.
 //!
-//! A lookup is completed in one call: its hits are acquired, one victim is evicted per new key without
-//! a free slot, the new keys are added, and then all are released at once, deepest first. If a lookup
-//! has more keys than there are slots, the excess keys are not stored.
+//! One call performs a whole lookup. It acquires the keys that hit, evicts one key for each new key
+//! without a free slot, adds the new keys, and then releases all keys at once, deepest first. If a
+//! lookup has more keys than there are slots, the excess keys are not stored.
 //!
-//! Costs: those of the evictor per sampled reference, 50 to 200 ns. Memory: 23 bytes per slot plus the
-//! evictor's 10 to 120, or up to 455 for `adaptive`.
+//! Costs: those of the evictor, 50 to 200 ns per sampled reference. Memory: 23 bytes per slot plus the
+//! evictor's 10 to 120 bytes, or up to 455 bytes for `adaptive`.
 //!
 //! [`Closed`]: kvpool_policies::Closed
 
@@ -21,11 +21,11 @@ use kvpool::parts::try_reserve;
 use kvpool::{Candidate, Content, EvictionPolicy, Evictor};
 use kvpool::{InvariantViolation, PoolError};
 
-/// The maximum memory of an evictor per block, in bytes, for kvpool's policies. A test checks it.
+/// The maximum memory of an evictor of a kvpool policy, in bytes per block. A test checks these values.
 fn evictor_bytes(policy: EvictionPolicy) -> usize {
     match policy.name() {
         "lru" => 16,
-        // The shadow caches of `adaptive` follow at least 8,192 blocks' worth of keys, even in a small
+        // The shadow caches of `adaptive` have at least the size for 8,192 blocks, even in a small
         // cache.
         "adaptive" => 480,
         _ => 96,
@@ -70,10 +70,10 @@ impl GhostCache {
     }
 
     /// Looks up the sampled keys of a lookup, root first, and stores the missing ones. `parent` is the
-    /// key of the block before the first, if it is known. Returns the number of hits.
+    /// key of the block before the first one, if it is known. Returns the number of hits.
     pub(super) fn refer(&mut self, sampled: &[Sampled], parent: Option<u64>) -> usize {
-        // The order is that of a pool: acquire the blocks that are found, evict for all that are
-        // missing, store those.
+        // The order of the operations is the same as in a pool: acquire the blocks that are found,
+        // evict blocks for all missing ones, and store those.
         let (mut hits, mut missing) = (0, 0);
         for &Sampled { key, .. } in sampled {
             let Some(found) = self.keys.find(key) else {
@@ -102,7 +102,7 @@ impl GhostCache {
         hits
     }
 
-    /// Gives a new key a slot. `None` if the lookup uses all slots.
+    /// Assigns a slot to a new key. `None` if the lookup already uses all slots.
     fn admit(&mut self, key: u64, depth: u32, parent: Option<BlockId>) -> Option<BlockId> {
         let block = BlockId::new(self.keys.insert(key)?);
         if self.history {

@@ -1,8 +1,8 @@
-//! `DistanceHistogram`: weighted stack distances, in buckets of bounded relative width.
+//! `DistanceHistogram`: weights of stack distances, in buckets of bounded relative width.
 //!
-//! Owns: the weights. With `fine_bits` bits, distances up to 2^`fine_bits` have a bucket each. A larger
-//! distance is in a bucket that is at most 2^(1 - `fine_bits`) of the distance wide. So memory grows
-//! with the logarithm of the largest distance.
+//! With `fine_bits` bits, each distance up to 2^`fine_bits` has a bucket of its own. A larger distance
+//! shares a bucket, which is at most 2^(1 - `fine_bits`) of the distance wide. So memory grows with the
+//! logarithm of the largest distance.
 //!
 //! Costs: `add` is O(1), a sum O(buckets). 8 bytes per bucket, all allocated at construction.
 
@@ -41,7 +41,7 @@ impl DistanceHistogram {
     }
 
     /// Adds a weight, which may be negative. A distance above the largest is ignored, because no cache
-    /// size of interest hits it.
+    /// of a relevant size hits it.
     pub fn add(&mut self, distance: u64, weight: f64) {
         let bucket = self.bucket_of(distance);
         if let Some(sum) = self.weights.get_mut(bucket) {
@@ -49,8 +49,8 @@ impl DistanceHistogram {
         }
     }
 
-    /// The weight of distances up to `distance`. The bucket that contains `distance` counts in
-    /// proportion.
+    /// The weight of distances up to `distance`. The bucket that contains `distance` is counted in
+    /// part, in proportion to its width.
     #[must_use]
     pub fn at_most(&self, distance: u64) -> f64 {
         if distance == 0 {
@@ -90,7 +90,7 @@ impl DistanceHistogram {
         if index >> self.fine_bits == 0 {
             return index as usize;
         }
-        // 1 for the first octave after the fine buckets.
+        // `octave` is 1 for the first octave after the fine buckets.
         let octave = u64::from(index.ilog2() - self.fine_bits) + 1;
         (octave * self.per_octave() + (index >> octave)) as usize
     }

@@ -1,9 +1,9 @@
 //! `KeyTable`: a bounded set of keys, each with a small number.
 //!
-//! Owns: which key has which number. Numbers are from 1 to the capacity, so they can serve as block ids
-//! of an evictor or as indices of arrays. The number of a removed key is reused.
+//! Numbers are from 1 to the capacity, so they can serve as block ids of an evictor or as indices of
+//! arrays. The number of a removed key is reused.
 //!
-//! Invariant: a key is found if and only if it was inserted and not removed since.
+//! Invariant: a key is found if and only if it was inserted and not removed after that.
 //!
 //! Costs: all operations are O(1). 18 bytes per key, allocated only by [`KeyTable::grow`].
 

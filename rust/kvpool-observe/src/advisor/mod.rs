@@ -1,9 +1,9 @@
-//! The advisor: estimates hit rates at other sizes, with other policies, and by tenant, from the pool's
-//! own traffic.
+//! The advisor: estimates hit rates of other pool sizes, of other policies, and of each tenant, from
+//! the pool's own traffic.
 //!
-//! [`PoolWatch::advice`](crate::PoolWatch::advice) works on a sample of the blocks that lookups
-//! request, in bounded memory. Without an advisor, you need a recorded trace and `kvpool size` for
-//! these answers.
+//! [`PoolWatch::advice`](crate::PoolWatch::advice) returns the estimates. They use a sample of the
+//! blocks that lookups request, in bounded memory. Without an advisor, these answers require a recorded
+//! trace and `kvpool size`.
 //!
 //! | question | estimator |
 //! |---|---|
@@ -11,59 +11,63 @@
 //! | other policies at the pool's size | a ghost cache each: the policy's evictor over sampled keys |
 //! | each tenant, in the shared pool and in one of its own | distances in both stacks |
 //!
-//! Owns: `Advisor`, with its window and its tenants. Its parts are [`SampledStack`],
-//! [`DistanceHistogram`] and [`Fenwick`], which `kvpool-replay` also uses, and the ghost caches, all
-//! over tables of keys.
+//! This module contains `Advisor`, with its window and its tenants. An advisor consists of
+//! [`SampledStack`], [`DistanceHistogram`] and [`Fenwick`], which `kvpool-replay` also uses, and of
+//! ghost caches (simulated caches of sampled keys). All of these store their keys in key tables.
 //!
-//! **References.** A reference is a block that a lookup asked for, hit or missed, counted when the pool
-//! acquires the match. Probes and refused admissions are not counted, so a retried request counts once.
-//! A resumed request is looked up, and counted, again. Blocks that were registered without a lookup,
-//! such as those of answers, are not references. They still enter the stack: the chain up to them
-//! counts as used at that time. Blocks that [`BlockPool::drop_cached`](kvpool::BlockPool::drop_cached)
-//! drops by id stay in the stack.
+//! **References.** A reference is a block that a lookup requested, whether it hit or missed. It is
+//! counted when the pool acquires the match. Probes and refused admissions are not counted, so a
+//! retried request is counted once. A resumed request is looked up, and counted, again. Blocks that
+//! were registered without a lookup, such as those of answers, are not references. They still enter the
+//! stack, where the chain up to them becomes the most recently used. Blocks that
+//! [`BlockPool::drop_cached`](kvpool::BlockPool::drop_cached) drops by id remain in the stack.
 //!
-//! **Groups.** With several KV-cache groups, a reference is a hash unit that a prompt asked for, and a
-//! hit is a unit that all groups served. Each unit counts once, although every group that caches it
-//! uses a block or a part of one. So the measured hit rates, also those of tenants, are exact. The
-//! sizes of curves and the estimates of policies are those of a pool in which only full attention uses
-//! blocks. Internally, a size is a number of hash units. A block of the pool contains
+//! **Groups.** Prompts are hashed in units: a block, or a part of a block that is hashed at a time.
+//! With several KV-cache groups, a reference is a hash unit that a prompt requested, and a hit is a
+//! unit that all groups served. Each unit is counted once, although every group that caches it uses a
+//! block or a part of one. So the measured hit rates, also those of tenants, are exact. The sizes of
+//! curves and the estimates of policies are those of a pool in which only full attention uses blocks.
+//! Internally, a size is a number of hash units. A block of the pool contains
 //! [`Groups::units_per_block`](kvpool::groups::Groups::units_per_block) of them.
 //!
-//! **The sample.** A share R of the keys is sampled: those whose hash is below a threshold. A key is
-//! the first 8 bytes of a block hash. R is chosen so that eight pools fit into
+//! **The sample.** A share R of the keys is sampled: the keys with a hash below a threshold. A key is
+//! the first 8 bytes of a block hash. R is chosen so that the keys of eight pools fit into
 //! [`max_sampled_blocks`](AdvisorConfig::max_sampled_blocks). So the rate changes only with the size of
-//! the pool, and keys deeper than eight pools are forgotten. The sampled references, scaled by 1/R,
-//! differ from the references seen. The difference, positive or negative, is counted as hits at
-//! distance 1 (the correction of SHARDS-adj). It comes from the few very hot blocks, such as the first
-//! block of a common system prompt, which may or may not be in the sample.
+//! the pool, and keys deeper in the stack than eight pools are removed.
+//!
+//! The number of sampled references, scaled by 1/R, differs from the number of references seen. The
+//! difference, positive or negative, is counted as hits at distance 1 (the correction of SHARDS-adj).
+//! The reason is that the difference comes from the few very hot blocks, such as the first block of a
+//! common system prompt, which may or may not be in the sample.
 //!
 //! **The window.** After every [`window`](AdvisorConfig::window) references, all counts are halved,
 //! including those of tenants and of the pool's own hits. So estimates mostly reflect the last one to
 //! two windows, and the weight of older traffic is 1/8 after three windows. The stack and the ghost
-//! caches forget on their own, because new keys push out old ones.
+//! caches need no halving, because new keys replace old ones.
 //!
-//! **A new epoch or a reset** empties the pool, so it also empties the stack and the ghost caches. The
-//! misses that follow occur in the pool too, and lose weight with the window.
+//! **A new epoch or a reset** empties the pool, so the advisor also empties the stack and the ghost
+//! caches. The misses after it occur in the pool too, and lose weight with each window.
 //!
-//! **A resize** lowers the rate if the pool grows. The stack keeps the keys that are still in the
-//! sample. The ghost caches start empty.
+//! **A resize** that makes the pool larger lowers the rate. The stack keeps the keys that are still in
+//! the sample. The ghost caches start empty.
 //!
-//! **Tenants** are counted separately, in the order of their first reference, at most
-//! [`max_tenants`](AdvisorConfig::max_tenants). If there are more, the tenant with the fewest
-//! references loses its slot at the end of a window, unless the uncounted tenants together had fewer.
+//! **Tenants** get a slot in the order of their first reference, at most
+//! [`max_tenants`](AdvisorConfig::max_tenants). If there are more tenants, the tenant with the fewest
+//! references loses its slot at the end of a window, unless the tenants without a slot together had
+//! fewer.
 //!
-//! **The error** is that of the sample: about one percentage point with the default of 2,048 sampled
-//! blocks per pool. `tests/replay/advisor.rs` in `kvpool-replay` compares the estimates with exact
-//! curves and with replays of each policy. Two effects are not estimated: retention, and running
-//! requests that hold blocks, so that fewer blocks than the pool's size are cached.
+//! **The error** of the estimates comes from the sample. It is about one percentage point with the
+//! default of 2,048 sampled blocks per pool. `tests/replay/advisor.rs` in `kvpool-replay` compares the
+//! estimates with exact curves and with replays of each policy. The estimates do not cover two effects:
+//! retention, and running requests that hold blocks and so leave fewer blocks for cached contents.
 //!
-//! Costs. A reference that is not sampled takes a multiplication and a comparison, 7 instructions, and
-//! a registered block the same. A sampled reference takes 480 instructions for the curve (about 100
-//! ns), 450 for its tenant, and 190 for the ghost cache of LRU. Other policies take more; `adaptive`
-//! takes as much as four others. The average per reference is R times that, with R =
+//! Costs. A reference that is not sampled takes a multiplication and a comparison (7 instructions), and
+//! so does a registered block that is not sampled. A sampled reference takes 480 instructions for the
+//! curve (about 100 ns), 450 for its tenant, and 190 for the ghost cache of LRU. Other policies take
+//! more; `adaptive` takes as much as four others. The average per reference is R times that, with R =
 //! `max_sampled_blocks` / 8 / blocks of the pool. On a pool of 65,536 blocks with four policies,
-//! without `adaptive`, it is 80 instructions. Without an advisor, a reference and its share of storing
-//! and releasing take 280.
+//! without `adaptive`, it is 80 instructions. For comparison: without an advisor, a reference takes 280
+//! instructions, including its share of storing and releasing.
 //!
 //! Memory: 54 bytes per sampled block; per slot 34 bytes for the ghost cache of LRU, at most 94 for
 //! other policies and up to 480 for `adaptive`; 0.34 MB for the classes of `hazard`; per tenant 38
@@ -95,7 +99,7 @@ use kvpool::{InvariantViolation, PoolError};
 pub use stack::{Bound, SampledStack, Touch};
 use tally::{Tally, Tenant};
 
-/// The capacities that are estimated, in eighths of the pool's.
+/// The sizes for which hit rates are estimated, in eighths of the pool's size.
 const EIGHTHS: [u64; 11] = [1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64];
 
 /// The estimators of one pool.
@@ -110,13 +114,13 @@ pub(crate) struct Advisor {
     /// The number of references, and the weight of the sampled ones, since the ghost caches were made.
     ghosts_since: (f64, f64),
     tenants: Vec<Tenant>,
-    /// Allocated slots for further tenants.
+    /// Allocated slots that no tenant uses yet.
     spare_tenants: Vec<Tenant>,
     untracked: f64,
     seen: u64,
     /// The number of references since the last halving.
     in_window: u64,
-    /// The sample of the current lookup or registration. Kept to reuse its memory.
+    /// The sample of the current lookup or registration. It is stored here to reuse its memory.
     scratch: Sample,
 }
 
@@ -124,8 +128,8 @@ pub(crate) struct Advisor {
 #[derive(Clone, Debug, Default)]
 struct Sample {
     kept: Vec<Sampled>,
-    /// The number of further sampled keys, beyond the bound. They are deeper than all others, and
-    /// therefore deeper than any size that is estimated.
+    /// The number of sampled keys that exceed the bound of the list. They are deeper than all listed
+    /// keys, and therefore deeper than any size that is estimated.
     beyond: usize,
 }
 
@@ -167,7 +171,7 @@ impl Advisor {
         Ok(advisor)
     }
 
-    /// Counts a lookup whose match was acquired.
+    /// Counts a lookup after the pool has acquired its match.
     pub(crate) fn looked_up(&mut self, lookup: &Lookup<'_>) {
         let mut sample = std::mem::take(&mut self.scratch);
         self.sample(lookup.hashes, lookup.depth, &mut sample);
@@ -279,7 +283,7 @@ impl Advisor {
         self.ghosts.iter_mut().for_each(|ghost| ghost.hits *= 0.5);
     }
 
-    /// The index of the tenant's counts. `None` if no slot is free.
+    /// The index of a tenant's counts. `None` if no slot is free.
     fn tenant(&mut self, tenant: TenantId, references: u64) -> Option<usize> {
         if let Some(at) = self.tenants.iter().position(|known| known.id == tenant) {
             return Some(at);
@@ -302,7 +306,7 @@ impl Advisor {
         }
     }
 
-    /// Allocates ghost caches for another pool size. Changes nothing yet.
+    /// Allocates ghost caches for another pool size. The advisor does not change yet.
     pub(crate) fn prepare_resize(&self, usable: usize) -> Result<Resized, PoolError> {
         let scale = self.config.scale(usable.saturating_mul(self.units_per_block));
         let ghosts = if scale == self.scale { None } else { Some(ghosts_of(&self.config, scale)?) };
@@ -408,7 +412,7 @@ impl Advisor {
     }
 }
 
-/// The memory that a resize needs.
+/// The memory that was allocated for a resize.
 #[derive(Debug)]
 pub(crate) struct Resized {
     scale: Scale,

@@ -1,29 +1,29 @@
-//! `SampledStack`: the LRU stack of a sample of keys. It returns the stack distance of each use.
+//! `SampledStack`: an LRU stack of sampled keys, which returns the stack distance of each use.
 //!
-//! Owns: which keys are followed, their order of use, and the sampling rate. The pool's advisor and
-//! `SampledLru` of `kvpool-replay` are built on this estimator.
+//! The stack distance of a use is the size of the smallest LRU cache in which the use hits. The pool's
+//! advisor and `SampledLru` of `kvpool-replay` use this estimator.
 //!
 //! **The method** is SHARDS (Waldspurger, Park, Garthwaite and Ahmad, "Efficient MRC Construction with
-//! SHARDS", FAST 2015). Only keys whose hash is below a threshold are followed, a share R of all keys,
-//! and each of them at every use. The stack distances (Mattson, Gecsei, Slutz and Traiger 1970) among
-//! the followed keys, divided by R, estimate distances in the whole stream. Each use of a followed key
-//! counts for 1/R uses.
+//! SHARDS", FAST 2015). Only keys with a hash below a threshold are followed. They are a share R of all
+//! keys, and each of their uses is recorded. The stack distances (Mattson, Gecsei, Slutz and Traiger
+//! 1970) among the followed keys, divided by R, estimate the distances in the whole stream. Each use of
+//! a followed key represents 1/R uses.
 //!
 //! **Prefixes.** A lookup uses a prefix of a hash chain. Its blocks are touched tail first, so that a
-//! block is always above its descendants in the stack. A distance is the one before the lookup: the
-//! blocks of one lookup do not push each other down. When a block is touched, its distance is therefore
-//! the number of blocks above it, less the blocks that this lookup has already touched. Those were all
-//! below it before the lookup.
+//! block is always above its descendants in the stack. The distance of a block is its distance before
+//! the lookup, because the blocks of one lookup must not increase each other's distances. So when a
+//! block is touched, its distance is the number of blocks above it, minus the blocks that this lookup
+//! has already touched. Before the lookup, those were all below it.
 //!
-//! Bounds ([`Bound`]): none; a falling rate, if the size of the stream is unknown; or a fixed depth, if
-//! the size of the cache is known. With a fixed depth, the least recently used key is dropped, because
-//! it is deeper than any capacity that is evaluated.
+//! **Bounds** ([`Bound`]): no bound, a falling sampling rate if the size of the stream is unknown, or a
+//! fixed depth if the size of the cache is known. With a fixed depth, the least recently used key is
+//! dropped, because it is deeper than any capacity that is evaluated.
 //!
 //! Costs: a key that is not sampled takes one multiplication and one comparison. A sampled key takes
-//! O(log followed), 50 to 200 ns. Each followed key takes 18 bytes for its number, 4 for its place and
-//! 16 for the order: 38 bytes, or 54 with [`Bound::LowerRate`]. With [`Bound::Depth`], all memory is
-//! allocated at construction. Places are renumbered when they run out, once per as many touches as
-//! there are keys: O(1) amortized, 1 to 3 ns per key.
+//! O(log followed), 50 to 200 ns. Each followed key takes 18 bytes for its number, 4 for its position
+//! and 16 for the order: 38 bytes, or 54 with [`Bound::LowerRate`]. With [`Bound::Depth`], all memory
+//! is allocated at construction. When the positions of the order run out, all keys get new ones. That
+//! happens once per as many touches as there are keys: O(1) amortized, 1 to 3 ns per key.
 
 use std::collections::BinaryHeap;
 
@@ -32,7 +32,7 @@ use super::keys::KeyTable;
 use kvpool::PoolError;
 use kvpool::parts::try_reserve;
 
-/// 2^64: the scale of hashes.
+/// 2^64, the number of different hashes.
 const FULL: f64 = 18_446_744_073_709_551_616.0;
 /// The minimum capacity of an [`Order`].
 const LEAST_PLACES: usize = 64;
@@ -56,8 +56,8 @@ pub enum Bound {
     /// At most this number of keys. The keys with the largest hashes are dropped permanently, and the
     /// rate falls accordingly.
     LowerRate(usize),
-    /// At most this number of keys. The least recently used key is dropped, and may come back. The rate
-    /// does not change.
+    /// At most this number of keys. If there are more, the least recently used key is dropped, and is
+    /// new at its next use. The rate does not change.
     Depth(usize),
 }
 
@@ -80,7 +80,7 @@ pub struct Touch {
     pub distance: Option<u64>,
 }
 
-/// A recency stack of sampled keys.
+/// An LRU stack of sampled keys.
 ///
 /// ```
 /// use kvpool_observe::advisor::{Bound, SampledStack};
@@ -102,19 +102,19 @@ pub struct SampledStack {
     rate: f64,
     bound: Bound,
     keys: KeyTable,
-    /// The place of each key in the order, indexed by the number of the key.
+    /// The position of each key in the order, indexed by the number of the key.
     places: Vec<u32>,
     order: Order,
-    /// Hashes and numbers, largest first. Used only with [`Bound::LowerRate`].
+    /// The hashes and numbers of the keys, largest hash first. Used only with [`Bound::LowerRate`].
     largest: BinaryHeap<(u64, u32)>,
-    /// The first place that the current lookup may have assigned, and the number of keys that it
+    /// The first position that the current lookup may have assigned, and the number of keys that it has
     /// touched.
     lookup: (u32, u32),
 }
 
 impl SampledStack {
-    /// Makes an empty stack that follows a share `rate` of the keys. `seed` selects which keys. All
-    /// seeds are equally good.
+    /// Makes an empty stack that follows a share `rate` of the keys. `seed` determines which keys are
+    /// followed. All seeds are equally good.
     ///
     /// # Errors
     /// [`PoolError::InvalidConfig`] if the rate is not above 0 and at most 1, if the bound is 0 or
@@ -153,7 +153,7 @@ impl SampledStack {
         self.rate
     }
 
-    /// Keys that are followed now.
+    /// The number of keys that are followed now.
     #[must_use]
     pub fn followed(&self) -> usize {
         self.keys.len()
@@ -172,7 +172,8 @@ impl SampledStack {
         self.is_sampled(key) && self.keys.find(key).is_some()
     }
 
-    /// Maps different keys to different hashes: each step is a bijection.
+    /// Returns the hash of a key. Different keys have different hashes, because each step is a
+    /// bijection.
     #[inline]
     fn hash(&self, key: u64) -> u64 {
         (key ^ self.seed).wrapping_mul(0x9e37_79b9_7f4a_7c15)
@@ -197,7 +198,7 @@ impl SampledStack {
         };
         let place = self.places[number as usize];
         let own = place >= self.lookup.0;
-        // The keys above represent `above / rate` blocks. The conversion saturates.
+        // The followed keys above this one represent `above / rate` blocks. The conversion saturates.
         let above = if own { 0 } else { self.order.after(place) - self.lookup.1 };
         let distance = ((f64::from(above) * weight).round() as u64).saturating_add(1);
         self.forget_place(place);
@@ -205,7 +206,8 @@ impl SampledStack {
         Some(Touch { weight, distance: Some(distance) })
     }
 
-    /// Starts to follow a new key. At the bound, drops another key, or does not follow the new one.
+    /// Starts to follow a new key. If the bound is reached, drops another key, or does not follow the
+    /// new one.
     fn follow(&mut self, key: u64, hash: u64) {
         if self.keys.len() >= self.bound.most() {
             match self.bound {
@@ -280,7 +282,7 @@ impl SampledStack {
         self.largest.retain(|&(hash, _)| hash <= self.last);
     }
 
-    /// Forgets all keys. The rate does not change.
+    /// Removes all keys. The rate does not change.
     pub fn clear(&mut self) {
         self.keys.clear();
         self.order.clear();
@@ -306,14 +308,15 @@ fn last_of(rate: f64) -> u64 {
     ((rate * FULL) as u64).saturating_sub(u64::from(rate < 1.0)) // the conversion saturates at a rate of 1
 }
 
-/// The numbers of keys, in order of use.
+/// The numbers of keys in the order of their last use.
 #[derive(Clone, Debug)]
 struct Order {
-    /// The number at each place, least recently used first. 0 if the key has moved to a later place.
+    /// The key number at each position, least recently used first. 0 if the key has moved to a later
+    /// position.
     numbers: Vec<u32>,
     counts: Fenwick,
     room: usize,
-    /// All places before this one are empty.
+    /// All positions before this one are empty.
     first: usize,
 }
 
@@ -324,7 +327,7 @@ impl Default for Order {
 }
 
 impl Order {
-    /// Grows to `room` places in all.
+    /// Grows to `room` positions in all.
     fn make_room(&mut self, room: usize) -> Result<(), PoolError> {
         let room = room.max(LEAST_PLACES);
         if room > self.room {
@@ -338,7 +341,7 @@ impl Order {
         Ok(())
     }
 
-    /// The next place to assign. It fits in 32 bits, because there are at most 2^31 places.
+    /// The next position to assign. It fits in 32 bits, because there are at most 2^31 positions.
     fn next(&self) -> u32 {
         self.numbers.len() as u32
     }
@@ -351,7 +354,7 @@ impl Order {
         self.numbers.len() == self.room
     }
 
-    /// Puts a number on top. The caller has checked that the order is not full.
+    /// Adds a number as the most recently used. The caller has checked that the order is not full.
     fn push(&mut self, number: u32) -> u32 {
         let place = self.next();
         self.numbers.push(number);
@@ -359,7 +362,7 @@ impl Order {
         place
     }
 
-    /// Empties a place. Returns whether it was occupied.
+    /// Empties a position. Returns whether it was occupied.
     fn remove(&mut self, place: u32) -> bool {
         let Some(number) = self.numbers.get_mut(place as usize).filter(|number| **number != 0) else {
             return false;
@@ -369,7 +372,7 @@ impl Order {
         true
     }
 
-    /// The number of keys used after the one at `place`.
+    /// The number of keys that were used after the key at position `place`.
     fn after(&self, place: u32) -> u32 {
         self.counts.after(place)
     }
@@ -381,8 +384,8 @@ impl Order {
         self.numbers.get(self.first).copied()
     }
 
-    /// Moves all numbers to the first places and keeps their order. At most half of the places are
-    /// occupied.
+    /// Moves all numbers to the first positions and keeps their order. At most half of the positions
+    /// are occupied.
     fn renumber(&mut self, places: &mut [u32]) {
         self.numbers.retain(|&number| number != 0);
         for (place, &number) in self.numbers.iter().enumerate() {

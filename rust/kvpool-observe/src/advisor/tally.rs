@@ -1,4 +1,4 @@
-//! The reference counts of one stream: of all tenants together, or of one tenant.
+//! The reference counts of all tenants together, or of one tenant.
 
 use super::config::{AdvisorConfig, DEEPEST, Scale};
 use super::histogram::DistanceHistogram;
@@ -15,9 +15,9 @@ const LARGEST: u64 = 1 << 35;
 #[derive(Debug)]
 pub(super) struct Tally {
     references: f64,
-    /// References that hit the pool.
+    /// The number of references that hit in the pool.
     hits: f64,
-    /// References that were sampled.
+    /// The number of references to sampled blocks.
     sampled: f64,
     /// The number of references that the sampled ones represent.
     counted: f64,
@@ -80,8 +80,8 @@ impl Tally {
     }
 }
 
-/// Computes a hit rate from a sample. The difference between all references and those that the sample
-/// represents, positive or negative, counts as hits (see [`super`]).
+/// Computes a hit rate from a sample. The difference between the number of all references and the
+/// number that the sample represents, positive or negative, is counted as hits (see [`super`]).
 pub(super) fn rate(found: f64, references: f64, counted: f64) -> f64 {
     if references > 0.0 && counted > 0.0 {
         ((found + references - counted) / references).clamp(0.0, 1.0)
@@ -101,7 +101,7 @@ pub(super) struct Tenant {
 }
 
 impl Tenant {
-    /// Allocates a slot for a tenant, with all its memory: its stack can be as deep as the pool.
+    /// Allocates a slot for a tenant, with all its memory. Its stack can be as deep as the pool.
     pub(super) fn new(config: &AdvisorConfig, scale: Scale) -> Result<Self, PoolError> {
         let depth = Bound::Depth(config.max_sampled_blocks / DEEPEST);
         Ok(Self {

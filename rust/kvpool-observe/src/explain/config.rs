@@ -1,8 +1,8 @@
-//! `ExplainConfig`: how much is remembered in order to explain misses.
+//! `ExplainConfig`: how many contents and requests are remembered to explain misses.
 
 use kvpool::{MAX_BLOCKS, PoolError};
 
-/// Settings of the record that [`ManagerWatch::explain`](crate::ManagerWatch::explain) reads.
+/// Settings of the explainer: see [`ManagerWatch::explain`](crate::ManagerWatch::explain).
 ///
 /// ```
 /// use kvpool_observe::ExplainConfig;
@@ -13,13 +13,13 @@ use kvpool::{MAX_BLOCKS, PoolError};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExplainConfig {
-    /// How many contents are remembered, cached ones included: 16 to 2^24. A content is a hash unit of
-    /// a prompt: a block, or the part of a block that is hashed at a time. `None` means twice the hash
-    /// units that the pool holds, at least 1,024 and at most 2^20. Each content takes 95 bytes plus its
-    /// tokens.
+    /// The number of contents that are remembered, including cached ones: 16 to 2^24. A content is a
+    /// hash unit of a prompt: a block, or the part of a block that is hashed at a time. `None` means
+    /// twice the hash units that fit into the pool, at least 1,024 and at most 2^20. Each content takes
+    /// 95 bytes plus its tokens.
     pub records: Option<usize>,
-    /// How many released requests can still be explained: at most 2^20, by default 1,024. Each takes
-    /// about 200 bytes, and at most 7 kB.
+    /// The number of released requests that can still be explained: at most 2^20, by default 1,024.
+    /// Each takes about 200 bytes, and at most 7 kB.
     pub requests: usize,
 }
 
@@ -49,7 +49,7 @@ impl ExplainConfig {
         Ok(())
     }
 
-    /// The number of contents that are remembered for a pool that holds `units` hash units.
+    /// The number of contents that are remembered for a pool of `units` hash units.
     pub(super) fn num_records(&self, units: usize) -> usize {
         let twice = units.min(MAX_BLOCKS).saturating_mul(2).clamp(1 << 10, 1 << 20);
         self.records.unwrap_or(twice)

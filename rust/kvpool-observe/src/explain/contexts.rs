@@ -1,11 +1,12 @@
-//! `Contexts`: the extra keys with which the first blocks of prompts were seen.
+//! `Contexts`: remembers the extra keys of the first blocks of prompts.
 //!
-//! A hash shows that two prompts differ. It does not show whether their tokens or their extra keys
-//! differ. So the tokens of each first block are remembered by a fingerprint of their own, together
-//! with fingerprints of the extra keys that apply to it: adapter, salt, tenant, user, multimodal items
-//! and epoch. The keys themselves are not stored.
+//! Two different hashes show that two prompts differ, but not whether their tokens or their extra keys
+//! differ. So for each first block, this type stores a fingerprint of the tokens alone, and
+//! fingerprints of the extra keys that apply to the block: adapter, salt, tenant, user, multimodal
+//! items and epoch. The keys themselves are not stored.
 //!
-//! Bounded: the last [`Contexts::FIRST_BLOCKS`] first blocks, with [`Contexts::EACH`] contexts each.
+//! The memory is bounded: the last [`Contexts::FIRST_BLOCKS`] first blocks, with the last
+//! [`Contexts::EACH`] contexts of each.
 //!
 //! Costs: O(1) per prompt whose first block was missed; 160 bytes per first block.
 
@@ -50,7 +51,7 @@ impl Context {
         }
     }
 
-    /// Returns the number of respects in which two contexts differ, and the reason to report.
+    /// Returns the number of extra keys in which two contexts differ, and the reason to report.
     fn difference(&self, other: &Self) -> (usize, MissReason) {
         let differs = [
             (self.epoch != other.epoch, MissReason::OtherEpoch { epoch: other.epoch }),
@@ -67,8 +68,8 @@ impl Context {
     }
 }
 
-/// Fingerprints the principal of a request: its salt, tenant and user, and its tenant of retention. Ids
-/// of requests are disclosed only within one principal.
+/// Computes a fingerprint of the principal of a request: its salt, tenant and user, and its tenant for
+/// retention. An explanation discloses ids of requests only within one principal.
 pub(super) fn principal(extra: &ExtraKeys, tenant: Option<u32>) -> u64 {
     fingerprint(4, extra.salt.as_deref())
         ^ fingerprint(5, extra.tenant.as_deref()).rotate_left(1)
@@ -83,14 +84,14 @@ struct Seen {
     len: u8,
 }
 
-/// First blocks and the contexts that they were seen in.
+/// The remembered first blocks, each with the contexts in which it was seen.
 #[derive(Debug)]
 pub(super) struct Contexts {
     /// Keys, indexed by number. Entry 0 is unused.
     keys: Vec<u64>,
     seen: Vec<Seen>,
     slots: Slots,
-    /// The number that is reused next, once all are in use.
+    /// The number that is reused next if all numbers are in use.
     next: usize,
 }
 
@@ -113,9 +114,9 @@ impl Contexts {
         hasher.digest()
     }
 
-    /// Returns why a first block with these tokens is unknown in a context, from the remembered context
-    /// that differs least. Among equals the latest counts. `None` if the tokens are unknown in every
-    /// context.
+    /// Returns why a first block with these tokens is unknown in this context. The reason is the
+    /// difference to the remembered context that differs least; among equals, to the latest one. `None`
+    /// if the tokens are unknown in every context.
     pub(super) fn find(&self, tokens: &[u32], context: &Context) -> Option<MissReason> {
         let seen = &self.seen[self.slots.find(&self.keys, Self::key(tokens))? as usize];
         let differences =
@@ -139,7 +140,8 @@ impl Contexts {
         contexts[usize::from(*len) - 1] = context;
     }
 
-    /// Assigns a number to a new key: an unused number, or that of the oldest key.
+    /// Assigns a number to a new key. It is an unused number, or the number of the oldest key, which is
+    /// removed.
     fn begin(&mut self, key: u64) -> u32 {
         if self.keys.len() <= Self::FIRST_BLOCKS {
             self.keys.push(key);

@@ -1,12 +1,14 @@
-//! Explanations with several KV-cache groups: how many tokens of a prompt each group could have served,
-//! why no more, and which group limited the hit.
+//! Explanations for several KV-cache groups: how many tokens of a prompt each group could have served,
+//! why it could not serve more, and which group limited the hit.
 //!
-//! The pool determines how far each group reaches, from what was cached at the time of the lookup. The
-//! record explains why it reaches no further: each hash unit has an entry that shows whether its tokens
-//! were ever computed, and each content that a group caches has an entry with its status. If a unit was
-//! computed and the group has no entry for it, the group discarded the block without caching it.
+//! The *reach* of a group is the length of the longest hit that the group could serve. The pool
+//! computes it from the blocks that were cached at the time of the lookup. The record of the explainer
+//! shows why the reach is not longer. In the record, each hash unit has an entry that shows whether its
+//! tokens were ever computed, and each content that a group caches has an entry with its status. If a
+//! unit was computed and the group has no entry for it, the group discarded the block without caching
+//! it.
 //!
-//! Costs: O(1) per block after the reach of a group, and per missed unit of a prompt.
+//! Costs: O(1) per block after the reach of a group, and O(1) per missed hash unit of a prompt.
 
 use kvpool::groups::{Blocks, GroupSpec, Groups, Tokens};
 
@@ -15,7 +17,7 @@ use super::record::Status;
 use super::{AdmissionContext, Explainer, before};
 use crate::digest::group_key;
 
-/// A group whose contents are looked up in the record.
+/// A group, with the data to look up its contents in the record.
 #[derive(Clone, Copy)]
 struct Group<'a> {
     groups: &'a Groups,
@@ -29,14 +31,14 @@ impl Group<'_> {
         self.spec.tokens(Blocks(block)).0..self.spec.tokens(Blocks(block + 1)).0
     }
 
-    /// A span for a block that the group lacks for a hit of a given length.
+    /// Makes a span for a block that is missing in the group for a hit of a given length.
     fn lacks(&self, block: usize, tokens: std::ops::Range<usize>, reason: MissReason) -> MissSpan {
         MissSpan { blocks: block..block + 1, tokens, reason }
     }
 }
 
 impl Explainer {
-    /// Returns how far each group would have served the prompt, and why no further.
+    /// Returns the reach of each group for the prompt, and the reasons why it is not longer.
     pub(super) fn reach(&self, asked: &AdmissionContext<'_>, groups: &Groups) -> Vec<GroupReach> {
         let each = groups.specs().iter().zip(asked.admitted.reach).enumerate();
         let mut reach: Vec<_> = each
@@ -60,7 +62,8 @@ impl Explainer {
         Some(self.record.status(self.record.find(group_key(hash.key(), group.number as u16))?))
     }
 
-    /// Whether the tokens of a hash unit, and therefore all before it, were ever computed.
+    /// Whether the tokens of a hash unit were ever computed. If so, all tokens before it were computed
+    /// too.
     fn is_written(&self, asked: &AdmissionContext<'_>, unit: usize) -> bool {
         let hash = asked.request.cursor.chain().hashes().get(unit);
         let status =
@@ -68,7 +71,8 @@ impl Explainer {
         matches!(status, Some(Status::Cached | Status::Gone(..) | Status::Written))
     }
 
-    /// Returns why a group with this reach serves no longer hit. Empty if no longer hit is possible.
+    /// Returns why a group with this reach cannot serve a longer hit. Empty if no longer hit is
+    /// possible.
     fn ends(&self, asked: &AdmissionContext<'_>, group: Group<'_>, reach: usize) -> Vec<MissSpan> {
         let Group { groups, spec, .. } = group;
         let limit = Tokens(asked.request.cursor.num_tokens().saturating_sub(1));
@@ -86,9 +90,9 @@ impl Explainer {
         let Blocks(sinks) = spec.sink_blocks();
         let never_sink = (0..sinks).find(|&block| !was_cached(block)).unwrap_or(usize::MAX);
         let mut at = spec.needed(Tokens(reach + step)).0.0;
-        // `behind`: the position after the last block so far that was never cached. `once`: the longest
-        // hit that the group could have served before. `written`: the longest hit that the group could
-        // have kept.
+        // `behind` is the position after the last block so far that the group never cached. `once` is
+        // the longest hit that the group could have served at an earlier time. `written` is the longest
+        // hit that the group could serve if it had cached all computed tokens.
         let (mut behind, mut once, mut written) = (0, None, None);
         for length in (reach + step..=most.0).step_by(step) {
             let (Blocks(first), Blocks(end)) = spec.needed(Tokens(length));
@@ -127,7 +131,7 @@ impl Explainer {
         ends
     }
 
-    /// Returns the first block after the reach of a full-attention group that the group lacks.
+    /// Returns the first block after the reach of a full-attention group that is missing in the group.
     fn end_of_full(
         &self,
         asked: &AdmissionContext<'_>,
@@ -142,7 +146,8 @@ impl Explainer {
         group.lacks(block, group.tokens(block), self.missing(asked, group, block, true))
     }
 
-    /// Returns why a full-attention group lacks a block. `first` if the group has all blocks before it.
+    /// Returns why a block is missing in a full-attention group. `first` is true if the group has all
+    /// blocks before it.
     fn missing(
         &self,
         asked: &AdmissionContext<'_>,
@@ -168,7 +173,8 @@ impl Explainer {
         }
     }
 
-    /// Returns why a hash unit was never computed. `first` if all units before it were computed.
+    /// Returns why a hash unit was never computed. `first` is true if all units before it were
+    /// computed.
     fn not_written(&self, asked: &AdmissionContext<'_>, unit: usize, first: bool) -> MissReason {
         let cursor = asked.request.cursor;
         let hash = cursor.chain().hashes().get(unit);
@@ -178,8 +184,8 @@ impl Explainer {
         }
     }
 
-    /// Returns why a hash unit of the prompt was missed. `unserved` if all units between the hit and
-    /// this one were missed because of another group.
+    /// Returns why a hash unit of the prompt was missed. `unserved` is true if all units between the
+    /// hit and this unit were missed because of another group.
     pub(super) fn reason_in_groups(
         &self,
         asked: &AdmissionContext<'_>,
@@ -193,7 +199,7 @@ impl Explainer {
             let group = reach.iter().find(|group| group.limits).map(|group| group.group);
             MissReason::Unserved { group }
         };
-        // The full-attention group that has the fewest blocks, before alignment.
+        // Finds the full-attention group that has the fewest cached blocks, before hits are aligned.
         let limit = Tokens(asked.request.cursor.num_tokens().saturating_sub(1));
         let end_of = |group: &&GroupReach| {
             let asked_for = group.spec.tokens(group.spec.full_blocks(limit)).0;

@@ -1,30 +1,31 @@
-//! Explanations of misses: [`ManagerWatch::explain`](crate::ManagerWatch::explain) returns the reason
-//! for each block of a prompt that was not found.
+//! Explanations of misses: [`ManagerWatch::explain`](crate::ManagerWatch::explain) returns, for each
+//! block of a prompt that was not found, the reason.
 //!
-//! Owns: the record of contents that were seen (`record`), their contexts (`contexts`), the operations
-//! that evicted them, and the explanations of requests. The change log of the pool and the manager
-//! notify it. It changes nothing: a manager that explains returns the same blocks as a manager that
-//! does not.
+//! The explainer stores the contents that were seen (`record`), their contexts (`contexts`), the
+//! operations that evicted them, and the explanations of requests. It gets its data from the change log
+//! of the pool and from notifications of the manager. It changes nothing: a manager with an explainer
+//! returns the same blocks as a manager without.
 //!
-//! A miss is explained once, when it happens: at the admission (of a planned step: at its commit) or at
-//! the resumption. That takes O(1) per missed block, and nothing per block that hits. The blocks after
-//! the first missed block are explained too, each on its own. A block with the reason
-//! [`MissReason::Behind`] has no reason of its own.
+//! A miss is explained once, when it happens: at the admission (for a planned step, when the step is
+//! committed) or at the resumption. That takes O(1) per missed block, and nothing per block that hits.
+//! The blocks after the first missed block are also explained, each one separately. The reason
+//! [`MissReason::Behind`] is given to a block that was missed only because a block before it is
+//! unknown.
 //!
-//! There is no clock. The time of an event is the number of admissions until then, and the time last
-//! passed to retention.
+//! The explainer has no clock. The time of an event is the number of admissions until then, and the
+//! latest time that the caller passed to retention.
 //!
-//! **Privacy.** An explanation reveals what others requested: that their tokens were the same up to
-//! some token, or the same under another salt. It is meant for the operator of the engine. Ids of
-//! requests are disclosed only within one principal: the same salt, tenant and user, and the same
-//! tenant of retention. For all others, an explanation only states that another request existed.
+//! **Privacy.** An explanation reveals what others requested: that their tokens were equal up to some
+//! token, or equal under another salt. It is meant for the operator of the engine. It discloses ids of
+//! requests only within one principal: the same salt, tenant and user, and the same tenant for
+//! retention. About any other request, it only states that the request existed.
 //!
 //! Invariants, recounted by [`CacheManager::check_invariants`](kvpool::CacheManager::check_invariants):
 //! X1 and X2 of `record`; X3: the tokens by reason add up to the tokens that were computed or that a
 //! connector supplied.
 //!
-//! Costs: see [`ExplainConfig`]. All memory is allocated at construction, except for the explanations,
-//! one list of spans per request, and the ids of requests.
+//! Costs: see [`ExplainConfig`]. All memory is allocated at construction, except for the explanations
+//! (one list of spans per request) and the ids of requests.
 
 mod config;
 mod contexts;
@@ -65,11 +66,11 @@ pub enum ExplainError {
     },
 }
 
-/// An operation in which contents left the index.
+/// An operation that removed contents from the index.
 #[derive(Debug)]
 struct Operation {
     time: Option<f64>,
-    /// The request whose blocks needed the space, and its principal.
+    /// The request for which the operation made room, and the principal of that request.
     request: Option<(RequestId, u64)>,
 }
 
@@ -100,11 +101,12 @@ pub(crate) struct Explainer {
     policy: &'static str,
     misses: MissStats,
     log: ChangeLog,
-    /// Reused by every call.
+    /// A buffer for changes, which every call reuses.
     changes: Vec<Change>,
 }
 
-/// Whether the request in `slot` is computing, and will publish, the block at `position` with this key.
+/// Whether the request in `slot` is computing the block at `position`, which has this key, and will
+/// publish it.
 fn computes(manager: &CacheManager, slot: usize, position: usize, key: u64, epoch: u64) -> bool {
     let Some(request) = manager.request_at(slot) else { return false };
     request.is_running
@@ -119,7 +121,7 @@ fn principal_of(request: RequestView<'_>) -> u64 {
     principal(request.cursor.extra(), request.tenant.map(|tenant| tenant.0))
 }
 
-/// The number of admissions so far, resumptions included.
+/// The number of admissions so far, including resumptions.
 fn num_admitted(manager: &CacheManager) -> u64 {
     let stats = manager.stats();
     stats.admissions + stats.resumptions
@@ -195,7 +197,7 @@ impl Explainer {
         }
     }
 
-    /// Returns why a content left the index.
+    /// Returns the reason to report for a content that left the index for this cause.
     fn departure(&self, cause: Cause, operation: u64, admission: u64, principal: u64) -> MissReason {
         let at = operation.checked_sub(self.first_operation).and_then(|at| usize::try_from(at).ok());
         let operation = at.and_then(|at| self.operations.get(at));
@@ -223,7 +225,8 @@ impl Explainer {
         }
     }
 
-    /// Returns why the block at `position` has no entry. `parent` is the entry of the block before it.
+    /// Returns why the block at `position` has no entry in the record. `parent` is the entry of the
+    /// block before it.
     fn unknown(&self, cursor: &HashCursor, position: usize, parent: Option<u32>, hit: bool) -> MissReason {
         let block_size = cursor.hasher().block_size();
         let tokens = cursor.chain().block_tokens(position).unwrap_or_default();
@@ -232,7 +235,7 @@ impl Explainer {
         {
             return reason;
         }
-        // The block before it is neither cached nor remembered, so this block has no reason of its own.
+        // If the block before it is neither cached nor remembered, this block has no reason of its own.
         let Some(parent) = parent else {
             return if hit { MissReason::NotRemembered } else { MissReason::Behind };
         };
@@ -341,8 +344,8 @@ impl Explainer {
     /// Records that the request computes the blocks that it missed.
     fn begin(&mut self, admitted: &Admitted<'_>, request: RequestView<'_>, manager: &CacheManager) {
         let (slot, hits, cursor) = (admitted.slot, admitted.hits, request.cursor);
-        // A block that collides is cached under other tokens. Neither it nor its descendants are ever
-        // published.
+        // If a block collides, the cached block with its hash has other tokens. Neither the block nor
+        // its descendants are ever published.
         let end = if admitted.collided { hits } else { cursor.chain().len() };
         let (hashes, epoch) = (cursor.chain().hashes(), cursor.epoch());
         self.enter(request, hits..end, |record, number, position| {
@@ -362,8 +365,8 @@ impl Explainer {
     /// allocated.
     pub(crate) fn admitted(&mut self, admitted: &Admitted<'_>, manager: &CacheManager) {
         if let Some(request) = manager.request_at(admitted.slot) {
-            // The evictions by its own allocation are applied afterwards, because those contents were
-            // cached at the time of the lookup.
+            // The evictions that this allocation caused are applied later, because those contents were
+            // still cached at the time of the lookup.
             let principal = principal_of(request);
             let explanation = self.explain(&AdmissionContext { admitted, request, manager, principal });
             self.misses.add(&explanation);
@@ -435,7 +438,7 @@ impl Explainer {
         self.record.check_invariants(&cached)?;
         let MissStats { admitted, resumed, .. } = &self.misses;
         let stats = manager.stats();
-        // Tokens that a connector supplied were misses of the cache.
+        // Tokens that a connector supplied were also misses of the cache, so they are included.
         let computed = stats.computed_tokens + stats.external_tokens;
         let expected = (computed, stats.resumed_tokens - stats.resumed_hit_tokens);
         ensure(

@@ -1,4 +1,4 @@
-//! `MissReason`, why a block was not found, and `Explanation`, the reasons for one request.
+//! `MissReason`: why a block was not found. `Explanation`: the reasons for one request.
 
 use std::ops::Range;
 
@@ -9,14 +9,16 @@ use kvpool::{Outlook, RequestId};
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct When {
-    /// The number of admissions and resumptions until then, including the one that caused the event.
+    /// The number of admissions and resumptions until the event, including the admission or resumption
+    /// that caused it.
     pub admission: u64,
-    /// The time last passed to [`CacheManager::advance_time`](kvpool::CacheManager::advance_time), if
-    /// there was one and it is still remembered.
+    /// The latest time that was passed to
+    /// [`CacheManager::advance_time`](kvpool::CacheManager::advance_time) before the event. `None` if
+    /// there was none, or if it is no longer remembered.
     pub time: Option<f64>,
 }
 
-/// The request that a block was evicted for, or that is computing it.
+/// The request for which a block was evicted, or that is computing the block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Requester {
@@ -32,55 +34,56 @@ pub enum Requester {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum MissReason {
-    /// No prompt with these tokens came before.
+    /// No earlier prompt had these tokens.
     NeverSeen,
-    /// No such prompt is remembered: either there was none, or it is older than the record.
+    /// No such prompt is remembered. Either there was none, or it was removed from the record.
     NotRemembered,
-    /// The prompt agrees with an earlier prompt up to this token, and differs from there on. The report
-    /// uses the one with the longest common part among the last eight prompts that diverge.
+    /// The prompt agrees with an earlier prompt up to this token, and differs from there on. Among the
+    /// last eight prompts that diverge from it, the report uses the one with the longest common part.
     Diverged {
         /// The first token that differs, counted from the start of the prompt.
         token: usize,
     },
-    /// It was cached, and evicted to make room for another request.
+    /// The block was cached, and was evicted to make room for another request.
     Evicted {
         /// The time of the eviction.
         when: When,
-        /// The policy that chose it. `priority` if the block was pinned, or if its priority was not
-        /// normal.
+        /// The policy that chose the block. `priority` if the block was pinned, or if its priority was
+        /// not normal.
         policy: &'static str,
         /// The request that needed the space.
         requester: Requester,
-        /// The policy's outlook of the block, if the policy gives one.
+        /// The policy's estimate of the block's further use, if the policy makes one.
         outlook: Option<Outlook>,
     },
-    /// It was cached until its time to live ended, and evicted without being used again.
+    /// The block was cached until its time to live ended, and was evicted without being used again.
     Expired {
-        /// When it was evicted.
+        /// The time of the eviction.
         when: When,
         /// The request that needed the space.
         requester: Requester,
     },
-    /// It was cached, but marked as not to be used again (an end of life, `no_cache`), and evicted.
+    /// The block was cached, but marked as not to be used again (an end of life, `no_cache`), and was
+    /// evicted.
     EndOfLife {
-        /// When it was evicted.
+        /// The time of the eviction.
         when: When,
         /// The request that needed the space.
         requester: Requester,
     },
-    /// It was cached, and evicted because its tenant was above its ceiling.
+    /// The block was cached, and was evicted because its tenant was above its ceiling.
     TenantCeiling {
-        /// When it was evicted.
+        /// The time of the eviction.
         when: When,
         /// The request that needed the space.
         requester: Requester,
     },
-    /// It was cached, and dropped by its block id.
+    /// The block was cached, and the caller dropped it by its block id.
     DroppedById {
         /// The time of the drop.
         when: When,
     },
-    /// It was cached until a reset.
+    /// The block was cached until the pool was reset.
     Reset {
         /// The time of the reset.
         when: When,
@@ -94,35 +97,35 @@ pub enum MissReason {
     OtherSalt,
     /// These tokens were seen under another adapter, or without an adapter.
     OtherAdapter,
-    /// These tokens were seen with other extra keys: with another tenant, user or multimodal item, or
-    /// with several differences at once.
+    /// These tokens were seen with other extra keys: another tenant, user or multimodal item, or
+    /// several differences at once.
     OtherKeys,
     /// A running request has the same content and has not committed it yet.
     BeingComputed {
         /// The request that computes it.
         by: Requester,
     },
-    /// It was requested before, but never committed: its request ended, was preempted, or cannot
-    /// publish.
+    /// The block was requested before, but never committed: its request finished, was preempted, or
+    /// cannot publish.
     NotComputed,
-    /// Cached blocks with its hash hold another content.
+    /// The cached blocks with the same hash have another content.
     Collision,
-    /// It is cached, but a lookup does not reach it: a block before it is missing.
+    /// The block is cached, but a lookup does not reach it, because a block before it is missing.
     Unreachable,
-    /// A block before it was never seen, or is not remembered.
+    /// A block before it was never seen, or is not remembered, so nothing is known about this block.
     Behind,
-    /// The whole prompt is cached. Its last token is always left to compute.
+    /// The whole prompt is cached, but the engine always has to compute the last token.
     LastToken,
-    /// The last tokens of the prompt fill no block; only full blocks are cached.
+    /// The last tokens of the prompt do not fill a block, and only full blocks are cached.
     TooShort,
-    /// With several KV-cache groups: the full-attention groups have it cached (or, without such groups,
-    /// it was computed before), but no hit that covers it can be served by all groups.
+    /// With several KV-cache groups: the block is cached in the full-attention groups (or, without such
+    /// groups, was computed before), but not all groups can serve a hit that covers it.
     Unserved {
         /// The group with the shortest reach. `None` if only the alignment of hits is the cause.
         group: Option<u16>,
     },
-    /// In one KV-cache group: its tokens were computed before, but the group cached nothing of them.
-    /// Its window or chunk was discarded, or no state was copied there. See [`kvpool::groups::Keep`].
+    /// In one KV-cache group: the tokens were computed before, but the group did not cache them. It
+    /// discarded its window or chunk, or copied no state there. See [`kvpool::groups::Keep`].
     NotKept,
 }
 
@@ -153,7 +156,7 @@ impl MissReason {
         "not-kept",
     ];
 
-    /// Its position in [`Self::NAMES`].
+    /// The position of this reason in [`Self::NAMES`].
     pub(super) const fn index(&self) -> usize {
         match self {
             Self::NeverSeen => 0,
@@ -187,7 +190,7 @@ impl MissReason {
         Self::NAMES[self.index()]
     }
 
-    /// When the content left the cache; `None` if the reason has no time.
+    /// The time at which the content left the cache; `None` if the reason has no time.
     #[must_use]
     pub const fn when(&self) -> Option<When> {
         match self {
@@ -201,8 +204,8 @@ impl MissReason {
         }
     }
 
-    /// The request that the content was evicted for, or that computes it; `None` if the reason has
-    /// none.
+    /// The request for which the content was evicted, or that computes it; `None` if the reason has no
+    /// such request.
     #[must_use]
     pub const fn requester(&self) -> Option<&Requester> {
         match self {
@@ -239,8 +242,8 @@ impl MissReason {
         if let Self::Evicted { policy, .. } = self { Some(*policy) } else { None }
     }
 
-    /// The outlook of the policy that evicted the content, for [`Self::Evicted`], if the policy gives
-    /// one.
+    /// The estimate of the block's further use, from the policy that evicted it, for [`Self::Evicted`].
+    /// `None` if the policy makes no estimate.
     #[must_use]
     pub const fn outlook(&self) -> Option<Outlook> {
         if let Self::Evicted { outlook, .. } = self { *outlook } else { None }
@@ -265,16 +268,16 @@ impl MissReason {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct MissSpan {
-    /// Positions in the block table.
+    /// The positions of the blocks in the block table.
     pub blocks: Range<usize>,
-    /// Positions of their tokens in the prompt.
+    /// The positions of the blocks' tokens in the prompt.
     pub tokens: Range<usize>,
-    /// The reason. For an eviction, the time and the outlook are those of the first block, which is the
-    /// last block of a chain to be evicted.
+    /// The reason. For an eviction, the time and the outlook are those of the first block of the span.
+    /// It was evicted last, because blocks are evicted from the end of a chain.
     pub reason: MissReason,
 }
 
-/// Why a request had to compute blocks at its last admission or resumption.
+/// The explanation of one request: why it had to compute blocks at its last admission or resumption.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Explanation {
@@ -284,20 +287,20 @@ pub struct Explanation {
     pub admission: u64,
     /// Whether the request was resumed. Its tokens are then those that it had at the resumption.
     pub resumed: bool,
-    /// Tokens per block.
+    /// The number of tokens per block.
     pub block_size: usize,
-    /// Tokens of its prompt.
+    /// The number of tokens of the prompt.
     pub prompt_tokens: usize,
-    /// The number of these tokens whose KV was cached.
+    /// The number of tokens of the prompt with cached KV.
     pub cached_tokens: usize,
     /// The missed blocks, from the first one to the end of the prompt.
     pub spans: Vec<MissSpan>,
-    /// How far each KV-cache group alone would have served the prompt; empty with one group. With
-    /// several groups, the blocks of this explanation are hash units.
+    /// For each KV-cache group, the longest hit that it could have served alone; empty with one group.
+    /// With several groups, the blocks of this explanation are hash units.
     pub groups: Vec<GroupReach>,
 }
 
-/// How far one KV-cache group alone would have served a prompt, and why no further.
+/// The longest hit that one KV-cache group could have served alone, and why it could not serve more.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct GroupReach {
@@ -307,23 +310,25 @@ pub struct GroupReach {
     pub spec: GroupSpec,
     /// The length in tokens of the longest hit that the group could have served.
     pub reach_tokens: usize,
-    /// Whether the group limits the hit: no other group reaches less.
+    /// Whether the group limits the hit: no other group has a shorter reach.
     pub limits: bool,
-    /// Why the group serves no more; empty if no hit of this prompt can be longer. The block positions
-    /// are those of the group's table. `tokens` are the tokens that the group would have served in
-    /// addition.
+    /// Why the group cannot serve a longer hit; empty if no longer hit of this prompt is possible. The
+    /// block positions are those of the group's block table. `tokens` are the tokens that the longer
+    /// hit would have covered in addition.
     ///
     /// For full attention, there is one span: the first block that is missing. For other groups, there
     /// is a span for each of these that applies:
-    /// - the longest hit that the group could have served earlier, with the first block of it that is
-    ///   missing now;
-    /// - the longest hit whose tokens were computed, if the group did not cache what that hit needs;
+    /// - the longest hit that the group could have served at an earlier time, with the first block of
+    ///   it that is missing now;
+    /// - the longest hit for which all tokens were computed, if the group did not cache the blocks that
+    ///   the hit needs;
     /// - if neither applies, the reason for the first token that was never computed.
     pub ends: Vec<MissSpan>,
 }
 
 impl Explanation {
-    /// The maximum number of spans. All later blocks are in one more span, [`MissReason::Behind`].
+    /// The maximum number of spans. If there are more, all later blocks form one additional span with
+    /// [`MissReason::Behind`].
     pub const MAX_SPANS: usize = 64;
 
     /// Adds one block with its reason.
@@ -374,14 +379,16 @@ impl MissCounts {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MissStats {
-    /// At first admissions. The sum is
+    /// Tokens at first admissions. The sum is
     /// [`ManagerStats::computed_tokens`](kvpool::ManagerStats::computed_tokens) plus the tokens that a
     /// connector supplied ([`ManagerStats::external_tokens`](kvpool::ManagerStats::external_tokens)).
     pub admitted: MissCounts,
-    /// At resumptions. The sum is
-    /// [`ManagerStats::resumed_tokens`](kvpool::ManagerStats::resumed_tokens) less those that hit.
+    /// Tokens at resumptions. The sum is
+    /// [`ManagerStats::resumed_tokens`](kvpool::ManagerStats::resumed_tokens) minus the tokens that
+    /// hit.
     pub resumed: MissCounts,
-    /// The [`MissReason::Unserved`] tokens of both, by the KV-cache group that limited the hit.
+    /// The tokens with [`MissReason::Unserved`], at admissions and resumptions, by the KV-cache group
+    /// that limited the hit.
     pub unserved: Vec<u64>,
 }
 

@@ -1,24 +1,26 @@
 //! `Record`: a bounded record of contents that are cached, were cached, or were requested.
 //!
-//! Owns: which contents are remembered, with their tokens, their predecessors, and their status:
-//! cached, removed (and why), or never computed. A content is identified by the key of its hash, so one
-//! entry serves every chain that contains the content.
+//! The record stores, for each remembered content, its tokens, its predecessor, and its status: cached,
+//! removed (and why), or never computed. A content is identified by the key of its hash, so one entry
+//! serves every chain that contains the content.
 //!
-//! Eviction from the record: contents that are not cached are forgotten first, in the order in which
-//! they were removed or last requested. Cached contents are forgotten only while they are more than
-//! half of all entries. So a record with twice the pool's blocks remembers every cached content, and as
-//! many contents again that are no longer cached.
+//! When the record is full, an entry is removed for each new one. Contents that are not cached are
+//! removed first, in the order in which they left the cache or were last requested. Cached contents are
+//! removed only while they are more than half of all entries. So a record of twice the pool's size
+//! remembers every cached content, and the same number of contents that are no longer cached.
 //!
-//! **Doubt.** An entry is in doubt if descendants of it may have been forgotten. The start of prompts,
-//! as a parent, is in doubt once any first block was forgotten. If a parent is not in doubt, a child
-//! without an entry was never seen. Claim: if a content was seen and has no entry, then its parent's
-//! entry, if there is one, is in doubt. Reason: forgetting the content put the parent in doubt. A
-//! parent entry that is made later is in doubt too, unless its own absence proves that it was never
-//! seen.
+//! **Doubt.** An entry is *in doubt* if entries of its descendants may have been removed from the
+//! record. The start of prompts also has an entry, as the parent of all first blocks. It is in doubt
+//! once the entry of any first block was removed. If a parent is not in doubt, a child without an entry
+//! was never seen.
+//!
+//! Claim: if a content was seen and has no entry, then its parent's entry, if there is one, is in
+//! doubt. Reason: the removal of the content's entry put the parent in doubt. An entry of the parent
+//! that is made later is in doubt too, unless it is proved that the parent was never seen before.
 //!
 //! **Groups.** With several KV-cache groups, each hash unit has an entry, which contains its tokens and
-//! whether they were ever computed. It is also the entry of the unit's content in the first group. The
-//! contents that other groups cache have entries that contain only their status.
+//! whether they were ever computed. This entry also describes the unit's content in the first group.
+//! The contents that other groups cache have separate entries, which contain only their status.
 //!
 //! Invariants, recounted by [`Record::check_invariants`]: X1: an entry is found by its key, and is on
 //! the list of its status. X2: siblings are linked both ways, and to the parent that they refer to.
@@ -35,14 +37,14 @@ use kvpool_policies::parts::Slots;
 
 use crate::changes::Cause;
 
-/// The number of children of a content that are compared, latest first.
+/// The maximum number of children of a content that are compared, starting with the latest.
 pub(super) const SIBLINGS: usize = 8;
 
-/// The two lists of entries: not cached, and cached.
+/// The numbers of the two lists of entries: contents that are not cached, and cached contents.
 const GONE: usize = 0;
 const CACHED: usize = 1;
 
-/// The values of "no entry" and "no request".
+/// The number that means "no entry" or "no request".
 const NONE: u32 = 0;
 const NO_REQUEST: u32 = u32::MAX;
 
@@ -59,27 +61,29 @@ pub(super) enum Before {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Status {
     Cached,
-    /// Removed: the cause, the number of the operation, and the number of admissions until then.
+    /// Removed from the cache, with the cause, the number of the operation, and the number of
+    /// admissions until then.
     Gone(Cause, u64, u64),
     /// Computed, but not cached. With KV-cache groups, other groups may have cached a part of it.
     Written,
     /// Requested, but never computed.
     NotComputed,
-    /// Requested, and not computed since. It may have been computed earlier and forgotten.
+    /// Requested, and not computed after that. It may have been computed earlier, before its entry was
+    /// removed.
     Unknown,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
-    /// Why it was removed. Valid only with [`Entry::COMPUTED`] and on the list of entries that are not
-    /// cached.
+    /// Why the content was removed from the cache. Valid only with [`Entry::COMPUTED`] and on the list
+    /// of contents that are not cached.
     cause: Cause,
     operation: u64,
     admission: u64,
-    /// The slots of up to two requests that compute it: an earlier one that was still computing it when
-    /// a later one was admitted, and that later one.
+    /// The slots of up to two requests that compute the content: the latest one, and an earlier one
+    /// that was still computing it when the latest was admitted.
     owners: [u32; 2],
-    /// How many contents have used the number of this entry.
+    /// The number of contents that have used this entry so far.
     generation: u32,
     parent: u32,
     /// The generation of the parent when it was linked.
@@ -95,7 +99,7 @@ struct Entry {
 impl Entry {
     /// The content has been cached.
     const COMPUTED: u8 = 1;
-    /// Children of the content may have been forgotten.
+    /// Entries of the content's children may have been removed.
     const DOUBT: u8 = 2;
     /// The content is the first block of prompts.
     const START: u8 = 4;
@@ -222,7 +226,7 @@ impl Record {
         }
     }
 
-    /// Whether children of an entry may have been forgotten.
+    /// Whether entries of the children of an entry may have been removed.
     pub(super) fn in_doubt(&self, parent: u32) -> bool {
         self.entry(parent).is(Entry::DOUBT)
     }
@@ -239,8 +243,8 @@ impl Record {
         })
     }
 
-    /// Returns the entry of a content, and adds it if necessary. `hint` may be the entry of the
-    /// predecessor.
+    /// Returns the entry of a content, and adds it if necessary. `hint` is a number that may be the
+    /// entry of the predecessor.
     pub(super) fn enter(&mut self, key: u64, before: Before, tokens: Option<&[u32]>, hint: u32) -> u32 {
         let found = self.find(key);
         let number = found.unwrap_or_else(|| self.begin(key));
@@ -321,7 +325,8 @@ impl Record {
         self.lists.push_back(list, number);
     }
 
-    /// Assigns a number to a new content: an unused number, or that of a content that is forgotten.
+    /// Assigns a number to a new content: an unused number, or the number of an entry that is removed
+    /// for it.
     fn begin(&mut self, key: u64) -> u32 {
         let number = if self.keys.len() <= self.capacity {
             self.keys.push(0);
@@ -375,7 +380,8 @@ impl Record {
         entry.flags |= Entry::LINKED;
     }
 
-    /// Unlinks `number` from its siblings. They stay linked even if their parent was forgotten.
+    /// Unlinks `number` from its siblings. The siblings stay linked even if the entry of their parent
+    /// was removed.
     fn unlink(&mut self, number: u32) {
         let Entry { parent, parent_generation, later, earlier, .. } = self.entry(number);
         if !self.entry(number).is(Entry::LINKED) {
@@ -412,8 +418,8 @@ impl Record {
         for number in 1..=used as u32 {
             let (key, entry) = (self.keys[number as usize], self.entry(number));
             let is_cached = self.lists.list_of(BlockId::new(number)) == Some(CACHED);
-            // A content that was forgotten while it was cached, and then requested again, is not known
-            // to be cached.
+            // If the entry of a cached content was removed, and the content was then requested again,
+            // its new entry does not show that the content is cached.
             let unknown = !entry.is(Entry::COMPUTED) && !entry.is(Entry::NEW);
             let is_right = is_cached == cached.binary_search(&key).is_ok() || (unknown && !is_cached);
             let right = self.find(key) == Some(number) && is_right;

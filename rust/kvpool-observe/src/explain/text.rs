@@ -91,7 +91,7 @@ impl fmt::Display for MissSpan {
     }
 }
 
-/// Formats how far the group serves a prompt, and why no further.
+/// Formats the longest hit of the group, and why it is not longer.
 impl fmt::Display for GroupReach {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { group, spec, reach_tokens, limits, ends } = self;

@@ -1,8 +1,8 @@
 //! `Histogram`: counts in fixed buckets, and their sum.
 //!
-//! Owns: the counts. The buckets of a histogram never change, so histograms of several pools, and of
-//! one pool at several times, can be added and subtracted bucket by bucket. Costs: `add` searches about
-//! twenty bounds, whatever the count.
+//! The buckets of a histogram never change. So histograms of several pools, or of one pool at several
+//! times, can be added and subtracted bucket by bucket. Cost: `add` searches about twenty bounds,
+//! whatever the number of `times`.
 
 /// Counts of values, in buckets with fixed upper bounds.
 ///
@@ -18,7 +18,7 @@
 #[derive(Clone, Debug, PartialEq)]
 pub struct Histogram {
     bounds: &'static [f64],
-    /// The counts. There is one more than there are bounds, for values above all of them.
+    /// The counts. The last count is that of values above all bounds.
     counts: Vec<u64>,
     sum: f64,
 }
@@ -30,8 +30,7 @@ impl Histogram {
         Self { bounds, counts: vec![0; bounds.len() + 1], sum: 0.0 }
     }
 
-    /// Counts a value `times` times. A negative value counts as 0. A value that is not a number is not
-    /// counted.
+    /// Counts a value `times` times. A negative value is counted as 0. NaN is not counted.
     #[inline]
     pub fn add(&mut self, value: f64, times: u64) {
         if value.is_nan() || times == 0 {

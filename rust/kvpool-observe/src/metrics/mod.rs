@@ -1,13 +1,16 @@
-//! Metrics: the age of contents at hits and at removals, by tier; removals by cause; hits by tenant.
+//! Metrics of a pool: the ages of contents at hits and removals, the causes of removals, and hits by
+//! tenant.
 //!
-//! Owns: these counts and histograms of one pool, and the times of its blocks from which they are
-//! computed. The counters of a pool and of a manager ([`PoolStats`](kvpool::PoolStats),
-//! [`ManagerStats`](kvpool::ManagerStats)), of the explainer and of the advisor are not repeated here.
+//! The metrics consist of counts and histograms, and of the times of the blocks that they are computed
+//! from. Each tier's pool has its own metrics. They do not repeat the counters of a pool and of a
+//! manager ([`PoolStats`](kvpool::PoolStats), [`ManagerStats`](kvpool::ManagerStats)), of the
+//! explainer, or of the advisor.
 //!
 //! **Time** is passed in by the caller ([`PoolWatch::observe_time`](crate::PoolWatch::observe_time),
-//! [`BlockPool::advance_time`](kvpool::BlockPool::advance_time)); no code here reads a clock. The time
-//! last passed is the time of all later events. Before the first time there are counts, but no ages. A
-//! block that was computed before the first time, or before the pool was watched, has no age.
+//! [`BlockPool::advance_time`](kvpool::BlockPool::advance_time)); no code here reads a clock. An event
+//! gets the latest time that the caller passed before it. Until the caller has passed a time once,
+//! events are counted, but have no ages. A block that was computed before that, or before the pool was
+//! watched, has no age.
 //!
 //! | histogram | from | to |
 //! |---|---|---|
@@ -17,12 +20,13 @@
 //! | idle before eviction | it became computed, or its last hit | its eviction |
 //! | hits before eviction | | the number of hits, without a unit |
 //!
-//! A hit is a block that a lookup acquired; sharing a block by its id is not a hit. Evicted blocks are
-//! those that made room for others, or whose retention ended. Blocks that were dropped by id or cleared
-//! with all others are counted separately, and are in no histogram.
+//! A hit is a block that a lookup acquired. If a caller shares a block by its id, that is not a hit.
+//! Evicted blocks are those that made room for others, and those with an ended retention. Blocks that
+//! were dropped by id, or cleared together with all others, are counted separately, and are in no
+//! histogram.
 //!
-//! Invariants: N1: the contents stored and not removed are the computed contents of the pool. N2: each
-//! histogram has at most as many values as events were counted.
+//! Invariants: N1: the number of contents that were stored and not removed equals the number of
+//! computed contents of the pool. N2: each histogram has at most as many values as events were counted.
 //!
 //! Costs: 24 bytes per block, all allocated at construction. A hit, a computed content and a removed
 //! content each take one cache line, and one bucket update per run of blocks with the same times.
@@ -51,9 +55,10 @@ pub const HIT_BOUNDS: [f64; 9] = [0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 64.0, 256.0, 1_
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct PoolMetrics {
-    /// The time last passed in; `None` before the first.
+    /// The latest time that the caller passed; `None` before the first.
     pub time: Option<f64>,
-    /// Blocks whose content became computed, including those that were computed when the watch began.
+    /// Blocks with a content that became computed, including blocks that were already computed when the
+    /// watch began.
     pub stored: u64,
     /// Computed blocks that were evicted, by cause: see [`Self::evictions`].
     evicted: [u64; EVICTION_CAUSES.len()],
@@ -61,17 +66,19 @@ pub struct PoolMetrics {
     pub dropped: u64,
     /// Computed blocks that were removed by resets and ended epochs.
     pub cleared: u64,
-    /// Seconds from becoming computed to each hit.
+    /// Seconds between the time at which a block's content became computed and each hit of the block.
     pub age_at_hit: Histogram,
-    /// Seconds from the previous hit, or from becoming computed, to each hit.
+    /// Seconds between the previous hit of a block and each hit. For the first hit, seconds since its
+    /// content became computed.
     pub reuse_gap: Histogram,
-    /// Seconds from becoming computed to the eviction.
+    /// Seconds between the time at which a block's content became computed and its eviction.
     pub lifetime: Histogram,
-    /// Seconds from the last hit, or from becoming computed, to the eviction.
+    /// Seconds between the last hit of a block and its eviction. Without a hit, seconds since its
+    /// content became computed.
     pub idle_before_eviction: Histogram,
     /// The number of hits of each block before its eviction.
     pub hits_before_eviction: Histogram,
-    /// Blocks that lookups requested, by tenant.
+    /// Blocks that lookups requested, as hits and misses by tenant.
     pub tenants: TenantCounts,
 }
 
@@ -111,9 +118,10 @@ impl PoolMetrics {
 /// The times and hits of a block's content.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
-    /// When it became computed; NaN if unknown.
+    /// The time at which the content became computed; NaN if unknown.
     born: f64,
-    /// When it was hit last, or else became computed; NaN if unknown.
+    /// The time of the last hit, or without a hit, the time at which the content became computed; NaN
+    /// if unknown.
     used: f64,
     hits: u32,
     is_known: bool,
@@ -126,7 +134,7 @@ impl Seen {
 /// Collects the metrics of one pool.
 #[derive(Debug)]
 pub(crate) struct Meter {
-    /// The time last passed in; NaN before the first.
+    /// The latest time that the caller passed; NaN before the first.
     now: f64,
     /// The times and hits of each block.
     seen: Vec<Seen>,
@@ -179,7 +187,7 @@ impl Meter {
         let asked = lookup.hashes.len();
         self.metrics.tenants.count(lookup.tenant, lookup.hits, asked.saturating_sub(lookup.hits));
         let Self { now, seen, metrics } = self;
-        // Neighbours in a chain mostly have the same times, so a run of them is counted at once.
+        // Neighbours in a chain mostly have the same times. A run of them is counted at once.
         let (mut born, mut used, mut run) = (f64::NAN, f64::NAN, 0);
         let mut count = |born: f64, used: f64, run: u64| {
             metrics.age_at_hit.add(*now - born, run);

@@ -1,15 +1,15 @@
-//! Hits by tenant. The number of tenants is bounded.
+//! Counts of hits and misses for a bounded number of tenants.
 //!
-//! Owns: the counts. The first tenants are counted separately and all others together, because a label
-//! of a metric must have a bounded number of values. The advisor also counts tenants, in a window that
-//! forgets. The counts here only grow.
+//! The first tenants are counted separately and all others together, because a label of a metric must
+//! have a bounded number of values. The advisor also counts tenants, but its counts are halved
+//! periodically. The counts here only grow.
 
 use kvpool::retention::TenantId;
 
 /// The maximum number of tenants that are counted separately.
 pub const MAX_TENANTS: usize = 64;
 
-/// The number of blocks that lookups requested.
+/// Hits and misses of one tenant, in blocks that lookups requested.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TenantHits {
     /// Blocks that were found and acquired.

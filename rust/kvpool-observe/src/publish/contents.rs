@@ -1,24 +1,25 @@
-//! `Contents`: the matchable contents of a worker's pools, by tier, with their tokens, and which of
-//! them consumers know.
+//! `Contents`: a copy of the contents of a worker's pools, by tier, with their tokens. It also stores
+//! which contents consumers know.
 //!
-//! A pool reports hashes that are stored and removed. Consumers also need the tokens of each hash and
-//! its place in its chain, and they must not learn of contents that no lookup can reach. So this type
-//! keeps a copy of the pools' contents, updated outside of their steps. It returns what has changed
-//! since the last report ([`Contents::settle`]), or everything ([`Contents::snapshot`]).
+//! A pool reports only which hashes were stored and removed. Consumers also need the tokens of each
+//! hash and its position in its chain, and they must not get contents that no lookup can reach. So this
+//! type keeps a copy of the pools' contents, which is updated outside of engine steps. It returns what
+//! has changed since the last report ([`Contents::settle`]), or everything ([`Contents::snapshot`]).
 //!
-//! Owns: which contents are *open*, and in which tiers. A content is open in a tier if the tier holds
-//! it, its tokens are known, and a lookup can reach it. In groups where a block is useless without its
-//! parent, that means: the content is at the start of a chain, or its parent is open in the same tier
-//! or a faster one. Only open contents are reported. If a content is dropped, its descendants are
-//! reported as removed until it is back. Blocks on the device whose parent is only in host memory are
-//! not reported either, because no lookup on the device reaches them.
+//! Only *open* contents are reported. A content is open in a tier if the tier has it, its tokens are
+//! known, and a lookup can reach it. In some groups, such as full attention, a hit on a block needs all
+//! earlier blocks. There, a lookup reaches a content at the start of a chain, or a content with a
+//! parent that is open in the same tier or a faster one. If a content is dropped, its descendants are
+//! reported as removed until it is computed again. Blocks on the device are also not reported if their
+//! parent is only in host memory, because no lookup on the device reaches them.
 //!
-//! Invariants, which [`Contents::check`] recounts: the table leads to each node and to no other. A node
-//! without tiers and children is free. Every child refers to its parent. A node is open exactly where
-//! the rule above applies. After a settling, no closed content is reported.
+//! Each content is a node of a tree. Invariants, which [`Contents::check`] recounts: every node is
+//! found through the table, and every entry of the table refers to a node. A node without tiers and
+//! children is free. Every child refers to its parent. A node is open exactly in the tiers that the
+//! above rule allows. After [`Contents::settle`], only open contents are marked as reported.
 //!
 //! Memory: 80 bytes per content, its tokens, and 8 bytes for the table. Costs: O(1) per change, about
-//! 100 ns. A parent that is removed or comes back costs O(descendants).
+//! 100 ns. If a parent is removed or stored again, the change costs O(descendants).
 
 mod checks;
 mod reporting;
@@ -40,13 +41,13 @@ pub const MAX_TIERS: u8 = 8;
 fn tiers(mut bits: u8) -> impl Iterator<Item = u8> {
     std::iter::from_fn(move || {
         let tier = bits.trailing_zeros();
-        // Clears the lowest bit. Ends if all bits are 0.
+        // Clears the lowest bit. The iteration ends when all bits are 0.
         bits &= bits.checked_sub(1)?;
         Some(tier as u8)
     })
 }
 
-/// The extra keys of a block, in the form of events.
+/// The extra keys of a block, as they appear in events.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -57,7 +58,7 @@ fn tiers(mut bits: u8) -> impl Iterator<Item = u8> {
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Keys {
-    /// The keys that it shares with the other blocks of its request.
+    /// The keys that the block shares with the other blocks of its request.
     pub label: Arc<Label>,
     /// The keys of this block only.
     pub extra: Option<Arc<[Extra]>>,
@@ -67,14 +68,14 @@ pub struct Keys {
 struct Node {
     digest: Digest,
     group: u16,
-    /// The tiers that hold it, one bit each.
+    /// The tiers that have the content, one bit per tier.
     tiers: u8,
-    /// The tiers in which consumers know it, one bit each.
+    /// The tiers in which consumers know the content, one bit per tier.
     reported: u8,
-    /// The tiers that hold it and in which it is open, one bit each.
+    /// The tiers in which the content is open, one bit per tier.
     open: u8,
     has_tokens: bool,
-    /// Whether the node is in the list of changed nodes that the next settling reports.
+    /// Whether the node is in the list of changed nodes, which the next [`Contents::settle`] reports.
     dirty: bool,
     parent: u32,
     first_child: u32,
@@ -86,7 +87,7 @@ struct Node {
 /// A change to report. Changes are in the order in which consumers must get them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
-    /// Everything reported earlier is void.
+    /// All contents were removed. Earlier reports are no longer valid.
     Cleared,
     /// A run of nodes was stored. Each node is the parent of the next.
     Stored { tier: u8, nodes: Vec<u32> },
@@ -117,7 +118,8 @@ pub(crate) struct Arrival<'a> {
 /// ```
 #[derive(Clone, Debug)]
 pub struct Contents {
-    /// By group: the tokens of a block, and whether a block is useless without its parent.
+    /// For each group, the number of tokens of a block, and whether a hit on a block needs the block's
+    /// parent.
     groups: Vec<(usize, bool)>,
     /// The number of token slots of each node.
     stride: usize,
@@ -125,23 +127,25 @@ pub struct Contents {
     tokens: Vec<u32>,
     table: HashTable<u32>,
     free: Vec<u32>,
-    /// The first start of a chain: a node without a parent.
+    /// The first node without a parent. Such nodes are starts of chains.
     first_root: u32,
     dirty: Vec<u32>,
-    /// Whether everything reported earlier is void.
+    /// Whether the next report must begin with [`Change::Cleared`], because earlier reports are no
+    /// longer valid.
     cleared: bool,
     /// The number of contents in each tier.
     counts: [usize; MAX_TIERS as usize],
     /// The node of the latest arrival, which is usually the parent of the next.
     latest: u32,
     ignored: u64,
-    /// A work list of [`Self::update`], kept to reuse its memory.
+    /// The work list of [`Self::update`]. It is stored here to reuse its memory.
     waiting: Vec<u32>,
 }
 
 impl Contents {
-    /// Makes an empty copy. `groups` has, by group, the tokens of a block and whether a block is
-    /// useless without its parent. Contents of other groups are ignored, and counted.
+    /// Makes an empty copy. `groups` contains, for each group, the number of tokens of a block, and
+    /// whether a hit on a block needs the block's parent. Contents of other groups are ignored, and
+    /// [`Self::ignored`] counts them.
     #[must_use]
     pub fn new(groups: &[(usize, bool)]) -> Self {
         Self {
@@ -187,7 +191,7 @@ impl Contents {
     }
 
     fn slot_of(hash: &BlockHash, group: u16) -> u64 {
-        // The bytes of a digest are as good as random. The high bits choose the tag of a bucket.
+        // The bytes of a digest are practically random. The high bits choose the tag of a bucket.
         (hash.key() ^ u64::from(group)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }
 
@@ -203,7 +207,7 @@ impl Contents {
         self.nodes.get(at as usize)
     }
 
-    /// Adds a node that no tier holds.
+    /// Adds a node for a content that no tier has.
     fn add(&mut self, digest: Digest, group: u16) -> u32 {
         let node = Node {
             digest,
@@ -234,7 +238,7 @@ impl Contents {
         at
     }
 
-    /// The first child of a node, or the first start of a chain for [`NONE`].
+    /// The first child of a node. For [`NONE`], the first start of a chain.
     fn head_mut(&mut self, parent: u32) -> &mut u32 {
         match self.nodes.get_mut(parent as usize) {
             Some(node) => &mut node.first_child,
@@ -267,8 +271,8 @@ impl Contents {
         }
     }
 
-    /// Frees a node if no tier holds it, it has no children, and no change of it waits to be reported.
-    /// Then does the same for its parent.
+    /// Frees a node if no tier has it, it has no children, and no change of it is unreported. Then does
+    /// the same for its parent.
     fn free_if_idle(&mut self, at: u32) {
         let mut at = at;
         while let Some(node) = self.nodes.get(at as usize) {
@@ -309,12 +313,12 @@ impl Contents {
     fn may_open(&self, at: u32) -> u8 {
         let Some(node) = self.node(at).filter(|node| node.has_tokens) else { return 0 };
         let parent = self.node(node.parent).filter(|_| self.is_chained(node.group));
-        // No faster than the fastest tier in which its parent is open.
+        // The tier must not be faster than the fastest tier in which the parent is open.
         let fastest = parent.map_or(0, |parent| parent.open.trailing_zeros());
         node.tiers & 0xff_u8.checked_shl(fastest).unwrap_or(0)
     }
 
-    /// Opens or closes a node and its descendants by the rule.
+    /// Opens or closes a node and its descendants, according to the rule in the module documentation.
     fn update(&mut self, at: u32) {
         let mut waiting = std::mem::take(&mut self.waiting);
         waiting.push(at);
@@ -372,12 +376,13 @@ impl Contents {
         self.give_tokens(at, tokens);
         self.mark(at);
         self.update(at);
-        // The parent's node may be unused: a content that was already present keeps its parent.
+        // The parent's node may be unused, because a content that was already present keeps its earlier
+        // parent.
         self.free_if_idle(before);
     }
 
-    /// Returns the node of a parent. If the parent is unknown, adds a placeholder. The parent fills it
-    /// when it arrives.
+    /// Returns the node of a parent. If the parent is unknown, adds an empty node for it, which is
+    /// filled when the parent is stored.
     fn node_of_parent(&mut self, parent: &Digest, group: u16) -> u32 {
         let latest = self.node(self.latest);
         if latest.is_some_and(|node| node.digest.hash == parent.hash && node.group == group) {
@@ -425,8 +430,8 @@ impl Contents {
         node.has_tokens = true;
     }
 
-    /// Sets the parent, tokens and extra keys of a content, if a tier holds it. The parent and the
-    /// extra keys do not change once the content was reported.
+    /// Sets the parent, tokens and extra keys of a content, if a tier has it. The parent and the extra
+    /// keys do not change after the content was reported.
     pub(crate) fn learned(
         &mut self,
         digest: &Digest,
@@ -491,7 +496,7 @@ impl Contents {
         }
     }
 
-    /// The parts of an event about a node: its digest, its tokens and its extra keys.
+    /// The parts of a node that an event contains: its digest, its tokens and its extra keys.
     pub(crate) fn reported(&self, at: u32) -> Option<(Digest, &[u32], Option<&Keys>)> {
         let node = self.node(at)?;
         let len = self.block_tokens(node.group);
@@ -511,5 +516,5 @@ impl Contents {
     }
 }
 
-/// The group number of a free node. No lookup can ask for this group, so it is never reported.
+/// The group number of a free node. No lookup can request this group, so a free node is never reported.
 const FREE: u16 = u16::MAX;

@@ -1,11 +1,12 @@
-//! `encode`: encodes a batch of events as bytes, in any of the forms.
+//! `encode`: encodes a batch of events as bytes, in any supported form.
 //!
-//! Owns: the names, order and presence of every field. This is the only code that writes the format
-//! that `docs/events.md` specifies.
+//! This module defines the names, the order and the presence of every field. It is the only code that
+//! writes the format specified in `docs/events.md`.
 //!
-//! A batch is an array of three: the time in seconds, the events, and the data-parallel rank. The rank
-//! is always a number, because `AIBrix` rejects a nil. vLLM's packer reserves the long header for the
-//! map of a `BlockStored`, even with few keys. This encoder does the same, so the bytes are identical.
+//! A batch is an array of three values: the time in seconds, the events, and the data-parallel rank.
+//! The rank is always a number, because `AIBrix` rejects a nil. vLLM's packer always writes the long
+//! header for the map of a `BlockStored`, even if the map has few keys. This encoder does the same, so
+//! the bytes are identical.
 //!
 //! Costs: O(bytes), about 25 ns per block of 16 tokens.
 
@@ -15,7 +16,7 @@ use crate::publish::event::{Digest, Event, Extra, GroupName, Label};
 use crate::publish::form::{Dialect, Form, HashForm, Layout};
 use crate::publish::msgpack::Writer;
 
-/// Encodes a batch. A batch without events is a heartbeat.
+/// Encodes a batch. A batch without events serves as a heartbeat.
 ///
 /// ```
 /// use kvpool_observe::publish::{Event, Form, encode};

@@ -64,7 +64,7 @@ impl Digest {
     }
 }
 
-/// An extra key of a block, untagged as in vLLM's events.
+/// An extra key of a block. As in vLLM's events, it has no tag that names its kind.
 ///
 /// ```
 /// use kvpool_observe::publish::Extra;
@@ -82,7 +82,7 @@ pub enum Extra {
     Bytes(Vec<u8>),
 }
 
-/// The keys that all blocks of a request share. Each event has one label.
+/// The keys that all blocks of a request share. All blocks of one event have the same label.
 ///
 /// ```
 /// use kvpool_observe::publish::Label;
@@ -95,14 +95,15 @@ pub struct Label {
     pub lora_id: Option<i64>,
     /// The name of the adapter.
     pub lora_name: Option<String>,
-    /// The cache salt. In vLLM's form it is an extra key of the first block.
+    /// The cache salt. In vLLM's form of events, it is an extra key of the first block.
     pub salt: Option<String>,
     /// The session that computed the blocks.
     pub session: Option<String>,
-    /// The location of the blocks, if not at this worker. Dynamo's indexer ignores blocks with a
+    /// The location of the blocks, if it is not this worker. Dynamo's indexer ignores blocks with a
     /// locality.
     pub locality: Option<String>,
-    /// The owner of the blocks, if not this worker. Dynamo's indexer ignores blocks with an owner.
+    /// The owner of the blocks, if it is not this worker. Dynamo's indexer ignores blocks with an
+    /// owner.
     pub ownership: Option<String>,
 }
 
@@ -138,9 +139,9 @@ pub enum Event<'a> {
     Stored {
         /// The tier; 0 is the device.
         tier: u8,
-        /// Their group.
+        /// The KV-cache group of the contents.
         group: &'a GroupName,
-        /// Their digests.
+        /// The digests of the contents.
         hashes: &'a [Digest],
         /// The parent of the first content.
         parent: Option<Digest>,
@@ -148,19 +149,18 @@ pub enum Event<'a> {
         tokens: &'a [u32],
         /// The number of tokens of each content.
         block_tokens: usize,
-        /// The keys that they share.
+        /// The keys that the contents share.
         label: &'a Label,
-        /// The extra keys of each content. It has one entry per hash, or is empty, which omits the
-        /// field.
+        /// The extra keys of each content: one entry per hash. If it is empty, the field is omitted.
         extra: &'a [Option<Arc<[Extra]>>],
     },
     /// Contents were removed from a tier.
     Removed {
         /// The tier.
         tier: u8,
-        /// Their group.
+        /// The KV-cache group of the contents.
         group: &'a GroupName,
-        /// Their digests.
+        /// The digests of the contents.
         hashes: &'a [Digest],
     },
     /// All contents were removed from all tiers.

@@ -1,16 +1,17 @@
-//! `Form`: the encoding of events that a consumer reads.
+//! `Form`: the encoding of events that a consumer understands.
 
 use std::str::FromStr;
 
 use thiserror::Error;
 
-/// How an event is laid out.
+/// How the fields of an event are arranged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Layout {
-    /// A map with field names. Engines write this since the middle of 2026.
+    /// A map with field names. Engines have written this layout since the middle of 2026.
     #[default]
     Map,
-    /// A positional array. Engines wrote this before; some consumers read nothing else.
+    /// A positional array. Engines wrote this layout before the middle of 2026; some consumers read only
+    /// this one.
     Array,
 }
 
@@ -36,7 +37,7 @@ pub enum HashForm {
     Bytes,
 }
 
-/// The form of a sink's events.
+/// The form of the events that a sink gets.
 ///
 /// ```
 /// use kvpool_observe::publish::{Dialect, Form, HashForm, Layout};
@@ -47,7 +48,7 @@ pub enum HashForm {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Form {
-    /// How an event is laid out.
+    /// How the fields of an event are arranged.
     pub layout: Layout,
     /// Which engine's fields and tier names are used.
     pub dialect: Dialect,
@@ -78,7 +79,8 @@ impl Form {
         Self { layout, dialect, hashes }
     }
 
-    /// The name of a tier: 0 is the device, followed by host memory, disks and remote stores.
+    /// The name of a tier in events. Tier 0 is the device, followed by host memory, disks and remote
+    /// stores.
     #[must_use]
     pub const fn medium(self, tier: u8) -> &'static str {
         match (self.dialect, tier) {

@@ -1,4 +1,4 @@
-//! `KeyTranslator`: translates the extra keys of a request's blocks to those of events.
+//! `KeyTranslator`: translates the extra keys of a request's blocks to the extra keys of events.
 //!
 //! | kvpool | events |
 //! |---|---|
@@ -7,7 +7,8 @@
 //! | tenant, user | a part of the salt, as `tenant=...;user=...;salt=...` |
 //! | multimodal items | extra keys of the blocks that they overlap, with their start |
 //!
-//! Because tenant and user are a part of the salt, a router that does not know them finds no match.
+//! Tenant and user are a part of the salt. So a router that does not know them finds no match, and does
+//! not route a request to the blocks of another tenant or user.
 //!
 //! Bytes that are not UTF-8 are written as hex digits.
 
@@ -36,7 +37,7 @@ fn text(bytes: &[u8]) -> String {
     }
 }
 
-/// Joins everything that separates requests with equal tokens into one salt.
+/// Joins all keys that separate requests with equal tokens (tenant, user and salt) into one salt.
 fn salt_of(extra: &ExtraKeys) -> Option<String> {
     let salt = extra.salt.as_deref().map(text);
     let named = |name: &str, value: Option<&[u8]>| value.map(|value| format!("{name}={}", text(value)));

@@ -1,4 +1,5 @@
-//! Events for routers: which worker holds which prefixes, in the common formats of engines.
+//! Events for routers: they report which worker has which prefixes cached, in the common formats of
+//! engines.
 //!
 //! ```text
 //!    pools' feeds  changes with tokens, from this crate or from an engine integration
@@ -8,8 +9,8 @@
 //!      sockets     not in this crate: in the Python package, or any other transport
 //! ```
 //!
-//! None of this runs within a step: a step only pays for the feed of its pool. `docs/events.md`
-//! specifies the bytes and how consumers process them.
+//! Publishing does not run within an engine step. A step only pays for the feed of its pool.
+//! `docs/events.md` specifies the bytes and how consumers process them.
 //!
 //! ```
 //! use kvpool_observe::publish::{Digest, Group, Publisher, SinkConfig, base};

@@ -1,9 +1,9 @@
 //! `Writer`: writes the subset of `MessagePack` that events need.
 //!
-//! Owns: which encoding a value gets. It is the shortest, as in every packer, except for the header of
-//! a map whose size is reserved in advance. Events need only six kinds of values. Most bytes are arrays
-//! of tokens and of hashes, which are written many at a time and without branches. A general
-//! `MessagePack` crate would be called once for each number.
+//! Each value gets the shortest encoding, as in every packer. The exception is the header of a map
+//! whose size is reserved in advance. Events need only six kinds of values. Most bytes are arrays of
+//! tokens and of hashes. This writer encodes many of these values at a time and without branches, while
+//! a general `MessagePack` crate would be called once for each number.
 //!
 //! Costs: about 1 ns per token.
 

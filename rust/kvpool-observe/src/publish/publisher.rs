@@ -1,16 +1,17 @@
-//! `Publisher`: makes numbered batches of changes for several sinks.
+//! `Publisher`: makes numbered batches of changes for several sinks. A sink is a destination of
+//! batches, for example a ZMQ socket.
 //!
-//! Owns: the number of every batch, and what each sink needs to become consistent. These rules serve
-//! all consumers:
+//! The publisher numbers every batch, and determines what each sink needs to become consistent. These
+//! rules serve all consumers:
 //!
-//! - Numbers begin at [`base`] of the start time, so that a restarted worker never reuses the numbers
-//!   of an earlier incarnation, and never falls below them. Consumers drop batches with a lower number
-//!   than the last, some of them silently.
+//! - Numbers begin at [`base`] of the start time. So a restarted worker never uses a number of an
+//!   earlier incarnation again, or a lower one. Consumers drop batches with a lower number than the
+//!   last, some of them silently.
 //! - The first batch begins with `AllBlocksCleared`. The existing contents follow as ordinary stores.
-//! - If a sink lost a batch, it gets a full report next. One number is skipped, which every consumer
-//!   notices. Then `AllBlocksCleared` and all contents follow.
-//! - If nothing changes, an empty batch is sent as a heartbeat. A consumer that joined late requests
-//!   the batches that it missed when it receives one.
+//! - A sink that lost a batch gets a full report next. One number is skipped, which shows every
+//!   consumer that a batch is missing. Then `AllBlocksCleared` and all contents follow.
+//! - If nothing changes, an empty batch is sent as a heartbeat. When a consumer that joined late
+//!   receives a heartbeat, it requests the batches that it missed.
 //!
 //! The latest batches of each sink are kept for [`Publisher::replay`].
 //!
@@ -30,7 +31,7 @@ use crate::publish::event::{Digest, Event, Extra, GroupName, Label};
 use crate::publish::form::Form;
 use crate::publish::keys::KeyTranslator;
 
-/// The number of contents after which a full report starts a new batch.
+/// The maximum number of contents in one batch of a full report.
 const SNAPSHOT_CONTENTS: usize = 8192;
 
 /// Returns the first batch number for a start time: about a million numbers for each second since 1970.
@@ -40,7 +41,7 @@ const SNAPSHOT_CONTENTS: usize = 8192;
 /// ```
 #[must_use]
 pub const fn base(unix_seconds: u64) -> u64 {
-    // Only the low 43 bits of the seconds fit, so numbers would start again from 0 after 280,000 years.
+    // Only the low 43 bits of the seconds fit. After 280,000 years, numbers would start again from 0.
     (unix_seconds & ((1 << 43) - 1)) << 20
 }
 
@@ -58,7 +59,7 @@ pub struct Group {
     pub name: GroupName,
     /// The tokens of a block.
     pub block_tokens: usize,
-    /// Whether a block is useless without its parent, as in full attention.
+    /// Whether a hit on a block needs the block's parent, as in full attention.
     pub chained: bool,
 }
 
@@ -72,7 +73,7 @@ pub struct Group {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SinkConfig {
-    /// The form of its events.
+    /// The form of the events that the sink gets.
     pub form: Form,
     /// The number of batches that are kept for replays.
     pub replay_batches: usize,
@@ -86,14 +87,14 @@ impl Default for SinkConfig {
     }
 }
 
-/// Why a publisher call failed.
+/// The reason why a call of a publisher failed.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum PublisherError {
-    /// There is no group.
+    /// The list of groups is empty.
     #[error("groups is empty: at least one KV-cache group")]
     NoGroups,
-    /// The blocks of a group have no tokens.
+    /// The block size of a group is 0 tokens.
     #[error("block_tokens of group {group} is 0: must be at least 1")]
     NoTokens {
         /// The group.
@@ -131,12 +132,12 @@ pub struct Batch {
 /// All contents. A consumer that starts to follow a sink needs them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
-    /// The base of the incarnation's numbers.
+    /// The first batch number of this incarnation of the worker.
     pub epoch: u64,
-    /// The number of the sink's last batch that the snapshot covers: later batches have higher numbers.
-    /// `None` before the first batch.
+    /// The number of the last batch of the sink that the snapshot covers. Apply only batches with
+    /// higher numbers to the snapshot. `None` before the first batch.
     pub cut: Option<u64>,
-    /// Batches of ordinary stores, parents first.
+    /// Batches of ordinary stores, in which parents come before their children.
     pub payloads: Vec<Arc<[u8]>>,
 }
 
@@ -153,10 +154,10 @@ enum State {
 struct Sink {
     config: SinkConfig,
     state: State,
-    /// Whether no batches are made for the sink.
+    /// Whether the sink is paused, so that no batches are made for it.
     held: bool,
     next: u64,
-    /// The time at which the last batch was made for it.
+    /// The time at which the last batch was made for the sink.
     sent_at: f64,
     kept: VecDeque<(u64, Arc<[u8]>)>,
     kept_bytes: usize,
@@ -243,8 +244,8 @@ impl Group {
 }
 
 impl Publisher {
-    /// Makes a publisher for pools with these groups, by number. `rank` is the data-parallel rank.
-    /// Batch numbers start at `base`.
+    /// Makes a publisher for pools with these groups. The position of a group in the list is its
+    /// number. `rank` is the data-parallel rank. Batch numbers start at `base`.
     ///
     /// # Errors
     /// [`PublisherError`] describes what is wrong with the groups.
@@ -296,8 +297,8 @@ impl Publisher {
         self.base
     }
 
-    /// Adds a content to a tier, after its parent. If its tokens are not known yet, [`Self::learned`]
-    /// can add them later.
+    /// Adds a content to a tier. Its parent must have been added before. If its tokens are not known
+    /// yet, [`Self::learned`] can add them later.
     pub fn stored(
         &mut self,
         tier: u8,
@@ -309,8 +310,8 @@ impl Publisher {
         self.contents.stored(Arrival { tier, digest, group, parent, tokens });
     }
 
-    /// Sets the parent, tokens and extra keys of a content that a tier holds. The parent and the extra
-    /// keys do not change once the content was published.
+    /// Sets the parent, tokens and extra keys of a content that a tier has. The parent and the extra
+    /// keys do not change after the content was published.
     pub fn learned(
         &mut self,
         group: u16,
@@ -340,8 +341,8 @@ impl Publisher {
             match *event {
                 FeedEvent::Stored { hash, group, depth, tokens, .. } => {
                     let parent = batch.parent(at);
-                    // A content in the middle of a chain whose parent is unknown must not pass for the
-                    // start of a chain.
+                    // A content in the middle of a chain with an unknown parent must not be taken for
+                    // the start of a chain.
                     let placed = depth == 0 || parent.is_some();
                     let tokens = tokens.filter(|_| placed).map(|span| batch.tokens(span));
                     self.stored(tier, group, digest(hash), parent.map(digest), tokens);
@@ -359,8 +360,8 @@ impl Publisher {
         }
     }
 
-    /// Sends an encoded batch from another source to every sink with the next flush, after the changes.
-    /// Snapshots and full reports do not contain its contents.
+    /// Passes on an encoded batch from another source. The next flush sends it to every sink, after the
+    /// changes. Snapshots and full reports do not contain its contents.
     pub fn pass_on(&mut self, payload: Vec<u8>) {
         self.foreign.push(payload.into());
     }
@@ -391,8 +392,8 @@ impl Publisher {
     }
 
     /// Returns the batches of all changes since the last flush, in the order of the sinks and of their
-    /// numbers. A sink that was sent nothing for `heartbeat` seconds gets an empty batch. `now` is the
-    /// time in seconds. If the clock was set back, a heartbeat is sent at once.
+    /// numbers. `now` is the time in seconds. A sink that got no batch for `heartbeat` seconds gets an
+    /// empty one. If the clock was set back, a heartbeat is sent at once.
     pub fn flush(&mut self, now: f64, heartbeat: f64) -> Vec<Batch> {
         let changes = self.contents.settle();
         let foreign = std::mem::take(&mut self.foreign);
@@ -439,8 +440,8 @@ impl Publisher {
         batches
     }
 
-    /// Returns the batches of a sink from number `from` on that are still kept, in order. If earlier
-    /// batches are gone, the first number is higher than `from`.
+    /// Returns the stored batches of a sink from number `from` on, in order. If earlier batches are no
+    /// longer stored, the first number is higher than `from`.
     ///
     /// # Errors
     /// [`PublisherError::UnknownSink`].
@@ -455,7 +456,7 @@ impl Publisher {
         Ok(sink.kept.range(first..).map(|(number, payload)| (*number, payload)))
     }
 
-    /// Returns all contents that a sink was sent and that are still valid, in its form.
+    /// Returns all contents that the sink knows and that are still valid, in the form of the sink.
     ///
     /// # Errors
     /// [`PublisherError::UnknownSink`].
@@ -500,7 +501,7 @@ impl Publisher {
         encode(form, now, self.rank, &events).into()
     }
 
-    /// Collects the data of a change that its event borrows.
+    /// Collects the data of a change, so that an [`Event`] can borrow them.
     fn reported(&self, change: &Change, plain: &Arc<Label>) -> Option<EventData> {
         match change {
             Change::Cleared => Some(EventData::Cleared),
@@ -558,7 +559,7 @@ impl Publisher {
     }
 }
 
-/// The batches that all sinks with the same form and state get.
+/// Batches that are equal for all sinks with the same form and state.
 struct Shared {
     form: Form,
     anew: bool,

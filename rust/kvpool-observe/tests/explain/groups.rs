@@ -1,5 +1,5 @@
-//! Scripted cases of `explain` with several KV-cache groups: which groups limit a hit, how far each
-//! group alone would reach, and why it ends there.
+//! Scripted cases of `explain` with several KV-cache groups: which group limits a hit, how long a hit
+//! each group alone could serve, and why not a longer one.
 
 use kvpool::groups::{GroupKind, GroupSpec, Groups, Keep};
 use kvpool::{AdmitOptions, CacheManager, ExtraKeys, ManagerConfig, Part};
@@ -41,7 +41,8 @@ fn explain(manager: &CacheManager, id: &str) -> Explanation {
 /// The positions, in tokens, at which a group's reach ends, each with its reason.
 type Ends = Vec<(usize, &'static str)>;
 
-/// Returns for each group how far it reaches, whether it limits the hit, and where and why it ends.
+/// Returns for each group how many tokens it could serve, whether it limits the hit, and where and why
+/// its reach ends.
 fn reach(explanation: &Explanation) -> Vec<(usize, bool, Ends)> {
     let of = |group: &kvpool_observe::GroupReach| {
         let ends = group.ends.iter().map(|end| (end.tokens.end, end.reason.name())).collect();
@@ -55,8 +56,8 @@ fn spans(explanation: &Explanation) -> Vec<(usize, usize, &'static str, Option<u
     spans.map(|span| (span.tokens.start, span.tokens.end, span.reason.name(), span.reason.group())).collect()
 }
 
-/// A prompt that is computed in one step leaves one state, at its end. A prompt that branches off
-/// earlier gets no hit in the state group.
+/// A prompt that is computed in one step keeps one state, at its end. A prompt that diverges before
+/// that position gets no hit in the state group.
 #[test]
 fn a_state_was_not_kept_where_prompts_part() {
     let mut manager = manager(40, vec![FULL, kept(GroupKind::State, Keep::Junctions)]);
@@ -78,8 +79,8 @@ fn a_state_was_not_kept_where_prompts_part() {
     assert_eq!(misses.admitted.get("unserved"), Some(manager.stats().unserved_tokens));
 }
 
-/// The state group reaches only to token 8, the last state that was kept, while full attention reaches
-/// to token 32.
+/// The state group can serve only 8 tokens, up to the last state that was kept, while full attention
+/// can serve 32.
 #[test]
 fn states_further_on_were_not_kept() {
     let mut manager = manager(60, vec![FULL, kept(GroupKind::State, Keep::Every(8))]);
@@ -90,7 +91,7 @@ fn states_further_on_were_not_kept() {
     assert_eq!(spans(&explanation), [(8, 32, "unserved", Some(1)), (32, 36, "last-token", None)]);
 }
 
-/// If a hit ends inside a block, the explanation starts at that token.
+/// If a hit ends inside a block, the explanation starts at the first token after the hit.
 #[test]
 fn a_hit_ends_inside_a_block() {
     let full = GroupSpec { partial_hits: true, ..GroupSpec::new(GroupKind::Full, 4 * BLOCK) };
@@ -110,7 +111,7 @@ fn a_hit_ends_inside_a_block() {
     assert_eq!(spans(&explanation), [(20, 28, "diverged", None)]);
 }
 
-/// A state that was kept has been dropped. The explanation names the reason, `dropped-by-id`.
+/// A state that was kept is dropped by its id. The explanation gives the reason `dropped-by-id`.
 #[test]
 fn a_dropped_state_limits_a_hit() {
     let mut manager = manager(12, vec![FULL, kept(GroupKind::State, Keep::Every(8))]);
@@ -127,8 +128,8 @@ fn a_dropped_state_limits_a_hit() {
     assert_eq!(reach(&explanation), [(16, false, vec![]), (0, true, vec![(16, "dropped-by-id")])]);
 }
 
-/// Two blocks of a sliding window are dropped. The hit ends at the last position whose whole window is
-/// still cached.
+/// Two blocks of a sliding window are dropped. The hit ends at the last position for which the whole
+/// window is still cached.
 #[test]
 fn a_window_lost_a_block() {
     let mut manager = manager(40, vec![FULL, GroupSpec::new(GroupKind::Sliding { window: 5 }, BLOCK)]);
@@ -152,8 +153,8 @@ fn a_window_lost_a_block() {
     assert_eq!(spans(&explanation)[0], (16, 24, "unserved", Some(1)));
 }
 
-/// A window with `Keep::Junctions` is kept only at the ends of prompts. Everywhere else its blocks were
-/// given up.
+/// A window with `Keep::Junctions` is kept only at the ends of prompts. Everywhere else its blocks are
+/// released without being cached.
 #[test]
 fn a_window_was_given_up() {
     let mut manager = manager(40, vec![FULL, kept(GroupKind::Sliding { window: 5 }, Keep::Junctions)]);
@@ -171,8 +172,8 @@ fn a_window_was_given_up() {
     );
 }
 
-/// Full attention can also be the group that limits a hit. Its explanation is the same as without other
-/// groups.
+/// Full attention can also be the group that limits a hit. The explanation is then the same as without
+/// other groups.
 #[test]
 fn full_attention_can_limit_a_hit() {
     let mut manager = manager(12, vec![FULL, GroupSpec::new(GroupKind::Sliding { window: 5 }, BLOCK)]);
@@ -188,8 +189,8 @@ fn full_attention_can_limit_a_hit() {
     assert!(!spans(&explanation).iter().any(|span| span.2 == "unserved"), "{explanation}");
 }
 
-/// The prompt was never computed: every group reports that, and no single group is reported as the
-/// limit.
+/// A prompt was never computed. Every group reports that as the reason, and no single group is reported
+/// as the limit.
 #[test]
 fn a_prompt_that_was_never_computed_limits_no_group() {
     let groups = vec![FULL, kept(GroupKind::State, Keep::All), GroupSpec::new(GroupKind::Cross, BLOCK)];
@@ -201,13 +202,15 @@ fn a_prompt_that_was_never_computed_limits_no_group() {
         [(0, true, vec![(4, "never-seen")]), (0, true, vec![(4, "never-seen")]), (8, false, vec![]),]
     );
     assert_eq!(spans(&explanation), [(0, 4, "never-seen", None), (4, 12, "behind", None)]);
-    // A second request with the same prompt gets the reason `BeingComputed`.
+    // While the first request computes the prompt, a second request with the same prompt gets the
+    // reason `BeingComputed`.
     admit(&mut manager, "b", &tokens(0, 3));
     let ends = explain(&manager, "b").groups.into_iter().flat_map(|group| group.ends);
     assert!(ends.into_iter().all(|end| matches!(end.reason, MissReason::BeingComputed { .. })));
 }
 
-/// One digest in two groups is two contents, even at the same position: dropping one leaves the other.
+/// The same digest in two groups is two contents, even at the same position. If one is dropped, the
+/// other remains.
 #[test]
 fn groups_drop_one_digest_separately() {
     let mut manager = manager(40, vec![FULL, FULL]);
@@ -238,8 +241,8 @@ fn a_fork_evicts_for_its_states() {
     assert_eq!(manager.stats().pool.evicted, 1);
 }
 
-/// The policy chose a block while a planned copy pinned it. The block leaves when the plan is handed
-/// out.
+/// The policy chose a block while a planned copy pinned it. The block is evicted when the plan is
+/// taken.
 #[test]
 fn a_block_pinned_by_a_copy_leaves_with_the_plan() {
     let state = GroupSpec { keep: Keep::Junctions, ..GroupSpec::new(GroupKind::State, 2) };

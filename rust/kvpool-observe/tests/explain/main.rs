@@ -11,10 +11,10 @@ mod reasons;
 use kvpool::{CacheManager, ExtraKeys, ManagerConfig};
 use kvpool_observe::{ExplainConfig, ManagerWatch, ManagerWatchConfig, MissReason};
 
-/// Tokens per block of all these tests.
+/// The block size of all these tests, in tokens.
 const BLOCK: usize = 4;
 
-/// Settings of an explainer whose record is large enough to remember everything.
+/// Settings of an explainer with a record that is large enough to remember everything.
 const ALL: ExplainConfig = ExplainConfig { records: Some(1 << 12), requests: 1 << 10 };
 
 /// Returns a manager with an explainer and no other observer.

@@ -10,11 +10,11 @@ use kvpool_observe::{Explanation, MissReason};
 
 use super::BLOCK;
 
-/// Why a content left, as the model knows it.
+/// The reasons for which a content left the cache, as the model recorded them.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Departure {
-    /// Names of possible reasons. An eviction also has the name of the policy. There are several if
-    /// several copies left at the same time.
+    /// The names of the possible reasons, and for an eviction the name of the policy. There are several
+    /// reasons if several copies left at the same time.
     pub(super) causes: BTreeSet<(&'static str, Option<String>)>,
     admission: u64,
     time: Option<f64>,
@@ -26,12 +26,12 @@ pub(super) struct Departure {
 struct Content {
     parent: Option<BlockHash>,
     tokens: Vec<u32>,
-    /// The position in the order of first requests. Among contents with the same parent, the latest
-    /// ones are compared.
+    /// The position in the order of first requests. If many contents have the same parent, the
+    /// explainer compares only the latest ones.
     order: usize,
     cached: bool,
     departure: Option<Departure>,
-    /// Number of requests that asked for this content and did not get it.
+    /// Number of requests that requested this content and did not find it.
     asked: usize,
 }
 
@@ -60,7 +60,7 @@ impl BlockHints {
 #[derive(Debug, Default)]
 pub(super) struct Model {
     contents: BTreeMap<BlockHash, Content>,
-    /// For the tokens of each first block: the extra keys with which they were seen, at most the last
+    /// For the tokens of each first block, the extra keys with which they were seen: at most the last
     /// four.
     contexts: BTreeMap<Vec<u32>, Vec<ExtraKeys>>,
     /// Like `contexts`, without a limit on the number of keys.
@@ -84,8 +84,8 @@ fn same_principal(a: &ExtraKeys, b: &ExtraKeys) -> bool {
     a.salt == b.salt && a.tenant == b.tenant && a.user == b.user
 }
 
-/// Returns why the same tokens with other extra keys are another content, and the number of respects in
-/// which the keys differ.
+/// Returns the reason to report if the same tokens were seen with other extra keys, and the number of
+/// keys that differ.
 fn difference(own: &ExtraKeys, other: &ExtraKeys) -> (usize, MissReason) {
     let mut reasons = Vec::new();
     if own.epoch != other.epoch {
@@ -112,26 +112,26 @@ pub(super) struct Prompt<'a> {
     pub(super) extra: &'a ExtraKeys,
 }
 
-/// A running request, with the fields that matter to requests that wait for its blocks.
+/// A running request. It contains the fields that are needed to explain requests with the same blocks.
 pub(super) struct Runner {
     pub(super) id: RequestId,
     pub(super) extra: ExtraKeys,
     pub(super) hashes: Vec<BlockHash>,
-    /// Number of blocks of its prompt. The request appended the others, and the record may not know
-    /// them.
+    /// Number of blocks of its prompt. The request appended the other blocks, so the record may not
+    /// contain them.
     pub(super) asked: usize,
     pub(super) published: usize,
 }
 
 impl Model {
-    /// Creates a model for a pool with this policy. `strict`: the record under test remembers
-    /// everything, too.
+    /// Makes a model for a pool with this policy. `strict` is true if the record under test also
+    /// remembers everything.
     pub(super) fn new(policy: &str, strict: bool) -> Self {
         Self { policy: policy.into(), strict, ..Self::default() }
     }
 
-    /// Compares the pool with its state before the operation `kind`, and records which contents came
-    /// and left. `requester` is the request that ran the operation.
+    /// Compares the pool with its state before the operation `kind`, and records which contents were
+    /// added and removed. `requester` is the request that ran the operation.
     pub(super) fn observe(
         &mut self,
         manager: &CacheManager,
@@ -171,7 +171,7 @@ impl Model {
         self.cached = now;
     }
 
-    /// Records that a request asked for blocks of a prompt, or computed them.
+    /// Records that a request requested blocks of a prompt, or computed them.
     pub(super) fn enter(
         &mut self,
         hashes: &[BlockHash],
@@ -203,8 +203,8 @@ impl Model {
         self.all_contexts.entry(tokens[..BLOCK].to_vec()).or_default().push(extra.clone());
     }
 
-    /// Returns the contents with this parent, the latest first. For first blocks, the extra keys do not
-    /// matter.
+    /// Returns the contents with this parent, latest first. For first blocks, the extra keys are
+    /// ignored.
     fn siblings(&self, parent: Option<BlockHash>) -> Vec<&Content> {
         let mut siblings: Vec<_> =
             self.contents.values().filter(|content| content.parent == parent).collect();
@@ -212,9 +212,9 @@ impl Model {
         siblings
     }
 
-    /// Returns every reason that is right for the block at `position`. There is more than one only if
-    /// several are equally right. Only the crate can make a [`When`], so the result copies the time of
-    /// `given`. If the time is the block's own (`own_time`), it is checked first.
+    /// Returns every correct reason for the block at `position`. There are several only if they are
+    /// equally correct. Tests cannot construct a [`When`], so the result copies the time of `given`. If
+    /// the time belongs to the block itself (`own_time`), it is checked first.
     fn reasons(
         &self,
         explanation: &Explanation,
@@ -246,7 +246,8 @@ impl Model {
                 MissReason::BeingComputed { by }
             })
             .collect();
-        // If more than two requests ask for the same content, the record does not remember all of them.
+        // If more than two requests have requested the same content, the record does not remember all
+        // of them.
         if by.iter().all(|runner| runner.asked <= position) || content.asked > 2 {
             reasons.extend(self.departed(content, (given, own_time), extra));
         }
@@ -285,8 +286,8 @@ impl Model {
                         let policy = policy.as_deref().unwrap_or_default();
                         let names = kvpool_policies::ALL.iter().map(|policy| policy.name());
                         let known = names.chain(["priority"]).find(|&known| known == policy);
-                        // The model does not predict the policy's outlook. It only checks whether there
-                        // is one.
+                        // The model does not predict the policy's outlook, and only checks whether
+                        // there is one.
                         let outlook = given.outlook();
                         assert_eq!(outlook.is_some(), policy == "hazard");
                         MissReason::Evicted { when, policy: known.unwrap(), requester, outlook }
@@ -336,8 +337,8 @@ impl Model {
         })
     }
 
-    /// Returns whether the first block's tokens were ever seen with extra keys whose difference is
-    /// `right`.
+    /// Returns whether the first block's tokens were ever seen with extra keys that differ in the way
+    /// that `right` states.
     pub(super) fn differs(
         &self,
         Prompt { tokens, extra, .. }: Prompt<'_>,
@@ -347,7 +348,8 @@ impl Model {
         seen.is_some_and(|seen| seen.iter().any(|seen| right(&difference(extra, seen).1)))
     }
 
-    /// Returns for each block of an explanation the given reason and the reasons that are right.
+    /// Returns, for each block of an explanation, the reason that was given and the reasons that are
+    /// correct.
     pub(super) fn expected(
         &mut self,
         explanation: &Explanation,

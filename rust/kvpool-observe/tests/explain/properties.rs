@@ -1,6 +1,6 @@
 //! Compares explanations with the model under random operations, with every policy, with and without
-//! retention. One record has room for everything. Another has room for 16 contents: where it has
-//! forgotten, it has to report that.
+//! retention. One record has room for everything. Another one has room for 16 contents, and has to
+//! report when it does not remember a content.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ const LIFE: f64 = 10.0;
 
 #[derive(Clone, Debug)]
 enum Operation {
-    /// Admits a prompt: the choices that make its tokens, and the choice of its extra keys.
+    /// Admits a prompt. The first field determines its tokens, and the second its extra keys.
     Admit(Vec<u8>, u8),
     /// Admits a prompt that continues the tokens of a request.
     Continue(usize, Vec<u8>),
@@ -63,20 +63,20 @@ fn extra(keys: u8) -> ExtraKeys {
     }
 }
 
-/// A request as the test knows it.
+/// The test's data of a request.
 #[derive(Debug)]
 struct Request {
     id: String,
     tokens: Vec<u32>,
     extra: ExtraKeys,
     hashes: Vec<BlockHash>,
-    /// Number of full blocks at the last admission. The request did not ask for the blocks that it
-    /// appends.
+    /// Number of full blocks at the last admission. Blocks that the request appends later are not
+    /// requested.
     asked: usize,
     published: usize,
     committed: usize,
     own_from: usize,
-    /// Time of the admission. Absolute times to live count from here.
+    /// Time of the admission, from which absolute times to live are counted.
     since: f64,
     hints: AdmitOptions,
 }
@@ -86,7 +86,7 @@ struct World {
     model: Model,
     requests: Vec<Request>,
     retention: bool,
-    /// True if the record is large enough to forget nothing.
+    /// True if the record is large enough to remember everything.
     remembers: bool,
     next: usize,
     now: f64,
@@ -134,8 +134,8 @@ impl World {
         }
     }
 
-    /// Passes a request's retention hints for blocks of its table to the model, by the rules of
-    /// retention.
+    /// Passes a request's retention hints for blocks of its table to the model, according to the rules
+    /// of retention.
     fn say(&mut self, request: usize, positions: std::ops::Range<usize>, ends: bool) {
         let Request { id, since, own_from, hints, .. } = &self.requests[request];
         let (hints, until, now) = (hints.clone(), since + LIFE, self.now);
@@ -204,14 +204,14 @@ impl World {
             let computing = |runner: &Runner| {
                 runner.published <= position && runner.hashes.get(position) == hashes.get(position)
             };
-            // The record may have forgotten that the content is cached, too.
+            // The record may also have lost the entry that shows that the content is cached.
             let computed = matches!(given, MissReason::BeingComputed { .. }) && runners.iter().any(computing);
             let honest = right.contains(&given)
                 || (!self.remembers && computed)
                 || (!self.remembers && self.is_forgotten(&given, &right, prompt));
             assert!(honest, "{id}, block {position}: {given:?}, not of {right:?}\n{explanation}");
         }
-        // The match was acquired, so every block that was hit counts as used.
+        // The match was acquired, so every block that was hit has been used.
         let table: Vec<BlockId> = self.manager.block_table(id.as_str()).unwrap().to_vec();
         for block in &table[..cached] {
             let said = self.model.said.entry(*block).or_default();
@@ -228,7 +228,7 @@ impl World {
         self.say(at, 0..cached, false);
     }
 
-    /// Returns whether a wrong reason is one that a record which forgets may give.
+    /// Returns whether a reason is wrong only because a small record has lost entries.
     fn is_forgotten(&self, given: &MissReason, right: &[MissReason], prompt: Prompt<'_>) -> bool {
         let alike = |requester: &Requester| {
             let known = right.iter().filter_map(MissReason::requester).any(|right| right == requester);
@@ -243,12 +243,12 @@ impl World {
             MissReason::OtherKeys => {
                 self.model.differs(prompt, |reason| *reason != MissReason::NotRemembered)
             }
-            // The record may forget the time and the requester, but not the reason itself.
+            // The record may lose the time and the requester, but not the reason itself.
             _ if given.when().is_some() => {
                 right.iter().any(|right| right.name() == given.name()) && given.requester().is_none_or(alike)
             }
-            // The record may forget that another request computed the block before, but not that it
-            // left before that.
+            // The record may lose the fact that another request computed the block before. It may not
+            // lose the reason for which the content then left the cache.
             _ => right.iter().any(|right| right.name() == given.name()),
         }
     }
@@ -420,7 +420,7 @@ proptest! {
         run(policy, retention, 4096, operations);
     }
 
-    /// A record that forgets never gives a wrong reason.
+    /// A record that loses entries never gives a wrong reason.
     #[test]
     fn a_record_that_forgets_gives_no_wrong_reason(
         policy in proptest::sample::select(kvpool_policies::ALL),

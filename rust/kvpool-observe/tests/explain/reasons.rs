@@ -12,7 +12,7 @@ use kvpool_observe::{
 
 use super::{ALL, BLOCK, admit, admit_with, explaining, names, run, run_with, spans, tokens};
 
-/// A manager of `blocks` usable blocks.
+/// Returns a manager with `blocks` usable blocks.
 fn manager(blocks: usize) -> CacheManager {
     manager_of(ManagerConfig { num_blocks: blocks + 1, ..ManagerConfig::default() })
 }
@@ -31,7 +31,7 @@ fn request(id: &str) -> Requester {
     Requester::Request(RequestId::from(id))
 }
 
-/// Returns the fields of a [`When`]. Only the crate can construct one.
+/// Returns the fields of a [`When`], because tests cannot construct one to compare with.
 fn at(reason: &MissReason) -> (u64, Option<f64>) {
     let When { admission, time, .. } = reason.when().unwrap();
     (admission, time)
@@ -44,7 +44,7 @@ fn never_seen() {
     assert_eq!(spans(&manager, "a"), [(0, 0, MissReason::NeverSeen), (1, 2, MissReason::Behind)]);
 }
 
-/// The prompt continues a known prompt, so no token differs from a known content.
+/// The prompt continues a known prompt, so there is no known content from which its tokens differ.
 #[test]
 fn never_seen_after_a_known_prompt() {
     let mut manager = manager(8);
@@ -61,8 +61,8 @@ fn diverged_at_a_token() {
     other[6] = 99;
     assert_eq!(admit(&mut manager, "b", &other), 4);
     assert_eq!(spans(&manager, "b"), [(1, 1, MissReason::Diverged { token: 6 }), (2, 3, MissReason::Behind)]);
-    // Among several contents that differ, the one with the longest common part counts. A block that
-    // differs at its first token diverges at its start.
+    // If several contents differ, the one with the longest common part is reported. If a block differs
+    // at its first token, the prompt diverges at the start of the block.
     let mut third = tokens(0, 2);
     third[7] = 77;
     admit(&mut manager, "c", &third);
@@ -88,7 +88,8 @@ fn evicted_when_by_which_policy_and_for_whom() {
         let [(1, 2, MissReason::Evicted { when, policy: name, requester, .. })] = &spans[..] else {
             panic!("{spans:?}")
         };
-        // The last block could not be a hit in any case, and it is reported as evicted all the same.
+        // The last block could not be a hit in any case, because the last token is always computed. It
+        // is still reported as evicted.
         assert_eq!((when.admission, when.time, *name, requester), (2, None, policy.name(), &request("b")));
         assert_eq!(
             manager.explain("c").unwrap().to_string(),
@@ -101,7 +102,7 @@ fn evicted_when_by_which_policy_and_for_whom() {
 }
 
 /// The class of an eviction follows from the block, its uses and the hints of its request. The time is
-/// the caller's clock, if the caller passes a clock.
+/// that of the caller's clock, if there is one.
 #[test]
 fn evicted_by_a_policy_that_reports_its_expectation() {
     for clock in [false, true] {
@@ -141,7 +142,7 @@ fn evicted_by_a_policy_that_reports_its_expectation() {
     }
 }
 
-/// Appended tokens evict blocks as admissions do.
+/// Appended tokens evict blocks in the same way as admissions do.
 #[test]
 fn evicted_for_an_appended_token() {
     let mut manager = manager(3);
@@ -154,7 +155,7 @@ fn evicted_for_an_appended_token() {
     assert_eq!((when.admission, requester), (2, &request("b")));
 }
 
-/// If a block has a priority, the reason names "priority" and not the policy.
+/// If a block has a priority, the reason contains "priority" instead of the name of the policy.
 #[test]
 fn evicted_by_its_priority() {
     let mut manager = retaining(4, vec![]);
@@ -205,7 +206,7 @@ fn expired() {
     }
 }
 
-/// A block that is used after its time to live ended is an ordinary block again.
+/// If a block is used after its time to live has ended, its next eviction is not reported as an expiry.
 #[test]
 fn a_hit_ends_an_expiry() {
     let mut manager = retaining(4, vec![]);
@@ -286,8 +287,8 @@ fn dropped_by_id_makes_later_blocks_unreachable() {
     assert_eq!(at(reason), (1, None));
 }
 
-/// One of two copies is evicted, and the other is dropped by id. The content leaves with the second
-/// copy, so the reason is the drop.
+/// One of two copies is evicted, and the other is dropped by id. The content leaves the cache with the
+/// second copy, so the reason is the drop.
 #[test]
 fn the_last_copy_counts() {
     let mut manager = manager(3);
@@ -305,8 +306,8 @@ fn the_last_copy_counts() {
     assert_eq!(names(&manager, "d"), [(0, 0, "dropped-by-id")]);
 }
 
-/// An admission evicts the blocks after its first missed block. The lookup came before, so these blocks
-/// count as cached.
+/// An admission evicts the blocks after its first missed block. The lookup was earlier, so these blocks
+/// are reported as cached.
 #[test]
 fn blocks_that_an_admission_evicts_count_as_cached() {
     let mut manager = manager(4);
@@ -346,7 +347,7 @@ fn other_epoch() {
         admit(&mut manager, "b", &tokens(0, 2));
         let spans = spans(&manager, "b");
         assert_eq!(spans[0].2, MissReason::OtherEpoch { epoch: 1 }, "{algorithm}: {spans:?}");
-        // Without the epoch in the encoding, the hashes are the same in every epoch.
+        // In an encoding without the epoch, the hashes are the same in every epoch.
         let behind = if algorithm == HashAlgorithm::Sha256 { "behind" } else { "other-epoch" };
         assert_eq!(spans.last().unwrap().2.name(), behind);
     }
@@ -367,8 +368,8 @@ fn other_salt_hides_the_request_id() {
     admit_with(&mut manager, "b", &tokens(0, 2), salted(b"two"));
     assert_eq!(spans(&manager, "b"), [(0, 0, MissReason::OtherSalt), (1, 1, MissReason::Behind)]);
     assert!(!manager.explain("b").unwrap().to_string().contains("\"a\""));
-    // One salt's requests evict the other's blocks. The explanation does not name the request that
-    // evicted them.
+    // Requests with one salt evict the blocks of requests with the other salt. The explanation does not
+    // name the request that evicted them.
     manager.release("b", None).unwrap();
     run_with(&mut manager, "c", &tokens(100, 8), salted(b"two"));
     admit_with(&mut manager, "d", &tokens(0, 1), salted(b"one"));
@@ -382,7 +383,7 @@ fn other_adapter() {
     run(&mut manager, "a", &tokens(0, 2));
     admit_with(&mut manager, "b", &tokens(0, 2), adapted(b"lora"));
     assert_eq!(spans(&manager, "b")[0].2, MissReason::OtherAdapter);
-    // If several known contents differ, the one that differs least counts.
+    // If several known contents differ, the one that differs least is reported.
     let both = ExtraKeys { salt: Some((*b"one").into()), ..adapted(b"lora") };
     admit_with(&mut manager, "c", &tokens(0, 2), both);
     assert_eq!(spans(&manager, "c")[0].2, MissReason::OtherSalt);
@@ -399,8 +400,8 @@ fn other_keys() {
         admit_with(&mut manager, id, &tokens(0, 2), extra);
         assert_eq!(spans(&manager, id)[0].2, MissReason::OtherKeys, "{id}");
     }
-    // One image is in the first block. Another is in a later block, and the prompts are equal up to
-    // there.
+    // One image is in the first block. The other is in a later block, and the prompts are equal up to
+    // that block.
     let image = |offset| ExtraKeys {
         multimodal: vec![MultimodalItem { identifier: (*b"cat").into(), offset, length: 2 }],
         ..ExtraKeys::default()
@@ -418,7 +419,7 @@ fn being_computed_and_not_computed() {
     manager.commit("a", 4).unwrap();
     admit(&mut manager, "b", &tokens(0, 3));
     assert_eq!(spans(&manager, "b"), [(1, 2, MissReason::BeingComputed { by: request("a") })]);
-    // One request is aborted while another one still computes the content.
+    // One request is aborted while the other one still computes the content.
     manager.release("b", None).unwrap();
     admit(&mut manager, "c", &tokens(0, 3));
     assert_eq!(spans(&manager, "c"), [(1, 2, MissReason::BeingComputed { by: request("a") })]);
@@ -465,7 +466,7 @@ fn too_short() {
     assert_eq!(manager.explain("c").unwrap().spans[0].tokens, 4..5);
 }
 
-/// The record holds 16 contents, and 17 were stored.
+/// The record has room for 16 contents, and 17 were stored.
 #[test]
 fn not_remembered() {
     let config = ManagerConfig { num_blocks: 3, block_size: BLOCK, ..ManagerConfig::default() };
@@ -478,26 +479,27 @@ fn not_remembered() {
     manager.release("b", None).unwrap();
     run(&mut manager, "c", &tokens(99_000, 1));
     admit(&mut manager, "d", &tokens(1000, 1));
-    // The record knows that the first tokens of this prompt were seen with the same keys.
+    // The record contains the first tokens of this prompt, with the same keys.
     assert_eq!(names(&manager, "d"), [(0, 0, "not-remembered")]);
     manager.release("d", None).unwrap();
-    // A request asked for the content since then and did not compute it. That does not prove that
-    // it was never computed.
+    // A later request requested the content and did not compute it. That does not prove that the
+    // content was never computed.
     admit(&mut manager, "d", &tokens(1000, 1));
     assert_eq!(names(&manager, "d"), [(0, 0, "not-remembered")]);
     manager.release("d", None).unwrap();
-    // The record cannot distinguish a content that never came from one that it forgot.
+    // The record cannot distinguish a content that was never seen from one that it has lost.
     admit(&mut manager, "e", &tokens(77_000, 1));
     assert_eq!(names(&manager, "e"), [(0, 0, "not-remembered")]);
-    // A known parent whose list of children lost nothing makes the distinction possible.
+    // The distinction is possible after a known parent, if no child of the parent was lost.
     manager.commit("e", 4).unwrap();
     manager.release("e", None).unwrap();
-    // Only one released request can be explained.
+    // The explanation of only one released request is stored.
     assert!(manager.explain("e").is_ok());
     assert_eq!(manager.explain("d"), Err(ExplainError::UnknownRequest { id: "d".into() }));
 }
 
-/// vLLM's encodings leave out the length of a multimodal item. Fingerprints contain it.
+/// Returns a manager in which hashes can collide. vLLM's encodings do not contain the length of a
+/// multimodal item, but fingerprints do.
 fn colliding(blocks: usize) -> CacheManager {
     manager_of(ManagerConfig {
         num_blocks: blocks,
@@ -519,15 +521,15 @@ fn collision() {
     run_with(&mut manager, "a", &tokens(0, 2), image(1));
     admit_with(&mut manager, "b", &tokens(0, 2), image(2));
     assert_eq!(names(&manager, "b"), [(0, 0, "collision"), (1, 1, "unreachable")]);
-    // A request with a collision publishes nothing, so a request that waits for its blocks waits in
-    // vain.
+    // A request with a collision publishes nothing, so the second request would wait in vain for its
+    // blocks.
     manager.commit("b", 8).unwrap();
     admit_with(&mut manager, "c", &tokens(0, 3), image(2));
     assert_eq!(names(&manager, "c"), [(0, 0, "collision"), (1, 1, "unreachable"), (2, 2, "never-seen")]);
 }
 
-/// Blocks after a collision are never published. A request that waits for them gets that reason instead
-/// of `BeingComputed`.
+/// Blocks after a collision are never published. So a request with the same blocks gets another reason
+/// than `BeingComputed`.
 #[test]
 fn blocks_after_a_collision_are_not_being_computed() {
     let mut manager = colliding(17);
@@ -561,7 +563,7 @@ fn a_resumption_has_its_own_explanation_and_counts() {
     assert_eq!(misses.admitted.get("bad luck"), None);
 }
 
-/// A request that was swapped out and in again leaves its content where lookups find it.
+/// If a request is swapped out and in again, lookups find its content again.
 #[test]
 fn swapped_in_content_is_cached_again() {
     let mut manager = manager_of(ManagerConfig { num_blocks: 5, host_blocks: 9, ..ManagerConfig::default() });
@@ -601,7 +603,8 @@ fn a_fork_has_its_parents_explanation_and_a_planned_step_explains() {
     assert_eq!(of_child, of_parent);
 }
 
-/// If a prompt has more spans than an explanation has room for, one last span covers the rest of the blocks.
+/// If a prompt has more spans than an explanation can contain, one last span covers the remaining
+/// blocks.
 #[test]
 fn spans_are_bounded() {
     let mut manager = manager(400);
@@ -641,7 +644,7 @@ fn settings_out_of_range_are_named() {
     }
 }
 
-/// Tokens that a connector loads count as missed. Tokens that it does not load are computed.
+/// Tokens that a connector loads are counted as missed. Tokens that it does not load are computed.
 #[test]
 fn external_tokens_are_missed_too() {
     let mut manager = manager(8);

@@ -1,6 +1,5 @@
 //! The advisor in a pool and in a manager: which calls count as references, windows, tenants, epochs,
-//! sizes, and random histories. `kvpool-replay` tests the accuracy of its estimates against exact
-//! curves.
+//! resizes, and random histories. Tests of `kvpool-replay` compare its estimates with exact curves.
 
 use kvpool::hash::ChainLink;
 use kvpool::retention::{RetentionConfig, TenantId};
@@ -45,7 +44,7 @@ fn manager(num_blocks: usize) -> CacheManager {
     watched(config)
 }
 
-/// Returns a manager with an advisor of the default settings.
+/// Returns a manager with an advisor that has the default settings.
 fn watched(config: ManagerConfig) -> CacheManager {
     let advisor = Some(AdvisorConfig::default());
     let watch = ManagerWatchConfig { advisor, ..ManagerWatchConfig::default() };
@@ -77,7 +76,7 @@ fn a_refused_request_that_is_retried_counts_once() {
     assert_eq!(manager.pool().advice().unwrap().seen, 10);
     manager.preempt("b", None).unwrap();
     manager.resume("b").unwrap();
-    // Resuming looks up again and counts again, as in the pool's own counters.
+    // A resumption looks up the prompt again and counts it again, as the pool's own counters do.
     let stats = manager.stats().pool;
     assert_eq!((manager.pool().advice().unwrap().seen, stats.hits + stats.misses), (15, 15));
 }
@@ -110,8 +109,8 @@ fn requests_count_for_their_tenants() {
     assert_eq!((counted, advice.references), (vec![(4, 30), (9, 7)], 39));
 }
 
-/// In a chat, each turn finds the answer of the turn before, which no lookup asked for. The advisor has
-/// to count registrations, or it would treat the answer as new.
+/// In a chat, each turn hits the answer of the previous turn, which no lookup has requested before. The
+/// advisor has to include registered blocks, or it would treat the answer as new.
 #[test]
 fn registered_answers_count_as_references() {
     let mut manager = manager(401);
@@ -163,12 +162,12 @@ fn single_blocks_are_references() {
     let (advice, stats) = (pool.advice().unwrap(), pool.stats());
     assert_eq!((advice.seen, stats.hits, stats.misses), (24, 12, 12));
     assert_eq!(advice.hit_rate, 0.5);
-    // Had the first lookup of `promote` stored the block, the second one would count as a hit.
+    // If the first lookup of `promote` had stored the block, the second one would be counted as a hit.
     assert_eq!((at(&advice, 16), advice.policies[0].block_hit_rate), (0.75, 0.75));
     pool.check_invariants().unwrap();
 }
 
-/// A block whose parent is not cached is not a hit, in a ghost cache as in the pool.
+/// In a ghost cache, as in the pool, a block whose parent is not cached is not a hit.
 #[test]
 fn a_block_after_a_gap_is_not_a_hit() {
     let hasher = BlockHasher::new(HasherConfig { block_size: 1, ..HasherConfig::default() }).unwrap();
@@ -216,7 +215,8 @@ fn counts_are_halved_at_the_end_of_each_window() {
     let advice = pool.advice().unwrap();
     assert_eq!((advice.references, advice.seen, advice.window), (48, 88, 80));
     assert_eq!(advice.tenants[0].references, 48);
-    // Hits of the old window are halved like references: 9 * 4 / 2 of 40, and 4 of 8.
+    // Hits of the old window are halved like references. The old window has 9 * 4 / 2 hits of 40
+    // references, and the new one 4 of 8.
     assert_eq!(advice.hit_rate, (18.0 + 4.0) / 48.0);
     assert_eq!((at(&advice, 4), advice.policies[0].block_hit_rate), (advice.hit_rate, advice.hit_rate));
     (0..400).for_each(|_| serve(&mut pool, &prompt, 0));
@@ -245,15 +245,16 @@ fn a_resize_is_followed() {
     let advice = pool.advice().unwrap();
     pool.check_invariants().unwrap();
     assert_eq!(advice.policies[0].references, 6_000);
-    // Nine of the last ten rounds hit in full. The first of the ten hits the 64 blocks that the small
-    // pool still has. Earlier rounds do not hit.
+    // In nine of the last ten rounds, all blocks hit. The first of the ten rounds hits the 64 blocks
+    // that the small pool still has. Earlier rounds do not hit.
     assert_eq!(advice.hit_rate, f64::from(9 * 600 + 64) / 12_000.0);
     let ghost = advice.policies[0].block_hit_rate;
     assert!((ghost - 0.9).abs() < 0.05, "{ghost}");
     // A size that is refused changes nothing.
     assert!(pool.resize(3).is_err());
     assert_eq!(pool.advice().unwrap(), advice);
-    // A pool that grows within the sample keeps the size of the ghost caches, but empties them.
+    // If the pool grows and the sampling rate is unchanged, the ghost caches keep their size, but are
+    // emptied.
     pool.resize(700).unwrap();
     assert!(pool.advice().unwrap().rate < 0.1);
 }
@@ -271,15 +272,15 @@ fn more_tenants_than_places() {
     let known =
         |advice: &Advice| advice.tenants.iter().map(|t| (t.tenant.0, t.references)).collect::<Vec<_>>();
     assert_eq!((known(&advice), advice.untracked_references), (vec![(1, 10), (2, 20)], 70));
-    // At the end of the window, the tenant with the fewest references leaves, and the next new tenant
-    // takes its place.
+    // At the end of the window, the tenant with the fewest references loses its slot, and the next new
+    // tenant gets the slot.
     serve(&mut pool, &prompt, 3);
     let advice = pool.advice().unwrap();
     assert_eq!((known(&advice), advice.untracked_references), (vec![(2, 10), (3, 10)], 35));
     assert_eq!(advice.tenants[1].hit_rate, 1.0);
     // The content is new to this tenant.
     assert_eq!(advice.tenants[1].alone.last().unwrap().block_hit_rate, 0.0);
-    // With no places, no tenant is counted separately.
+    // Without slots, no tenant is counted separately.
     let config = AdvisorConfig { max_tenants: 0, ..AdvisorConfig::default() };
     let mut pool = BlockPool::new(PoolConfig { block_size: 1, ..PoolConfig::default() })
         .unwrap()
@@ -299,7 +300,7 @@ fn a_prompt_that_is_larger_than_everything() {
     let advice = pool.advice().unwrap();
     pool.check_invariants().unwrap();
     assert_eq!((advice.sampled_references, advice.rate), (1_500, 1.0));
-    // The first blocks of the prompt stay cached, as in the pool, and are hit in two of three rounds.
+    // As in the pool, the first blocks of the prompt stay cached, and are hit in two of three rounds.
     for blocks in [1, 8, 64] {
         assert!((at(&advice, blocks) - blocks as f64 * 2.0 / 1_500.0).abs() < 1e-12);
     }
@@ -337,7 +338,7 @@ fn settings_out_of_range_are_named() {
     assert!(pool.advice().is_none());
 }
 
-/// A stack of all keys, as a plain list.
+/// A stack of all keys, implemented as a plain list.
 struct PlainStack {
     most: usize,
     keys: Vec<u64>, // the last used key first
@@ -355,7 +356,7 @@ impl PlainStack {
     }
 }
 
-/// Returns the keys of a prefix `(chain, branch, length)`. A few chains have branches.
+/// Returns the keys of a prefix, given as `(chain, branch, length)`. A few chains have branches.
 fn prefix((trunk, branch, length): (u64, u64, u64)) -> Vec<u64> {
     let key = |depth| if depth < 4 { trunk * 100 + depth } else { trunk * 100 + branch * 10 + depth };
     (0..length).map(|depth| key(depth).wrapping_mul(0x9e37_79b9_97f4_a7c1)).collect()
@@ -383,8 +384,8 @@ proptest! {
             found.reverse();
             prop_assert!(found.iter().all(|touch| touch.weight == 1.0));
             let found: Vec<_> = found.iter().map(|touch| touch.distance).collect();
-            // If this lookup itself pushes a key out of the stack, the key is found at its depth or not
-            // at all.
+            // If this lookup itself pushes a key beyond the maximum depth, the key may be found at its
+            // depth, or not at all.
             for (found, expected) in found.iter().zip(&expected) {
                 prop_assert!(found == expected || found.is_none()
                     && expected.is_some_and(|at| at as usize + 9 > most));
@@ -394,8 +395,8 @@ proptest! {
         }
     }
 
-    /// Under random histories the invariants hold, every rate lies between 0 and 1, curves never fall,
-    /// the references are those that the pool counts, and an equal history gives equal advice.
+    /// In random histories, the invariants hold, every rate is between 0 and 1, curves never fall, the
+    /// references are those that the pool counts, and an equal history gives equal advice.
     #[test]
     fn histories(
         operations in operations(150),
@@ -434,8 +435,8 @@ proptest! {
     }
 }
 
-/// Digests from other sources may start with any bytes. If they are spread unevenly, only the size of
-/// the sample changes.
+/// Digests from other sources may begin with any bytes. If these bytes are spread unevenly, only the
+/// size of the sample changes.
 #[test]
 fn keys_that_are_not_spread() {
     let digests = |first: u64| {

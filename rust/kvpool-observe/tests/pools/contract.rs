@@ -1,6 +1,6 @@
-//! Compares the notifications of a pool with the pool: an observer that uses nothing else knows the
-//! content of every block, and every block that changed. The test covers every policy, and observers
-//! that attach late.
+//! Compares the notifications of a pool with the pool: an observer that uses only notifications derives
+//! the content of every block, and every block that changed. The test covers every policy, and
+//! observers that attach late.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -95,8 +95,8 @@ proptest! {
         }
     }
 
-    /// Observers that attach late: digests include the earlier contents, events cover only later
-    /// changes, and the pool behaves as without observers.
+    /// Observers may attach late. Then digests include the earlier contents, events cover only later
+    /// changes, and the pool returns the same blocks as without observers.
     #[test]
     fn observers_may_come_late(
         eviction in policies(),

@@ -22,7 +22,7 @@ fn pool(config: PoolConfig) -> BlockPool {
     BlockPool::new(PoolConfig { block_size: 1, ..config }).unwrap()
 }
 
-/// Observed values in order of arrival. They are put into buckets at the end.
+/// Observed values in the order in which they were observed. They are put into buckets at the end.
 #[derive(Debug, Default)]
 struct Values(Vec<f64>);
 
@@ -67,7 +67,8 @@ impl Model {
         model
     }
 
-    /// Compares the model with the pool. Every content that has left since left for `reason`.
+    /// Compares the model with the pool. Every content that has left the pool since the last comparison
+    /// left for `reason`.
     fn see(&mut self, pool: &BlockPool, reason: Reason) {
         for id in 0..pool.num_blocks() as u32 {
             let block = BlockId::new(id);
@@ -160,8 +161,8 @@ proptest! {
         ..ProptestConfig::default()
     })]
 
-    /// Every event that the pool shows is counted in its bucket, with every policy and with a watch
-    /// that starts at any time.
+    /// The metrics count every event of the pool in the right bucket, with every policy, and from any
+    /// start of the watch.
     #[test]
     fn what_is_counted_is_what_happened(
         operations in operations(100),
@@ -230,7 +231,7 @@ fn retention_and_metrics_share_one_clock() {
     manager.check_invariants().unwrap();
 }
 
-/// Swapped-out content has an age in the host tier. Hits count only for the device.
+/// Swapped-out content has an age in the host tier. Hits are counted only for the device.
 #[test]
 fn every_tier_has_its_own() {
     let config = ManagerConfig { num_blocks: 9, host_blocks: 9, block_size: 2, ..ManagerConfig::default() };

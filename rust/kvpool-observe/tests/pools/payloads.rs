@@ -1,5 +1,5 @@
-//! Payloads: each one is handed out exactly once, when its content leaves the block for any reason. The
-//! tests run beside all other observers.
+//! Each payload is returned exactly once, when its content leaves the block for any reason. The tests
+//! run with all other observers and without them.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ fn payloads() -> WatchConfig {
     WatchConfig { payloads: true, ..WatchConfig::default() }
 }
 
-/// Returns a pool that holds a chain of three adopted blocks with the payloads 10, 11 and 12.
+/// Returns a pool that holds a chain of three registered blocks with the payloads 10, 11 and 12.
 fn attached() -> (BlockPool, Vec<BlockId>) {
     let mut pool = pool(PoolConfig::default(), &payloads());
     let blocks = [2, 4, 6].map(BlockId::new).to_vec();
@@ -131,7 +131,7 @@ struct AttachedPayloads {
 
 impl Check for AttachedPayloads {
     fn changed(&mut self, pool: &mut BlockPool, _reason: Reason, fresh: &[BlockId]) {
-        // A block that is handed out again may get the content that it lost.
+        // A block that is allocated again may get the same content that it lost.
         let is_gone = |block: &BlockId, hash| fresh.contains(block) || pool.hash_of(*block) != Some(hash);
         let (gone, left) = std::mem::take(&mut self.by_block)
             .into_iter()
@@ -157,7 +157,7 @@ impl Check for AttachedPayloads {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, cases: 400, ..ProptestConfig::default() })]
 
-    /// Each payload is handed out once, with all other observers and without them.
+    /// Each payload is returned once, with all other observers and without them.
     #[test]
     fn each_payload_comes_out_exactly_once(
         eviction in policies(),

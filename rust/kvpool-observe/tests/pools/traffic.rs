@@ -1,4 +1,4 @@
-//! Random calls of a pool. A [`Check`] observes every phase of them.
+//! Makes random calls of a pool. A [`Check`] observes every phase of them.
 
 use std::sync::{Arc, LazyLock};
 
@@ -24,8 +24,7 @@ pub(crate) fn chain_of(tokens: &[u32], epoch: u64) -> HashChain {
     cursor.chain().clone()
 }
 
-/// Returns a chain of blocks of one token. Chains with different `nth` differ from their first block
-/// on.
+/// Returns a chain of blocks of one token. Chains with different `nth` differ in their first block.
 pub(crate) fn chain(nth: u64, blocks: u64, epoch: u64) -> HashChain {
     chain_of(&(0..blocks).map(|at| (nth * 1000 + at) as u32).collect::<Vec<_>>(), epoch)
 }
@@ -34,7 +33,7 @@ pub(crate) fn chain(nth: u64, blocks: u64, epoch: u64) -> HashChain {
 #[derive(Clone, Debug)]
 pub(crate) enum Operation {
     /// Looks up, allocates and registers blocks, and marks `computed` of them as computed. With
-    /// `replaces`, duplicates are given up at once.
+    /// `replaces`, duplicates are dropped at once.
     Serve {
         tokens: Vec<u32>,
         computed: usize,
@@ -110,14 +109,14 @@ pub(crate) enum Reason {
 
 /// Observes every phase of an operation.
 pub(crate) trait Check {
-    /// A lookup asked for `_asked` blocks and acquired `_blocks`.
+    /// Called after a lookup that requested `_asked` blocks and acquired `_blocks`.
     fn looked_up(&mut self, _blocks: &[BlockId], _asked: usize, _tenant: Option<u32>) {}
 
-    /// The pool changed: the contents that are missing now left for `_reason`, and the blocks of
-    /// `_fresh` were handed out.
+    /// Called after the pool has changed. Contents that are missing now left for `_reason`, and the
+    /// blocks of `_fresh` were allocated.
     fn changed(&mut self, _pool: &mut BlockPool, _reason: Reason, _fresh: &[BlockId]) {}
 
-    /// The clock now shows `_now`.
+    /// Called after the clock was set to `_now`.
     fn time_passed(&mut self, _now: f64) {}
 }
 
@@ -185,7 +184,7 @@ impl Traffic {
     }
 }
 
-/// Serves as much of a prompt as the pool has blocks for. Returns its table.
+/// Serves the part of a prompt for which the pool has blocks. Returns its block table.
 fn serve(
     pool: &mut BlockPool,
     tokens: &[u32],

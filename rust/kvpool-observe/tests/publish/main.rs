@@ -1,4 +1,4 @@
-//! KV events: a publisher is compared with a model and with real managers, and its bytes with vectors.
+//! KV events: compares a publisher with a model and with real managers, and its bytes with vectors.
 
 #![expect(
     clippy::unwrap_used,

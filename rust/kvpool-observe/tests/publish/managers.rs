@@ -1,6 +1,7 @@
-//! A publisher beside a real manager, in random histories: prompts that share and grow, releases,
-//! evictions, drops in the middle of chains, swaps, resets, epochs, feeds that overflow. After each
-//! flush, the published contents are exactly those that the pools hold and that a lookup can reach.
+//! Compares a publisher with a real manager in random histories: prompts that share prefixes and grow,
+//! releases, evictions, drops in the middle of chains, swaps, resets, epochs, feeds that overflow.
+//! After each flush, the published contents are exactly those that the pools hold and that a lookup can
+//! reach.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -45,7 +46,7 @@ struct Run {
     requests: Vec<u64>,
     swapped: Vec<u64>,
     next: u64,
-    /// For each group: whether its contents need their parents to be reachable.
+    /// For each group, whether a lookup needs the parents of a content to reach it.
     chained: Vec<bool>,
 }
 
@@ -185,7 +186,8 @@ impl Run {
             }
         }
         let of = |group: u16, hash: BlockHash| {
-            // A content counts in a tier no faster than its parent's, from the first block on.
+            // A content is reachable in a tier that is not faster than its parent's tier, counted from
+            // the first block on.
             let mut chain = Vec::new();
             let mut at = Some(hash);
             while let Some(hash) = at {
@@ -229,8 +231,8 @@ proptest! {
     fn an_overflow_of_the_feed_is_repaired(operations in operations(), capacity in 1_usize..20) {
         let mut run = Run::new(None, 0, capacity);
         operations.iter().filter(|operation| {
-            // The notice of a salt is lost with the feed, and contents with that salt are not published
-            // then.
+            // If the feed is lost, the facts about salts are lost too, and contents with a salt are not
+            // published.
             !matches!(operation, Operation::Admit { salt: true, .. })
         }).for_each(|operation| run.take(operation));
         run.flush();

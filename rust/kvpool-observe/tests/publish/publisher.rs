@@ -40,8 +40,8 @@ fn numbers_begin_at_the_base_of_the_start_and_the_first_word_is_cleared() {
     assert_eq!(second.len(), 1);
     assert_eq!(second[0].number, (START << 20) + 1);
     assert!(!has(&second[0].payload, "AllBlocksCleared"));
-    // An incarnation that starts a second later uses only numbers above those that this one can have
-    // used.
+    // If the worker restarts a second later, all its numbers are higher than those that this
+    // incarnation can have used.
     assert!(base(START + 1) > second[0].number + 1_000_000);
 }
 
@@ -77,7 +77,7 @@ fn a_held_sink_gets_everything_after_it_has_room() {
     publisher.hold(sink, true).unwrap();
     assert!(publisher.flush(9.0, 5.0).is_empty()); // not even a heartbeat
     publisher.hold(sink, false).unwrap();
-    // Nothing changed meanwhile, so nothing was lost.
+    // Nothing changed in the meantime, so nothing was lost.
     assert_eq!(publisher.flush(9.0, 5.0)[0].number, first[0].number + 1);
     publisher.hold(sink, true).unwrap();
     for at in 1..4 {
@@ -91,7 +91,7 @@ fn a_held_sink_gets_everything_after_it_has_room() {
     assert!(publisher.hold(1, true).is_err());
 }
 
-/// A consumer that missed the last batch notices it at the next heartbeat, even if the clock was set
+/// A consumer that missed the last batch detects it at the next heartbeat, even if the clock was set
 /// back.
 #[test]
 fn a_clock_that_is_set_back_holds_no_heartbeat_up() {
@@ -156,7 +156,8 @@ fn republication_is_cut_into_batches_in_order() {
     let mut publisher = publisher();
     chain(&mut publisher, 20_000);
     let sink = publisher.add(SinkConfig::default());
-    // One chain is one event. Larger amounts are cut into several batches.
+    // One chain is one event. A chain with more contents than a batch may have is split into several
+    // batches.
     assert_eq!(publisher.flush(1.0, 5.0).len(), 1);
     for at in 0..20_000 {
         publisher.stored(0, 0, Digest::of_number(1 << 40 | at), None, Some(&[at as u32, 1]));
@@ -224,7 +225,7 @@ fn unknown_groups_and_tiers_are_counted_and_change_nothing() {
     publisher.cleared(200);
     assert!(publisher.contents().is_empty());
     assert_eq!(publisher.contents().ignored(), 4);
-    // The number of tokens fits no block, so the content is not published.
+    // The number of tokens differs from the block size, so the content is not published.
     publisher.stored(0, 0, digest, Some(digest), Some(&[1, 2, 3]));
     assert_eq!((publisher.contents().len(0), publisher.contents().untold()), (1, 1));
     publisher.contents().check().unwrap();

@@ -1,5 +1,5 @@
 //! Compares the bytes of every form with vectors. A separate script, `tools/make_event_vectors.py`,
-//! wrote them from the specification.
+//! made the vectors from the specification.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,8 +1,9 @@
-//! `Choice`: chooses the active mode, from the hits that each mode would have had.
+//! `Choice`: chooses the active mode from the number of hits that each mode would have had.
 //!
-//! Owns: the sums of each mode's gain over mode 0, and of the squared difference of each pair of modes,
-//! over *chunks* of references. Each sum exists twice: a short one that decays over 4 capacities of
-//! references, and a long one that decays over 32.
+//! References are counted in *chunks* of 1/64 of a capacity. This type sums, over the chunks, the hits
+//! of each mode minus those of mode 0, and the squared difference of each pair of modes. Each sum
+//! exists twice: a short one that decays over 4 capacities of references, and a long one that decays
+//! over 32.
 //!
 //! ```text
 //! worth of a mode  = short gain + long gain / 4
@@ -13,14 +14,14 @@
 //! more than half a standard deviation and more than a quarter of the edge.
 //! ```
 //!
-//! Only differences between modes count: hits that all modes have cancel out. Half a standard deviation
-//! is a low threshold. It is sufficient, because a change is free (no block moves) and can be undone at
+//! Only differences between modes count, because hits that all modes have show nothing. Half a standard
+//! deviation is a low threshold. It is sufficient, because a change moves no block and can be undone at
 //! once.
 //!
 //! All arithmetic is in integers with 8 fractional bits, and squares are compared instead of roots. So
 //! the choice is the same on any host.
 //!
-//! Costs: O(1): 36 pairs per chunk, with 64 chunks per capacity.
+//! Cost: O(1), with 36 pairs of modes per chunk and 64 chunks per capacity.
 
 use super::mode::Mode;
 use kvpool::InvariantViolation;
@@ -36,7 +37,7 @@ const LONG: i64 = 32 * Choice::CHUNKS;
 
 #[derive(Clone, Debug)]
 struct Sums {
-    /// The gain over mode 0.
+    /// The number of hits of each mode minus that of mode 0.
     gain: [i64; MODES],
     square: [[i128; MODES]; MODES],
     /// The number of chunks over which the sums decay.
@@ -82,7 +83,7 @@ pub struct Choice {
     mode: usize,
     short: Sums,
     long: Sums,
-    /// References, with fractional bits, over the short horizon.
+    /// The number of references over the short horizon, with fractional bits.
     references: i64,
 }
 

@@ -1,18 +1,18 @@
-//! `Contest`: a sample of the released blocks, one shadow cache per mode, and the choice of the best
-//! mode.
+//! `Contest`: simulates one shadow cache per mode on a sample of the released blocks, and chooses the
+//! best mode.
 //!
-//! Owns: which keys are in the sample, the releases that wait, the shadows, and the current chunk. A
-//! key is sampled by its mixed bits: one in 8 keys. The rate is higher if a shadow would have fewer
-//! than 1,024 entries, and all keys are sampled below 2,048 blocks.
+//! The contest decides which keys are in the sample, and stores the release that is not yet served, the
+//! shadows, and the current chunk. A key is sampled by a hash of its bits: one in 8 keys. The rate is
+//! higher if a shadow would have fewer than 1,024 entries. Below 2,048 blocks, all keys are sampled.
 //!
-//! *A release*, as shadows serve it, is all blocks that were released without a hit or an admission in
-//! between. In the pool that is one request that ends. A caller that hits and releases block by block
-//! has releases of one block. At most one shadow capacity is kept; a longer release is served in parts.
-//! A release is served when the next one begins. So the evictions for a request use the mode that was
-//! active when the previous request ended.
+//! *A release* consists of all blocks that were released without a hit or an admission in between. In a
+//! pool, these are the blocks of one request that finishes. A caller that hits and releases block by
+//! block makes releases of one block. At most one shadow capacity of blocks is stored; a longer release
+//! is served in parts. The shadows serve a release when the next one begins. So the evictions for a
+//! request use the mode that was active when the previous request finished.
 //!
-//! Costs: the release of a sampled key takes one access to each of the 6 shadows. 16 bytes per sampled
-//! block that waits.
+//! Costs: the release of a sampled key takes one access to each of the 6 shadows. A stored sampled
+//! block takes 16 bytes.
 
 use super::choice::{Choice, MODES};
 use super::mode::Mode;
@@ -34,11 +34,12 @@ pub(super) struct Contest {
     shadows: Vec<Shadow>,
     /// The number of entries of each shadow.
     entries: usize,
-    /// One key in this number is sampled, a power of 2; 0 before there is room.
+    /// One key in this number is sampled. It is a power of 2, or 0 before the contest has grown to a
+    /// capacity.
     rate: usize,
     /// The sampled blocks of the current release, or of the last one.
     waiting: Vec<Sampled>,
-    /// The depth of the last released block, sampled or not.
+    /// The depth of the last released block, whether it was sampled or not.
     depth: u32,
     /// Whether a chain began after the last sampled block.
     begins: bool,
@@ -114,7 +115,7 @@ impl Contest {
 
     /// Adapts the contest to a pool of `capacity` blocks. Changes nothing if there is not enough
     /// memory. If the sampling rate falls, as when a pool grows over 2,048, 4,096 or 8,192 blocks, the
-    /// shadows start empty. Until they are full, all modes hit the same.
+    /// shadows start empty. Until they are full, all modes have the same hits.
     pub(super) fn grow(&mut self, capacity: usize) -> Result<(), PoolError> {
         let (rate, entries) = Self::size_for(capacity);
         try_reserve(&mut self.waiting, entries)?;

@@ -1,10 +1,10 @@
-//! `adaptive`: kvpool's own policy. It is LRU until a sample of the traffic shows that another order
-//! would hit more.
+//! `adaptive`: kvpool's own policy. It behaves like LRU until a sample of the traffic shows that
+//! another order would have more hits.
 //!
-//! There is one order of the blocks (`order`). Recency and frequency are stored separately in it, so
-//! that the weight of a use can change at any time without moving a block. The weights come from six
-//! *modes* (`mode`). A weight is the number of capacities of admitted blocks by which a block counts as
-//! younger than it is:
+//! There is one order of the blocks (`order`). It stores recency and frequency separately, so the
+//! weight of frequency can change at any time without moving a block. The weights come from six *modes*
+//! (`mode`). The unit of a weight is one capacity: a weight of 2 treats a block as if it had been
+//! released later, by as many admitted blocks as two pools have.
 //!
 //! | mode | used again | each further doubling | proven | good at |
 //! |---|---|---|---|---|
@@ -15,27 +15,29 @@
 //! | 4 | 8 | 8 | | documents of steady popularity: frequency first, recency second |
 //! | 5 | | | 4 | loops larger than the cache: old blocks stay, and some new blocks replace others |
 //!
-//! Each mode has a shadow (`shadow`, `contest`): a cache of one in 8 keys, with an eighth of the
-//! capacity, that serves the released blocks. Prefix hits are compared 64 times per capacity of
-//! references. The best mode becomes active when its lead is more than noise ([`Choice`]). Recent
-//! evictions are remembered exactly, with their numbers of uses (`recent`). For figures and limits see
-//! `benches/results/2026-11-28-eviction-study.md`.
+//! Each mode has a shadow (`shadow`, `contest`): a simulated cache of one in 8 keys, with an eighth of
+//! the capacity, that serves the same releases as the pool. The prefix hits of the shadows are compared
+//! 64 times per capacity of references. The best mode becomes active when its lead is more than noise
+//! ([`Choice`]). Recent evictions are remembered exactly, with the numbers of uses of their blocks
+//! (`recent`). For figures and limits see `benches/results/2026-11-28-eviction-study.md`.
 //!
 //! There are no parameters. All arithmetic is in integers. So the order depends only on the calls, not
 //! on the host.
 //!
-//! *Growing* keeps the state of blocks and evictions, the active mode, and the sums that chose it.
-//! Bonuses, windows and the half-life become those of the new capacity. Shadows keep their contents, or
-//! start empty if the sampling rate falls, which happens below 8,192 blocks.
+//! *Growing* the pool keeps the state of blocks and evictions, the active mode, and the sums that the
+//! mode was chosen from. Bonuses, windows and the half-life are computed for the new capacity. Shadows
+//! keep their contents, unless the sampling rate falls, which happens below 8,192 blocks. Then they
+//! start empty.
 //!
-//! Cost: O(1) amortized. An eviction takes 16 comparisons. A sampled release takes 6 more accesses, all
-//! when the next release begins. Memory from 8,192 blocks on: 111 bytes per block (order 31, evictions
-//! 30, shadows 47, waiting releases 2). Smaller pools sample more keys: 160 bytes from 4,096 blocks,
-//! 258 from 2,048, and 455 below, which is at most 0.9 MB.
+//! Cost: O(1) amortized. An eviction takes 16 comparisons. The release of a sampled key takes 6 more
+//! accesses, which are made when the next release begins. Memory from 8,192 blocks on: 111 bytes per
+//! block (order 31, evictions 30, shadows 47, waiting releases 2). Smaller pools sample a larger part
+//! of the keys: 160 bytes per block from 4,096 blocks on, 258 from 2,048 on, and 455 below, which is at
+//! most 0.9 MB.
 //!
-//! Do not use it where evictions must be as cheap as in LRU, or where the cache holds a large part of
-//! the working set: LRU hits the same there, and `adaptive` becomes LRU. Do not use it without a pool
-//! in very small caches either, because there the best mode changes faster than shadows can detect.
+//! Do not use it where evictions must be as cheap as in LRU. If the cache holds a large part of the
+//! working set, LRU has the same hits, and `adaptive` behaves like LRU. Do not use it without a pool in
+//! very small caches either, because there the best mode changes faster than shadows can detect.
 
 mod choice;
 mod contest;
@@ -55,7 +57,8 @@ pub use mode::Mode;
 use order::Order;
 use recent::{REMEMBERED, Recent};
 
-/// The `adaptive` policy: its order changes between recency and frequency, as shadow caches choose.
+/// The `adaptive` policy: orders blocks by recency and frequency, with weights that shadow caches
+/// choose.
 ///
 /// ```
 /// use kvpool::{BlockId, Content, Policy};
@@ -73,7 +76,7 @@ use recent::{REMEMBERED, Recent};
 #[derive(Clone, Debug)]
 pub struct Adaptive {
     order: Order,
-    /// By block: the key and the depth of its content. Empty without a contest.
+    /// The key and the depth of each block's content. Empty without a contest.
     keys: Vec<u64>,
     depths: Vec<u32>,
     evictions: Recent,

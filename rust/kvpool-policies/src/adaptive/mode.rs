@@ -1,15 +1,16 @@
 //! `Mode`: the weights of frequency and recency, which can change at any time.
 //!
-//! A block with u uses has class floor(log2 u), 0 to 7. There are 16 lists: one per class, and one per
-//! class for *proven* blocks. Each list is in order of release. The victim is the front block with the
-//! smallest `stamp + bonus of its list`; ties go to the first list. If all bonuses are 0, that is LRU,
-//! whatever the lists contain. A change of mode changes 16 numbers and moves no block.
+//! The class of a block with u uses is floor(log2 u), from 0 to 7. There are 16 lists: one per class,
+//! and another one per class for *proven* blocks. Each list is in order of release. The victim is the
+//! front block with the smallest `stamp + bonus of its list`; among equals, that of the first list. If
+//! all bonuses are 0, this order is LRU, whatever the lists contain. A change of mode changes the 16
+//! bonuses and moves no block.
 //!
-//! - *Stamp*: the clock at the last release. The clock counts admitted blocks, and a small amount for
-//!   each release, of any number of blocks.
-//! - *Uses*: 1 at admission, plus one for each hit, at most 255. They are halved for every 16
-//!   capacities since the last use. A content whose eviction is remembered continues with the uses that
-//!   it had.
+//! - *Stamp*: the clock at the last release of the block. The clock advances by a fixed amount for each
+//!   admitted block, and by a much smaller amount for each release, whatever its number of blocks.
+//! - *Uses*: 1 at admission, plus one for each hit, at most 255. They are halved once for every 16
+//!   capacities of admitted blocks since the last use. If the eviction of a content is remembered, the
+//!   content keeps its earlier uses when it is admitted again.
 //! - *Proven*: the block was hit since its admission, or was released in a privileged window. The clock
 //!   is divided into windows of an eighth of a capacity, and every fourth window is privileged. In a
 //!   loop larger than the cache, no block is ever hit, so some blocks must be kept without a hit.
@@ -20,8 +21,8 @@ pub(super) const LISTS: usize = 2 * CLASSES;
 /// The amount that one admitted block adds to the clock. A release of any number of blocks adds 1.
 pub(super) const TICK: u64 = 1 << 16;
 
-/// The weight of uses: the number of capacities of admitted blocks by which a block counts as younger
-/// than it is.
+/// The weights of a mode. A block with weight w is treated as if it had been released later, by as many
+/// admitted blocks as w pools have.
 ///
 /// ```
 /// use kvpool_policies::Adaptive;
@@ -32,11 +33,11 @@ pub(super) const TICK: u64 = 1 << 16;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mode {
-    /// For blocks of class 1, with 2 to 3 uses.
+    /// The weight of blocks of class 1, which have 2 or 3 uses.
     pub used_again: u64,
-    /// Added for each further doubling of the uses.
+    /// The additional weight for each further doubling of the uses.
     pub doubling: u64,
-    /// Added for a proven block of any class.
+    /// The additional weight of a proven block of any class.
     pub proven: u64,
 }
 

@@ -1,8 +1,8 @@
-//! `Order`: the blocks by recency and frequency, stored separately, so that the mode weighs them at
-//! each eviction.
+//! `Order`: stores the recency and the frequency of blocks separately, so that the active mode can
+//! weigh them at each eviction.
 //!
-//! Owns: the lists, one per class of uses, and the stamp and uses of each block (`mode` defines both).
-//! The blocks are those of a pool or the entries of a shadow; the order does not depend on that.
+//! There is one list per class of uses, and for each block its stamp and its uses (`mode` defines
+//! these). The order is used both for the blocks of a pool and for the entries of a shadow.
 //!
 //! Invariant: a block in the order is on the list of its class.
 //!
@@ -23,7 +23,7 @@ const PRIVILEGED: u64 = 4;
 #[derive(Clone, Debug)]
 pub(super) struct Order {
     lists: BlockLists,
-    /// By block: the stamp and the uses.
+    /// The stamp and the uses of each block.
     stamps: Vec<u64>,
     uses: Vec<Uses>,
     clock: u64,
@@ -32,7 +32,7 @@ pub(super) struct Order {
     window: u64,
     bonuses: [u64; LISTS],
     mode: Mode,
-    /// Whether a block was released, and none was hit or admitted since.
+    /// Whether a block was released, and no block was hit or admitted after that.
     releasing: bool,
 }
 
@@ -62,7 +62,7 @@ impl Order {
         self.bonuses = mode.bonuses(self.capacity());
     }
 
-    /// The number of blocks that it has room for, without the null block.
+    /// The number of blocks for which there is memory, without the null block.
     pub(super) const fn capacity(&self) -> usize {
         self.stamps.len().saturating_sub(1)
     }
@@ -159,7 +159,7 @@ impl Order {
         self.releasing = false;
     }
 
-    /// Allocates memory for blocks up to `num_blocks - 1`, without a visible change.
+    /// Allocates memory for blocks up to `num_blocks - 1`. The order does not change.
     pub(super) fn reserve(&mut self, num_blocks: usize) -> Result<(), PoolError> {
         try_reserve(&mut self.stamps, num_blocks)?;
         try_reserve(&mut self.uses, num_blocks)?;

@@ -1,15 +1,15 @@
-//! `Recent`: the keys of a bounded number of recent evictions, with their uses. With *entries*, it also
-//! contains the keys that are present, one per entry. Then one lookup returns whether a key is present,
-//! was evicted recently, or neither.
+//! `Recent`: the keys of a bounded number of recent evictions, with their uses. It can also contain
+//! *entries*: keys that are present in the cache. Then one lookup returns whether a key is present, was
+//! evicted recently, or neither.
 //!
-//! Owns: a ring with a place per eviction, the keys of the entries, and a table that finds both. A key
-//! that is taken leaves a gap. So the bound is an age: an eviction is remembered during a fixed number
-//! of later evictions. In [`crate::ghosts::Ghosts`] the bound is a number of keys, and keys live longer
-//! if others are taken. Nothing is forgotten early here: one lost ghost in the middle of a chain would
-//! make the next prefix end there.
+//! Evictions are stored in a ring buffer with one slot per eviction. A table finds both the slots and
+//! the entries by key. A key that is taken leaves an empty slot. So an eviction is remembered during a
+//! fixed number of later evictions. In [`crate::ghosts::Ghosts`], by contrast, the bound is the number
+//! of keys, so a key is remembered longer if other keys are taken. No key is lost early, because one
+//! lost key in the middle of a chain would end the next prefix there.
 //!
-//! Invariants: a place with a count is found by its key, and a place without a count is not. A key has
-//! one place, or one entry, or neither.
+//! Invariants: a slot with a count is found by its key, and an empty slot is not. A key has one slot,
+//! or one entry, or neither.
 //!
 //! Costs: all operations are O(1). 15 bytes per remembered eviction and 14 per entry, allocated only by
 //! [`Recent::reserve`].
@@ -26,14 +26,15 @@ const MOST: usize = 1 << 31;
 
 #[derive(Clone, Debug)]
 pub(super) struct Recent {
-    /// The keys, indexed by number: the entries from 1 on, followed by the places.
+    /// The keys, indexed by number. The entries have the numbers from 1 on, and the slots of the ring
+    /// follow.
     keys: Vec<u64>,
-    /// The uses of the key at each place; 0 for a gap.
+    /// The uses of the key in each slot; 0 for an empty slot.
     counts: Vec<u8>,
     /// The index from keys to numbers.
     numbers: Slots,
     entries: usize,
-    /// The place of the next eviction, which currently holds the oldest one.
+    /// The slot for the next eviction. It contains the oldest eviction.
     next: usize,
 }
 
@@ -43,12 +44,12 @@ impl Recent {
         Self { keys: vec![0], counts: Vec::new(), numbers: Slots::new(), entries: 0, next: 0 }
     }
 
-    /// The number of a place.
+    /// The number of a slot of the ring.
     const fn number(&self, place: usize) -> usize {
         1 + self.entries + place
     }
 
-    /// The place of a number; `None` if the number is that of an entry.
+    /// The slot with a number; `None` if the number is that of an entry.
     fn place(&self, number: u32) -> Option<usize> {
         (number as usize).checked_sub(1 + self.entries)
     }
@@ -63,7 +64,7 @@ impl Recent {
         self.keys[entry as usize]
     }
 
-    /// Records the eviction of `key`, which has no entry, with its number of uses. Forgets the oldest
+    /// Records the eviction of `key`, which has no entry, with its number of uses. Replaces the oldest
     /// eviction if there is no room.
     pub(super) fn push(&mut self, key: u64, count: u8) {
         let place = self.next;
@@ -83,14 +84,15 @@ impl Recent {
         self.next = if place + 1 == self.counts.len() { 0 } else { place + 1 };
     }
 
-    /// Forgets the eviction of `key` and returns its number of uses, if the eviction is remembered.
+    /// Removes the eviction of `key` and returns its number of uses. `None` if the eviction is not
+    /// remembered.
     pub(super) fn take(&mut self, key: u64) -> Option<u8> {
         let number = self.numbers.remove(&self.keys, key)?;
         let place = self.place(number)?;
         Some(std::mem::take(&mut self.counts[place]))
     }
 
-    /// Puts `key`, which has no entry, into the empty `entry`. Otherwise like [`Self::take`].
+    /// Stores `key`, which must have no entry, in the unused `entry`. Otherwise like [`Self::take`].
     pub(super) fn admit(&mut self, entry: u32, key: u64) -> Option<u8> {
         self.keys[entry as usize] = key;
         let before = self.numbers.put(&self.keys, entry)?;
@@ -104,14 +106,14 @@ impl Recent {
         self.push(self.key(entry), count);
     }
 
-    /// Forgets all evictions and all entries. O(capacity).
+    /// Removes all evictions and all entries. O(capacity).
     pub(super) fn clear(&mut self) {
         self.numbers.clear();
         self.counts.fill(0);
         self.next = 0;
     }
 
-    /// Allocates memory for `entries` and `evictions`, without a visible change.
+    /// Allocates memory for `entries` and `evictions`. The content does not change.
     pub(super) fn reserve(&mut self, entries: usize, evictions: usize) -> Result<(), PoolError> {
         let evictions = evictions.min(MOST);
         try_reserve(&mut self.keys, 1 + entries + evictions)?;
@@ -124,7 +126,7 @@ impl Recent {
     pub(super) fn grow(&mut self, entries: usize, evictions: usize, used: u32) {
         let (entries, before) = (entries.max(self.entries), self.counts.len());
         let evictions = evictions.min(MOST).max(before);
-        // Sorts the ring from oldest to newest, so that new places can follow.
+        // Sorts the ring from oldest to newest, so that new slots can be appended.
         let first = self.number(0);
         self.keys[first..].rotate_left(self.next);
         self.counts.rotate_left(self.next);
@@ -149,7 +151,7 @@ impl Recent {
         self.numbers.find(&self.keys, key).is_some_and(|number| self.place(number).is_some())
     }
 
-    /// Checks the places, and the first `used` entries, from scratch.
+    /// Checks the slots, and the first `used` entries, from scratch.
     pub(super) fn check_invariants(&self, used: u32) -> Result<(), InvariantViolation> {
         const NAME: &str =
             "AD1 (remembered evictions and entries are found by their keys, and nothing else is)";

@@ -1,15 +1,16 @@
 //! `Shadow`: simulates a cache of the sampled keys in a fixed mode, to count its hits.
 //!
-//! Owns: an order in a fixed mode over entries, which represent blocks; their keys and those of
-//! evictions; and the hits that are not scored yet.
+//! A shadow consists of an order in a fixed mode over entries, which represent blocks, the keys of the
+//! entries and of recent evictions, and the hits that are not counted yet.
 //!
-//! A release is served as a manager serves a request, because holding a request's blocks changes the
-//! hits of a small cache. All keys that are present leave the order. The others are admitted, from the
-//! head on, as far as they fit. Then all are put back, deepest first.
+//! A release is served in the same way as a manager serves a request, because in a small cache the hits
+//! depend on the blocks that a request holds. First, all keys of the release that are present leave the
+//! order. Then the other keys are admitted, from the head of the chain on, as long as there is room.
+//! Finally all keys are put back, deepest first.
 //!
-//! *Prefix hits.* A block counts only if all blocks before it hit too. Keys come deepest first, so the
-//! prefix hits are those after the last miss of a chain. They are counted in a run that each miss
-//! resets to 0, and that is scored when the next chain begins.
+//! *Prefix hits.* A hit of a block counts only if all blocks before it hit too. Keys come deepest
+//! first, so the prefix hits are the hits after the last miss of a chain. A counter counts the hits,
+//! and each miss resets it to 0. Its value is added to the prefix hits when the next chain begins.
 //!
 //! Invariant: between releases, all used entries are in the order.
 //!
@@ -26,7 +27,7 @@ use kvpool::{InvariantViolation, PoolError};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Sampled {
     pub(super) key: u64,
-    /// Whether its chain begins, at the deep end, with this block or with one before it that is not
+    /// Whether the deep end of a chain is this block, or a block released before it that is not
     /// sampled.
     pub(super) begins: bool,
     /// The entry in the current shadow; the null block if the shadow has none.
@@ -95,7 +96,7 @@ impl Shadow {
         score
     }
 
-    /// Assigns an entry to `key`; the null block if this release uses all of them.
+    /// Assigns an entry to `key`. Returns the null block if this release already uses all entries.
     fn admit(&mut self, key: u64) -> BlockId {
         let entry = if (self.used as usize) < self.order.capacity() {
             self.used += 1;
@@ -117,7 +118,7 @@ impl Shadow {
         self.run = 0;
     }
 
-    /// Allocates memory for `entries`, without a visible change.
+    /// Allocates memory for `entries`. The shadow does not change.
     pub(super) fn reserve(&mut self, entries: usize) -> Result<(), PoolError> {
         self.keys.reserve(entries, entries * REMEMBERED)?;
         self.order.reserve(entries + 1)

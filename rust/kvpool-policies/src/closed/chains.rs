@@ -1,9 +1,9 @@
-//! `Chained`: a prefix-closed order for callers that release blocks one at a time, as in stream form,
-//! and do not pass parents.
+//! `Chained`: a prefix-closed order for callers that release blocks one at a time (stream form) and do
+//! not pass parents.
 //!
-//! Owns: which blocks of a release form a chain. They are released deepest first, so the parent of each
-//! is the one after it. A victim waits for its descendants, as in a pool. So a cache evicts from the
-//! ends of chains, under any policy.
+//! The order derives the chains from the releases. The blocks of a request are released deepest first,
+//! so the parent of each block is the next block that is released. As in a pool, a block is evicted
+//! only after its descendants. So a cache evicts from the ends of chains, under any policy.
 //!
 //! Costs: those of [`Closed`].
 
@@ -34,7 +34,8 @@ use super::{Closed, Node};
 #[derive(Clone, Debug)]
 pub struct Chained<P> {
     closed: Closed<P>,
-    /// The block of this request that was released last, and the number of blocks to come.
+    /// The last released block of the current request, and the number of its blocks that are not yet
+    /// released.
     last_released: BlockId,
     left: u32,
 }
@@ -53,7 +54,7 @@ impl<P: Policy + Clone> Chained<P> {
         self.closed.nodes.get(block.index()).filter(|_| !block.is_null()).map(|node| node.flags)
     }
 
-    /// Makes `block` idle, if it is not.
+    /// Makes `block` idle, if it is not idle already.
     fn begin_wait(&mut self, block: BlockId, flags: u8) {
         if flags & Node::KNOWN == 0 {
             self.closed.register_unknown(block, 0);

@@ -1,12 +1,12 @@
 //! Ages: their unit, and the bins in which they are learned.
 //!
-//! Owns: the unit, a *tick*, and the edges of the bins. With the caller's clock, a tick is 1/16 of a
-//! second. Without it, a tick is 1/256 of a capacity of admitted blocks. Bins are half octaves from 8
-//! seconds to two hours, and octaves before and after. Coarser bins cost up to three percentage points
-//! of hits where a loop returns after ten minutes.
+//! The unit of ages is a *tick*. With the caller's clock, a tick is 1/16 of a second. Without it, a
+//! tick passes when 1/256 of a capacity of blocks was admitted. Bins are half octaves from 8 seconds to
+//! two hours, and octaves before and after. Coarser bins cost up to three percentage points of hits on
+//! a loop that returns after ten minutes.
 //!
-//! Stamps have 32 bits and wrap around. Ages are differences, correct for 8 years, or 16 million
-//! capacities.
+//! Stamps have 32 bits and wrap around. An age is the difference of two stamps. It is correct for 8
+//! years, or 16 million capacities.
 
 /// The number of bins of ages.
 pub(super) const BINS: usize = 28;

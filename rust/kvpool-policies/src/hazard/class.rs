@@ -1,6 +1,6 @@
 //! Classes: groups of blocks with similar features, for which the times to the next use are learned.
 //!
-//! Owns: the features of a class, their limits, and the number of each class.
+//! This module defines the features of a class, their limits, and the number of each class.
 //!
 //! | feature | of | values |
 //! |---|---|---|
@@ -11,11 +11,11 @@
 //! | finish | that request: how it ended | unknown, aborted, or at a limit; end of turn; tool calls |
 //!
 //! The gap is the mean of the times between the uses of a block, on a logarithmic scale. The share is
-//! the part of the request's blocks that were known before.
+//! the part of the request's blocks that were cached before.
 //!
 //! The number of a class is the number of its request's features times [`HISTORIES`], plus the number
-//! of the block's own. Uses and gap can be recovered from it approximately. A ghost remembers only the
-//! class.
+//! of the block's own features. The uses and the gap of a block can be derived approximately from the
+//! class, which is all that a ghost contains.
 
 use std::fmt;
 
@@ -87,7 +87,8 @@ impl History {
     }
 }
 
-/// Added to the number of a class whose gaps are in capacities of admitted blocks.
+/// The amount that is added to the number of a class if its gaps are measured in capacities of admitted
+/// blocks.
 const COUNTED: u16 = 1 << 15;
 
 /// The public number of a class, for explanations. `timed` is whether its gaps are in the caller's
@@ -145,11 +146,12 @@ pub(super) fn share(length: u32, known: u32) -> u16 {
     }
 }
 
-/// Encoded signals start here. They are stored in place of a class, and are above all classes.
+/// The smallest encoded signal. Encoded signals are stored in the place of a class, and are larger than
+/// all classes.
 const FIRST_SIGNAL: u16 = 1 << 15;
 /// No signal was given.
 pub(super) const NO_SIGNAL: u16 = FIRST_SIGNAL;
-/// Neither a class nor a signal.
+/// The value that is neither a class nor a signal.
 pub(super) const NO_CLASS: u16 = u16::MAX;
 
 /// Encodes a signal, to be stored with a block in use.

@@ -1,16 +1,17 @@
-//! `Clock`: the time, from the caller or from admitted blocks.
+//! `Clock`: the clock of the policy. It uses the caller's time if there is one, and otherwise counts
+//! admitted blocks.
 //!
-//! Owns: the choice between the caller's clock and an internal one, which counts admitted blocks. The
-//! caller's clock is used from its first time on. If it does not move during [`MAX_STILL`] capacities of
-//! admitted blocks, it is ignored until everything is forgotten. Otherwise ages would never grow, and
-//! blocks that were used once would be kept for ever.
+//! The clock counts admitted blocks until the caller has passed a time once; from then on it uses the
+//! caller's times. If the caller's time does not change while [`MAX_STILL`] capacities of blocks are
+//! admitted, the caller's times are ignored until the policy is reset. Otherwise ages would never grow,
+//! and blocks that were used once would be kept for ever.
 //!
 //! Invariant: time never goes backward.
 
 use super::age;
 use kvpool::CacheTime;
 
-/// The number of capacities of admitted blocks within which the caller's clock must move.
+/// The number of capacities of admitted blocks within which the caller's time must change.
 const MAX_STILL: u64 = 8;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -20,7 +21,7 @@ enum Source {
     Own,
     /// The caller passes times. Contains the latest, in ticks.
     Caller(u64),
-    /// The internal clock, because the caller's clock did not move.
+    /// The internal clock is used, because the caller's time did not change.
     OwnPermanently,
 }
 
@@ -28,7 +29,8 @@ enum Source {
 pub(super) struct Clock {
     now: u32,
     source: Source,
-    /// With the internal clock: fractions of a tick. With the caller's: blocks admitted since it moved.
+    /// The blocks admitted since the last tick (internal clock), or since the caller's time changed
+    /// (caller's clock).
     admitted: u64,
 }
 

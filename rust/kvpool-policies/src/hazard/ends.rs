@@ -1,16 +1,17 @@
-//! `Ends`: the blocks of a class that may be evicted.
+//! `Ends`: the candidates for eviction of each class.
 //!
-//! Owns: the candidates of each class, and their ranks. If the hazard falls with age, as in most
-//! classes, the oldest block has the lowest worth. If content comes back after a long time, the hazard
-//! rises with age. Then the newest block has the lowest worth, because it would have to be held the
-//! longest. In a loop larger than the cache, evicting the oldest first never hits. Evicting the newest
-//! first keeps a part of the loop.
+//! The *hazard* of a block is the rate at which blocks of its class and age are used again. In most
+//! classes the hazard falls with age, so the oldest block has the lowest worth. If the content of a
+//! class is used again after a long time, the hazard rises with age. Then the newest block has the
+//! lowest worth, because the cache would have to keep it the longest. In a loop larger than the cache,
+//! eviction of the oldest block first never hits. Eviction of the newest block first keeps a part of
+//! the loop.
 //!
 //! The newest block of a class is the head of the last release. [`crate::Closed`] parks it and its
-//! descendants until it finds the end of the chain, which is evicted.
+//! descendants until it finds the last block of the chain, and evicts that block.
 //!
 //! Costs: one lookup of a worth, and another one if younger blocks may have a lower worth. O(1), except
-//! for O(bins) at the first use of a class after worths were learned.
+//! for O(bins) when a class is first used after worths were learned.
 
 use super::clock::Clock;
 use super::states::States;
@@ -38,8 +39,8 @@ impl Ends<'_> {
         let oldest = (rank(worths.at(old), old), run);
         let run = Run { class, stamp: stamp(self.lists.back(class.into())?)?, oldest: false };
         let young = self.clock.age(run.stamp);
-        // A block that was set aside and put back is the first of its class, and may be younger than
-        // the last.
+        // A block that was set aside and put back is at the front of its class, and may be younger than
+        // the block at the back.
         if young <= old && !worths.may_rise(old) {
             return Some(oldest);
         }
@@ -73,7 +74,8 @@ mod tests {
             assert_eq!(ends.least(class as u16).map(|(_, run)| run.oldest), Some(least == old), "{class}");
             assert_eq!(ends.least(0), None);
         }
-        // A block that was set aside and put back is the first, and younger than the last.
+        // A block that was set aside and put back is at the front, and is younger than the block at the
+        // back.
         lists.clear();
         lists.members.get_mut(new).unwrap().stamp = clock.now();
         lists.push_back(2, old);

@@ -1,31 +1,32 @@
 //! `Memory`: a lossy memory of recent evictions, with their classes.
 //!
-//! Owns: ghosts of 8 bytes, in buckets of 8 that are one cache line each. A ghost contains a mark (16
-//! bits of the key), the class, and the time of the last use. A full bucket loses its oldest ghost. So
-//! a ghost may be lost early, and one in several thousand belongs to another content. The memory is for
+//! The memory contains ghosts (records of evicted contents) of 8 bytes, in buckets of 8. A bucket is
+//! one cache line. A ghost contains a mark (16 bits of the key), the class, and the time of the last
+//! use. A new ghost in a full bucket replaces the oldest one. So a ghost may be lost early, and one
+//! ghost in several thousand belongs to another content. That is acceptable, because the memory is for
 //! statistics, not for the identity of contents. In every chain, one block in [`EVERY`] is remembered
-//! and represents its neighbours. The blocks of a request are used together, and so the memory reaches
-//! four times as far back.
+//! and represents its neighbours, because the blocks of a request are used together. So the memory
+//! covers four times as many evictions.
 //!
-//! *Neighbours.* The ghost also contains marks of 2 bits for the neighbours after it that were evicted
-//! just before it. A new block after a known prompt, such as a question about a document, has no mark
-//! there, or a different one in two of three cases. Without marks it would be taken for a block that
-//! comes back.
+//! *Neighbours.* A ghost also contains marks of 2 bits of the next blocks of its chain that were
+//! evicted just before it. They show whether a block was in that chain. A new block after a cached
+//! prompt, such as a question about a document, has no mark in the ghost, or in two of three cases a
+//! different one. Without marks it would be taken for a block that is used again.
 //!
 //! *Batches.* Access to the line of a ghost is a cache miss. So ghosts are collected until there are
-//! [`BATCH`], or until the memory is read. Then the lines of all are fetched at once. The lines for
-//! the contents of one call are fetched at once, too ([`Memory::prefetch`]).
+//! [`BATCH`] of them, or until the memory is read. Then all their lines are fetched at once. The lines
+//! for the contents of one call are also fetched at once ([`Memory::prefetch`]).
 //!
 //! Costs: one cache line per eviction or admission that is remembered. 7 bytes per block of the pool.
-//! Small pools forget fastest, so they have up to four times as many ghosts, which is at most 0.11 MB
-//! more.
+//! In small pools a ghost would be replaced soonest, so they have up to four times as many ghosts,
+//! which is at most 0.11 MB more.
 
 use super::class::CLASSES;
 use crate::slots::mixed;
 use kvpool::parts::try_reserve;
 use kvpool::{Content, PoolError};
 
-/// One block in this number is remembered: those whose depths are multiples of it.
+/// One block in this number is remembered. These are the blocks with a depth that is a multiple of it.
 pub(super) const EVERY: u32 = 4;
 /// The number of ghosts that are stored at once.
 const BATCH: usize = 16;
@@ -33,26 +34,27 @@ const BATCH: usize = 16;
 const WAYS: usize = 8;
 /// The number of ghosts per block of the pool: 7/8.
 const SHARE: (usize, usize) = (7, 8);
-/// A threshold, the number of ghosts of a pool of 64 k blocks, and a maximum factor. A pool below the
-/// threshold has the geometric mean of its own number and the threshold, but at most its own number
-/// times the factor. Both were chosen on the traces that the policy is tuned on. A factor of 4 up to 16
-/// k blocks with 57,344 in larger pools was worse where LRU is best, with caches of a fifth of a
-/// workload and more. Thresholds of 28,672 or 40,960 were worse where loops and scans come back late.
+/// A threshold in ghosts, which is the number of a pool of 64 k blocks, and a maximum factor. A pool
+/// with fewer ghosts than the threshold gets the geometric mean of its own number and the threshold,
+/// but at most its own number times the factor. Both constants were chosen on the traces that the
+/// policy is tuned on. A factor of 4 up to 16 k blocks with 57,344 in larger pools was worse where LRU
+/// is best, in caches of at least a fifth of a workload. Thresholds of 28,672 or 40,960 were worse
+/// where loops and scans come back late.
 const SMALL_POOL: (usize, usize) = (57_344, 4);
 
-/// An evicted content.
+/// A record of an evicted content.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ghost {
     mark: u16,
-    /// The class in the low bits. Above it the marks of the neighbours after it, the nearest lowest.
-    /// [`GAP`] for an empty place.
+    /// The class in the low bits. The higher bits contain the marks of the next blocks of the chain,
+    /// the nearest one lowest. [`GAP`] for an empty slot.
     what: u16,
     /// The time of its last use.
     pub(super) stamp: u32,
 }
 
 const GAP: u16 = u16::MAX;
-/// Ranks of places where a new ghost goes, above all ages.
+/// The start of the ranks of slots that are free for a new ghost. They are higher than all ages.
 const FREE: u64 = 1 << 32;
 const SAME: u64 = 1 << 33;
 const NO_GHOST: Ghost = Ghost { mark: 0, what: GAP, stamp: 0 };
@@ -71,7 +73,7 @@ impl Ghost {
         self.what & ((1 << CLASS) - 1)
     }
 
-    /// Whether this ghost, of a content at `depth`, also represents a neighbour.
+    /// Whether this ghost, whose content is at `depth`, also represents `neighbour`.
     pub(super) const fn represents(self, depth: u32, neighbour: Content) -> bool {
         if neighbour.depth < depth {
             // In stream form, which starts from the deep end, a use of the deeper block implies a use
@@ -84,17 +86,17 @@ impl Ghost {
     }
 }
 
-/// A ghost to be stored: its key, its class and marks, and its last use.
+/// A ghost that is not yet stored: its key, its class and marks, and the time of its last use.
 type Waiting = (u64, u16, u32);
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Memory {
     ghosts: Vec<[Ghost; WAYS]>,
-    /// The ghosts to be stored: the first `num_waiting` entries.
+    /// The ghosts that are not yet stored: the first `num_waiting` entries.
     waiting: [Waiting; BATCH],
     num_waiting: usize,
-    /// The depth of the last evicted content, if it is not one that is remembered, with its mark and
-    /// those of the neighbours after it.
+    /// The depth of the last evicted content, its mark, and the marks of the blocks after it. Used only
+    /// if that content has no ghost of its own.
     neighbours: (u32, u16),
 }
 
@@ -146,7 +148,7 @@ impl Memory {
         self.num_waiting == BATCH
     }
 
-    /// Stores the collected ghosts. Calls `lost` with each ghost that had to make room.
+    /// Stores the collected ghosts. Calls `lost` with each ghost that was replaced.
     pub(super) fn settle(&mut self, now: u32, mut lost: impl FnMut(Ghost)) {
         let (waiting, count) = (self.waiting, std::mem::take(&mut self.num_waiting));
         let waiting = &waiting[..count];
@@ -159,8 +161,8 @@ impl Memory {
     fn replace(&mut self, key: u64, what: u16, stamp: u32, now: u32) -> Option<Ghost> {
         let (bucket, mark) = self.place(key);
         let ghosts = self.ghosts.get_mut(bucket)?;
-        // The place of the same ghost, else an empty place, else the oldest ghost; the first among
-        // equals.
+        // The new ghost replaces an older ghost of the same content, else it takes an empty slot, else
+        // it replaces the oldest ghost. Among equals, the first slot is used.
         let rank = |ghost: &Ghost| match ghost {
             Ghost { what: GAP, .. } => FREE,
             ghost if ghost.mark == mark => SAME,
@@ -180,13 +182,13 @@ impl Memory {
         self.ghosts.len() * WAYS
     }
 
-    /// The ghosts at every `step`th place. Each turn starts at another place.
+    /// The ghosts in every `step`th slot. The first sampled slot depends on `turn`.
     pub(super) fn sample(&self, turn: usize, step: usize) -> impl Iterator<Item = Ghost> {
         let places = (turn % step..self.len()).step_by(step);
         places.map(|place| self.ghosts[place / WAYS][place % WAYS]).filter(|ghost| ghost.what != GAP)
     }
 
-    /// Forgets everything. O(ghosts).
+    /// Removes all ghosts. O(ghosts).
     pub(super) fn clear(&mut self) {
         self.ghosts.fill([NO_GHOST; WAYS]);
         (self.neighbours, self.num_waiting) = ((0, 0), 0);
@@ -199,12 +201,12 @@ impl Memory {
         more.div_ceil(WAYS).max(1)
     }
 
-    /// Allocates memory for a pool of `capacity` blocks, without a visible change.
+    /// Allocates memory for a pool of `capacity` blocks. The content does not change.
     pub(super) fn reserve(&mut self, capacity: usize) -> Result<(), PoolError> {
         try_reserve(&mut self.ghosts, Self::buckets_for(capacity))
     }
 
-    /// Grows to a pool of `capacity` blocks, after [`Self::reserve`]. Forgets all ghosts if the number
+    /// Grows to a pool of `capacity` blocks, after [`Self::reserve`]. Removes all ghosts if the number
     /// of buckets grows, because keys then map to other buckets.
     pub(super) fn grow(&mut self, capacity: usize) {
         let buckets = Self::buckets_for(capacity);
@@ -226,7 +228,7 @@ mod tests {
         memory
     }
 
-    /// Stores a ghost at once. Returns the ghost that made room.
+    /// Stores a ghost at once. Returns the ghost that it replaced.
     fn push(memory: &mut Memory, content: Content, class: u16, stamp: u32, now: u32) -> Option<Ghost> {
         memory.push(content, class, stamp);
         let mut made_room = None;
@@ -293,7 +295,7 @@ mod tests {
         );
     }
 
-    /// Regression: with an even step, a sample contained one way of all buckets, or every other one.
+    /// Regression test. A sample with an even step contained only some of the slots of all buckets.
     /// With a step of 56 it estimated 107,296 ghosts instead of 38,188.
     #[test]
     fn a_sample_estimates_the_number_of_ghosts() {
@@ -311,7 +313,7 @@ mod tests {
         }
     }
 
-    /// Batches have the same result as single ghosts, and the same ghosts make room.
+    /// A batch has the same result as single ghosts, and replaces the same ghosts.
     #[test]
     fn a_batch_of_ghosts_equals_single_ghosts() {
         let (mut one_by_one, mut together) = (of(50), of(50));

@@ -2,15 +2,20 @@
 //! blocks.
 //!
 //! An idle block belongs to a *class* (`class`). The class depends on the number of uses of the block
-//! and the time between them. It also depends on its request: how much of the prompt was known before,
-//! and, if the caller passes signals, how long the answer was and how the request ended. For every
-//! class, the policy counts at which ages blocks were used again, and how many lived through these ages
-//! without a use (`age`, `table`). Evicted blocks are remembered for a while, with their class, so that
-//! early eviction hides no reuse (`memory`). These counts determine the worth of a block of the class
-//! at any age: expected hits per second from now on. Each class offers its oldest or its newest block,
-//! and the victim is the one with the lowest worth (`ends`, `tails`). If content comes back after a
-//! long time, its worth rises as that time approaches. In a loop that does not fit, the newest block is
-//! evicted.
+//! and the time between them. It also depends on the block's request: which part of the prompt was
+//! cached before, and, if the caller passes signals, how long the answer was and how the request
+//! finished.
+//!
+//! For every class, the policy counts at which ages blocks were used again, and how many blocks passed
+//! these ages without a use (`age`, `table`). Evicted blocks are remembered for a while, with their
+//! class, so that a reuse after an early eviction is counted too (`memory`). From these counts, the
+//! policy computes the *worth* of a block of the class at any age: expected hits per second from now
+//! on.
+//!
+//! The candidates for eviction are the oldest or the newest block of each class. The victim is the
+//! candidate with the lowest worth (`ends`, `tails`). If the content of a class is used again after a
+//! long time, its worth rises as that time approaches. In a loop that is larger than the cache, the
+//! newest block is evicted.
 //!
 //! *Chains.* Each use of a block is a use of the blocks before it. So evicting a parent first would
 //! make its descendants useless, and the newest block of a class is the head of a chain. This policy
@@ -35,13 +40,13 @@
 //! `benches/results/2026-11-28-eviction-study.md`.
 //!
 //! Cost: O(1) per block. It is amortized where the newest block is evicted, because the head of a chain
-//! is set aside until its descendants are evicted. The first victim at a new time takes O(classes).
+//! is set aside until its descendants are evicted. The first eviction at a new time takes O(classes).
 //! Worths are learned again every 4,096 releases, or every eighth of a capacity if that is more, in
-//! O(classes seen). Memory: 23 bytes per block, 14 more than LRU, and 0.35 MB for any size. Small pools
-//! take up to 0.11 MB more, because their memory reaches farther back.
+//! O(classes seen). Memory: 23 bytes per block (LRU takes 9), and 0.35 MB for any size. Small pools
+//! take up to 0.11 MB more, because they remember evictions for longer.
 //!
-//! Do not use it where evictions must be as cheap as in LRU, or where the cache holds a large part of
-//! the working set: LRU hits the same there.
+//! Do not use it where evictions must be as cheap as in LRU. It has no advantage if the cache holds a
+//! large part of the working set, because then LRU has the same hits.
 
 mod age;
 mod class;
@@ -69,17 +74,17 @@ use tails::{Run, Tails};
 /// `LEARN_PER_CAPACITY`.
 const LEARN: u64 = 4096;
 const LEARN_PER_CAPACITY: u64 = 8;
-/// The number of blocks, and of ghosts, whose ages are sampled each time.
+/// The number of blocks, and the number of ghosts, whose ages are sampled each time that worths are
+/// learned.
 const SAMPLE: usize = 1024;
-/// The half-life of what was learned, in capacities of releases, and the limits of the half-life in
-/// releases.
+/// The half-life of the counts, in capacities of releases, and its limits, in releases.
 const HALF_LIFE: u64 = 64;
 const HALF_LIFE_LIMITS: (u64, u64) = (1 << 17, 1 << 26);
 
-/// Returns the step of a sample of `len` places. The step is odd: buckets of ghosts fill from the
-/// front, requests have typical lengths, and both are often powers of two. A step with a common factor
-/// would always sample the same places of each, and so count some classes many times over and others
-/// not at all.
+/// Returns the step between the sampled positions of `len` positions. The step is odd. Buckets of
+/// ghosts fill from the front, requests have typical lengths, and both lengths are often powers of two.
+/// A step with a common factor would always sample the same positions of each, and so count some
+/// classes many times and others never.
 const fn sample_step(len: usize) -> usize {
     (len / SAMPLE) | 1
 }
@@ -100,7 +105,8 @@ struct CachedStep {
 const NO_CACHED_STEP: CachedStep =
     CachedStep { before: State { class: class::NO_CLASS, ..UNKNOWN }, after: UNKNOWN, bin: 0 };
 
-/// The `hazard` policy: evicts by the times after which content of the same class was used again.
+/// The `hazard` policy: evicts the block that is least likely to be used again soon, from the reuse
+/// times of its class.
 ///
 /// ```
 /// use kvpool::Policy;
@@ -119,9 +125,10 @@ pub struct Hazard {
     memory: Memory,
     /// The time at which the tails were ranked.
     ranked: u32,
-    /// For the current release: the range of the share of known blocks in its prompt.
+    /// The share feature of the current release: the range of the part of its prompt that was cached
+    /// before.
     share: u16,
-    /// The last victim, its class and its age, until the next admission: for explanations.
+    /// The last victim, its class and its age, for explanations. Kept until the next admission.
     gone: (BlockId, u16, u32),
     /// The depth and the ghost of the last block for which a ghost was looked up; `None` if there was
     /// no ghost.
@@ -180,7 +187,7 @@ impl Hazard {
         }
     }
 
-    /// Forgets everything that was learned and remembered, because the length of a tick has changed.
+    /// Resets the counts and removes all ghosts, because the length of a tick has changed.
     fn restart(&mut self) {
         self.table.clear();
         self.memory.clear();
@@ -196,8 +203,8 @@ impl Hazard {
         self.lists.list_of(block).is_some() && self.take_off(block)
     }
 
-    /// Removes `block` from its list. Marks the class as changed, because its oldest or newest block
-    /// may be another one now.
+    /// Removes `block` from its list. Marks the class as changed, because the block may have been its
+    /// oldest or newest one.
     fn take_off(&mut self, block: BlockId) -> bool {
         let list = self.lists.remove(block);
         list.inspect(|&list| self.tails.change(list as u16)).is_some()
@@ -219,8 +226,8 @@ impl Hazard {
         });
     }
 
-    /// Returns the ghost that represents a content, its own or that of its neighbour in the chain.
-    /// Counts the reuse.
+    /// Returns the ghost of a content, or the ghost of a neighbour in the chain that represents the
+    /// content. Counts the reuse.
     fn remembered(&mut self, content: Content) -> Option<Ghost> {
         if !content.depth.is_multiple_of(EVERY) {
             let holds = |&(depth, ghost): &(u32, Ghost)| ghost.represents(depth, content);
@@ -241,7 +248,8 @@ impl Hazard {
         let states = &self.lists.members;
         let step = sample_step(states.len());
         let blocks = (turn % step..states.len()).step_by(step).map(|block| BlockId::new(block as u32));
-        // Blocks that were set aside because they have children count like those on the lists.
+        // Blocks that were set aside because they have children are counted like the blocks on the
+        // lists.
         for state in blocks.filter_map(|block| states.get(block)).filter(|state| class::is_class(state.class))
         {
             self.table.wait(state.class, age::bin(self.clock.age(state.stamp)), step as u32);
@@ -254,8 +262,8 @@ impl Hazard {
         self.tails.change_all();
     }
 
-    /// Pops the next block at the same end of the last victim's class, if it has the same stamp. If
-    /// nothing else has changed, it still has the lowest rank.
+    /// Pops the next block at the end of the class from which the last victim came, if both blocks have
+    /// the same stamp. If nothing else has changed, that block still has the lowest rank.
     #[inline]
     fn pop_same_run(&mut self) -> Option<BlockId> {
         let Run { class, stamp, oldest } = self.tails.run()?;
@@ -307,7 +315,7 @@ impl Hazard {
         self.returned.after
     }
 
-    /// Counts released blocks, and learns if it is time.
+    /// Counts released blocks, and learns if the number of releases has reached the next learning.
     #[inline]
     fn count_released(&mut self, blocks: u64) {
         self.released += blocks;
@@ -395,7 +403,7 @@ impl Policy for Hazard {
         // A hit starts another prompt: a ghost found for an earlier prompt does not apply to its
         // blocks.
         self.found = None;
-        // If the block is in use already, several requests use it together. That does not count as a
+        // If the block is already in use, several requests use it at the same time. That is not a
         // reuse.
         if let Some(before) = self.state(block).filter(|state| class::is_class(state.class)) {
             let after = self.hit_of(before);
@@ -484,8 +492,8 @@ impl Policy for Hazard {
 
     fn take(&mut self, block: BlockId) {
         self.unlist(block);
-        // The limit of a tenant or a wrapper removes the block, not this policy. So the waiting time of
-        // the block is not learned from.
+        // The limit of a tenant or a wrapper removes the block, not this policy. So the time that the
+        // block has waited is not counted.
         if let Some(state) = self.state(block).filter(|state| class::is_class(state.class)) {
             self.set(block, State { class: class::NO_SIGNAL, ..state });
         }

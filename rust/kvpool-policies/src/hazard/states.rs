@@ -1,7 +1,7 @@
 //! `States`: the state of each block, and its links in the list of its class.
 //!
-//! Owns: one entry of 16 bytes per block. An idle block is on the list of its class: the number of its
-//! class is that of its list.
+//! There is one entry of 16 bytes per block. An idle block is on the list of its class. The number of a
+//! list is the number of its class.
 //!
 //! Invariant: a block on a list has a class. A block with a class that is on no list was set aside,
 //! because it has children.
@@ -24,10 +24,11 @@ pub(super) struct State {
     pub(super) history: History,
 }
 
-/// The state of a block without a content.
+/// The state of a block that has no content.
 pub(super) const UNKNOWN: State = State { stamp: 0, class: class::NO_SIGNAL, history: History::NEW };
 
-/// Compares two states as one number each, because runs of equal blocks are found by comparison.
+/// Compares two states as one number each, because the policy compares states to find runs of equal
+/// blocks, and has to be fast.
 impl PartialEq for State {
     #[inline]
     fn eq(&self, other: &Self) -> bool {
@@ -108,8 +109,8 @@ impl Members for States {
 
     #[inline]
     fn note(&mut self, id: u32, list: Option<usize>) {
-        // A block that leaves a list keeps its class, which is learned from when the block is used
-        // again.
+        // A block that leaves a list keeps its class. When the block is used again, the policy counts
+        // the reuse for that class.
         let entry = self.0.get_mut(id as usize).filter(|entry| entry.link.is_linked());
         if let (Some(entry), Some(list)) = (entry, list) {
             entry.state.class = list as u16; // below CLASSES

@@ -1,9 +1,10 @@
-//! `Table`: the reuse that was counted for each class, and the worth of a block of the class at any age
-//! that follows from it.
+//! `Table`: counts the reuse of each class, and computes from it the worth of a block of the class at
+//! any age.
 //!
-//! Owns: three counts by class and bin of age. *Events* are blocks that were used again at that age.
-//! *Lost* are ghosts of that age that had to make room. *Waiting* are the blocks of that age now, as a
-//! mean over samples in which recent samples weigh most. Events and losses are halved periodically.
+//! There are three counts for each class and bin of age. *Events* are blocks that were used again at
+//! that age. *Lost* are ghosts of that age that were replaced. *Waiting* are the blocks that have that
+//! age now, as a mean over samples in which recent samples have the largest weight. Events and losses
+//! are halved periodically.
 //!
 //! ```text
 //! exposure of a bin  = events in it and later + waiting and lost later + half of those in it
@@ -13,16 +14,16 @@
 //!                      P(used again by then) / E(time held until then or until the use)
 //! ```
 //!
-//! The exposure is the actuarial one. Blocks that were evicted early stay in it as long as they are
-//! remembered, because otherwise early eviction would hide long gaps. The worth is the Gittins index of
-//! a block that is held until its best horizon: expected hits per tick. Before anything is learned, the
-//! worth falls with age, equally for all classes, which is LRU.
+//! The exposure is computed as in actuarial tables. Blocks that were evicted early are part of it as
+//! long as they are remembered, because otherwise early eviction would hide long gaps. The worth is the
+//! Gittins index of a block that is held until its best horizon, in expected hits per tick. Before
+//! anything is learned, the worth falls with age, equally for all classes, so the order is LRU.
 //!
 //! [`Table::learn`] learns the hazards of all classes together and of families. The worths of a class
 //! are computed when they are first needed after that, because most classes have no block to evict.
 //!
-//! Costs: an event is one addition. [`Table::learn`] takes O(classes seen x bins), plus as much for
-//! each class that is needed. 16 bytes per class and bin.
+//! Costs: an event is one addition. [`Table::learn`] takes O(classes seen x bins). The computation of
+//! the worths of a class takes O(bins). 16 bytes per class and bin.
 
 use super::age::{BINS, LOG_WIDTHS, bin, start};
 use super::class::{CLASSES, FAMILIES, family};
@@ -31,19 +32,19 @@ use kvpool::parts::try_reserve;
 
 /// The amount that one block adds to a count.
 const ONE: u32 = 16;
-/// The weight of the hazard of all classes in each family, and of that of a family in each of its
-/// classes: a hundred blocks.
+/// The weight of the hazard of all classes as a prior for each family, and of a family's hazard as a
+/// prior for each of its classes. It equals a hundred blocks.
 const PRIOR: u64 = 100 * ONE as u64;
 /// The hazard of all classes before anything is learned, and its weight.
 const START: (Bins<u32>, u64) = ([(1 << HAZARD) / 100; BINS], 200);
 /// The number of fractional bits of a hazard, and of a probability.
 const HAZARD: u32 = 24;
 const CERTAIN: u32 = 30;
-/// The binary logarithm of the divisor of times. With it, products fit into 64 bits: 2^30 x 2^21 ticks
-/// / 2^18.
+/// The binary logarithm of the divisor of times. Times are divided so that products fit into 64 bits:
+/// 2^30 x 2^21 ticks / 2^18.
 const SHORTER: u32 = 18;
 
-/// The newest block of a class counts as worth more by one part in this number, so that few
+/// The worth of the newest block of a class is raised by one part in this number, so that few
 /// observations do not reverse an order.
 const NEWER: u32 = 4;
 
@@ -70,12 +71,12 @@ const NONE: Counts = Counts { events: [0; BINS], lost: [0; BINS], waiting: [0; B
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Worths {
     worths: Bins<u32>,
-    /// One bit per bin: whether a younger block may be worth less by one part in [`NEWER`].
+    /// One bit per bin, which is set if a younger block may be worth less by one part in [`NEWER`].
     rises: u32,
 }
 
 impl Counts {
-    /// Whether nothing was counted, or everything was forgotten.
+    /// Whether nothing was counted since the start or the last reset.
     fn is_none(&self) -> bool {
         let counts = self.events.iter().chain(&self.lost).chain(&self.waiting);
         counts.fold(0, |all, count| all | count) == 0
@@ -92,17 +93,17 @@ impl Counts {
 pub(super) struct Table {
     /// The counts of each class.
     counts: Vec<Counts>,
-    /// One bit per class: whether something may have been counted.
+    /// One bit per class, which is set if something may have been counted for it.
     seen: Classes,
     /// The number of samples of waiting blocks, at most [`LATEST`].
     samples: u32,
     /// The hazards of each family.
     hazards: Vec<Bins<u32>>,
-    /// One bit per family: whether more than one of its classes has counts.
+    /// One bit per family, which is set if more than one of its classes has counts.
     divided: u64,
     /// The worths of each class, unless they are stale.
     worths: Vec<Worths>,
-    /// One bit per class: whether its worths have to be computed again since the last learning.
+    /// One bit per class, which is set if its worths have not been computed since the last learning.
     stale: Classes,
 }
 
@@ -164,8 +165,8 @@ impl Table {
         }
     }
 
-    /// The weight of the latest sample is one part in this number: half for the second sample, a
-    /// quarter for the next two.
+    /// The weight of the latest sample is one part in this number. It is half for the second sample,
+    /// and a quarter for the next two.
     #[inline]
     const fn latest(&self) -> u32 {
         self.samples.next_power_of_two()
@@ -275,12 +276,13 @@ impl Counted {
         }
     }
 
-    /// Returns the hazards, with `more` additional counts that have the hazards `prior`.
+    /// Returns the hazards of these counts, together with `more` additional counts that have the
+    /// hazards `prior`.
     fn hazards(&self, prior: &Bins<u32>, more: u64) -> Bins<u32> {
         let (mut hazards, mut behind) = ([0; BINS], 0);
         for bin in (0..BINS).rev() {
             let (events, censored) = (self.events[bin], self.censored[bin]);
-            // Sums have 42 bits. The highest bits that fit beside the fraction are used.
+            // The sums have 42 bits. Only the high bits that fit beside the fraction are used.
             let exposed = behind + events + censored / 2 + more;
             let less = (64 - exposed.leading_zeros()).saturating_sub(63 - HAZARD);
             hazards[bin] = hazard(
@@ -309,8 +311,8 @@ impl Worths {
             held[bin] = (((lives - comes[bin] / 2) << LOG_WIDTHS[bin]) >> SHORTER).max(1);
             lives -= comes[bin];
         }
-        // From the last bin on: if later bins bring more hits per tick, it is worth waiting for them,
-        // and the horizon is after them.
+        // Works from the last bin to the first. If later bins bring more hits per tick, the cache
+        // should keep the block for them, so the horizon is after them.
         let (mut stretches, mut count) = ([(0, 1); BINS], 0);
         let mut worths = [0; BINS];
         for bin in (0..BINS).rev() {
@@ -336,16 +338,17 @@ impl Worths {
         Self { worths, rises }
     }
 
-    /// Returns the worth of a block at an age, in expected hits per 2^32 ticks. It is interpolated
-    /// between the starts of two bins, so that the worths of two classes can cross at any age, not only
-    /// at the edges of bins. Within a bin it does not fall below half: after a bin in which all blocks
-    /// are used again, the worth is 0, but not inside of that bin.
+    /// Returns the worth of a block at an age, in expected hits per 2^32 ticks. The worth is
+    /// interpolated between the starts of two bins, so that the worths of two classes can cross at any
+    /// age, not only at the edges of bins. If all blocks of a bin are used again, the worth after the
+    /// bin is 0. Within the bin, the interpolated worth does not fall below half of the value at its
+    /// start.
     #[inline]
     pub(super) fn at(&self, age: u32) -> u32 {
         let bin = bin(age);
         let (from, to) = (self.worths[bin], self.worths[(bin + 1).min(BINS - 1)]);
         let more = i64::from(to.max(from / 2)) - i64::from(from);
-        // Below 2^52, except in the last bin, where the factor is 0.
+        // The product is below 2^52, except in the last bin, where the factor is 0.
         (i64::from(from) + ((more * i64::from(age - start(bin))) >> LOG_WIDTHS[bin])) as u32
     }
 
@@ -357,7 +360,7 @@ impl Worths {
     }
 }
 
-/// The worth that the newest block of a class counts as, if its own is `worth`.
+/// The raised worth of the newest block of a class, if its own worth is `worth`.
 #[inline]
 pub(super) const fn newer(worth: u32) -> u32 {
     worth.saturating_add(worth / NEWER)
@@ -377,7 +380,7 @@ mod tests {
         let mut table = Table::new().unwrap();
         let first = table.worths(0).worths;
         assert!((0..CLASSES as u16).all(|class| table.worths(class).worths == first));
-        // Except for rounding errors.
+        // Rounding errors are tolerated.
         assert!(first.windows(2).all(|two| two[0] + two[0] / 64 >= two[1]), "{first:?}");
     }
 

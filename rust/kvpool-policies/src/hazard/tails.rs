@@ -1,10 +1,10 @@
 //! `Tails`: finds the class that has the next victim.
 //!
-//! Owns: the rank of each class, which is that of its candidate for eviction, and the lowest rank of
-//! each group of 32 classes. While only the class of the last victim has changed, its next candidate is
-//! compared with the lowest rank of all others. If nothing has changed except for the eviction of that
-//! victim, the next block at the same end of its class is considered first. If it has the same stamp,
-//! it is evicted without any comparison.
+//! The rank of a class is the rank of its candidate for eviction. This type stores the rank of each
+//! class, and the lowest rank of each group of 32 classes. While only the class of the last victim has
+//! changed, its next candidate is compared with the lowest rank of all other classes. If nothing has
+//! changed except for the eviction of that victim, the next block at the same end of its class is
+//! considered first. If it has the same stamp, it is evicted without any comparison.
 //!
 //! Costs: [`Tails::next`] takes one comparison for the class of the last victim. Otherwise it takes 32
 //! per group with a changed class, plus 64 and one per group. 8 bytes per class.
@@ -24,7 +24,7 @@ const EMPTY: u64 = u64::MAX;
 pub(super) struct Run {
     pub(super) class: u16,
     pub(super) stamp: u32,
-    /// Whether they are at the old end of the class, or at the new end.
+    /// Whether the blocks are the oldest or the newest of the class.
     pub(super) oldest: bool,
 }
 
@@ -32,11 +32,12 @@ pub(super) struct Run {
 pub(super) struct Tails {
     ranks: Box<[[u64; GROUP]; GROUPS]>,
     lowest: [u64; GROUPS],
-    /// One bit per class: whether it has a rank.
+    /// One bit per class, which is set if the class has a rank.
     ranked: [u32; GROUPS],
-    /// One bit per class: whether its blocks have changed, so that its rank may have, too.
+    /// One bit per class, which is set if the blocks of the class, and so perhaps its rank, have
+    /// changed.
     changed: [u32; GROUPS],
-    /// One bit per group: whether one of its classes has changed.
+    /// One bit per group, which is set if one of its classes has changed.
     groups: u32,
     /// The class of the last victim.
     first: usize,
@@ -83,7 +84,7 @@ impl Tails {
         self.run = Some(run);
     }
 
-    /// The run of which the next victim is one, if the run continues.
+    /// The current run, if the next victim may be one of its blocks.
     #[inline]
     pub(super) const fn run(&self) -> Option<Run> {
         self.run
@@ -134,7 +135,7 @@ impl Tails {
         (self.first, self.second) = (group * GROUP + class, second.min(other));
     }
 
-    /// Whether a class has a rank, or will get one before the next victim.
+    /// Whether a class has a rank, or gets one before the next eviction.
     pub(super) fn knows(&self, class: u16) -> bool {
         let (group, class) = (usize::from(class) / GROUP, usize::from(class) % GROUP);
         (self.ranked[group] | self.changed[group]) >> class & 1 == 1

@@ -1,9 +1,9 @@
 //! `Deadlines`: the end of each block's time to live, in an indexed binary heap.
 //!
-//! Owns: at most one deadline per block. Deadlines that have ended are not in the heap, so its size is
-//! the number of running times to live.
+//! Each block has at most one deadline: the end of its time to live. Deadlines that have expired are
+//! removed from the heap, so the size of the heap is the number of running times to live.
 //!
-//! Costs: O(log blocks) to set, end or expire a deadline. 20 bytes per block.
+//! Costs: O(log blocks) to set, remove or expire a deadline. 20 bytes per block.
 
 use kvpool::parts::{ensure, try_reserve};
 use kvpool::{BlockId, InvariantViolation, PoolError};
@@ -13,7 +13,7 @@ fn time_of(key: u64) -> f64 {
     f64::from_bits(if key >> 63 == 1 { key & !(1 << 63) } else { !key })
 }
 
-/// The place of a block that is not in the heap.
+/// The position of a block that is not in the heap.
 const OUT: u32 = u32::MAX;
 
 /// Converts a time to a key with the same order. The time must be finite.
@@ -26,7 +26,7 @@ fn key_of(time: f64) -> u64 {
 pub(super) struct Deadlines {
     /// A heap of (key, block), earliest first, and the lower id first among equal keys.
     heap: Vec<(u64, u32)>,
-    /// The place of each block in the heap.
+    /// The position of each block in the heap.
     places: Vec<u32>,
 }
 
@@ -136,8 +136,8 @@ impl Deadlines {
             self.heap[place.saturating_sub(1) / 2] <= self.heap[place]
                 && children.all(|child| self.heap[place] <= *child)
         });
-        // Also checks the position whose number equals the block id. There are at most as many
-        // positions as blocks, so every position is checked.
+        // Also checks the entry at the position whose number equals the block id. There are at most as
+        // many positions as blocks, so a check of all blocks checks every position.
         let at = self.heap.get(block.index()).map(|&(_, there)| BlockId::new(there));
         let known = at.is_none_or(|there| self.place(there) == Some(block.index()));
         let fits = self.heap.len() <= self.places.len();

@@ -1,7 +1,8 @@
 //! `Ranks`: a policy's order with retention around it.
 //!
-//! Owns: the rank of every block, and the lists of the ranks that the policy does not order.
-//! [`crate::Closed`] documents the order of the ranks, and decides whether a victim may be evicted.
+//! This module stores the rank of every block, and the lists of those ranks that the policy does not
+//! order. [`crate::Closed`] documents the order of the ranks, and decides whether a victim may be
+//! evicted.
 //!
 //! Without retention the arrays are empty: every block has the normal rank, is ordered by the policy,
 //! and has no tenant.
@@ -14,7 +15,8 @@
 //! - R4: at most `pin_budget` blocks are pinned.
 //!
 //! Costs: one branch per call without retention. With retention O(1), and O(log blocks) for deadlines.
-//! A block below its tenant's floor is set aside once for each time that it was put into the order.
+//! Each time that a block is put into the order, it can be set aside at most once because of its
+//! tenant's floor.
 
 mod deadlines;
 mod tenants;
@@ -48,7 +50,8 @@ struct Entry {
     rank: u8,
     tenant: u8,
     then: Then,
-    /// Whether its time to live has ended, and it was neither used nor given another retention since.
+    /// Whether the time to live has ended, and the block was neither used nor given another retention
+    /// after that.
     expired: bool,
 }
 
@@ -56,7 +59,7 @@ const NO_RETENTION: Entry =
     Entry { idle_ttl: -1.0, rank: NORMAL, tenant: NO_TENANT, then: Then::Normal, expired: false };
 
 impl Entry {
-    /// The cause that an eviction of the block would have now.
+    /// The cause that is reported if the block is evicted now.
     const fn cause(self) -> EvictionCause {
         match self.rank {
             _ if self.expired => EvictionCause::Expired,
@@ -101,14 +104,14 @@ pub(super) struct Ranks<P> {
     /// The retention of each block.
     entries: Vec<Entry>,
     lists: BlockLists,
-    /// One bit per rank: whether its list has blocks.
+    /// One bit per rank, which is set if the list of the rank has blocks.
     filled: u128,
     deadlines: Deadlines,
     tenants: Tenants,
     pin_budget: usize,
-    /// The number of blocks of each rank, held ones included.
+    /// The number of blocks of each rank, including blocks in use.
     counts: [u32; NUM_RANKS],
-    /// The time last passed in.
+    /// The latest time that the caller passed.
     pub(super) now: Option<f64>,
     expired: u64,
     /// The cause for the block that was popped last.
@@ -181,8 +184,8 @@ impl<P: Policy> Ranks<P> {
         self.filled = rest | u128::from(!self.lists.is_empty(list)) << list;
     }
 
-    /// Puts `block` into the order, and among its tenant's idle blocks, as the next of its rank or as
-    /// the last.
+    /// Adds `block` to the order of its rank and to the idle blocks of its tenant. If `next`, it is the
+    /// next victim of its rank; otherwise it is the last.
     fn put(&mut self, block: BlockId, next: bool) {
         let Entry { rank, tenant, .. } = self.entry(block);
         if rank != NORMAL {
@@ -273,8 +276,8 @@ impl<P: Policy> Ranks<P> {
         self.put(block, false);
     }
 
-    /// Removes the next victim from the order. `idle` returns whether a block has no holder: policies
-    /// may have held blocks in their order, and a floor does not apply to those.
+    /// Removes the next victim from the order. `idle` returns whether a block has no references: a
+    /// policy may have blocks in use in its order, and a floor does not apply to those.
     pub(super) fn pop(&mut self, idle: impl Fn(BlockId) -> bool) -> Option<BlockId> {
         if !self.has_retention {
             return self.policy.pop();
@@ -309,7 +312,7 @@ impl<P: Policy> Ranks<P> {
         }
     }
 
-    /// Pops the front block of the lowest rank with blocks, within a range.
+    /// Pops the front block of the lowest rank in `ranks` that has blocks.
     fn pop_first(&mut self, ranks: Range<u8>) -> Option<BlockId> {
         let within = self.filled & ((1 << ranks.end) - (1 << ranks.start));
         if within == 0 {
@@ -317,11 +320,12 @@ impl<P: Policy> Ranks<P> {
         }
         let block = self.lists.front(within.trailing_zeros() as usize)?;
         self.unlist(block);
-        // If the links are broken, the block is still on its list, and cannot be evicted.
+        // If the links are broken, the pop does not remove the block from its list. Such a block cannot
+        // be evicted.
         self.lists.list_of(block).is_none().then_some(block)
     }
 
-    /// Removes `block` from the order, wherever it is, like [`Self::pop`].
+    /// Removes `block` from the order at any position, with the same effects as [`Self::pop`].
     fn take(&mut self, block: BlockId) {
         self.tenants.idle.remove(block);
         // The policy has already returned a block that is set aside.
@@ -408,7 +412,7 @@ impl<P: Policy> Ranks<P> {
         }
         if let Some(entry) = self.entries.get_mut(block.index()) {
             entry.then = retention.then;
-            // If an expired, demoted block is demoted again, it stays expired.
+            // A block that is expired and demoted remains expired if it is demoted again.
             entry.expired &= before == DEMOTED && rank == DEMOTED;
             entry.idle_ttl = match retention.ttl {
                 Some(Ttl::Idle(seconds)) => seconds,
@@ -440,7 +444,7 @@ impl<P: Policy> Ranks<P> {
         }
     }
 
-    /// Pops a block whose time to live has ended, with its next retention.
+    /// Pops a block with an expired time to live, together with the retention that it gets next.
     pub(super) fn pop_expired(&mut self) -> Option<(BlockId, Retention)> {
         let block = self.deadlines.pop_due(self.now?)?;
         self.expired += 1;
@@ -557,8 +561,8 @@ impl<P: Policy> Ranks<P> {
         }
     }
 
-    /// Checks from scratch what does not belong to a single block. `known` returns whether a block has
-    /// a content.
+    /// Checks from scratch the invariants that do not belong to a single block. `known` returns whether
+    /// a block has a content.
     pub(super) fn check_invariants(&self, known: impl Fn(BlockId) -> bool) -> Result<(), InvariantViolation> {
         self.policy.check_invariants()?;
         self.lists.check_invariants()?;

@@ -1,8 +1,9 @@
 //! `Tenants`: the number of blocks of each tenant with limits, and which of them are idle.
 //!
-//! Owns: counts by tenant, the idle blocks of each in the order of their release, and those that are
-//! set aside because the tenant is not above its floor. [`super::Ranks`] makes all decisions. Without
-//! limits this is empty. Blocks without a tenant are not listed.
+//! For each tenant with limits, this module stores the number of its blocks, and its idle blocks in the
+//! order of their release. It also stores the blocks that are set aside because the tenant is not above
+//! its floor. [`super::Ranks`] makes all decisions. In a pool without limits the module stores nothing.
+//! Blocks without a tenant are not listed.
 //!
 //! Costs: every operation is O(1), except for O(tenants) per victim while a tenant is above its
 //! ceiling. 18 bytes per block with limits.
@@ -12,7 +13,7 @@ use kvpool::parts::ensure;
 use kvpool::retention::{TenantId, TenantLimits};
 use kvpool::{BlockId, InvariantViolation, PoolError};
 
-/// The index for blocks without a tenant, or whose tenant has no limits.
+/// The index that stands for "no tenant with limits".
 pub(super) const NO_TENANT: u8 = u8::MAX;
 
 #[derive(Clone, Debug)]
@@ -22,8 +23,8 @@ pub(super) struct Tenants {
     counts: Vec<usize>,
     /// The idle blocks of each tenant, least recently released first. Pinned blocks are not included.
     pub(super) idle: BlockLists,
-    /// The blocks of each tenant that are set aside: it was their turn, and the tenant is not above its
-    /// floor.
+    /// The blocks of each tenant that are set aside. They would have been the next victims, but the
+    /// tenant is not above its floor.
     pub(super) sheltered: BlockLists,
     /// The number of tenants above their ceiling.
     num_above: usize,
@@ -76,7 +77,8 @@ impl Tenants {
         self.num_above -= usize::from(self.is_above(at, before));
     }
 
-    /// Counts a new block of `tenant`. Returns a block that no longer has to be set aside for it.
+    /// Counts a new block of `tenant`. Returns a block of the tenant that no longer has to be set
+    /// aside, if there is one.
     pub(super) fn gain(&mut self, tenant: u8) -> Option<BlockId> {
         self.set_count(tenant, |count| count + 1);
         self.spare_another(tenant)
@@ -87,7 +89,7 @@ impl Tenants {
     }
 
     /// Returns a block of `tenant` that no longer has to be set aside, if the tenant is above its
-    /// floor. Called when the tenant got one more block, or has one idle block less.
+    /// floor. Called after the tenant has gained a block, or has lost an idle one.
     pub(super) fn spare_another(&mut self, tenant: u8) -> Option<BlockId> {
         if self.is_under_floor(tenant) { None } else { self.sheltered.pop_front(usize::from(tenant)) }
     }
@@ -118,7 +120,8 @@ impl Tenants {
         self.idle.push(tenant.into(), block, first);
     }
 
-    /// Sets `block` aside if its tenant is not above its floor. Returns whether it did.
+    /// Sets `block` aside if its tenant is not above its floor. Returns whether the block was set
+    /// aside.
     pub(super) fn shelter(&mut self, tenant: u8, block: BlockId) -> bool {
         let shelters = self.is_under_floor(tenant);
         if shelters {

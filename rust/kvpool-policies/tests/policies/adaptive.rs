@@ -11,17 +11,18 @@ use proptest::prelude::*;
 
 use crate::{id, random};
 
-/// The order: recency with a bonus for frequency. Blocks and entries of shadows are numbers.
+/// A model of the order: recency with a bonus for frequency. Blocks and the entries of shadows are
+/// represented by numbers.
 #[derive(Debug, Default)]
 struct OrderModel {
     mode: usize,
     capacity: u64,
     clock: u64,
-    /// By block: its count, its stamp, and whether it is proven.
+    /// For each block, its count of uses, its stamp, and whether it is proven.
     blocks: BTreeMap<u64, (u64, u64, bool)>,
     lists: Vec<Vec<u64>>,
     evictions: u64,
-    /// By evicted key: the time of its eviction, and its count.
+    /// For each evicted key, the time of its eviction, and its count of uses.
     ghosts: BTreeMap<u64, (u64, u64)>,
 }
 
@@ -91,19 +92,19 @@ impl OrderModel {
     }
 
     fn grow(&mut self, capacity: u64) {
-        // A ghost that is too old stays forgotten if the memory grows.
+        // A ghost that is too old is removed. It is not restored if the memory grows.
         let (evictions, most) = (self.evictions, 2 * self.capacity);
         self.ghosts.retain(|_, (at, _)| evictions - *at <= most);
         self.capacity = capacity;
     }
 }
 
-/// The whole policy: an order, six shadows, and their sums.
+/// A model of the whole policy: an order, six shadows, and their sums.
 #[derive(Debug, Default)]
 struct Model {
     order: OrderModel,
     contents: HashMap<BlockId, Content>,
-    /// An entry of a shadow is a key.
+    /// The shadows. In the model, an entry of a shadow is a key.
     shadows: Vec<OrderModel>,
     runs: [i128; 6],
     waiting: Vec<(u64, bool)>,
@@ -313,8 +314,8 @@ fn random_of(seed: &mut u64) -> u64 {
     sample_bits(*seed ^ 0x5bd1_e995)
 }
 
-/// A manager that passes whole requests, one at a time, to policies in lockstep. The first policy
-/// decides the victims.
+/// A manager that passes whole requests, one at a time, to several policies in lockstep. The first
+/// policy chooses the victims.
 struct Manager<'a> {
     policies: Vec<&'a mut dyn Policy>,
     blocks: HashMap<u64, u32>,
@@ -386,8 +387,8 @@ fn document(number: u64, blocks: u64) -> impl Iterator<Item = u64> {
     (0..blocks).map(move |block| sample_bits(number << 16 | block))
 }
 
-/// The policies sample one key of 1, 2 or 8, and grow over a bound between these rates. The traffic
-/// favours different modes: scans with some popular contents, a loop, sessions.
+/// The policies sample one key of 1, 2 or 8, and grow beyond the sizes at which these rates change. The
+/// traffic favours different modes: scans with some popular contents, a loop, sessions.
 #[test]
 fn equals_its_model_in_larger_pools() {
     let mut seen = [false; 6];
@@ -430,8 +431,8 @@ fn equals_its_model_in_larger_pools() {
     assert!(seen.iter().filter(|&&seen| seen).count() > 3, "{seen:?}");
 }
 
-/// A release that is longer than a shadow is processed in parts. Nothing waits beyond the reserved
-/// space.
+/// A release that is longer than a shadow is processed in parts. The memory for waiting blocks never
+/// exceeds the reserved size.
 #[test]
 fn a_release_may_be_longer_than_a_shadow() {
     let mut policy = Adaptive::new(5).unwrap();
@@ -452,8 +453,8 @@ fn a_release_may_be_longer_than_a_shadow() {
 
 const SMALL: usize = 64;
 
-/// Returns for how many admissions of new contents a block stays cached. The block was used `uses`
-/// times in a row at the start, and is proven.
+/// Returns how many admissions of new contents a block survives. The block was used `uses` times in a
+/// row at the start, and is proven.
 fn stays(mode: Mode, uses: usize) -> usize {
     let mut policy = Adaptive::fixed(SMALL + 1, mode).unwrap();
     let add = |policy: &mut Adaptive, block: BlockId, key: u64| {
@@ -478,7 +479,7 @@ fn stays(mode: Mode, uses: usize) -> usize {
     stayed.unwrap()
 }
 
-/// Returns for 1, 2, 3, 4 and 128 uses how many capacities of admissions a block survives.
+/// Returns how many capacities of admissions a block survives after 1, 2, 3, 4 and 128 uses.
 fn lives(mode: usize) -> [usize; 5] {
     [1, 2, 3, 4, 128].map(|uses| (stays(Mode::ALL[mode], uses) + SMALL / 2) / SMALL)
 }
@@ -516,8 +517,8 @@ fn mode_4_adds_eight_capacities_per_doubling() {
     assert_eq!(lives(4), [1, 9, 9, 17, 57]);
 }
 
-/// A proven block lives four capacities longer. Most new contents are not proven and leave at once, so
-/// they need only a quarter of the room.
+/// A proven block survives four capacities longer. Most new contents are not proven and are evicted at
+/// once, so they need only a quarter of the space.
 #[test]
 fn mode_5_keeps_reused_content() {
     let [once, proven @ ..] = lives(5);
@@ -553,14 +554,16 @@ fn uses_count_half_after_16_capacities() {
     let mut policy = Adaptive::fixed(5, Mode::ALL[4]).unwrap();
     let mut second_use_after = |capacities: u64, others: usize| {
         policy.clear();
-        // 8 uses are class 3. Halved and used once more, they are 5 uses, which are class 2.
+        // A block with 8 uses is in class 3. After the uses are halved and one is added, it has 5 uses
+        // and is in class 2.
         policy.admit(id(1), Content { key: 1, depth: 0 });
         (1..8).for_each(|_| policy.hit(id(1)));
         policy.release(id(1));
         for key in 0..4 * capacities {
             policy.admit(id(2), Content { key: 100 + key, depth: 0 });
         }
-        // Another block gets `others` uses at the same time, the last one a moment later than block 1.
+        // Another block gets `others` uses at the same time, and its last use is a moment after that of
+        // block 1.
         policy.admit(id(3), Content { key: 3, depth: 0 });
         (1..others).for_each(|_| policy.hit(id(3)));
         policy.hit(id(1));
@@ -578,7 +581,7 @@ fn hits(capacity: usize, policy: &mut dyn Policy, requests: &[(u64, u64)]) -> f6
     manager.rate()
 }
 
-/// A loop of twice the capacity: LRU never hits, and the best policy keeps half of the loop.
+/// In a loop of twice the capacity, LRU never hits. The best policy keeps half of the loop.
 #[test]
 fn a_loop_is_won() {
     let requests: Vec<_> = (0..6000).map(|request| (request % 100, 20)).collect();
@@ -589,7 +592,8 @@ fn a_loop_is_won() {
     assert_eq!(policy.mode(), Mode::ALL[5]);
 }
 
-/// Sessions grow by a turn, continue for a while and never return. Only recency predicts them.
+/// Each session grows by a turn at a time, and at some point never returns. Only recency predicts that,
+/// so LRU is the best order.
 #[test]
 fn sessions_that_end_are_left_to_lru() {
     let (mut seed, mut turns, mut next) = (7, [(0, 0); 12], 0);
@@ -611,8 +615,8 @@ fn sessions_that_end_are_left_to_lru() {
     assert_eq!(policy.mode(), Mode::ALL[0]);
 }
 
-/// There are popular documents among twice as many that are requested only once. Contents that were
-/// used before are worth keeping.
+/// The traffic has popular documents, and twice as many documents that are requested only once. So
+/// contents that were used before are worth keeping.
 #[test]
 fn scans_do_not_evict_popular_content() {
     let mut seed = 3;
@@ -645,8 +649,8 @@ fn the_same_calls_give_the_same_order() {
     );
 }
 
-/// Contents, uses and the current mode survive growth, also over the bounds of sampling. Every capacity
-/// is then the new one.
+/// Growth keeps contents, uses and the current mode, even across the sizes at which the sampling rate
+/// changes. Afterwards, all capacities are the new one.
 #[test]
 fn growing_keeps_contents_uses_and_mode() {
     let mut policy = Adaptive::new(1001).unwrap();
@@ -667,8 +671,8 @@ fn growing_keeps_contents_uses_and_mode() {
     assert_eq!(kept, expected);
 }
 
-/// Passes chunks, each with a number of references and the hits of each mode. Returns the first chunk
-/// after which `mode` was the current mode.
+/// Records chunks of references with the hits of each mode. Returns the first chunk after which `mode`
+/// is active.
 fn first_in(mode: usize, chunks: impl IntoIterator<Item = (u64, [u64; 6])>) -> Option<usize> {
     let mut choice = Choice::default();
     chunks.into_iter().position(|(references, hits)| choice.record(references, &hits) == mode)
@@ -690,9 +694,9 @@ fn references_that_all_modes_hit_change_no_mode() {
     }
 }
 
-/// The edge of mode 0 is 10 of 10,000 references, and another mode needs a quarter more to take over. A
-/// gain of 1 counts as 1.25 at first, because the long sums include it, too. It counts more as the
-/// short sums decay.
+/// Mode 0 has a head start of 10 of 10,000 references, and another mode needs a quarter more than that
+/// to become active. A gain of 1 has the weight 1.25 at first, because the long sums include it, too.
+/// Its weight rises as the short sums decay.
 #[test]
 fn a_gain_below_the_edge_is_not_followed() {
     assert_eq!(first_in(1, vec![(10_000, over_lru(1, 5)); 200]), None);
@@ -716,8 +720,8 @@ fn of_equal_modes_the_first_is_taken() {
     assert_eq!(first_in(2, [(10_000, [5000, 5000, 5200, 5200, 5100, 5200])]), Some(0));
 }
 
-/// Gains that come and go are noise. A steady gain of the same sum counts once it exceeds half a
-/// deviation.
+/// Gains that alternate are noise and change nothing. A steady gain of the same sum changes the mode
+/// once it exceeds half a deviation.
 #[test]
 fn noise_is_not_followed() {
     let chunk =
@@ -727,8 +731,7 @@ fn noise_is_not_followed() {
     assert!((2..150).contains(&at), "{at}");
 }
 
-/// Two modes that win and lose together are compared by the difference between them, not by their
-/// common part.
+/// If two modes win and lose together, the difference between them decides, not their common part.
 #[test]
 fn pairs_are_compared_with_each_other() {
     let mut choice = Choice::default();
@@ -741,8 +744,8 @@ fn pairs_are_compared_with_each_other() {
     assert_eq!(choice.mode(), 2);
 }
 
-/// A mode that is wrong now is left earlier if it was right for a shorter time. 64 chunks are one
-/// capacity of references.
+/// A mode that is wrong now is replaced earlier if it was right for a shorter time before. 64 chunks
+/// are one capacity of references.
 #[test]
 fn a_mode_that_turns_wrong_is_left() {
     let chunks_back = |right: usize| {

@@ -1,4 +1,4 @@
-//! `Chained`: the cached blocks of a prompt are always its beginning, also in stream form.
+//! `Chained`: the cached blocks of a prompt are always a prefix of the prompt, even in stream form.
 
 use std::collections::HashMap;
 
@@ -88,15 +88,16 @@ proptest! {
                     chain);
             }
         }
-        // After all victims are put back, they leave in the same order again, the ends of chains first.
+        // After all victims are put back, they are evicted in the same order again: the ends of chains
+        // first.
         let held = cache.blocks.len();
         let victims: Vec<_> = std::iter::from_fn(|| cache.order.pop()).collect();
         prop_assert_eq!(victims.len(), held);
     }
 }
 
-/// A store does not report requests, so no block has a parent, and the order is that of the inner
-/// policy.
+/// A caller such as a store does not report requests. Then no block has a parent, and the order is that
+/// of the inner policy.
 #[test]
 fn without_requests_there_are_no_chains() {
     let mut order = Chained::new(S3Fifo::new(9).unwrap(), 9).unwrap();

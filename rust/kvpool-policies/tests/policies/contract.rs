@@ -1,4 +1,4 @@
-//! The promises of the trait, checked for every policy.
+//! Checks the guarantees of the [`Policy`] trait for every policy.
 
 use std::collections::BTreeSet;
 
@@ -25,8 +25,8 @@ fn drain(policy: &mut dyn Policy) -> Vec<u32> {
     std::iter::from_fn(|| policy.pop()).map(BlockId::get).collect()
 }
 
-/// Returns the blocks of a pool of 8 blocks that has seen 60 contents, some of them often. The depth is
-/// `key % 5`.
+/// Makes a pool of 8 blocks that has stored 60 contents, some of them often, and returns its blocks.
+/// The depth of a content is `key % 5`.
 fn lived_in(policy: &mut dyn Policy) -> Vec<(u32, u64)> {
     let mut held: Vec<(u32, u64)> = Vec::new();
     for step in 0_u64..200 {
@@ -80,13 +80,13 @@ fn counts_survive_pop_and_unpop() {
         lived_in(&mut *policy);
         lived_in(&mut *untouched);
         let victims: Vec<_> = std::iter::from_fn(|| policy.pop()).collect();
-        // Putting the victims back from last to first restores the order: each is the next of its kind
-        // again.
+        // If the victims are put back from last to first, the order is the same as before, because each
+        // is put back as the next victim of its kind.
         victims.iter().rev().for_each(|&victim| policy.unpop(victim));
         let mut restored = drain(&mut *policy);
         let mut expected = drain(&mut *untouched);
         if name == "s3-fifo" {
-            // `pop` passes over blocks and takes their counts. The order still contains the same
+            // `pop` may skip blocks and decrement their counts. The order still contains the same
             // blocks, once each.
             restored.sort_unstable();
             expected.sort_unstable();
@@ -129,7 +129,7 @@ fn a_forgotten_block_never_comes_back_and_leaves_no_ghost() {
         forgot.check_invariants().unwrap();
         forgot.unpop(id(5)); // the caller puts the block back by mistake
         forgot.forget(id(5));
-        // The content of the forgotten block comes again and counts as new.
+        // The content of the removed block is admitted again, and is new to the policy.
         for policy in [&mut *forgot, &mut *never] {
             add(policy, 5, 50);
             add(policy, 6, 60);
@@ -146,7 +146,7 @@ fn a_cleared_policy_is_a_new_one() {
         cleared.clear();
         cleared.check_invariants().unwrap();
         assert_eq!(cleared.pop(), None, "{name}");
-        // If a policy kept old content, the next blocks would find ghosts or counts.
+        // If `clear` left old contents in a policy, the next blocks would find ghosts or counts.
         let (mut first, mut second) = (lived_in(&mut *cleared), lived_in(&mut *new));
         first.sort_unstable();
         second.sort_unstable();
@@ -203,8 +203,9 @@ proptest! {
     /// following must hold:
     ///
     /// - No call panics, and every invariant holds.
-    /// - A block is given up once per return, and there is a victim while a block is in the order.
-    /// - The same calls give the same order, and runs of no blocks change nothing.
+    /// - A block is popped at most once per return to the order, and there is a victim while a block is
+    ///   in the order.
+    /// - The same calls give the same order, and calls with no blocks change nothing.
     /// - A call with a run of blocks equals one call per block.
     #[test]
     fn random_calls_keep_the_contract(
@@ -214,7 +215,7 @@ proptest! {
         let (name, make) = POLICIES[policy];
         let (mut policy, mut twin) = (make(8).unwrap(), make(8).unwrap());
         let mut num_blocks = 8;
-        // Blocks that must be in the order, and blocks that may be.
+        // `must` contains the blocks that have to be in the order, and `may` those that can be.
         let (mut must, mut may) = (BTreeSet::new(), BTreeSet::new());
         for (call, block, key) in calls {
             let real = |block: u32| block > 0 && block < num_blocks;

@@ -1,4 +1,4 @@
-//! `hazard` and its model in lockstep: requests for chains, with or without a clock, in a pool's form
+//! Runs `hazard` and its model in lockstep: requests for chains, with or without a clock, in pool form
 //! or in stream form, with signals. The histories are long enough that the policy learns several times.
 
 use kvpool::evictor::{Candidate, Content, Policy, Release};
@@ -14,10 +14,10 @@ use crate::id;
 struct Workload {
     seed: u64,
     blocks: u32,
-    /// Number of chains that are requested, and the maximum number of blocks of one chain.
+    /// Number of chains that are requested, and the maximum number of blocks of a chain.
     chains: u64,
     length: u32,
-    /// Seconds between requests. 0 is a clock that stands still, and `None` is no clock.
+    /// Seconds between requests. 0 means a clock that does not advance, and `None` means no clock.
     pace: Option<f64>,
     stream: bool,
     releases: usize,
@@ -93,7 +93,7 @@ impl Pair {
     fn admit(&mut self, block: BlockId, content: Content) {
         self.contents[block.index()] = Some(content);
         if self.draw(4) == 0 {
-            // A call with no blocks changes nothing, also in the middle of a chain.
+            // A call with no blocks changes nothing, even in the middle of a chain.
             self.shipped.hit_all(&[]);
             self.shipped.release_all(&[]);
             self.shipped.admit_all(&[]);
@@ -151,7 +151,7 @@ impl Pair {
         }
         let mut table: Vec<BlockId> =
             contents[..hits].iter().map(|content| self.find(content.key).unwrap()).collect();
-        // Calls for single blocks and a call for all of them are equal.
+        // One call per block and one call for all blocks have the same effect.
         if self.draw(2) == 0 {
             self.shipped.hit_all(&table);
         } else {
@@ -159,8 +159,8 @@ impl Pair {
         }
         table.iter().for_each(|&block| self.model.hit(block));
         for &content in &contents[hits..] {
-            // A block after a gap leaves without a call to the policy, as a pool drops blocks that no
-            // lookup can reach.
+            // A cached block after a missing one is removed without a call to the policy. A pool drops
+            // such blocks too, because no lookup can reach them.
             if let Some(block) = self.find(content.key) {
                 self.contents[block.index()] = None;
                 self.shipped.forget(block);
@@ -187,7 +187,7 @@ impl Pair {
     fn disturb(&mut self, workload: Workload) {
         match self.draw(2000) {
             0..20 => {
-                // A victim is popped. It is put back and is the next victim again, or it leaves.
+                // Pops a victim. It is either put back, and is the next victim again, or evicted.
                 let Some(block) = self.pop() else { return };
                 if self.draw(2) == 0 {
                     self.shipped.unpop(block);
@@ -252,7 +252,7 @@ proptest! {
     }
 }
 
-/// Learned counts are halved after 131,072 releases, which is longer than the random workloads run.
+/// Counts are halved after 131,072 releases, which is longer than the random workloads run.
 #[test]
 fn hazard_forgets_as_its_model_does() {
     let workload = Workload {

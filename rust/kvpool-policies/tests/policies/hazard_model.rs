@@ -1,7 +1,7 @@
-//! A second implementation of `hazard`, written from its documentation. It searches one list of blocks
-//! from end to end for every victim, and counts ghosts and waiting blocks one by one. It computes the
-//! worth of a class when it looks for a victim, from the counts of all other classes at the last time
-//! of learning.
+//! A second implementation of `hazard`, written from its documentation and as simply as possible. For
+//! every victim, it searches one list of blocks from end to end, and it counts ghosts and waiting
+//! blocks one by one. When it looks for a victim, it computes the worth of a class from the counts of
+//! all other classes at the last learning.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -13,7 +13,7 @@ const STARTS: [u32; 28] = [
     6144, 8192, 16_384, 32_768, 65_536,
 ];
 const TICKS: u32 = 16;
-/// One of four consecutive victims is remembered.
+/// One of four consecutive victims gets a ghost.
 const EVERY: u32 = 4;
 
 type Counts = HashMap<(u16, usize), u64>;
@@ -38,12 +38,12 @@ struct Known {
     stamp: u32,
     /// The class at the last release.
     class: u16,
-    /// Output and finish since the last use, as their part of a class.
+    /// The output and finish features of the signal since the last use, as their part of a class.
     said: u16,
     uses: u32,
     gap: Option<u32>,
-    /// Whether the block was released, and since then neither used nor evicted nor kept by other
-    /// requests.
+    /// Whether the block was released, and after that neither used nor evicted, and is not held by
+    /// other requests.
     waits: bool,
 }
 
@@ -53,8 +53,8 @@ struct Ghost {
     mark: u16,
     class: u16,
     stamp: u32,
-    /// Remainders by 3 of the keys that are one, two and three blocks deeper in the chain, if those
-    /// blocks were evicted directly before.
+    /// The keys, modulo 3, of the blocks that are one, two and three blocks deeper in the chain, if
+    /// those blocks were evicted directly before.
     behind: [Option<u64>; 3],
 }
 
@@ -70,14 +70,14 @@ pub(crate) struct Model {
     known: Vec<Known>,
     /// The waiting blocks with their classes, oldest first.
     waiting: Vec<(u16, BlockId)>,
-    /// Ghosts by bucket and place.
+    /// The ghosts, by bucket and slot.
     ghosts: Vec<Option<Ghost>>,
     seen: Seen,
-    /// How often the waiting blocks were counted.
+    /// The number of times that the waiting blocks were counted.
     samples: usize,
-    /// The counts at the last time of learning.
+    /// The counts at the last learning.
     learned: Seen,
-    /// The hazards of all classes together at that time.
+    /// The hazards of all classes together at the last learning.
     all: Option<[u64; 28]>,
     worths: HashMap<u16, [u64; 28]>,
     now: u32,
@@ -85,7 +85,7 @@ pub(crate) struct Model {
     distrusted: bool,
     parts: u64,
     found: Option<(u32, Ghost)>,
-    /// The victims since the last remembered one, from the far end, in order.
+    /// The victims since the last one that got a ghost, deepest first, in the order of their eviction.
     passed: Vec<Content>,
     share: u16,
     releases: u64,
@@ -112,7 +112,8 @@ fn history(uses: u32, gap: Option<u32>) -> u16 {
     gap.map_or(0, |gap| 1 + group * 6 + (gap.saturating_sub(36) / 16).min(5) as u16)
 }
 
-/// Returns the hazards of several classes together, mixed with `more` counts of the hazards `prior`.
+/// Returns the hazards of several classes together, mixed with `more` additional counts that have the
+/// hazards `prior`.
 fn hazards(seen: &Seen, classes: &[u16], more: u64, prior: &[u64; 28]) -> [u64; 28] {
     let sums = |counts: &Counts| -> [u64; 28] {
         let sum = |bin| classes.iter().filter_map(|&class| counts.get(&(class, bin))).sum();
@@ -132,8 +133,8 @@ fn classes(seen: &Seen) -> BTreeSet<u16> {
     counts.filter(|&(_, &count)| count > 0).map(|(&(class, _), _)| class).collect()
 }
 
-/// Returns whether two classes differ only in their hints. There are 684 classes: 3 shares of a prompt,
-/// times 12 hints, times 19 histories.
+/// Returns whether two classes differ only in their output and finish features. There are 684 classes:
+/// 3 shares of a prompt, times 12 combinations of output and finish, times 19 histories.
 fn are_related(one: u16, other: u16) -> bool {
     (one / 228, one % 19) == (other / 228, other % 19)
 }
@@ -180,8 +181,8 @@ impl Model {
         self.known.iter_mut().for_each(|known| known.stamp = now);
     }
 
-    /// Returns the worth of a block of a class in each bin, in hits per 2^32 ticks: the best over all
-    /// times to keep it.
+    /// Returns the worth of a block of a class in each bin, in hits per 2^32 ticks. It is the maximum
+    /// over all durations for which the block could be kept.
     fn worths(&mut self, class: u16) -> [u64; 28] {
         let learned = classes(&self.learned);
         let all = *self.all.get_or_insert_with(|| {
@@ -202,7 +203,7 @@ impl Model {
         std::array::from_fn(|from| {
             let horizons = (from..28)
                 .map(|to| (comes[from..=to].iter().sum::<u64>(), held[from..=to].iter().sum::<u64>()));
-            // Of equally good times, the first one counts.
+            // Among equally good durations, the first one is used.
             let better = |best: (u64, u64), one: (u64, u64)| {
                 if u128::from(one.0) * u128::from(best.1) > u128::from(best.0) * u128::from(one.1) {
                     one
@@ -215,7 +216,8 @@ impl Model {
         })
     }
 
-    /// Interpolates between the beginnings of two bins, but returns at least half of the first.
+    /// Interpolates between the worths at the starts of two bins, but returns at least half of the
+    /// first worth.
     fn worth_at(worths: &[u64; 28], age: u32) -> u64 {
         let bin = bin(age);
         let (from, to) = (worths[bin], worths[(bin + 1).min(27)]);
@@ -292,8 +294,8 @@ impl Model {
         };
         let mut known = self.unknown();
         if let Some(ghost) = ghost {
-            // A class gives only ranges of uses and gaps. The model takes the least number of uses and
-            // the middle of the gap.
+            // A class contains only ranges of uses and gaps. The model uses the smallest number of uses
+            // and the middle of the gap.
             if let Some(number) = (ghost.class % 19).checked_sub(1) {
                 known.uses = [2, 3, 8][usize::from(number / 6)];
                 known.gap = Some(36 + 16 * u32::from(number % 6) + 8);
@@ -373,7 +375,7 @@ impl Model {
         let waits = self.known.iter().filter(|known| known.waits);
         let blocks = waits.map(|known| (known.class, known.stamp, 1));
         let ghosts = self.ghosts.iter().flatten().map(|ghost| (ghost.class, ghost.stamp, EVERY));
-        // The result is the mean of the first two samples, then of four, then of eight.
+        // The count is the mean of the first two samples, later of four samples, and then of eight.
         let of = [1, 2, 4, 4, 8][self.samples];
         let mut waiting = std::mem::take(&mut self.seen.waiting);
         waiting.values_mut().for_each(|count| *count = *count * (of - 1) / of);
@@ -404,7 +406,7 @@ impl Model {
         let ranked = ends.into_iter().map(|(class, end, block)| {
             let age = self.age(self.known[block.index()].stamp);
             let worth = Self::worth_at(&self.worths[&class], age);
-            // The block at the other end has to be worth less by a quarter.
+            // The newest block is evicted only if its worth is lower by a quarter.
             let worth = if end == 1 { (worth + worth / 4).min(u64::from(u32::MAX)) } else { worth };
             ((worth, u32::MAX - age, class, end), block)
         });

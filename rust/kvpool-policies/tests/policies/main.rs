@@ -1,7 +1,7 @@
-//! Tests of the orders of this crate and of the core: the promises of the [`Policy`] trait
-//! ([`contract`]), each policy against a model written from its definition ([`models`], [`random`],
-//! [`adaptive`], [`hazard`]), small examples worked by hand ([`golden`]), and the parts of the policies
-//! ([`parts`]).
+//! Tests of the orders of this crate and of the core. [`contract`] checks the guarantees of the
+//! [`Policy`] trait. [`models`], [`random`], [`adaptive`] and [`hazard`] compare each policy with a
+//! model written from its definition. [`golden`] contains small examples computed by hand, and
+//! [`parts`] tests the parts of the policies.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail by panicking, as tests do")]
 
@@ -27,7 +27,7 @@ fn content(key: u64) -> Content {
     Content { key, depth: (key % 5) as u32 }
 }
 
-/// Creates a policy for a number of blocks, the null block included.
+/// Makes a policy for a number of blocks, including the null block.
 type Make = fn(usize) -> Result<Box<dyn Policy>, PoolError>;
 
 fn boxed<P: Policy + 'static>(policy: Result<P, PoolError>) -> Result<Box<dyn Policy>, PoolError> {

@@ -1,5 +1,5 @@
-//! A second implementation of each policy, written from its definition, with vectors that are searched
-//! from end to end.
+//! A second implementation of each policy, written from its definition. It stores the blocks in
+//! vectors, and searches them from end to end.
 
 use std::collections::HashMap;
 
@@ -42,7 +42,7 @@ macro_rules! common {
     };
 }
 
-/// LRU.
+/// The model of LRU.
 #[derive(Debug, Default)]
 pub(crate) struct Lru {
     blocks: usize,
@@ -80,13 +80,13 @@ impl Policy for Lru {
     common!("lru", |_, _| {});
 }
 
-/// S3-FIFO.
+/// The model of S3-FIFO.
 #[derive(Debug, Default)]
 pub(crate) struct S3Fifo {
     blocks: usize,
     small: Vec<BlockId>,
     main: Vec<BlockId>,
-    /// By block: whether it is in main, and its number of hits.
+    /// For each block, whether it is in main, and its number of hits.
     states: HashMap<BlockId, (bool, u32)>,
     ghosts: Vec<u64>,
     small_share: usize,
@@ -162,7 +162,7 @@ impl Policy for S3Fifo {
     });
 }
 
-/// ARC. The target is in units of 1 / 2^32.
+/// The model of ARC. The target is in units of 1 / 2^32.
 #[derive(Debug, Default)]
 pub(crate) struct Arc {
     blocks: usize,
@@ -234,7 +234,8 @@ impl Policy for Arc {
         } else {
             self.b1.push(content.key);
         }
-        // |T1| + |B1| is at most the capacity, and so is |B1| + |B2|. T1 is every block outside of T2.
+        // The sums |T1| + |B1| and |B1| + |B2| are at most the capacity. T1 contains every block that
+        // is not in T2.
         let t1 = self.capacity - self.again.len();
         while t1 + self.b1.len() > self.capacity {
             self.b1.remove(0);

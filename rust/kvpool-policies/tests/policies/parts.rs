@@ -1,4 +1,4 @@
-//! Compares ghosts and lists with vectors.
+//! Compares `Ghosts` and `BlockLists` with models that use plain vectors.
 
 use kvpool::BlockId;
 use kvpool::parts::{Link, Links};
@@ -68,8 +68,8 @@ proptest! {
     }
 }
 
-/// Calls on three lists of the blocks 1 to 11: the blocks of the run, which may be invalid, and the
-/// list.
+/// Generates calls on three lists of the blocks 1 to 11. Each has the blocks of the run, which may be
+/// invalid, and the list.
 fn calls() -> impl Strategy<Value = Vec<(u8, usize, Vec<u32>)>> {
     let blocks = prop::collection::vec(0_u32..13, 0..8);
     // The blocks of a chain are neighbours, in ascending or descending order.
@@ -158,8 +158,8 @@ proptest! {
     }
 }
 
-/// Keys that differ only in a few bits at either end are spread like other keys. Filling and emptying a
-/// full table takes a moment. With a table that clusters, it would take hours.
+/// Keys that differ only in a few bits at either end are spread over the table like other keys. So
+/// filling and emptying a full table takes a moment. With a table that clusters, it would take hours.
 #[test]
 fn keys_that_look_alike_do_not_meet() {
     let patterns: [fn(u64) -> u64; 4] = [|i| i, |i| i << 40, |i| i << 20, |i| u64::MAX - (i << 44)];

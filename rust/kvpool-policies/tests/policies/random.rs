@@ -1,5 +1,5 @@
-//! Every policy against its model, under any history: blocks are admitted, hit, released, given up,
-//! parked, brought back, evicted and forgotten, in a pool that may grow.
+//! Compares every policy with its model in random histories: blocks are admitted, hit, released,
+//! popped, parked, put back, evicted and removed, in a pool that may grow.
 
 use kvpool::evictor::{Content, Policy, Release};
 use kvpool_policies::{AdaptiveReplacement, Recency, S3Fifo};
@@ -9,7 +9,7 @@ use crate::{content, id, models};
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Step {
-    /// Looks up a content. If it is cached, it is hit; otherwise it is admitted, if necessary to the
+    /// Looks up a content. If it is cached, it is hit. Otherwise it is admitted, if necessary to the
     /// block of a victim.
     Use {
         key: u64,
@@ -25,7 +25,7 @@ pub(crate) enum Step {
     Grow,
 }
 
-/// Whether a block that was taken into use, or that the order gave up, leaves now or later.
+/// When a popped block is evicted: now, unless it is in use, or later. Until then it is parked.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Then {
     Now,
@@ -36,7 +36,7 @@ pub(crate) fn step() -> impl Strategy<Value = Step> {
     let then = prop_oneof![4 => Just(Then::Now), 1 => Just(Then::Later)];
     let at = 0_usize..64;
     prop_oneof![
-        // A few contents are popular, and the others come rarely.
+        // A few contents are popular, and the others are rare.
         24 => (prop_oneof![0_u64..6, 0_u64..30], then.clone())
             .prop_map(|(key, then)| Step::Use { key, then }),
         4 => at.clone().prop_map(Step::Release),
@@ -55,7 +55,7 @@ struct Block {
     block: u32,
     content: Content,
     held: bool,
-    /// The order gave the block up, and the block still has its content.
+    /// Whether the block was popped from the order and still has its content.
     parked: bool,
 }
 
@@ -88,7 +88,8 @@ impl Pair<'_> {
         self.both(|policy| policy.evicted(id(block), content));
     }
 
-    /// A block that is not in use is evicted or parked. A block in use is parked.
+    /// Handles a popped block. If it is not in use, it is evicted or parked. If it is in use, it is
+    /// parked.
     fn given_up(&mut self, at: usize, then: Then) {
         if self.blocks[at].held || then == Then::Later {
             self.blocks[at].parked = true;
@@ -161,7 +162,7 @@ impl Pair<'_> {
             Step::Release(at) => any(at).into_iter().for_each(|at| self.release(at)),
             Step::Pop(then) => self.pop().into_iter().for_each(|at| self.given_up(at, then)),
             Step::Take(at, then) => {
-                // Only a block that is in the order can be taken out of it.
+                // Only a block that is in the order can be removed from it.
                 if let Some(at) = any(at)
                     && !self.blocks[at].held
                     && !self.blocks[at].parked

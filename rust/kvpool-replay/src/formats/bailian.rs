@@ -15,10 +15,10 @@
 //!
 //! Blocks have 16 tokens, unless the caller passes another size.
 //!
-//! Ids are salted hashes of the *tokens of a block*, renumbered. Equal ids after different prefixes are
-//! different blocks to a cache, so ids are chained here. A session is all requests that lead to the
-//! same root through `parent_chat_id`. Its name is the root's `chat_id`, or, if the root is before the
-//! recording, that of the oldest known request.
+//! Ids are salted hashes of the *tokens of a block*, renumbered. For a cache, equal ids after different
+//! prefixes are different blocks, so the reader converts them to prefix ids. A session consists of all
+//! requests for which the chain of `parent_chat_id` leads to the same root. Its name is the root's
+//! `chat_id`. If the root is older than the recording, it is the `chat_id` of the oldest known request.
 
 use std::collections::HashMap;
 
@@ -87,7 +87,7 @@ impl Decoder {
             output_length: decoded.output_length,
             hash_ids: self.chains.chain(0, &decoded.hash_ids),
         };
-        // Set here and not at the end, because a limit may skip the end.
+        // The note is set here and not in `finish`, because with a limit `finish` may not be called.
         out.notes.unchained = self.chains.unchained();
         let session = Some(root.to_string().into());
         out.ready.push_back(Ready { session, kind: decoded.kind, ..Ready::new(line, request) });

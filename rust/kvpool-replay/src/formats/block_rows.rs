@@ -11,8 +11,8 @@
 //! | `timestamp` | ms | optional; default: the time of the previous row |
 //! | `output_length` | tokens | optional; default: 0 |
 //!
-//! Rows of different sizes are converted to one size: the largest, unless the caller passes another.
-//! One size must divide the other. Ids of different sizes never match.
+//! Rows of different block sizes are converted to one size: the largest in the trace, or the size that
+//! the caller passes. Of two sizes, one must divide the other. Ids of different sizes never match.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -93,8 +93,8 @@ impl Decoder {
         let size = self.block_size(&row, line)?;
         let timestamp_ms = row.timestamp.or(self.previous.map(|(_, ms)| ms)).unwrap_or(0.0);
         out.notes.untimed += u64::from(row.timestamp.is_none());
-        // The order is checked here, because rows are otherwise checked only at the end, when they may
-        // be sorted.
+        // The order is checked here, because all other rules are checked only at the end, and the rows
+        // may be sorted by then.
         if let Some((previous_line, previous_ms)) = self.previous
             && timestamp_ms < previous_ms
             && !self.may_go_back
@@ -102,7 +102,7 @@ impl Decoder {
             return Err(TraceError::TimeBackwards { line, timestamp_ms, previous_line, previous_ms });
         }
         self.previous = Some((line, timestamp_ms));
-        // Equal ids of different sizes are different ids.
+        // Equal ids in rows of different block sizes are different ids.
         let hash_ids = self.chains.chain(size as u64, &row.hash_ids);
         let output_length = row.output_length.unwrap_or(0);
         let request = TraceRequest { timestamp_ms, input_length: row.input_length, output_length, hash_ids };

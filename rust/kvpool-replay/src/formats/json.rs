@@ -1,8 +1,8 @@
-//! Decoding of JSON records, and errors that describe what is wrong with an invalid record.
+//! Decodes JSON records, and builds errors that describe what is wrong with an invalid record.
 //!
-//! There are two passes, and the second is rare. A valid record is decoded directly into its struct. If
-//! that fails, it is parsed again as a JSON value, and its [`Field`]s are checked one by one, only to
-//! build an exact error. So valid records have no cost for the quality of the messages.
+//! A valid record is decoded directly into its struct. Only if that fails, the record is parsed again
+//! as a JSON value, and its [`Field`]s are checked one by one, to build an exact error. So the quality
+//! of the messages has no cost for valid records.
 
 use std::fmt;
 
@@ -45,7 +45,7 @@ impl Field {
     }
 }
 
-/// Decodes one record, an object.
+/// Decodes one record, which must be an object.
 pub(crate) fn decode<'a, T: Deserialize<'a>>(
     text: &'a [u8],
     line: u64,
@@ -59,7 +59,7 @@ pub(crate) fn decode<'a, T: Deserialize<'a>>(
     serde_json::from_slice(text).map_err(|error| diagnose(text, line, assumed, fields, Some(&error)))
 }
 
-/// Builds the error for a record that did not decode, or that decoded and is incomplete.
+/// Builds the error for a record that could not be decoded, or that was decoded and is incomplete.
 #[cold]
 pub(crate) fn diagnose(
     text: &[u8],
@@ -81,8 +81,8 @@ pub(crate) fn diagnose(
             mixed(text, line, assumed).unwrap_or(problem)
         }
         Some(problem) => problem,
-        // The remaining case is a duplicate field. Parsing as a value keeps the last one, and decoding
-        // refuses it.
+        // The remaining case is a duplicate field: decoding refuses it, while parsing as a value keeps
+        // the last one.
         None => decoding.map_or_else(
             || TraceError::NotJson { line, column: 0, reason: "not a record".to_owned() },
             |error| not_json(line, error),
@@ -90,16 +90,18 @@ pub(crate) fn diagnose(
     }
 }
 
-/// Returns the error for a record that looks like one of another format, if it does.
+/// Returns an error if a record looks like a record of another format.
 pub(crate) fn mixed(text: &[u8], line: u64, assumed: Assumed) -> Option<TraceError> {
     let mut scanner = Scanner::default();
     scanner.feed(text);
     if scanner.is_array() {
-        // The formats that use arrays cannot be distinguished from an array by mistake.
+        // Records of some formats are arrays. For these, any array would look like a match, so arrays
+        // are not reported.
         return None;
     }
     let found = super::TraceFormat::detect(&scanner);
-    // Detection falls back to Mooncake, so the record must also have Mooncake's own fields.
+    // Detection returns Mooncake if no other format fits, so the record must also have Mooncake's own
+    // fields.
     let looks =
         found != super::TraceFormat::Mooncake || (scanner.has("timestamp") && scanner.has("hash_ids"));
     (found != assumed.format && looks && assumed.detected).then_some(TraceError::MixedFormats {
@@ -135,8 +137,8 @@ fn names(fields: &[Field]) -> String {
 }
 
 pub(crate) fn not_json(line: u64, error: &serde_json::Error) -> TraceError {
-    // The parser's message ends with its own line number, which counts from the first line of the
-    // record.
+    // The parser's message ends with a line number that counts from the first line of the record, so it
+    // is removed.
     let reason = error.to_string();
     let reason = reason.split_once(" at line ").map_or(reason.as_str(), |(before, _)| before);
     let line = line + (error.line() as u64).saturating_sub(1);

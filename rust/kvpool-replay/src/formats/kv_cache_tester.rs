@@ -1,8 +1,9 @@
 //! `kv-cache-tester`: sessions of coding agents as recorded by callanjfox/kv-cache-tester
 //! (`traces/trace_NNNN.json`).
 //!
-//! There is one JSON document per session. Documents may be in separate files, one after another in one
-//! file or on one line, or one a line. A folder of such files is read in the order of their names.
+//! There is one JSON document per session. Each document may be in a file of its own. A file may also
+//! contain several documents, on one line, on separate lines, or across lines. The files of a folder
+//! are read in the order of their names.
 //!
 //! | field of a document | unit | |
 //! |---|---|---|
@@ -20,13 +21,15 @@
 //! | `model` | string | optional: kept as the kind |
 //!
 //! An entry of type `subagent` has its own `requests`, which may contain further sub-agents. Sub-agents
-//! run concurrently with the other requests under the name `session/agent_id`, and share their ids.
-//! Their `t` also counts from the start of the session. If any of them is before the `t` of the entry
-//! itself, all times of that sub-agent are relative to the entry.
+//! run concurrently with the other requests. Their session is named `session/agent_id`, and they share
+//! the ids of the document. Their `t` normally counts from the start of the session. But if any request
+//! of a sub-agent has an earlier `t` than the entry itself, all times of that sub-agent count from the
+//! `t` of the entry.
 //!
 //! All sessions begin at time 0, unless [`ReadOptions::sessions_at_once`] limits how many run at a
-//! time. Then each further session begins at the last arrival of the running session that ends first.
-//! Different models share no KV, but the trace is read as if all requests went to one engine.
+//! time. With a limit, each further session begins at the last arrival of the running session that ends
+//! first. In reality, different models share no KV, but the trace is read as if all requests were sent
+//! to one engine.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -112,7 +115,8 @@ pub(crate) struct Decoder {
     chains: Chains,
     requests: SizedRequests,
     documents: u64,
-    /// The times of the last arrivals of the running sessions, if their number is limited.
+    /// For each running session, the time of its last arrival, if the number of running sessions is
+    /// limited.
     lanes: Vec<f64>,
     lanes_at_once: Option<usize>,
 }
@@ -155,7 +159,7 @@ impl Decoder {
             begin_ms,
             end_ms: begin_ms,
             block_tokens: document.block_size as usize,
-            // Documents are counted from 1. Global ids have a separate space per block size.
+            // Documents are counted from 1. Global ids have a separate id space per block size.
             space: if global { (1 << 63) | u64::from(document.block_size) } else { self.documents },
         };
         if document.block_size == 0 || !self.flatten(document.requests, &name, 0.0, &mut session)? {
@@ -169,7 +173,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// Returns the lane of the session that ends first, if no further session may run concurrently.
+    /// Returns the lane of the session that ends first, if the limit of running sessions is reached.
     fn free_lane(&self) -> Option<usize> {
         if self.lanes.len() < self.lanes_at_once? {
             return None;

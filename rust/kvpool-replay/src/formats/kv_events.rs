@@ -1,7 +1,7 @@
-//! `kv-events`: recorded KV events of an engine's prefix cache, and the requests that must have caused
-//! them.
+//! `kv-events`: recorded KV events of an engine's prefix cache, from which the requests are
+//! reconstructed.
 //!
-//! One line is one of:
+//! Each line is one of these:
 //!
 //! - a batch, as vLLM publishes them (ZMQ, msgpack), written as JSON:
 //!   `{"ts": s, "events": [...], "data_parallel_rank": n}`, or the same as an array, `[s, [...], n]`;
@@ -21,28 +21,29 @@
 //!
 //! # What is reconstructed
 //!
-//! Some request computed each stored run. Its prompt, with its answer so far, consists of the run and
-//! all blocks before it. So each stored run shows one use of its whole chain:
+//! Each stored run was computed by some request. The prompt of that request, with its answer so far,
+//! consists of the run and all blocks before it. So each stored run shows one use of its whole chain:
 //!
-//! - **One request** is a run, with the later runs that continue it (the further chunks of its prefill,
-//!   the blocks of its answer). Each must come at most [`ReadOptions::event_gap_ms`] after the previous
-//!   one, on the same rank. The end of the chain must not be removed or cleared in between.
-//! - It **arrives** when its first run is stored. `ids` are the chain up to its last run, all of them
-//!   full blocks.
-//! - If a block is stored **again**, it was lost, and another request computed it again.
+//! - **One request** is a run together with the later runs that continue it, such as further chunks of
+//!   its prefill and the blocks of its answer. Each run must follow the previous one within
+//!   [`ReadOptions::event_gap_ms`], on the same rank. In between, the end of the chain must not be
+//!   removed or cleared.
+//! - The request **arrives** when its first run is stored. Its ids are the chain up to the end of its
+//!   last run, which has only full blocks.
+//! - If a block is stored **again**, it had been evicted, and another request computed it again.
 //!
 //! # What cannot be reconstructed
 //!
-//! - Requests that found every full block leave no event. So the trace has fewer requests than there
-//!   were, and its hit rate is a **lower bound**, if the split into requests is exact. With an infinite
-//!   gap, the number of requests is a lower bound under any split: a turn that continues its session
-//!   directly after its last answer then counts as the same request.
-//! - With a finite gap, a slow prefill or answer may be split. The second part then counts the blocks
-//!   of the first as hits.
-//! - Partial blocks, and the boundary between prompt and answer, are unknown: everything is input, and
-//!   outputs are 0 tokens.
-//! - Blocks stored before the recording began are unknown: if the parent of a run was never stored,
-//!   only that one block is assumed before the run.
+//! - A request that found every full block leaves no event. So the trace has fewer requests than there
+//!   were, and its hit rate is a **lower bound**, if the events are split into requests correctly. With
+//!   an infinite gap, the number of requests is a lower bound in any case: a turn that continues its
+//!   session directly after its last answer is then counted as the same request.
+//! - With a finite gap, the events of a slow prefill or answer may be split into two requests. The
+//!   second request then counts the blocks of the first as hits.
+//! - Partial blocks, and the boundary between prompt and answer, are unknown. So all tokens are treated
+//!   as the prompt, and outputs have 0 tokens.
+//! - Blocks stored before the recording began are unknown. If the parent of a run was never stored, the
+//!   reader assumes that the parent is the only block before the run.
 
 use std::collections::HashMap;
 
@@ -85,14 +86,14 @@ enum Hash {
 #[derive(Clone, Copy, Debug)]
 struct Block {
     parent: Option<u32>,
-    /// The number of blocks of its chain, itself included.
+    /// The number of blocks of its chain, including this block.
     depth: u32,
     tokens: u32,
     /// Whether the block is known only as the parent of another.
     is_placeholder: bool,
 }
 
-/// A request, as far as it is reconstructed.
+/// A request that is being reconstructed.
 #[derive(Clone, Copy, Debug)]
 struct Found {
     line: u64,
@@ -109,7 +110,7 @@ pub(crate) struct Decoder {
     numbers: HashMap<Hash, u32>,
     blocks: Vec<Block>,
     found: Vec<Found>,
-    /// By rank and last block: the request that may continue there.
+    /// For each rank and last block of a chain, the request that may continue the chain.
     open: HashMap<(u64, u64), usize, IdHasherBuilder>,
     /// The time of the first event, in s.
     origin: Option<f64>,
@@ -228,8 +229,8 @@ impl Decoder {
         match ts.and_then(Value::as_f64) {
             Some(seconds) => {
                 let origin = *self.origin.get_or_insert(seconds);
-                // The clocks of publishers differ: an event older than the first one gets the time of
-                // the first one.
+                // The clocks of publishers differ, so an event may be older than the first one. It then
+                // gets the time of the first one.
                 self.now_ms = json::ms_of((seconds - origin).max(0.0), field, line)?;
             }
             None => out.notes.untimed += 1,
@@ -324,7 +325,7 @@ impl Decoder {
         }
         let Some(end) = end else { return Ok(()) };
         if Some(end) == parent {
-            // The run is empty.
+            // The run of this event is empty.
             out.notes.skipped_events += 1;
             return Ok(());
         }

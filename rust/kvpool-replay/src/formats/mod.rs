@@ -1,6 +1,7 @@
 //! The formats of traces: how each is detected, and how its records become requests.
 //!
-//! Owns [`TraceFormat`] and the decoders, one file per format, each with its fields, units and source:
+//! This module contains the decoders, one file per format, each with its fields, units and source.
+//! [`TraceFormat`] names the formats:
 //!
 //! | format | a record is | time | ids identify | detected by |
 //! |---|---|---|---|---|
@@ -11,16 +12,17 @@
 //! | [`block_rows`] | a line, a request | `timestamp` or none, ms | contents | `block_size`, `block_tokens` |
 //! | [`kv_events`] | a line, events of a cache | `ts`, s | prefixes | `events`, an array, an event's `type` |
 //!
-//! Blocks have 512 tokens in the Mooncake formats and 16 in `bailian`, by default. In the other
-//! formats, the trace contains the size, or the caller passes it.
+//! By default, blocks have 512 tokens in the Mooncake formats and 16 in `bailian`. In the other
+//! formats, the trace contains the block size, or the caller passes it.
 //!
 //! The result of reading is always a [`Trace`](crate::trace::Trace): requests in order of arrival,
 //! times in ms, ids that identify prefixes, and one block size. Ids that identify contents are chained
-//! here: an id after another prefix becomes another id, as in a prefix cache. [`ReadNotes`] contains
-//! the number of ids that this changed.
+//! here: equal ids after different prefixes become different ids, as in a prefix cache. [`ReadNotes`]
+//! contains the number of ids that this changed.
 //!
-//! A trace has one format. It is detected from the keys of the first record, or passed by the caller. A
-//! record that does not fit and looks like one of another format gives [`TraceError::MixedFormats`].
+//! All records of a trace have one format. The caller passes it, or it is detected from the keys of the
+//! first record. A record that cannot be decoded and looks like a record of another format gives
+//! [`TraceError::MixedFormats`].
 
 pub mod bailian;
 pub mod block_rows;
@@ -158,7 +160,7 @@ impl Decoder {
         }
     }
 
-    /// Returns the requests that could not be returned before the last record was read.
+    /// Returns the requests that are complete only after the last record was read.
     pub(crate) fn finish(&mut self, out: &mut Output) -> Result<(), TraceError> {
         match self {
             Self::Mooncake(_) | Self::MooncakeSessions(_) | Self::Bailian(_) => Ok(()),

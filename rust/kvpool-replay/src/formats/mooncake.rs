@@ -11,9 +11,8 @@
 //!
 //! Blocks have 512 tokens, unless the caller passes another size.
 //!
-//! The file does not contain the block size. Traces without an id for the partial block can be read,
-//! too, if it is missing in all lines. Other fields are ignored, except for those that indicate another
-//! format.
+//! The file does not contain the block size. Traces without ids for partial blocks can also be read, if
+//! no line has such an id. Other fields are ignored, except for those that indicate another format.
 
 use serde::{Deserialize, de::IgnoredAny};
 
@@ -34,14 +33,14 @@ const FIELDS: &[Field] = &[
     Field::needed("hash_ids", json::check_ids),
 ];
 
-/// A line as the decoder sees it. Other fields are skipped without being stored.
+/// The fields of a line that the decoder needs. Other fields are skipped without being stored.
 #[derive(Deserialize)]
 struct Line {
     timestamp: f64,
     input_length: u32,
     output_length: u32,
     hash_ids: Vec<u64>,
-    // Fields that a line of this format does not have.
+    // If one of these fields is present, the line has another format.
     chat_id: Option<IgnoredAny>,
     session_id: Option<IgnoredAny>,
     block_size: Option<IgnoredAny>,

@@ -1,7 +1,7 @@
-//! `mooncake-sessions`: Mooncake's lines with sessions, as replayed by NVIDIA's `AIPerf` and Dynamo.
+//! `mooncake-sessions`: Mooncake's lines with sessions, as used by NVIDIA's `AIPerf` and Dynamo.
 //!
-//! One JSON object a line, one turn of a session. The turns of a session are in order; sessions may be
-//! mixed.
+//! There is one JSON object per line. Each is one turn of a session. The turns of a session are in
+//! order; turns of different sessions may alternate.
 //!
 //! | field | unit | |
 //! |---|---|---|
@@ -14,14 +14,15 @@
 //!
 //! Blocks have 512 tokens, unless the caller passes another size.
 //!
-//! Arrival: `timestamp` if there is one. Otherwise the arrival of the previous turn plus `delay`. That
-//! is too early by the duration of the answer, which is not recorded. A first turn without a time
-//! arrives at 0. Requests are sorted by arrival.
+//! The arrival of a turn is its `timestamp`, if there is one. Otherwise it is the arrival of the
+//! previous turn plus `delay`. That is too early by the duration of the answer, which is not recorded.
+//! A first turn without a time arrives at 0. Requests are sorted by arrival.
 //!
-//! Prompts are read as whole prompts, as in Dynamo's `mooncake`. In some traces, later turns contain
-//! only the added part (Dynamo's `mooncake-delta`, and synthetic traces of `AIPerf`). They look the
-//! same and cannot be distinguished: their prompts would be read too short. Request graphs (`wait_for`,
-//! `branches`) and contents (`messages`, `text_input`) are ignored.
+//! The `hash_ids` of each turn are read as those of the whole prompt, as in Dynamo's `mooncake`. In
+//! some traces, later turns contain only the ids of the added part (Dynamo's `mooncake-delta`, and
+//! synthetic traces of `AIPerf`). Such traces look the same and cannot be distinguished, so their
+//! prompts would be too short. Request graphs (`wait_for`, `branches`) and contents (`messages`,
+//! `text_input`) are ignored.
 
 use std::collections::HashMap;
 
@@ -58,7 +59,7 @@ struct Line {
     output_length: Option<u32>,
     finish_reason: Option<Box<str>>,
     hash_ids: Vec<u64>,
-    // A field that a line of this format does not have.
+    // If this field is present, the line has another format.
     chat_id: Option<IgnoredAny>,
 }
 

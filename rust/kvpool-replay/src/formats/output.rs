@@ -7,27 +7,27 @@ use serde::Serialize;
 
 use crate::{labels::Label, request::TraceRequest};
 
-/// Observations and conversions while a trace was read. None of them is an error.
+/// Notes of the reader: what it observed and converted in a trace. None of them is an error.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ReadNotes {
     /// The number of records: lines that are not blank, or documents.
     pub records: u64,
-    /// The number of requests that came after a later one and were sorted.
+    /// The number of requests that were out of order and had to be sorted.
     pub reordered: u64,
-    /// The number of (prefix, id) whose id was seen after another prefix before, which means that ids
-    /// identify contents. They were converted to prefix ids. 0 if ids identify prefixes already, or
-    /// were not chained.
+    /// The number of pairs of a prefix and an id for which the id was seen after another prefix before.
+    /// They show that ids identify contents, and were converted to prefix ids. 0 if ids already
+    /// identify prefixes, or were not chained.
     pub unchained: u64,
     /// The number of requests whose blocks were converted to another size.
     pub regrouped: u64,
-    /// The number of requests without a time, which got one from their delay or from the previous
+    /// The number of requests without a time. They got a time from their delay or from the previous
     /// request.
     pub untimed: u64,
-    /// The number of recorded events that are not stored blocks of the first tier: removals, other
-    /// tiers, other kinds.
+    /// The number of recorded events that do not store blocks in the first tier: removals, other tiers,
+    /// other kinds.
     pub skipped_events: u64,
-    /// The number of stored runs whose parent block was not recorded. Only that one block is assumed
-    /// before the run.
+    /// The number of stored runs with a parent block that was not recorded. The reader assumes that the
+    /// parent is the only block before such a run.
     pub unknown_parents: u64,
 }
 

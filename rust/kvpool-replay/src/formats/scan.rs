@@ -1,8 +1,8 @@
 //! Finds the end of a JSON value, and the keys of its outermost object, without parsing it.
 //!
-//! Owns [`Scanner`]. It tracks only strings, escapes and nesting. So it works on incomplete values, and
-//! accepts much that is not JSON; the parser reports such errors later. Memory: at most [`MAX_KEYS`]
-//! keys of at most [`MAX_TEXT`] bytes.
+//! [`Scanner`] tracks only strings, escapes and nesting. So it works on incomplete values, and accepts
+//! much that is not JSON; the parser reports such errors later. Memory: at most [`MAX_KEYS`] keys of at
+//! most [`MAX_TEXT`] bytes.
 
 /// The maximum number of keys that are stored.
 const MAX_KEYS: usize = 64;
@@ -15,9 +15,9 @@ pub(crate) struct Scanner {
     /// The first byte of the value.
     first: Option<u8>,
     depth: usize,
-    /// Inside a string: whether the previous byte was a backslash.
+    /// `Some` inside a string. The value is true if the previous byte was a backslash.
     string: Option<bool>,
-    /// The outermost string that is being read, or was read last.
+    /// The last string at the outermost level, complete or not.
     text: Vec<u8>,
     keys: Vec<Vec<u8>>,
     /// The string value of the key `type`.
@@ -26,7 +26,8 @@ pub(crate) struct Scanner {
 }
 
 impl Scanner {
-    /// Scans `bytes`, and returns how many of them belong to the value, including blanks before it.
+    /// Scans `bytes`, and returns the number of bytes that belong to the value, including blanks before
+    /// it.
     pub(crate) fn feed(&mut self, bytes: &[u8]) -> usize {
         for (at, &byte) in bytes.iter().enumerate() {
             if self.done {
@@ -71,7 +72,8 @@ impl Scanner {
             }
             _ => {
                 self.first.get_or_insert(byte);
-                // A number, a word or an error. It ends with the line, and the parser reports an error.
+                // The value is a number, a word or an error. It ends with the line, and the parser
+                // reports an error.
                 self.done = self.depth == 0;
             }
         }

@@ -1,12 +1,12 @@
-//! Requests with individual block sizes, converted to one block size.
+//! Collects requests with individual block sizes, and converts them to one block size.
 //!
-//! Owns [`SizedRequests`], for formats whose records contain a size. The trace gets the size that the
-//! caller requested, or else the largest that occurs. Every size must divide it or be a multiple of it.
-//! Ids of different sizes never match: equal text has other ids in blocks of another size, and a trace
-//! does not show which correspond.
+//! [`SizedRequests`] is for formats with a block size in each record. The trace gets the size that the
+//! caller requested, or otherwise the largest size that occurs. Every size must divide that size or be
+//! a multiple of it. Ids of different sizes never match, because equal text has other ids in blocks of
+//! another size, and a trace does not show which of them correspond.
 //!
-//! Whether partial last blocks have ids is a property of the trace. For each size, the first request
-//! that shows it decides, and all others must agree with it.
+//! Either all partial last blocks of a trace have ids, or none has. For each size, the first request
+//! with a partial block determines which, and all other requests must agree with it.
 
 use std::collections::{BTreeMap, btree_map::Entry};
 
@@ -17,7 +17,7 @@ use crate::{
     validate::RequestChecker,
 };
 
-/// Requests with a block size each. Their ids are already chained.
+/// Requests with individual block sizes. Their ids are already chained.
 #[derive(Debug, Default)]
 pub(crate) struct SizedRequests {
     requests: Vec<(Ready, usize)>,
@@ -28,8 +28,8 @@ impl SizedRequests {
         self.requests.push((ready, block_tokens));
     }
 
-    /// Outputs all requests in blocks of one size, and that size. `wanted` is the size that the caller
-    /// requested.
+    /// Outputs all requests in blocks of one size, and outputs that size. `wanted` is the size that the
+    /// caller requested.
     pub(crate) fn finish(&mut self, wanted: Option<usize>, out: &mut Output) -> Result<(), TraceError> {
         let requests = std::mem::take(&mut self.requests);
         let largest = requests.iter().map(|(_, size)| *size).max().unwrap_or(1);

@@ -1,9 +1,9 @@
 //! Writes traces in formats that other tools read.
 //!
 //! The bytes depend only on the trace. A time that is a whole number is written without a fraction, and
-//! any other time with the fewest digits that identify it. Reading a file back with the same block size
-//! gives the same requests, except for the data that the format cannot represent: [`write_trace`] lists
-//! them.
+//! any other time with the fewest digits that identify it. If the file is read with the same block
+//! size, the requests are the same, except for data that the format cannot represent. [`write_trace`]
+//! lists these data.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -14,7 +14,7 @@ use crate::{error::TraceError, format::TraceFormat, trace::Trace};
 
 /// Writes a trace, one request a line.
 ///
-/// Some data are lost, depending on the format. No format contains the block size.
+/// Depending on the format, some data are lost. No format contains the block size.
 ///
 /// | format | lost |
 /// |---|---|
@@ -81,11 +81,11 @@ pub fn write_jsonl(trace: &Trace, out: impl Write) -> io::Result<()> {
     })
 }
 
-/// The additional fields of a line.
+/// The additional fields of a line, as JSON text.
 struct Extra {
-    /// Before the timestamp.
+    /// The fields before the timestamp.
     start: String,
-    /// Before the ids.
+    /// The fields before the ids.
     middle: String,
 }
 
@@ -140,7 +140,7 @@ fn sessions(trace: &Trace, out: &mut impl Write) -> io::Result<()> {
 
 fn bailian(trace: &Trace, out: &mut impl Write) -> io::Result<()> {
     let labels = trace.labels();
-    // The last request and the number of turns of each session.
+    // The last request, and the number of turns, of each session.
     let mut last: HashMap<u32, (usize, u32)> = HashMap::new();
     lines(trace, out, 1e3, |index| {
         let session = labels.session_number(index);

@@ -1,12 +1,12 @@
 //! The parameters of the trace generator, their defaults and their ranges.
 //!
-//! Owns [`GeneratorConfig`] and [`LogNormal`]. The defaults give a trace of a general-purpose assistant
-//! with some coding agents. Their orders of magnitude are those of public traces (prompts of thousands
-//! of tokens, answers of hundreds; agents with contexts that grow to a hundred thousand). They are not
-//! fitted to any one trace.
+//! The parameters are [`GeneratorConfig`] and [`LogNormal`]. The defaults give a trace of a
+//! general-purpose assistant with some coding agents. Their orders of magnitude are those of public
+//! traces: prompts of thousands of tokens, answers of hundreds of tokens, and agents with contexts that
+//! grow to a hundred thousand tokens. They are not fitted to any one trace.
 //!
-//! Invariant: the generator starts only from a configuration that passes [`GeneratorConfig::validate`],
-//! and cannot fail with such a configuration.
+//! Invariant: the generator accepts only a configuration that passes [`GeneratorConfig::validate`], and
+//! cannot fail with such a configuration.
 
 use crate::{error::GeneratorError, trace::DEFAULT_BLOCK_TOKENS};
 
@@ -38,7 +38,7 @@ impl LogNormal {
 /// The parameters of a synthetic trace.
 ///
 /// Each request is one of three kinds: a turn of a chat, a step of an agent, or a one-shot call. The
-/// fractions are of requests, not of sessions.
+/// fractions are shares of all requests, not of sessions.
 ///
 /// ```
 /// use kvpool_replay::generate::{GeneratorConfig, generate};
@@ -54,7 +54,8 @@ impl LogNormal {
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct GeneratorConfig {
-    /// Selects the trace. All seeds are equally good. Default 0.
+    /// The seed of the random draws. Another seed gives another trace; all seeds are equally good.
+    /// Default 0.
     pub seed: u64,
     /// The number of requests, 1 to 100,000,000. Default 10,000.
     pub requests: usize,
@@ -67,16 +68,17 @@ pub struct GeneratorConfig {
     pub chat_fraction: f64,
     /// Share of requests that are steps of an agent, 0 to 1; the rest are one-shot. Default 0.3.
     pub agent_fraction: f64,
-    /// The longest prompt, in tokens, 1 or more: a longer one is cut to it, and its session ends.
-    /// Default 131,072.
+    /// The length of the longest prompt, in tokens, 1 or more. A longer prompt is cut to this length,
+    /// and its session ends. Default 131,072.
     pub max_input_tokens: u32,
-    /// The longest answer, in tokens, 1 or more. Default 4,096.
+    /// The length of the longest answer, in tokens, 1 or more. Default 4,096.
     pub max_output_tokens: u32,
 
-    /// Different system prompts of chats and one-shot requests, 1 to 1,000,000. Default 64.
+    /// The number of different system prompts of chats and one-shot requests, 1 to 1,000,000. Default
+    /// 64.
     pub system_prompts: usize,
-    /// The skew of their popularity: the prompt of rank r is drawn in proportion to `r^-skew` (Zipf),
-    /// for agents as well. From 0 (all equally popular) to 10. Default 1.1.
+    /// The skew of the popularity of system prompts, also for agents. The prompt of rank r is drawn in
+    /// proportion to `r^-skew` (Zipf). From 0 (all equally popular) to 10. Default 1.1.
     pub system_prompt_skew: f64,
     /// Tokens of a system prompt. Default median 1,000, sigma 0.8.
     pub system_prompt_tokens: LogNormal,
@@ -91,7 +93,7 @@ pub struct GeneratorConfig {
     /// 1.
     pub chat_pause_s: LogNormal,
 
-    /// Different agents (instructions and tool definitions), 1 to 1,000,000. Default 4.
+    /// The number of different agents (instructions and tool definitions), 1 to 1,000,000. Default 4.
     pub agent_profiles: usize,
     /// Tokens of an agent's instructions and tools. Default median 12,000, sigma 0.4.
     pub agent_prompt_tokens: LogNormal,
@@ -158,7 +160,8 @@ impl GeneratorConfig {
         number("chat_fraction", self.chat_fraction, within(self.chat_fraction, 0.0, 1.0), FRACTION)?;
         number("agent_fraction", self.agent_fraction, within(self.agent_fraction, 0.0, 1.0), FRACTION)?;
         let sum = self.chat_fraction + self.agent_fraction;
-        // Tolerates rounding: 0.7 + 0.3 is slightly less than 1, and other such sums are slightly more.
+        // Tolerates rounding errors: 0.7 + 0.3 is slightly less than 1, and other such sums are
+        // slightly more.
         number("chat_fraction + agent_fraction", sum, sum <= 1.0 + 1e-9, "at most 1")?;
         whole("max_input_tokens", self.max_input_tokens as usize, 1..=usize::MAX, "1 or more")?;
         whole("max_output_tokens", self.max_output_tokens as usize, 1..=usize::MAX, "1 or more")?;

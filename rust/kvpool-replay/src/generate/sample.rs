@@ -1,7 +1,7 @@
 //! Random draws that give the same numbers on every host.
 //!
-//! Owns [`Sampler`]: `ChaCha8` and the distributions that the trace generator needs. `ChaCha8` is a
-//! specified stream cipher, so its output never changes with a library's version.
+//! [`Sampler`] contains `ChaCha8` and the distributions that the trace generator needs. `ChaCha8` is a
+//! specified stream cipher, so its output does not change with the version of a library.
 //!
 //! **Why own logarithms.** `f64::ln`, `exp` and `powf` come from the platform's mathematics library and
 //! may differ in the last bit between hosts. Here every floating-point operation is one of `+ - * /`,
@@ -10,8 +10,8 @@
 //! relative error of about 1e-14. That is far better than lengths of whole tokens need. (One exception:
 //! 32-bit x86 without SSE2 rounds differently, and no engine runs there.)
 //!
-//! Draws consume the stream in the order of the calls, and some consume a variable amount by rejection.
-//! A change in the order of calls changes everything after it.
+//! Draws consume the random stream in the order of the calls, and some of them consume a variable
+//! amount, because they reject values. So a change in the order of calls changes everything after it.
 
 use rand_chacha::{
     ChaCha8Rng,

@@ -1,11 +1,12 @@
 //! `Beneath`: the tiers beneath the device in engine mode, such as host memory or a disk.
 //!
-//! Owns: the contents of each tier, and the time at which its link is free. A prompt's full blocks are
-//! in every tier once they are computed, as with a write-through offload. Each tier evicts the least
-//! recently used block, the deepest block of a prompt first. A block that is not on the device comes
-//! from the first tier that holds it, if all blocks before it are cached. It passes through the tiers
-//! above. A link moves one load at a time, in the order of admissions. A request runs when its whole
-//! load has arrived.
+//! For each tier, this module stores the contents, and the time at which the link of the tier is free
+//! again. A prompt's full blocks are in every tier once they are computed, as with a write-through
+//! offload. Each tier evicts the least recently used block, the deepest block of a prompt first.
+//!
+//! A block that is not on the device is loaded from the first tier that has it, if all blocks before it
+//! are cached. It passes through the tiers above. A link moves one load at a time, in the order of
+//! admissions. A request runs when its whole load has arrived.
 //!
 //! Writing takes no time and does not use the links. A resumed request recomputes the blocks that the
 //! device has evicted.
@@ -58,13 +59,13 @@ struct Tier {
     busy_ms: f64,
 }
 
-/// The number of blocks of a prompt that each tier serves, after the hit on the device.
+/// For each tier, the number of blocks of a prompt that it serves, after the hit on the device.
 pub(super) type Served = Vec<usize>;
 
 #[derive(Debug)]
 pub(super) struct Beneath {
     tiers: Vec<Tier>,
-    /// By request: the full blocks of prompts that are not computed yet.
+    /// For each request, the full blocks of its prompt that are not computed yet.
     uncomputed: HashMap<usize, Box<[BlockHash]>>,
 }
 
@@ -79,7 +80,7 @@ impl Beneath {
         self.tiers.is_empty()
     }
 
-    /// Returns how many of these consecutive blocks each tier would serve.
+    /// Returns how many of these consecutive blocks each tier can serve.
     pub(super) fn served(&self, blocks: &[BlockHash]) -> Served {
         let mut served = vec![0; self.tiers.len()];
         for block in blocks {
@@ -91,8 +92,8 @@ impl Beneath {
         served
     }
 
-    /// Records the admission of a request: its blocks count as used, and its load is scheduled. Returns
-    /// the time at which the whole load has arrived.
+    /// Records the admission of a request: marks its blocks as the most recently used, and schedules
+    /// its load. Returns the time at which the whole load has arrived.
     pub(super) fn admitted(
         &mut self,
         request: usize,
@@ -131,7 +132,7 @@ impl Beneath {
         }
     }
 
-    /// Forgets a request that was rejected.
+    /// Removes a request that was rejected.
     pub(super) fn forget(&mut self, request: usize) {
         self.uncomputed.remove(&request);
     }

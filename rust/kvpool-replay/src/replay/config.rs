@@ -18,7 +18,7 @@ use crate::error::ExpandError;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TierConfig {
-    /// The number of blocks that it holds. At least 1.
+    /// The number of blocks of the tier. At least 1.
     pub blocks: usize,
     /// The time to move one block to the tier above, in milliseconds.
     pub load_ms_per_block: f64,
@@ -103,23 +103,24 @@ pub struct ReplayConfig {
     /// Whether to report why tokens had to be computed. Not supported in lookup mode without groups,
     /// which has no manager.
     pub explain: bool,
-    /// Engine mode: the share of the pool that an admission leaves available while others run.
+    /// Engine mode: the share of the pool that must remain available after an admission while other
+    /// requests run.
     pub watermark: f64,
     /// Engine mode: the maximum number of requests that run at once. At least 1.
     pub max_running: usize,
-    /// Engine mode: the maximum number of tokens that one step computes: one per decoding request, the
-    /// rest prefill. At least 1. In lookup mode of a hybrid model: the number of prompt tokens that are
-    /// computed at a time.
+    /// Engine mode: the maximum number of tokens that one step computes. Each decoding request takes
+    /// one, and the rest is used for prefill. At least 1. In lookup mode of a hybrid model, it is the
+    /// number of prompt tokens that are computed at a time.
     pub step_tokens: usize,
     /// Engine mode: the virtual time of a step without prefill tokens, in milliseconds.
     pub step_ms: f64,
     /// Engine mode: prefill tokens per second of virtual time. Their time is added to `step_ms`.
     pub prefill_tokens_per_s: f64,
-    /// Engine mode with one group: tiers beneath the device, top down. Blocks that they hold are loaded
-    /// instead of computed.
+    /// Engine mode with one group: the tiers beneath the device, from the top down. Blocks that a tier
+    /// has are loaded instead of computed.
     pub tiers: Vec<TierConfig>,
-    /// The number of threads that expand and hash prompts ahead of the replay, at most 1024. 0 means
-    /// one per core.
+    /// The number of threads that expand and hash prompts in advance, at most 1024. 0 means one per
+    /// core.
     pub threads: usize,
 }
 
@@ -161,7 +162,7 @@ impl fmt::Debug for ReplayConfig {
     }
 }
 
-/// Why a replay cannot run.
+/// The reason why a replay cannot run.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReplayError {
@@ -170,7 +171,7 @@ pub enum ReplayError {
     InvalidConfig {
         /// The setting.
         field: &'static str,
-        /// Its value.
+        /// The value of the setting.
         value: String,
         /// The allowed values.
         expected: String,
@@ -183,7 +184,7 @@ pub enum ReplayError {
         /// The error.
         error: ExpandError,
     },
-    /// The threads that hash ahead did not start, or one of them ended early.
+    /// The threads that hash prompts in advance did not start, or one of them ended early.
     #[error("hashing ahead with {threads} threads: {reason}")]
     Threads {
         /// The intended number of threads.

@@ -1,24 +1,26 @@
 //! Engine mode: continuous batching in virtual time, through the manager.
 //!
-//! In one step, requests that have arrived are admitted, first come first served, as long as the limit
-//! of running requests and the blocks allow. Every decoding request computes its last token and samples
-//! the next. The rest of the token budget is used for prefill, oldest request first, in chunks. If an
-//! append does not fit, the request admitted last is preempted by recompute and waits at the head of
-//! the queue. A step takes `step_ms`, plus the time of its prefill tokens at `prefill_tokens_per_s`.
+//! Each step works as follows. Requests that have arrived are admitted in the order of arrival, as long
+//! as the limit of running requests and the available blocks allow. Every decoding request computes its
+//! last token and samples the next. The rest of the token budget is used for prefill in chunks, oldest
+//! request first. If an append does not fit, the request admitted last is preempted by recompute and
+//! waits at the head of the queue. A step takes `step_ms`, plus the time of its prefill tokens at
+//! `prefill_tokens_per_s`.
 //!
-//! With a hybrid model, a prompt gets its blocks chunk by chunk, because the blocks left of a window
-//! are released after each chunk. A chunk also ends where a state has to be kept.
+//! With a hybrid model, blocks for a prompt are allocated chunk by chunk, because blocks that leave a
+//! window are released after each chunk. A chunk also ends where a state has to be kept.
 //!
-//! If [tiers beneath the device](super::TierConfig) hold blocks of a prompt after the hit on the
+//! If [tiers beneath the device](super::TierConfig) have blocks of a prompt after the hit on the
 //! device, these blocks are loaded at the admission. Until they have arrived, the request has its
-//! blocks and counts as running, but is not computed. If nothing else runs, time advances to the end of
-//! the first load.
+//! blocks and counts as running, but is not computed. If no other request runs, time advances to the
+//! end of the first load.
 //!
-//! **Overload.** While requests wait, the server works at full capacity. The requests that it finishes
-//! in those steps, divided by the time of the steps, are its service rate. If requests arrive faster
-//! than that, and the last one still finds a queue, the queue has grown over the whole trace. The times
-//! to the first token then reflect the length of the trace, not the speed of the server. A burst that
-//! was worked off before the end is not an overload.
+//! **Overload.** While requests wait, the server works at full capacity. Its service rate is the number
+//! of requests that finish in those steps, divided by the time of the steps. The server is overloaded
+//! if requests arrive faster than that, and requests still wait when the last one arrives. Then the
+//! queue has grown over the whole trace, and the times to the first token depend on the length of the
+//! trace instead of the speed of the server. A burst that was processed before the end is not an
+//! overload.
 
 use std::collections::VecDeque;
 
@@ -36,23 +38,24 @@ use super::{ReplayConfig, ReplayError};
 use crate::expand::output_token;
 use crate::trace::Trace;
 
-/// A request that waits: a new one with its prompt, or a preempted one that the manager knows.
+/// A request that waits: a new one with its prompt, or a preempted one, which the manager still stores.
 #[derive(Debug)]
 enum Waiting {
     New { index: usize, cursor: Box<HashCursor> },
     Preempted(Running),
 }
 
-/// A request that runs.
+/// A running request.
 #[derive(Clone, Copy, Debug)]
 struct Running {
     /// Its number in the trace, which is also its id.
     index: usize,
     /// The number of its tokens: prompt and output.
     tokens: usize,
-    /// The number of these tokens whose KV is written.
+    /// The number of these tokens with computed KV.
     computed: usize,
-    /// Whether all known tokens have blocks. With a hybrid model, a prompt gets blocks chunk by chunk.
+    /// Whether all known tokens have blocks. With a hybrid model, blocks for a prompt are allocated
+    /// chunk by chunk.
     is_covered: bool,
     /// The number of output tokens sampled.
     output: u32,
@@ -66,7 +69,7 @@ pub(super) struct Engine {
     pub(super) manager: Journaled<CacheManager>,
     max_running: usize,
     step_tokens: usize,
-    /// The part of a prompt that needs blocks at the admission.
+    /// The part of a prompt for which blocks are needed at the admission.
     part: Part,
     step_ms: f64,
     prefill_ms_per_token: f64,
@@ -78,8 +81,8 @@ pub(super) struct Engine {
     waiting: VecDeque<Waiting>,
     /// The running requests, in order of admission.
     running: Vec<Running>,
-    /// Whether the head of the queue did not fit and no blocks have been released since, so that
-    /// another attempt would fail.
+    /// Whether the head of the queue did not fit, and no blocks have been released after that. Another
+    /// attempt would fail.
     blocked: bool,
     time_to_first_token_ms: f64,
     /// The time of the steps in which requests waited, and the number of requests that finished in
@@ -157,7 +160,7 @@ impl Engine {
         Ok(self.finished)
     }
 
-    /// Queues the requests that have arrived by now. If nothing runs or waits, advances time to the
+    /// Queues the requests that have arrived by now. If no request runs or waits, advances time to the
     /// next arrival.
     fn arrive(&mut self, trace: &Trace, prompts: &mut Prefetch) -> Result<(), ReplayError> {
         let requests = trace.requests();
@@ -196,10 +199,10 @@ impl Engine {
         let mut options = AdmitOptions::default();
         if self.manager.groups().is_some() {
             match self.manager.fit(&cursor, self.part)?.fit {
-                // Blocks are allocated chunk by chunk, because a state can be kept only where no table
-                // reaches further.
+                // Blocks are allocated chunk by chunk, because a state can be kept only at a position
+                // after which the request's block tables have no blocks.
                 Fit::Ok => options.part.allocate_tokens = Some(0),
-                // The admission below fails.
+                // In these cases the admission below fails.
                 Fit::Later | Fit::InChunks | Fit::Never => options.part = self.part,
             }
         }
@@ -263,14 +266,14 @@ impl Engine {
                 self.blocked = true;
                 self.waiting.push_front(Waiting::Preempted(request));
             }
-            // With a hybrid model, its whole text has to fit in one chunk.
+            // With a hybrid model, the whole text of a resumed request has to fit in one chunk.
             Err(ManagerError::OutOfBlocks(_)) => self.reject(request.index)?,
             Err(error) => return Err(error.into()),
         }
         Ok(())
     }
 
-    /// Ends the loads that have arrived by now, so that their requests run.
+    /// Completes the loads that have arrived by now, so that their requests can run.
     fn finish_loads(&mut self) -> Result<(), ReplayError> {
         let now_ms = self.now_ms;
         for request in &mut self.running {
@@ -297,8 +300,8 @@ impl Engine {
         let decoding = self.running.iter().filter(decodes).count();
         let mut budget = self.step_tokens.saturating_sub(decoding);
         let mut prefilled = 0;
-        // Prefill in chunks, oldest first. A request whose prompt is complete samples its first token
-        // in the same step.
+        // Prefills in chunks, oldest request first. A request with a complete prompt samples its first
+        // token in the same step.
         let mut sampling = Vec::with_capacity(self.running.len());
         let mut place = 0;
         while let Some(&request) = self.running.get(place) {
@@ -335,7 +338,8 @@ impl Engine {
         self.report.peak_waiting = self.report.peak_waiting.max(queued);
         self.sample(trace, &mut sampling)?;
         if self.manager.groups().is_some() {
-            // Copies of states: an engine would execute them. A replay has no bytes to copy.
+            // Takes the plan for copies of states. An engine would execute it, but a replay has no
+            // bytes to copy.
             self.manager.take_plan()?;
         }
         let before = self.finished;
@@ -348,8 +352,8 @@ impl Engine {
     }
 
     /// Allocates blocks for the next chunk of a prompt; with one group they exist already. Returns the
-    /// number of tokens of the chunk, which may be smaller because a state has to be kept. Returns
-    /// `None` if the request was preempted or rejected.
+    /// number of tokens of the chunk, which may be smaller than requested because a state has to be
+    /// kept. Returns `None` if the request was preempted or rejected.
     fn extend_chunk(&mut self, place: usize, chunk: usize) -> Result<Option<usize>, ReplayError> {
         let Running { index, computed, .. } = self.running[place];
         if self.manager.groups().is_none() || chunk == 0 {
@@ -361,7 +365,7 @@ impl Engine {
         while place < self.running.len() {
             match self.manager.extend(request, end) {
                 Ok(_) => return Ok(Some(end - computed)),
-                // No other request runs: tries smaller chunks.
+                // If no other request runs, tries smaller chunks.
                 Err(ManagerError::OutOfBlocks(_)) if self.running.len() == 1 => match (end - computed) / 2 {
                     0 => self.reject_last(&mut Vec::new())?,
                     half => end = computed + half,
@@ -376,7 +380,7 @@ impl Engine {
     /// Commits the tokens of the sampling requests, and appends a sampled token to each, in one call.
     fn sample(&mut self, trace: &Trace, sampling: &mut Vec<usize>) -> Result<(), ReplayError> {
         loop {
-            // A request whose output is complete appends nothing: `finish` releases it.
+            // A request with a complete output appends nothing, because `finish` releases it.
             let wants = |request: &Running| request.output < trace.requests()[request.index].output_length;
             let rows: Vec<_> = sampling.iter().map(|&place| self.running[place]).collect();
             let growing: Vec<_> = rows.iter().filter(|request| wants(request)).collect();
@@ -434,7 +438,7 @@ impl Engine {
         self.reject(victim.index)
     }
 
-    /// Rejects a request that the manager knows.
+    /// Rejects a request that the manager stores.
     fn reject(&mut self, index: usize) -> Result<(), ReplayError> {
         self.manager.release(RequestRef::Int(index as i64), Until::Now)?;
         self.beneath.forget(index);
@@ -444,13 +448,13 @@ impl Engine {
         Ok(())
     }
 
-    /// Releases the requests whose output is complete.
+    /// Releases the requests with a complete output.
     fn finish(&mut self, trace: &Trace) -> Result<(), ReplayError> {
         let mut place = 0;
         while place < self.running.len() {
             let request = self.running[place];
             let done = request.output >= TraceRequestEnd::of(trace, request.index).output_length;
-            // A prompt without output is complete once it is computed.
+            // A request without output is complete when its prompt is computed.
             if done && request.computed + usize::from(request.output > 0) >= request.tokens {
                 self.manager.commit(RequestRef::Int(request.index as i64), request.computed)?;
                 self.manager.release(RequestRef::Int(request.index as i64), Until::Now)?;
@@ -498,7 +502,7 @@ impl Engine {
     }
 }
 
-/// The arrival and the output length of a request in the trace.
+/// The end of a request in the trace: its arrival and its output length.
 struct TraceRequestEnd {
     arrival_ms: f64,
     output_length: u32,

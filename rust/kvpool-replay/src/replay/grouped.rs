@@ -1,15 +1,15 @@
 //! Hybrid models: replay with several KV-cache groups.
 //!
-//! Owns [`Grouped`], lookup mode of such a model, and [`Reach`], how far each group alone would have
-//! served the prompts. As with a single group, lookup mode runs requests one after the other, without
+//! [`Grouped`] is lookup mode for such a model, and [`Reach`] measures how many tokens each group alone
+//! could have served. As with a single group, lookup mode runs requests one after the other, without
 //! time. It uses the manager, which implements groups: only full blocks can hit, and the last token of
-//! a prompt is always computed. A prompt is computed in chunks, as in a server: the blocks left of a
+//! a prompt is always computed. A prompt is computed in chunks, as in a server: blocks that leave a
 //! window are released after each chunk, and a chunk ends where a state has to be kept.
 //!
-//! **Where prompts end.** A window and a state are kept mainly at the end of a prompt, because the next
-//! turn continues there. A trace has this information only for whole blocks: the partial last block of
-//! a prompt has an id of its own, and the next turn, which continues the block, has another id. So
-//! prompts end with their last whole block here ([`Form::Named`](super::prefetch::Form)). The rest is
+//! **Where prompts end.** A window and a state are useful mainly at the end of a prompt, because the
+//! next turn continues there. A trace shows that position only for whole blocks: the partial last block
+//! of a prompt has an id of its own, and the next turn, which continues the block, has another id. So
+//! here, prompts end with their last whole block ([`Form::Named`](super::prefetch::Form)). The rest is
 //! computed and not stored. Outputs are omitted, because no prompt of a trace repeats them.
 
 use kvpool::groups::{GroupSpec, Groups, Tokens};
@@ -25,28 +25,28 @@ use super::prefetch::indexed_tokens;
 use super::report::{GroupReport, HitCounts, share};
 use crate::trace::Trace;
 
-/// How many prompt tokens each group alone would have served.
+/// The number of prompt tokens that each group alone could have served.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Reach {
     by_group: Vec<u64>,
 }
 
 impl Reach {
-    /// Returns, by group, what the next admission of a prompt will find. Changes nothing.
+    /// Returns the tokens that the next admission of a prompt will find in each group. Changes nothing.
     pub(super) fn of(manager: &CacheManager, prompt: &HashCursor) -> Result<Vec<Tokens>, ManagerError> {
         let Some(groups) = manager.groups() else { return Ok(Vec::new()) };
         let limit = Tokens(prompt.num_tokens().saturating_sub(1));
         Ok(manager.pool().reach_of_groups(groups, prompt.chain(), limit)?)
     }
 
-    /// Counts what was found. Call it after the request is admitted.
+    /// Adds the tokens that were found. Call it after the request is admitted.
     pub(super) fn add(&mut self, found: &[Tokens]) {
         self.by_group.resize(found.len(), 0);
         self.by_group.iter_mut().zip(found).for_each(|(sum, tokens)| *sum += tokens.0 as u64);
     }
 
-    /// Makes the reports of all groups. `unserved` are the tokens that each group limited, if
-    /// explanations are enabled.
+    /// Makes the reports of all groups. `unserved` is the number of tokens by which each group limited
+    /// hits, if explanations are enabled.
     pub(super) fn report(&self, groups: &Groups, tokens: u64, unserved: Option<&[u64]>) -> Vec<GroupReport> {
         let reach = self.by_group.iter().copied().chain(std::iter::repeat(0));
         let report = |(group, (spec, reach_tokens)): (usize, (&GroupSpec, u64))| {
@@ -69,7 +69,7 @@ pub(super) struct Grouped {
     pub(super) hits: HitCounts,
     pub(super) last_half: HitCounts,
     pub(super) reach: Reach,
-    /// The number of prompts that the pool could not hold completely.
+    /// The number of prompts that did not completely fit into the pool.
     pub(super) cut_short: u64,
 }
 
@@ -110,7 +110,7 @@ impl Grouped {
         Ok(self.done)
     }
 
-    /// Runs one request, from its admission to its release. Returns how many of its tokens were cached.
+    /// Runs one request, from its admission to its release. Returns the number of its cached tokens.
     fn run(&mut self, id: i64, prompt: HashCursor) -> Result<usize, ReplayError> {
         let tokens = prompt.num_tokens();
         let part = Part { allocate_tokens: Some(0), ..Part::WHOLE };
@@ -148,7 +148,8 @@ impl Grouped {
                 Err(error) => return Err(error.into()),
             }
             self.manager.commit(request, end)?;
-            // Copies of states: an engine would execute them. A replay has no bytes to copy.
+            // Takes the plan for copies of states. An engine would execute it, but a replay has no
+            // bytes to copy.
             self.manager.take_plan()?;
             computed = end;
         }

@@ -39,7 +39,7 @@ impl Lookup {
             }
             let mut table = self.pool.match_and_acquire(chain, usize::MAX, None)?;
             let hits = table.len();
-            // A prompt larger than the pool is stored as far as it fits.
+            // If a prompt is larger than the pool, only the part that fits is stored.
             let missing = (chain.len() - hits).min(self.pool.num_available());
             table.extend(self.pool.allocate(missing)?);
             self.pool.register(&table[hits..], chain, hits)?;

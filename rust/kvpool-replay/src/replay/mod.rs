@@ -2,19 +2,18 @@
 //!
 //! There are two modes:
 //!
-//! - **lookup**: each request is looked up, stored and released at once, one after the other. Every
-//!   block of the prompt counts as a whole block, also a partial last one. A full hit is allowed. The
-//!   weight of a block is the number of prompt tokens that it holds. This definition is used for
-//!   published hit rates of traces. There is no time.
-//! - **engine**: virtual time. Requests arrive at their timestamps, wait, and are admitted as blocks
-//!   and the limit of running requests allow. They prefill in chunks under a token budget per step, and
-//!   decode one token per step. They are preempted by recompute when blocks run out, and release their
-//!   blocks at the end. Only full blocks can hit, and the last prompt token is always computed, as in a
-//!   server.
+//! - **lookup** has no time. Each request is looked up, stored and released at once, one after the
+//!   other. Every block of the prompt is treated as a whole block, even a partial last one, and all
+//!   blocks of a prompt may hit. The weight of a block is its number of prompt tokens. Published hit
+//!   rates of traces use this definition.
+//! - **engine** simulates a server in virtual time. Requests arrive at their timestamps, wait, and are
+//!   admitted when blocks and the limit of running requests allow. They prefill in chunks under a token
+//!   budget per step, and decode one token per step. They are preempted by recompute when blocks run
+//!   out, and release their blocks when they finish. Only full blocks can hit, and the last prompt
+//!   token is always computed, as in a server.
 //!
-//! Owns the session ([`Replay`]), which advances in slices so that a caller can show progress, and the
-//! worker threads that expand and hash prompts ahead of it, in trace order. The result does not depend
-//! on the number of threads.
+//! A [`Replay`] advances in slices, so that a caller can show progress. Worker threads expand and hash
+//! prompts in advance, in trace order. The result does not depend on the number of threads.
 
 mod beneath;
 mod config;
@@ -136,8 +135,8 @@ impl Replay {
         )?;
         let trace_block = trace.block_tokens();
         if config.mode == Mode::Lookup && config.groups.is_none() && config.block_size > 0 {
-            // A partial block is extended with the tokens of its trace block, and must not reach into
-            // the next one.
+            // A partial block is extended with the tokens of its trace block, and must not extend into
+            // the next trace block.
             let divides = trace_block.is_multiple_of(config.block_size);
             let expected =
                 format!("a divisor of the trace's {trace_block} in lookup mode; engine mode takes any");
@@ -212,8 +211,8 @@ impl Replay {
         trace: &Trace,
         journal: Option<Journal>,
     ) -> Result<Journaled<CacheManager>, ReplayError> {
-        // The record of the explainer is large enough for the whole trace, as far as possible: an entry
-        // per hash unit, and one for each group's block.
+        // The record of the explainer gets room for the whole trace, if possible: an entry per hash
+        // unit, and one for each block of each group.
         let blocks = |request: &TraceRequest| {
             let tokens = u64::from(request.input_length) + u64::from(request.output_length);
             usize::try_from(tokens).unwrap_or(usize::MAX) / config.block_size.max(1)
@@ -236,8 +235,8 @@ impl Replay {
         self.trace.requests().len()
     }
 
-    /// Runs until `requests` more requests are finished, or all are. Returns the number of finished
-    /// requests.
+    /// Runs until `requests` more requests, or all remaining ones, are finished. Returns the total
+    /// number of finished requests.
     ///
     /// # Errors
     /// [`ReplayError::Expand`] for ids that cannot be expanded to tokens; the errors of the manager.
@@ -302,7 +301,7 @@ impl Replay {
         }
     }
 
-    /// Writes what the journal has collected, and waits until it is written.
+    /// Writes everything that the journal has collected, and waits until it is written.
     pub fn flush_journal(&mut self) {
         match &mut self.runner {
             Runner::Lookup(lookup) => lookup.pool.flush_journal(),

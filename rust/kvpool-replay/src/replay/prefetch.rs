@@ -19,25 +19,25 @@ use crate::trace::{Trace, TraceRequest};
 /// The maximum number of threads. A higher number is certainly a mistake.
 pub(super) const MAX_THREADS: usize = 1024;
 
-/// The number of prompts that a worker may be ahead.
+/// The maximum number of prompts that a worker may hash in advance.
 const AHEAD: usize = 16;
 
-/// Which tokens of a request form its prompt.
+/// Determines which tokens of a request form its prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
-    /// Every block with an id, as a whole block. A partial last block is extended with the tokens of
-    /// its id.
+    /// The tokens of every block with an id, as a whole block. A partial last block is extended with
+    /// the tokens of its id.
     Filled,
-    /// All tokens.
+    /// All tokens of the prompt.
     Whole,
-    /// The tokens of the whole blocks with an id, and, if there are more, one token that no other
-    /// request has. A trace does not show what the rest of a partial block has in common with the next
-    /// turn. Without the rest, prompts end where the next turn hits.
+    /// The tokens of the whole blocks with an id. If the prompt has more tokens, one token is added
+    /// that no other request has. A trace does not show which part of a partial block the next turn has
+    /// in common. Without that part, prompts end at the position up to which the next turn hits.
     Named,
 }
 
-/// The number of prompt tokens in blocks with an id. If a trace has ids only for full blocks, the ends
-/// of prompts are not counted, and never hit.
+/// The number of prompt tokens in blocks with an id. If a trace has ids only for full blocks, the
+/// tokens after the last full block are not counted, and never hit.
 pub(super) fn indexed_tokens(request: &TraceRequest, trace_block_tokens: usize) -> u64 {
     u64::from(request.input_length).min(request.hash_ids.len() as u64 * trace_block_tokens as u64)
 }
@@ -58,7 +58,7 @@ struct Worker {
 }
 
 impl Prefetch {
-    /// Starts the workers. They end at the end of the trace, or when this is dropped.
+    /// Starts the workers. They end at the end of the trace, or when this object is dropped.
     ///
     /// # Errors
     /// [`ReplayError::Threads`] if the system refuses a thread. The threads started before it then end.
@@ -103,8 +103,8 @@ impl Prefetch {
 }
 
 impl Drop for Prefetch {
-    /// Ends the workers, and waits for the prompt that each is hashing. So no thread, and none of its
-    /// memory, outlives its replay.
+    /// Ends the workers, and waits until each has hashed its current prompt. So no thread, and none of
+    /// its memory, outlives its replay.
     fn drop(&mut self) {
         let threads: Vec<_> = self.workers.drain(..).map(|worker| worker.thread).collect();
         for thread in threads {

@@ -7,23 +7,23 @@ use serde::Serialize;
 
 use super::{Mode, ReplayConfig};
 
-/// The hits of a set of requests. Each request counts once, at its first admission.
+/// The hits of a set of requests. Each request is counted once, at its first admission.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct HitCounts {
     /// The number of requests.
     pub requests: u64,
-    /// The number of blocks of their prompts, partial last ones included.
+    /// The number of blocks of all prompts, including partial last blocks.
     pub blocks: u64,
     /// The number of these blocks that were found cached. A block counts only if every block before it
     /// in its prompt was found.
     pub block_hits: u64,
-    /// The number of blocks that the prompts fill completely.
+    /// The number of blocks that prompt tokens fill completely.
     pub full_blocks: u64,
     /// The number of these full blocks that were found cached.
     pub full_block_hits: u64,
-    /// The number of tokens of their prompts.
+    /// The number of tokens of all prompts.
     pub tokens: u64,
-    /// The number of these tokens that are in blocks found cached.
+    /// The number of these tokens in blocks that were found cached.
     pub token_hits: u64,
 }
 
@@ -54,67 +54,70 @@ pub struct EngineReport {
     pub steps: u64,
     /// The number of output tokens appended.
     pub decode_appends: u64,
-    /// The number of rejected requests: their prompt, or the text that they had grown to, is larger
-    /// than the pool.
+    /// The number of rejected requests. The prompt of such a request, or its text after some output
+    /// tokens, is larger than the pool.
     pub rejected: u64,
     /// The number of preemptions by recompute.
     pub preemptions: u64,
-    /// The number of tokens of resumed requests. It is separate from the counts of first admissions.
+    /// The number of tokens of resumed requests. Counts of first admissions do not include them.
     pub resumed_tokens: u64,
     /// The number of `resumed_tokens` that were still cached.
     pub resumed_token_hits: u64,
     /// The maximum number of requests that ran at once.
     pub peak_running: usize,
-    /// The maximum number of requests that waited during a step: because of the limit of running
-    /// requests, for blocks, or after a preemption.
+    /// The maximum number of requests that waited during a step, either for blocks, or because of the
+    /// limit of running requests, or after a preemption.
     pub peak_waiting: usize,
-    /// The number of requests that arrive per second, from the first arrival to the last, without the
-    /// rejected ones. `None` if all arrive at once, or if not all have arrived yet.
+    /// The number of requests that arrive per second, from the first arrival to the last, without
+    /// rejected requests. `None` if all arrive at once, or if not all have arrived yet.
     pub arrivals_per_s: Option<f64>,
-    /// The number of requests finished per virtual second, in steps in which others waited: the service
-    /// rate of this server on this trace. `None` if no request ever waited.
+    /// The number of requests that finished per virtual second, counted only in steps in which others
+    /// waited. It is the service rate of this server on this trace. `None` if no request ever waited.
     pub served_per_s: Option<f64>,
     /// The number of requests that waited when the last one had arrived.
     pub waiting_at_last_arrival: usize,
-    /// Whether requests arrive faster than they are served, and the last one still finds a queue. Then
-    /// the queue, and with it the times to the first token, grew during the whole trace.
+    /// Whether requests arrive faster than they are served, and requests still wait when the last one
+    /// arrives. If so, the queue, and with it the times to the first token, grew during the whole
+    /// trace.
     pub overloaded: bool,
     /// The mean time from arrival to the end of prefill, in virtual milliseconds.
     pub mean_time_to_first_token_ms: f64,
 }
 
-/// The tokens that one KV-cache group of a hybrid model would have served.
+/// The tokens that one KV-cache group of a hybrid model could have served.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct GroupReport {
-    /// `full`, `sliding`, `chunked`, `state` or `cross`.
+    /// The kind of the group: `full`, `sliding`, `chunked`, `state` or `cross`.
     pub kind: &'static str,
     /// The size of the window or chunk, in tokens.
     pub span: Option<usize>,
     /// The block size, in tokens.
     pub block_tokens: usize,
-    /// The number of prompt tokens that the group alone would have served, of requests at their first
-    /// admission. A hit needs all groups.
+    /// The number of prompt tokens that the group alone could have served, over all requests at their
+    /// first admission. A hit needs all groups.
     pub reach_tokens: u64,
-    /// The share of the prompt tokens.
+    /// `reach_tokens` as a share of the prompt tokens.
     pub reach_rate: f64,
-    /// The number of tokens by which this group shortened hits, although full attention had them.
-    /// Present only if explanations are enabled.
+    /// The number of tokens that were cached for full attention, but not served, because this group
+    /// limited the hit. Present only if explanations are enabled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unserved_tokens: Option<u64>,
 }
 
-/// The blocks that a tier beneath the device served, after the hits of the device and the tiers above.
+/// The blocks that a tier beneath the device served. They come after the blocks that the device and the
+/// tiers above served.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TierReport {
-    /// The number of blocks that it holds.
+    /// The number of blocks of the tier.
     pub blocks: usize,
-    /// The number of prompt blocks that came from it.
+    /// The number of prompt blocks that the tier served.
     pub block_hits: u64,
     /// The number of tokens in these blocks.
     pub token_hits: u64,
-    /// The share of the prompts' tokens.
+    /// `token_hits` as a share of the prompt tokens.
     pub token_hit_rate: f64,
-    /// Virtual seconds in which its link moved blocks, including those from the tiers beneath it.
+    /// The virtual seconds in which the link of the tier moved blocks, including blocks from the tiers
+    /// beneath it.
     pub busy_seconds: f64,
 }
 
@@ -143,13 +146,13 @@ pub struct Report {
     pub full_block_hit_rate: f64,
     /// The share of the tokens that hit.
     pub token_hit_rate: f64,
-    /// Counts over the last half of the requests, when the cache is warm.
+    /// Counts over the last half of the requests, in which the cache is warm.
     pub last_half: HitCounts,
     /// The share of the tokens of the last half that hit.
     pub last_half_token_hit_rate: f64,
     /// The number of blocks allocated.
     pub allocated: u64,
-    /// The number of these blocks that held cached content.
+    /// The number of these blocks that had cached content, which was evicted.
     pub evicted: u64,
     /// The number of hits refused because of a collision.
     pub collisions: u64,
@@ -160,14 +163,14 @@ pub struct Report {
     /// For a hybrid model: the tokens that each group alone would have served.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<GroupReport>,
-    /// For a hybrid model: the number of states that were copied to be kept.
+    /// For a hybrid model: the number of copies of states that were made to keep them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub checkpoints: Option<u64>,
-    /// For a hybrid model in lookup mode: the number of prompts that the pool could not hold
-    /// completely.
+    /// For a hybrid model in lookup mode: the number of prompts that did not completely fit into the
+    /// pool.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cut_short: Option<u64>,
-    /// The tiers beneath the device, top down.
+    /// The tiers beneath the device, from the top down.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tiers: Vec<TierReport>,
     /// The measurements of engine mode; `None` in lookup mode.

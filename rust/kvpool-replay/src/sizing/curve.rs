@@ -1,14 +1,16 @@
-//! Hit curves: hits as a function of capacity, and the value of each GiB for a given model.
+//! Hit curves: the number of hits at each capacity, and the value of each GiB for a given model.
 //!
-//! Owns [`HitCurve`], the result of all estimators; [`KvBytes`], the size of a model's KV;
-//! [`HitCurve::knee`]; and [`HitCurve::worth`], the value of each further GiB.
+//! [`HitCurve`] is the result of all estimators, and [`KvBytes`] the size of a model's KV.
+//! [`HitCurve::knee`] finds the point from which on more capacity helps less, and [`HitCurve::worth`]
+//! computes the value of each further GiB.
 //!
 //! Definitions. A curve is a step function: its points are the capacities at which hits rise, and
-//! between two points the lower one applies. A GiB is 2^30 bytes of KV over all layers and all ranks.
-//! Seconds saved are hit tokens divided by a prefill rate that the caller passes. They are compute time
-//! that is not spent, not a promise about latency.
+//! between two points the lower point applies. A GiB is 2^30 bytes of KV over all layers and all ranks.
+//! Seconds saved are hit tokens divided by a prefill rate that the caller passes. They are saved
+//! compute time, and no promise about latency.
 //!
-//! Costs: a query is a binary search. The knee is one pass over the points, of 24 bytes each.
+//! Costs: a query is a binary search. The knee takes one pass over the points, which take 24 bytes
+//! each.
 
 use super::error::{SizingError, setting};
 use super::references::References;
@@ -29,7 +31,7 @@ pub struct CurvePoint {
 /// Hits as a function of capacity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HitCurve {
-    /// The points. Capacities strictly rise, and hits never fall.
+    /// The points, sorted by capacity. All capacities differ, and hits never fall.
     points: Vec<CurvePoint>,
     references: u64,
     prompt_tokens: u64,
@@ -56,13 +58,13 @@ impl HitCurve {
         Self { points, references, prompt_tokens, block_tokens }
     }
 
-    /// The points at which hits rise, by capacity. Empty if there is never a hit.
+    /// The points at which hits rise, sorted by capacity. Empty if there is never a hit.
     #[must_use]
     pub fn points(&self) -> &[CurvePoint] {
         &self.points
     }
 
-    /// The number of references, hits and misses.
+    /// The number of references, which is the number of hits and misses together.
     #[must_use]
     pub fn references(&self) -> u64 {
         self.references
@@ -129,8 +131,8 @@ impl HitCurve {
         share(point.token_hits, self.prompt_tokens)
     }
 
-    /// Returns the smallest capacity that hits `share` (0 to 1) of the maximum of the curve, in tokens.
-    /// `None` for a share out of range, or if there is never a hit.
+    /// Returns the smallest capacity with at least `share` (0 to 1) of the maximum number of hit tokens
+    /// of the curve. `None` for a share out of range, or if there is never a hit.
     #[must_use]
     pub fn capacity_for(&self, share: f64) -> Option<CurvePoint> {
         if !(0.0..=1.0).contains(&share) {
@@ -140,20 +142,23 @@ impl HitCurve {
         self.points.get(self.points.partition_point(|point| point.token_hits < least)).copied()
     }
 
-    /// Returns the knee: beyond it, a further block adds fewer hit tokens than a block does on average.
+    /// Returns the knee: the point after which another block adds fewer hit tokens than a block does on
+    /// average.
     ///
     /// The knee is found by the rule of Kneedle (Satopää, Albrecht, Irwin and Raghavan, "Finding a
-    /// 'Kneedle' in a Haystack", 2011). Capacity and hit tokens are scaled to 0 to 1, from nothing to
-    /// the maximum. The knee is the point farthest above the diagonal. There are two differences. There
-    /// is no smoothing, because the curve is not noisy. The largest maximum is used instead of the
-    /// first that passes a sensitivity, because the whole curve is known. Ties go to the smallest
-    /// capacity.
+    /// 'Kneedle' in a Haystack", 2011). Capacity and hit tokens are scaled to the range from 0
+    /// (nothing) to 1 (the maximum). The knee is the point farthest above the diagonal.
     ///
-    /// The range matters: a long flat end moves the knee up slightly. `most_blocks` ends the curve at
-    /// the largest cache that you can buy. `None` uses the whole curve.
+    /// There are two differences to Kneedle. There is no smoothing, because the curve is not noisy. The
+    /// largest distance is used instead of the first one that passes a sensitivity, because the whole
+    /// curve is known. Among equal points, the smallest capacity is returned.
     ///
-    /// Returns `None` if no point is above the diagonal. Then every block is worth at least as much as
-    /// the previous one, and the largest cache is the best.
+    /// The range matters, because a long flat end moves the knee up slightly. Pass the size of the
+    /// largest cache that you can buy as `most_blocks`, to end the curve there. `None` uses the whole
+    /// curve.
+    ///
+    /// Returns `None` if no point is above the diagonal. Then every additional block is worth at least
+    /// as much as the blocks before it, and the largest cache is the best.
     #[must_use]
     pub fn knee(&self, most_blocks: Option<u64>) -> Option<Knee> {
         let end = most_blocks
@@ -172,8 +177,8 @@ impl HitCurve {
         best
     }
 
-    /// Returns what caches of the given sizes save, in order: the rows of a table of GiB, hit rate,
-    /// tokens and seconds saved.
+    /// Returns what caches of the given sizes save, in the order of the sizes. Each result is a row of
+    /// a table of GiB, hit rate, tokens and seconds saved.
     ///
     /// ```
     /// use kvpool_replay::generate::{GeneratorConfig, generate};
@@ -228,12 +233,13 @@ impl HitCurve {
     }
 }
 
-/// The point at which a curve bends most.
+/// The knee of a curve: the point at which it bends most.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Knee {
     /// The point.
     pub point: CurvePoint,
-    /// The distance above the diagonal, 0 to 1. A knee below about 0.1 is not significant.
+    /// The distance of the point above the diagonal, 0 to 1. A knee with less than about 0.1 is not
+    /// significant.
     pub prominence: f64,
 }
 
@@ -242,7 +248,7 @@ pub struct Knee {
 pub struct Worth {
     /// The size, in GiB.
     pub gib: f64,
-    /// The capacity and hits.
+    /// The capacity in blocks, and the hits.
     pub point: CurvePoint,
     /// The hits as a share of all references, 0 to 1.
     pub block_rate: f64,
@@ -250,14 +256,14 @@ pub struct Worth {
     pub token_rate: f64,
     /// Seconds of prefill saved over the whole trace.
     pub seconds_saved: f64,
-    /// Tokens saved over the whole trace by each GiB added since the previous size (since 0, in the
-    /// first row).
+    /// Tokens saved over the whole trace by each GiB that was added since the previous size. In the
+    /// first row, the previous size is 0.
     pub tokens_per_gib: f64,
-    /// Seconds of prefill saved by each of these GiB.
+    /// Seconds of prefill saved by each GiB that was added since the previous size.
     pub seconds_per_gib: f64,
 }
 
-/// The size of a token in the KV cache of a model, in bytes over all layers.
+/// The number of bytes that one token takes in the KV cache of a model, over all layers.
 ///
 /// ```
 /// use kvpool_replay::sizing::KvBytes;
@@ -271,7 +277,7 @@ pub struct KvBytes {
 }
 
 impl KvBytes {
-    /// Makes the size of a model whose tokens take `bytes` bytes each.
+    /// Makes the size of a model with `bytes` bytes of KV per token.
     ///
     /// # Errors
     ///

@@ -4,7 +4,7 @@ use std::fmt::Display;
 
 use thiserror::Error;
 
-/// Why a trace could not be sized.
+/// The reason why the hits of a trace could not be computed.
 ///
 /// ```
 /// use kvpool_replay::sizing::{KvBytes, SizingError};
@@ -21,7 +21,7 @@ pub enum SizingError {
     Setting {
         /// The setting.
         name: &'static str,
-        /// The value.
+        /// The value of the setting.
         value: String,
         /// The allowed values.
         allowed: &'static str,
@@ -36,9 +36,9 @@ pub enum SizingError {
         /// The maximum.
         limit: usize,
     },
-    /// An id follows two different ids, or occurs twice in a request. Then prefixes are not chains, and
-    /// no result of this module would be meaningful. This error occurs only for traces that were read
-    /// without the check of prefixes.
+    /// An id follows two different ids, or occurs twice in a request. Then ids do not identify
+    /// prefixes, and no result of this module would be meaningful. This error occurs only for traces
+    /// that were read without the check of prefixes.
     #[error(
         "request {request}: id {id} at hash_ids[{position}] has another parent than before; read the \
          trace with the check of prefixes to see where"
@@ -58,7 +58,7 @@ pub(super) fn setting(name: &'static str, value: impl Display + Copy, allowed: &
     SizingError::Setting { name, value: value.to_string(), allowed }
 }
 
-/// Makes the error for a capacity.
+/// Makes the error for a capacity that is too large.
 pub(super) fn too_many(capacity_blocks: usize) -> SizingError {
     setting(
         "capacity_blocks",

@@ -1,13 +1,13 @@
-//! LRU at one capacity, request by request.
+//! LRU at one capacity, with the hits of each request.
 //!
-//! Owns the simulation used by [`lru`], hit rates [over time](super::over_time()) and
-//! [hints](super::hints). It shows which requests hit which blocks; the [curve](super::stack) has only
-//! totals.
+//! [`lru`], hit rates [over time](super::over_time()) and [hints](super::hints) use this simulation. It
+//! shows which requests hit which blocks, while the [curve](super::stack) has only totals.
 //!
-//! The state is one entry per request: the cached ones among the blocks that it was the last to use.
-//! They are a run of its prompt. Later requests remove a prefix of the run, and eviction removes blocks
-//! from its end, deepest first. Blocks are evicted from the oldest request with cached blocks, which
-//! only moves forward.
+//! The state is one entry per request. It contains the cached blocks of which the request was the last
+//! user. These blocks are a run (neighbouring blocks) of its prompt. Later requests remove blocks from
+//! the start of the run, and eviction removes blocks from its end, deepest first. The next victim is
+//! always a block of the oldest request with cached blocks, and the position of that request only moves
+//! forward.
 //!
 //! Costs: O(requests + runs) per capacity, and 12 bytes per request.
 
@@ -31,13 +31,13 @@ pub fn lru(references: &References, capacity_blocks: usize) -> Outcome {
     simulate(references, capacity_blocks, |_, dead| dead)
 }
 
-/// The cached blocks that one request was the last to use.
+/// The cached blocks of which one request was the last user.
 #[derive(Clone, Copy, Debug, Default)]
 struct Resident {
     /// The range of the blocks that will be used again, counted from the root.
     start: u32,
     end: u32,
-    /// The number of deeper blocks. No request will use them again, so they only occupy space.
+    /// The number of deeper cached blocks that no request will use again. They only occupy space.
     dead: u32,
 }
 
@@ -57,8 +57,8 @@ impl Resident {
     }
 }
 
-/// Simulates LRU. `stored(request, dead)` returns how many of the `dead` blocks of a request, which are
-/// never used again, are stored nevertheless.
+/// Simulates LRU. `stored(request, dead)` returns how many of the `dead` blocks of a request are
+/// stored. Dead blocks are those that no later request uses.
 pub(super) fn simulate(
     references: &References,
     capacity_blocks: usize,
@@ -72,8 +72,8 @@ pub(super) fn simulate(
         let mut hit = 0;
         for run in references.runs_to(index) {
             let from = &mut resident[run.from as usize];
-            // The run begins where the cached blocks begin, because later requests have removed the
-            // blocks before it.
+            // The run begins at the first cached block of that request, because later requests have
+            // removed the blocks before it.
             let found = from.end.min(run.end()).saturating_sub(run.start);
             from.start = run.end();
             from.end = from.end.max(from.start);

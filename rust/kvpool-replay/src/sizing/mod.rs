@@ -1,8 +1,8 @@
-//! Sizing: the hits of a cache of any size, without running the pool.
+//! Sizing: computes the hits of a cache of any size, without running the pool.
 //!
 //! [`replay`](crate::replay) runs one policy at one capacity through the real pool. This module
-//! evaluates a whole trace at once. It answers how much cache you need, and what the maximum is that
-//! any cache could hit.
+//! evaluates a whole trace at once. It answers how large a cache has to be, and how much any cache
+//! could hit at most.
 //!
 //! | question | answer |
 //! |---|---|
@@ -16,15 +16,16 @@
 //! | which requests hit, and when | [`lru()`], [`over_time()`] |
 //! | GiB of a model, the knee, the value of each GiB | [`HitCurve`] |
 //!
-//! All use one definition, that of replay's lookup mode, which [`references`] states: whole prompts one
-//! after the other, a hit needs all blocks before it, and blocks are released tail first. The LRU
-//! results equal those of the real pool, to the block.
+//! All functions use the same definition, which is that of replay's lookup mode and is stated in
+//! [`references`]: whole prompts run one after the other, a hit needs all blocks before it, and the
+//! blocks of a prompt are released last block first. The LRU results equal those of the real pool
+//! exactly.
 //!
-//! All start from [`References`], which finds in one pass the [`Run`]s in which blocks are used again.
-//! There are 1 to 2 runs per request, while requests have tens to hundreds of blocks, and the
-//! estimators use only the runs. Times measured on two shared cores of 2026
-//! (`tests/replay/sizing_traces.rs`, which also compares with published figures, to the last digit for
-//! LRU and the optimum):
+//! All functions start from [`References`], which finds in one pass the [`Run`]s (ranges of
+//! neighbouring blocks) in which blocks are used again. The estimators use only the runs. There are 1
+//! to 2 runs per request, while requests have tens to hundreds of blocks. The times in the table were
+//! measured on two shared cores of 2026. `tests/replay/sizing_traces.rs` also compares the results with
+//! published figures; for LRU and the optimum, every digit is equal.
 //!
 //! | trace, 512-token blocks | references | LRU, all capacities | optimum, one capacity |
 //! |---|---|---|---|

@@ -1,32 +1,34 @@
-//! The clairvoyant optimum: the maximum that any policy can hit at a given capacity.
+//! The clairvoyant optimum: the maximum number of hits of any policy at a given capacity, if the policy
+//! knew the future.
 //!
-//! Owns [`optimal`].
+//! The function is [`optimal`].
 //!
 //! **The rule** (Belady, "A study of replacement algorithms for a virtual-storage computer", 1966, with
 //! bypass as in Mattson et al. 1970, section on OPT): after each request, consider the blocks that were
 //! cached and those that the request has computed. Keep the C blocks that are used again soonest.
 //! Blocks of the request itself need not be kept: a prompt bypasses the cache if it is not worth the
-//! space. Blocks with the same next use are blocks of one prompt; the deeper ones are evicted first.
+//! space. Blocks with the same next use belong to one prompt; the deeper ones are evicted first.
 //!
-//! **Why the cache stays closed.** Each use of a block is a use of its ancestors, so an ancestor's next
-//! use is never later than its descendant's. On a tie, the deeper block is evicted first. So the kept
-//! blocks are closed under "parent of": all of them can be found, and the hits of a request are a
-//! prefix.
+//! **Why every kept block can be found.** Each use of a block is a use of its ancestors, so an
+//! ancestor's next use is never later than its descendant's. On a tie, the deeper block is evicted
+//! first. So with every kept block, all of its ancestors are kept, and the hits of a request are a
+//! prefix of its prompt.
 //!
-//! **Why it is optimal.** Each reuse is an interval, from one use to the next, that takes one place
-//! while it lasts and is worth one hit. The task is to keep as many intervals as possible, at most C at
-//! a time. Dropping the interval that ends last, whenever there are too many, is optimal (a classic
-//! exchange argument), even among caches that are not closed. It is optimal in *blocks*: token hits are
-//! those of the same choice. Partial last blocks have a lower weight, so another choice could be better
-//! by a fraction of a block each.
+//! **Why it is optimal.** Each reuse of a block is an interval from one use to the next. While it
+//! lasts, the interval takes one slot of the cache, and it is worth one hit. The task is to keep as
+//! many intervals as possible, at most C at a time. If there are too many, dropping the interval that
+//! ends last is optimal (a classic exchange argument), even compared with caches that keep a block
+//! without its ancestors. It is optimal in *blocks*; token hits are those of the same choice of blocks.
+//! Partial last blocks have fewer tokens, so another choice could have more token hits, by less than a
+//! block per partial block.
 //!
 //! **Why it is fast.** All intervals of a [`Run`](super::Run) end in the same request. The blocks kept
 //! for a request `to` are a prefix of its prompt. So the whole state is one number per request: the
-//! number of kept blocks that it will be the next to use. When the request comes, that number is its
-//! hits. Excess blocks are dropped from the latest such request.
+//! number of kept blocks for which it is the next user. When the request runs, that number is its
+//! number of hits. If there are too many kept blocks, blocks of the latest such request are dropped.
 //!
-//! Costs: O((requests + runs) * log(requests)) per capacity, 5 bytes per request, and 4 per waiting
-//! request in the heap.
+//! Costs: O((requests + runs) * log(requests)) per capacity. Memory: 5 bytes per request, and 4 in the
+//! heap per request for which blocks are kept.
 
 use std::collections::BinaryHeap;
 
@@ -48,7 +50,7 @@ use super::references::References;
 #[must_use]
 pub fn optimal(references: &References, capacity_blocks: usize) -> Outcome {
     let requests = references.requests();
-    // For each request: the number of cached blocks that it will be the next to use.
+    // For each request, the number of cached blocks for which it is the next user.
     let mut kept = vec![0_u32; requests];
     let mut waiting = vec![false; requests];
     // The requests for which blocks are kept, the latest on top. Requests without kept blocks are

@@ -1,7 +1,7 @@
-//! The results of one simulation, request by request.
+//! The results of one simulation, with the hits of each request.
 //!
-//! Owns [`Outcome`], the result of every estimator for a single capacity, and [`PolicyRun`], which adds
-//! the evictions and insertions of a policy.
+//! [`Outcome`] is the result of every estimator for a single capacity. [`PolicyRun`] adds the evictions
+//! and insertions of a policy.
 
 use super::curve::{CurvePoint, share};
 use super::references::References;
@@ -17,8 +17,8 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Makes an outcome. `hits` has an entry for each request: the number of blocks that hit, from the
-    /// root on.
+    /// Makes an outcome. `hits` has an entry for each request: the number of blocks that hit, counted
+    /// from the start of its prompt.
     pub(super) fn new(references: &References, capacity_blocks: usize, hits: Vec<u32>) -> Self {
         let mut total = CurvePoint { capacity_blocks: capacity_blocks as u64, ..CurvePoint::default() };
         for (index, &blocks) in hits.iter().enumerate() {
@@ -35,7 +35,7 @@ impl Outcome {
         self.total
     }
 
-    /// The number of blocks of each request that hit, from the root on.
+    /// The number of blocks of each request that hit, counted from the start of its prompt.
     #[must_use]
     pub fn hits(&self) -> &[u32] {
         &self.hits
@@ -69,7 +69,7 @@ impl PolicyRun {
         Self { outcome, evictions, insertions, turnovers: turnover.into_shares() }
     }
 
-    /// The hits of each request, and in total.
+    /// The hits of each request, and the total.
     #[must_use]
     pub const fn outcome(&self) -> &Outcome {
         &self.outcome
@@ -81,22 +81,23 @@ impl PolicyRun {
         self.evictions
     }
 
-    /// The number of blocks inserted: references to blocks that were not resident, as far as they fit.
+    /// The number of blocks inserted. It is the number of references to blocks that were not cached,
+    /// without those that did not fit.
     #[must_use]
     pub fn insertions(&self) -> u64 {
         self.insertions
     }
 
-    /// The resident turnover, 0 to 1, of each window of `capacity` insertions into the full cache. It
-    /// is the share of the blocks resident at the end of the window that were inserted during it. An
-    /// order by insertion alone always has 1. A policy that stagnates approaches 0, because new
-    /// contents are evicted at once.
+    /// The turnover of each window of `capacity` insertions into the full cache, 0 to 1. It is the
+    /// share of the blocks in the cache at the end of the window that were inserted during the window.
+    /// If blocks are evicted in the order of their insertion, it is always 1. A policy that stagnates
+    /// approaches 0, because it evicts new contents at once.
     #[must_use]
     pub fn turnovers(&self) -> &[f64] {
         &self.turnovers
     }
 
-    /// The mean of [`Self::turnovers`]; `None` if the trace ends before the first window does.
+    /// The mean of [`Self::turnovers`]; `None` if the trace ends before the end of the first window.
     #[must_use]
     pub fn turnover(&self) -> Option<f64> {
         let windows = self.turnovers.len();

@@ -1,8 +1,8 @@
 //! Hit rates over time.
 //!
-//! Owns [`over_time`], which returns the hit rate in each window of a trace. It shows what a mean
-//! hides: how long the cache takes to warm up, whether it keeps its rate (a policy that keeps old
-//! favourites decays), and the bursts that empty it.
+//! [`over_time`] returns the hit rate in each window of a trace. Unlike a mean, it shows how long the
+//! cache takes to warm up, and bursts that flush the cache. It also shows whether the hit rate falls
+//! later, as with a policy that keeps old favourites.
 //!
 //! Costs: one pass over the requests.
 
@@ -17,15 +17,16 @@ pub const MAX_WINDOWS: usize = 1_000_000;
 /// The hits of the requests that arrive in one window of time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Window {
-    /// The start of the window, in ms from the first arrival. It ends where the next one begins.
+    /// The start of the window, in ms from the first arrival. The window ends at the start of the next
+    /// one.
     pub start_ms: f64,
     /// The number of requests that arrive in the window.
     pub requests: u64,
-    /// The number of their block references.
+    /// The number of block references of these requests.
     pub blocks: u64,
     /// The number of these references that hit.
     pub block_hits: u64,
-    /// The number of their prompt tokens.
+    /// The number of prompt tokens of these requests.
     pub tokens: u64,
     /// The number of these tokens in blocks that hit.
     pub token_hits: u64,
@@ -46,8 +47,8 @@ impl Window {
 }
 
 /// Splits an outcome into windows of `window_ms`, from the first arrival to the last, including empty
-/// windows. `outcome` must be that of the same references. It may be of any capacity and policy, and
-/// usually comes from [`lru`](super::lru()).
+/// windows. `outcome` must have been computed from the same `references`. It may be of any capacity and
+/// policy, and usually comes from [`lru`](super::lru()).
 ///
 /// ```
 /// use kvpool_replay::{generate::{GeneratorConfig, generate}, sizing::{Blocks, References, lru, over_time}};

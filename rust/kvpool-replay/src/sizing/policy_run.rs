@@ -1,6 +1,6 @@
-//! Runs of an eviction policy over a trace at one capacity, in one of two forms.
+//! Runs an eviction policy over a trace at one capacity, in one of two forms.
 //!
-//! Owns [`Form`], and [`run_policy`], which runs a policy in either form.
+//! [`run_policy`] runs a policy in the given [`Form`].
 
 use std::str::FromStr;
 
@@ -12,7 +12,7 @@ use super::pool_form::pool_form;
 use super::references::References;
 use super::stream::stream;
 
-/// How a policy is run.
+/// The way in which a policy is run.
 ///
 /// ```
 /// use kvpool_replay::sizing::Form;
@@ -39,7 +39,7 @@ impl FromStr for Form {
     }
 }
 
-/// Runs a policy over a trace, from empty, at one capacity.
+/// Runs a policy over a trace at one capacity, starting with an empty cache.
 ///
 /// ```
 /// use kvpool_replay::generate::{GeneratorConfig, generate};
@@ -53,16 +53,16 @@ impl FromStr for Form {
 /// ```
 ///
 /// # Errors
-/// [`SizingError::Setting`] for a capacity that a policy cannot have, or whose arrays do not fit in
-/// memory; in stream form also for a policy without an order of its own (`last-accessed`).
+/// [`SizingError::Setting`] for a capacity that the policy does not support or that needs too much
+/// memory. In stream form also for a policy without an order of its own (`last-accessed`).
 pub fn run_policy(
     references: &References,
     capacity_blocks: usize,
     policy: EvictionPolicy,
     form: Form,
 ) -> Result<PolicyRun, SizingError> {
-    // The capacity is limited to the number of blocks in the trace. Shares of a capacity do not matter
-    // if there are no evictions.
+    // The capacity is limited to the number of blocks in the trace. In such a cache nothing is evicted,
+    // so the policy's own shares of the capacity have no effect.
     match form {
         Form::Pool => {
             let blocks = capacity_blocks.min(references.unique_blocks()).max(1) + 1;

@@ -1,16 +1,18 @@
-//! Pool form: runs any evictor at one capacity, as a manager drives it.
+//! Pool form: runs any evictor at one capacity, with the same calls as a manager.
 //!
-//! Owns [`pool_form`] and [`pool_form_with_hints`]. They run the pool's real [`Evictor`]s, with
-//! everything around them reduced to arrays, without hashing and block tables. So a grid of policies
-//! and capacities takes seconds, and the results are those of the pool.
+//! [`pool_form`] and [`pool_form_with_hints`] run the pool's real [`Evictor`]s. Everything around the
+//! evictor is reduced to arrays, without hashing and block tables. So a grid of policies and capacities
+//! takes seconds, and the results are those of the pool.
 //!
 //! **The definition.** Requests run one after the other, each as a whole. The longest cached prefix is
-//! acquired (`hit`). The rest is allocated, first from free blocks, then by eviction. The allocated
-//! blocks are registered, head first. Then all blocks are released, deepest first. A request's own
-//! blocks are in use meanwhile and are never evicted for it. If a prompt is larger than the cache, as
-//! much as fits is kept. The result equals that of [lookup mode](crate::replay) on the whole pool, to
-//! the block. The exceptions are policies that distinguish contents by a few bits of their keys, such
-//! as `hazard`, because the keys here are not those of digests.
+//! acquired (`hit`). Blocks for the rest are allocated, first from free blocks, then by eviction. The
+//! allocated blocks are registered, first block first. Then all blocks are released, deepest first.
+//! Until then, a request's own blocks are in use, so they are never evicted for it. If a prompt is
+//! larger than the cache, the part that fits is kept.
+//!
+//! The hits equal those of [lookup mode](crate::replay) on the whole pool, block by block. The
+//! exceptions are policies that distinguish contents by a few bits of their keys, such as `hazard`,
+//! because the keys here are not those of digests.
 //!
 //! Costs: one evictor operation per reference, hit or miss, 20 to 100 ns depending on the policy. 4
 //! bytes per unique block and 8 per block of capacity, in addition to the evictor's own.
@@ -29,7 +31,8 @@ use super::turnover::Turnover;
 const NONE: u32 = 0;
 
 /// Returns the hits and evictions of `evictor`. It must be empty, and made for `capacity_blocks + 1`
-/// blocks, the null block included. Fewer are enough if they hold all blocks of the trace.
+/// blocks, including the null block. If the trace has fewer blocks than that, an evictor for all blocks
+/// of the trace is enough.
 ///
 /// ```
 /// use kvpool_replay::{generate::{GeneratorConfig, generate}, sizing::{Blocks, References, lru, pool_form}};
@@ -47,13 +50,14 @@ pub fn pool_form(references: &References, capacity_blocks: usize, evictor: &mut 
 }
 
 /// Like [`pool_form`], with end-of-life hints for the evictor's own [retention](kvpool::retention).
-/// When a request has been released, the blocks that no later request uses are demoted with the given
-/// probability, all or none of them. Over LRU, the hits are about those of
+/// When a request has been released, all of its blocks that no later request uses are demoted with the
+/// given probability; otherwise none of them is. Over LRU, the hits are about those of
 /// [`lru_with_hints`](super::lru_with_hints), which does not store such blocks at all.
 ///
-/// Hints for single blocks would be worth little in a pool. A block waits for its cached descendants,
-/// so one without a hint keeps its demoted ancestors (conversation trace, 5 %, a hint for every second
-/// dead block: 20.1 instead of 25.3).
+/// Hints for single blocks would be worth little in a pool, because a block is evicted only after its
+/// cached descendants. So a block without a hint keeps its demoted ancestors in the cache. On the
+/// conversation trace with a cache of 5 % and a hint for every second dead block, the hit rate would be
+/// 20.1 instead of 25.3 %.
 ///
 /// ```
 /// use kvpool::retention::RetentionConfig;
@@ -87,7 +91,7 @@ pub fn pool_form_with_hints(
     }))
 }
 
-/// Runs the simulation. `ends_from` returns the depth from which on a request's blocks are demoted
+/// Runs the simulation. `ends_from` returns the depth of the first block of a request that is demoted
 /// after its release.
 fn drive(
     references: &References,
@@ -109,7 +113,7 @@ fn drive(
     let mut hits = Vec::with_capacity(references.requests());
     for index in 0..references.requests() {
         let contents = references.request(index);
-        // Cannot fail: in a checked trace, times never go backward.
+        // This cannot fail, because times never go backward in a checked trace.
         let _ = evictor.set_time(references.times_ms()[index] / 1000.0);
         table.clear();
         table.extend(
@@ -153,7 +157,7 @@ fn drive(
 }
 
 struct Cache {
-    /// The block of each content.
+    /// The block that has each content.
     block_of: Vec<u32>,
     /// The content of each block that was ever used.
     content_of: Vec<u32>,
@@ -170,8 +174,8 @@ impl Cache {
             return Some(BlockId::new(self.used as u32));
         }
         if evictor.is_empty() {
-            // A pool does not ask for a victim either if no block is evictable, because that could park
-            // blocks in use.
+            // Like a pool, does not request a victim if no block is evictable, because the request
+            // could park blocks in use.
             return None;
         }
         let victim = evictor.evict()?;

@@ -1,20 +1,20 @@
-//! A trace as block references, the input of every estimator.
+//! Converts a trace to block references, the input of every estimator.
 //!
-//! Owns [`References`]: dense block numbers in the order of requests, request boundaries, prompt
+//! [`References`] contains dense block numbers in the order of requests, request boundaries, prompt
 //! lengths and times. One pass also finds the [`Run`]s in which blocks are used again.
-//! [`runs`](super::runs) explains them, and why they make everything else cheap.
+//! [`runs`](super::runs) explains what runs are, and why they make the estimators fast.
 //!
-//! Definitions, as in [lookup mode](crate::replay): requests run one after the other, without time. A
-//! block counts as a hit only if all blocks before it in its prompt are hits. The weight of a reference
-//! is its number of prompt tokens, so a partial last block weighs less. [`Blocks::Full`] excludes
-//! partial blocks, as in an engine, which can find only full blocks.
+//! The definitions are those of [lookup mode](crate::replay). Requests run one after the other, without
+//! time. A block is a hit only if all blocks before it in its prompt are hits. The weight of a
+//! reference is its number of prompt tokens, so a partial last block has a lower weight.
+//! [`Blocks::Full`] excludes partial blocks, because an engine can find only full blocks.
 //!
 //! Invariants: blocks are numbered in the order of first use. An id has one parent, so the common
 //! blocks of two requests are a prefix of both. The counts fit 32 bits.
 //!
 //! Costs: one hash-map step per reference (10 to 45 ns). Memory: 4 bytes per reference, 36 per request,
-//! and 20 per run; there are 1.0 runs per request on agents and 1.4 on chats. During construction: 4
-//! more bytes per unique block, and 20 to 40 for the map.
+//! and 20 per run. There are 1.0 runs per request in agent traces and 1.4 in chat traces. Construction
+//! takes 4 more bytes per unique block, and 20 to 40 for an entry of the map.
 
 use std::collections::{HashMap, hash_map::Entry};
 use std::str::FromStr;
@@ -27,7 +27,7 @@ use super::runs::{Run, Runs};
 use crate::id_hash::IdHasherBuilder;
 use crate::trace::Trace;
 
-/// Which blocks of a prompt are references.
+/// Determines which blocks of a prompt are references.
 ///
 /// ```
 /// use kvpool_replay::sizing::Blocks;
@@ -35,11 +35,11 @@ use crate::trace::Trace;
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Blocks {
-    /// All blocks with an id, also a partial last block if it has one. Published hit rates use this
+    /// All blocks with an id, including a partial last block with an id. Published hit rates use this
     /// definition.
     #[default]
     All,
-    /// Full blocks only, which are all that an engine can find again.
+    /// Full blocks only, because an engine can find only full blocks again.
     Full,
 }
 
@@ -78,7 +78,7 @@ impl FromStr for Blocks {
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct References {
-    /// Shared with copies whose signals differ.
+    /// The blocks. Copies of the references with other signals share them.
     blocks: Arc<Vec<u32>>,
     /// The end of each request in `blocks`.
     ends: Vec<u32>,
@@ -91,7 +91,7 @@ pub struct References {
     block_tokens: usize,
 }
 
-/// The maximum count: one less than the largest `u32`, which means "none".
+/// The maximum count. It is one less than the largest `u32`, because that value means "none".
 const MOST: usize = u32::MAX as usize - 1;
 
 impl References {
@@ -99,8 +99,9 @@ impl References {
     ///
     /// # Errors
     ///
-    /// [`SizingError::TooMany`] beyond 2^32 - 2 requests or references; [`SizingError::BrokenPrefix`]
-    /// for a trace that was read without the check of prefixes and would not have passed it.
+    /// [`SizingError::TooMany`] for more than 2^32 - 2 requests or references;
+    /// [`SizingError::BrokenPrefix`] for a trace that was read without the check of prefixes and
+    /// violates it.
     pub fn new(trace: &Trace, which: Blocks) -> Result<Self, SizingError> {
         let (requests, block_tokens) = (trace.requests(), trace.block_tokens());
         let ids_of = |index: usize| match which {
@@ -166,7 +167,8 @@ impl References {
         self.ends.len()
     }
 
-    /// The blocks of request `index` (from 0), root first; empty after the last request.
+    /// The blocks of request `index` (from 0), in the order of the prompt; empty after the last
+    /// request.
     #[must_use]
     pub fn request(&self, index: usize) -> &[u32] {
         let Some(&end) = self.ends.get(index) else { return &[] };
@@ -186,8 +188,8 @@ impl References {
         self.blocks.len()
     }
 
-    /// Whether there are no references: all prompts are shorter than a block, and only full blocks were
-    /// selected.
+    /// Whether there are no references. That is the case if only full blocks were selected and all
+    /// prompts are shorter than a block.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.blocks.is_empty()
@@ -199,13 +201,15 @@ impl References {
         self.unique_blocks as usize
     }
 
-    /// The number of references to blocks that were used before: the hits of a cache that never evicts.
+    /// The number of references to blocks that were used before. It is the number of hits of a cache
+    /// that never evicts.
     #[must_use]
     pub fn reused(&self) -> usize {
         self.len() - self.unique_blocks()
     }
 
-    /// The number of tokens of all prompts, in blocks or not. Token hit rates are shares of it.
+    /// The number of tokens of all prompts, including tokens that are in no block. Token hit rates are
+    /// shares of it.
     #[must_use]
     pub fn prompt_tokens(&self) -> u64 {
         self.prompt_tokens
@@ -237,7 +241,7 @@ impl References {
         self.signals.get(index).copied().unwrap_or_default()
     }
 
-    /// Changes the signal of each request, for example to find the value of signals.
+    /// Changes the signal of each request, for example to measure the value of signals.
     pub fn change_signals(&mut self, change: impl Fn(usize, Signal) -> Signal) {
         for (index, signal) in self.signals.iter_mut().enumerate() {
             *signal = change(index, *signal);
@@ -250,8 +254,8 @@ impl References {
         self.signals.iter().filter(|signal| signal.finish != Finish::Unknown).count()
     }
 
-    /// Returns the same references without finish reasons, for example to find their value. Shares the
-    /// large arrays: takes 40 bytes per request.
+    /// Returns the same references without finish reasons, for example to measure the value of these
+    /// reasons. The copy shares the large arrays, and takes 40 bytes per request.
     #[must_use]
     pub fn without_finish_reasons(&self) -> Self {
         let mut without = self.clone();

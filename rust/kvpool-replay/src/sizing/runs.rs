@@ -1,43 +1,47 @@
-//! Runs: the reuses of a trace, many blocks at a time.
+//! Runs: describe the reuses of a trace, many blocks at a time.
 //!
-//! Owns [`Runs`] and their discovery. A [`Run`] is a range of neighbouring blocks of request `to` that
-//! request `from` was the last to use. Every reuse of the trace is in exactly one run, and every
-//! estimator of this module uses runs instead of references. There are 1 to 2 runs per request, while a
-//! request has 24 (chats) to 223 (agents) references.
+//! A [`Run`] is a range of neighbouring blocks of request `to` of which request `from` was the last
+//! user before. [`Runs`] finds and stores all runs of a trace. Every reuse of the trace is in exactly
+//! one run, and every estimator of this module uses runs instead of references. There are 1 to 2 runs
+//! per request, while a request has 24 (chats) to 223 (agents) references.
 //!
 //! **Why reuses come in runs.** An id has one parent, so the common blocks of two requests are a prefix
 //! of both. Therefore:
 //!
-//! 1. The blocks that `r` was the last to use are always a *suffix* of `r`, because each later request
-//!    removes a prefix.
-//! 2. Along a prompt, from the root, last uses only get older, because each use of a block is a use of
-//!    the blocks before it.
-//! 3. So the blocks of a request that `r` was the last to use are neighbours, and begin where that
+//! 1. The blocks of which `r` was the last user are always a *suffix* of `r`, because each later
+//!    request takes over a prefix.
+//! 2. Along a prompt, from its start, the last uses only get older, because each use of a block is a
+//!    use of the blocks before it.
+//! 3. So the blocks of a request of which `r` was the last user are neighbours, and begin where that
 //!    suffix of `r` begins.
 //!
-//! In a recency stack whose order within a request is root first (see [`stack`](super::stack)), a run
-//! is therefore a range of neighbours as well, and one query covers all of its blocks. Consider a tree
-//! of all prompts that is walked from the root to a node for each request. The number of runs equals
-//! the number of changes of preferred children, as in link-cut trees (Sleator and Tarjan 1983). That is
-//! O(log n) amortised per request in the worst case.
+//! Consider a recency stack that orders the blocks of a request from the start of its prompt (see
+//! [`stack`](super::stack)). In this stack, a run is a range of neighbours as well, and one query
+//! covers all of its blocks.
 //!
-//! Costs: one step per reference. 16 bytes per run, and 4 for its place in the order by `from`.
+//! The number of runs is small. Consider a tree of all prompts that is walked from the root to a node
+//! for each request. The number of runs equals the number of changes of preferred children, as in
+//! link-cut trees (Sleator and Tarjan 1983). That is O(log n) amortised per request in the worst case.
+//!
+//! Costs: one step per reference. A run takes 16 bytes, and 4 more for its position in the order by
+//! `from`.
 
-/// Neighbouring blocks of one request that another request was the last to use.
+/// Neighbouring blocks of one request of which another request was the last user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// The request that used them last, from 0.
+    /// The request that used the blocks last before `to`, counted from 0.
     pub from: u32,
-    /// The request that uses them again.
+    /// The request that uses the blocks again.
     pub to: u32,
-    /// The position of the first block, counted from the root. It is the same in both requests.
+    /// The position of the first block, counted from the start of the prompt. It is the same in both
+    /// requests.
     pub start: u32,
     /// The number of blocks, at least 1.
     pub count: u32,
 }
 
 impl Run {
-    /// The position after the last block, counted from the root.
+    /// The position after the last block, counted from the start of the prompt.
     #[must_use]
     pub fn end(&self) -> u32 {
         self.start + self.count
@@ -49,7 +53,7 @@ impl Run {
 pub struct Runs {
     /// The runs, in order of `to`, then root first.
     runs: Vec<Run>,
-    /// By request: the end in `runs` of the runs that end in it.
+    /// For each request, the index in `runs` after the last run that ends in it.
     to_ends: Vec<u32>,
     /// Indices of `runs` in order of `from`, then of `to`, which is root first.
     by_from: Vec<u32>,
@@ -112,20 +116,22 @@ impl Runs {
         self.runs.is_empty()
     }
 
-    /// The runs that end in request `index`, root first: its reused blocks, from the first on.
+    /// The runs that end in request `index`, in the order of the prompt. They cover its reused blocks,
+    /// from the first block on.
     #[must_use]
     pub fn to(&self, index: usize) -> &[Run] {
         self.runs.get(span(&self.to_ends, index)).unwrap_or_default()
     }
 
-    /// The runs that begin in request `index`, root first. The blocks after the last of them are never
-    /// used again.
+    /// The runs that begin in request `index`, in the order of the prompt. The blocks after the last of
+    /// these runs are never used again.
     pub fn from(&self, index: usize) -> impl Iterator<Item = &Run> {
         let places = self.by_from.get(span(&self.from_ends, index)).unwrap_or_default();
         places.iter().filter_map(|&place| self.runs.get(place as usize))
     }
 
-    /// The number of blocks of request `index`, counted from the root, that later requests use again.
+    /// The number of blocks of request `index` that later requests use again, counted from the start of
+    /// the prompt.
     #[must_use]
     pub fn live(&self, index: usize) -> u32 {
         let last = self.by_from.get(span(&self.from_ends, index)).and_then(<[u32]>::last);

@@ -1,33 +1,33 @@
-//! LRU at every capacity from a sample, for traces that do not fit into memory.
+//! LRU at every capacity, estimated from a sample, for traces that do not fit into memory.
 //!
-//! Owns [`SampledLru`], which processes a stream of requests, and its settings.
+//! [`SampledLru`] processes a stream of requests. [`SampleConfig`] contains its settings.
 //!
 //! **The method** is SHARDS (Waldspurger, Park, Garthwaite and Ahmad, "Efficient MRC Construction with
-//! SHARDS", 2015), as implemented by [`SampledStack`], which the advisor of a live pool uses too. Only
-//! blocks whose hashed id is below a threshold are followed, a share R of all. Their stack distances
-//! among each other, divided by R, estimate distances in the whole trace. Each reference to a followed
-//! block counts for 1/R references.
+//! SHARDS", 2015), as implemented by [`SampledStack`], which the advisor of a live pool also uses. Only
+//! blocks are followed for which the hash of the id is below a threshold. They are a share R of all
+//! blocks. Their stack distances among each other, divided by R, estimate distances in the whole trace.
+//! Each reference to a followed block represents 1/R references.
 //!
 //! - *Fixed rate*: R does not change. Memory grows with the number of distinct blocks times R.
-//! - *Fixed size*: if more than [`max_blocks`](SampleConfig::max_blocks) blocks are followed, those
-//!   with the largest hashes are dropped and the threshold falls accordingly. So R is as large as
-//!   memory allows. Earlier counts keep their weight, the 1/R of their time. The paper does the same,
-//!   in other units.
-//! - The sampled references, scaled by 1/R, differ from the references seen. The difference is counted
-//!   at distance 1 (the paper's SHARDS-adj). It comes from the few very hot blocks, such as the first
-//!   block of a common system prompt, which may or may not be in the sample, and whose distances are
-//!   short.
+//! - *Fixed size*: if more than [`max_blocks`](SampleConfig::max_blocks) blocks are followed, the
+//!   blocks with the largest hashes are dropped and the threshold falls accordingly. So R is as large
+//!   as memory allows. References that were counted earlier keep their weight, 1/R with the R of that
+//!   time. The paper does the same, in other units.
+//! - The number of sampled references, scaled by 1/R, differs from the number of references seen. The
+//!   difference is counted at distance 1 (the paper's SHARDS-adj). The reason is that it comes from the
+//!   few very hot blocks, such as the first block of a common system prompt. Such a block may or may
+//!   not be in the sample, and its distances are short.
 //!
-//! A sampled trace is also a trace: the common blocks of two of its requests are still a prefix. So the
-//! semantics are those of [`stack`](super::stack), request by request and root first.
+//! The common blocks of two requests are still a prefix in the sample. So a sampled trace is processed
+//! in the same way as a whole one in [`stack`](super::stack), request by request.
 //!
-//! Distances are stored in buckets of at most 0.4 % width, and each bucket counts at its upper end. So
-//! memory is bounded, and the curve errs on the safe side.
+//! Distances are stored in buckets of at most 0.4 % width, and each bucket is counted at its upper end.
+//! So memory is bounded, and the estimated hit rates are rather too low than too high.
 //!
 //! **The error** falls with the number of blocks followed, not with the rate. So a bound on the number
-//! is the better choice, because the rate is then as large as possible. The table has the mean absolute
-//! error of the block hit rate, in percentage points. The mean is over 20 seeds and five capacities
-//! from 1 to 20 % of the unique blocks (the smallest is the worst):
+//! is the better choice, because the rate is then as large as possible. The table shows the mean
+//! absolute error of the block hit rate, in percentage points. The mean is over 20 seeds and five
+//! capacities from 1 to 20 % of the unique blocks. The smallest capacity has the largest error.
 //!
 //! | follow | conversation, 182,790 blocks | agents, 67,188 blocks |
 //! |---|---|---|
@@ -39,9 +39,9 @@
 //! Without the correction at distance 1, the first row is off by 5 points, because block 0 is in every
 //! request.
 //!
-//! Costs: a hash per reference (1 to 3 ns) and 100 to 400 ns per sampled one. 54 to 110 bytes per block
-//! followed, and 0.25 MB for the buckets. Sampling saves memory, not time: if the trace fits, the exact
-//! method is faster.
+//! Costs: a hash per reference (1 to 3 ns), and 100 to 400 ns per sampled reference. 54 to 110 bytes
+//! per block followed, and 0.25 MB for the buckets. Sampling saves memory, not time: if the trace fits
+//! into memory, the exact method is faster.
 
 use kvpool_observe::advisor::{Bound, DistanceHistogram, SampledStack};
 
@@ -62,12 +62,13 @@ use crate::trace::{DEFAULT_BLOCK_TOKENS, TraceRequest};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SampleConfig {
-    /// The share of the blocks to follow, above 0, at most 1. With [`max_blocks`](Self::max_blocks),
-    /// the initial share. Default 1.
+    /// The share of the blocks to follow, above 0, at most 1. With [`max_blocks`](Self::max_blocks), it
+    /// is the initial share. Default 1.
     pub rate: f64,
-    /// The maximum number of blocks to follow, 1 to 2^30; `None` keeps the rate. Default 65,536: 10 MB.
+    /// The maximum number of blocks to follow, 1 to 2^30; `None` keeps the rate. Default 65,536, which
+    /// takes 10 MB.
     pub max_blocks: Option<usize>,
-    /// Selects the sample. All seeds are equally good. Default 0.
+    /// A seed that determines which blocks are sampled. All seeds are equally good. Default 0.
     pub seed: u64,
     /// The number of tokens per id of the trace, 1 or more. Default 512.
     pub block_tokens: usize,
@@ -75,7 +76,7 @@ pub struct SampleConfig {
     pub blocks: Blocks,
 }
 
-/// Exact up to 65,536 distinct blocks, and a sample of 65,536 blocks beyond.
+/// The default is exact up to 65,536 distinct blocks, and a sample of 65,536 blocks beyond that.
 impl Default for SampleConfig {
     fn default() -> Self {
         Self {
@@ -115,7 +116,7 @@ const FINE_BITS: u32 = 9;
 pub struct SampledLru {
     config: SampleConfig,
     stack: SampledStack,
-    /// The weights of references, and of the tokens in them, by distance.
+    /// The weights of references, and of their tokens, by distance.
     blocks: DistanceHistogram,
     tokens: DistanceHistogram,
     references: u64,
@@ -166,8 +167,8 @@ impl SampledLru {
         self.prompt_tokens += u64::from(request.input_length);
         self.stack.begin();
         for (depth, &id) in ids.iter().enumerate().rev() {
-            // Ids are dense, but the stack needs keys that are spread. `mix` maps different ids to
-            // different keys.
+            // Ids are dense, but the stack needs keys that are spread over all 64 bits. `mix` maps
+            // different ids to different keys.
             let Some(touch) = self.stack.touch(mix(id)) else { continue };
             self.counted += touch.weight;
             if let Some(distance) = touch.distance {
@@ -192,12 +193,12 @@ impl SampledLru {
         self.stack.rate()
     }
 
-    /// Returns the estimate. Its references and prompt tokens are exact. Its hits are rounded, and
-    /// never exceed those.
+    /// Returns the estimate. Its numbers of references and prompt tokens are exact. Its numbers of hits
+    /// are rounded, and never exceed those.
     #[must_use]
     pub fn finish(mut self) -> ReuseDistances {
-        // The missing references count as hits if anything was sampled. At a rate of 1, none are
-        // missing.
+        // If anything was sampled, the references that the sample does not represent are counted as
+        // hits. At a rate of 1, the sample represents all references.
         if self.rate() < 1.0 && self.followed() > 0 {
             let missing = self.references as f64 - self.counted;
             self.blocks.add(1, missing);
@@ -209,8 +210,8 @@ impl SampledLru {
         {
             hits += blocks;
             tokens += block_tokens;
-            // The sum is negative while the correction in the first bucket is larger than the hits
-            // found. Then there are no hits. The conversions saturate.
+            // The sum is negative while the correction in the first bucket is larger than the number of
+            // hits found so far. It is then treated as 0 hits, because the conversions saturate.
             let point = CurvePoint {
                 capacity_blocks,
                 block_hits: (hits.round() as u64).min(self.references),

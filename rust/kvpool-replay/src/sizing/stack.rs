@@ -1,24 +1,25 @@
-//! LRU at every capacity in one pass: stack distances.
+//! LRU at every capacity in one pass, by stack distances.
 //!
-//! Owns [`lru_distances`] and its result, [`ReuseDistances`].
+//! [`lru_distances`] computes the result, [`ReuseDistances`].
 //!
 //! **Why one pass is enough** (Mattson, Gecsei, Slutz and Traiger, "Evaluation techniques for storage
-//! hierarchies", 1970). Order all blocks by last use, latest first, and within a request root first,
-//! because a request's blocks are released tail first. An LRU cache of C blocks then holds the first C
-//! of this stack, for every C at once. Hits are held while the rest of the prompt is stored, so a
-//! request's own blocks never push each other out. The exception is a prompt larger than the cache, of
-//! which the first C blocks stay. So a reference hits in a cache of C blocks if and only if the block's
-//! position in the stack, its *distance*, is at most C. A block comes after its parent, so its distance
-//! is larger. So the hits of a request are a prefix at every capacity, and references can be counted
-//! one by one.
+//! hierarchies", 1970). Order all blocks by last use, latest first. Within a request, the first block
+//! of the prompt comes first, because the blocks of a request are released last block first. An LRU
+//! cache of C blocks then contains the first C blocks of this stack, for every C at once. Blocks that
+//! hit are held while the rest of the prompt is stored, so a request never evicts its own blocks. The
+//! exception is a prompt larger than the cache, of which the first C blocks remain.
 //!
-//! **Why it is fast.** Blocks come in [`Run`](super::Run)s. A run only needs the number of blocks last
-//! used after its request `from`. That is a sum over requests, from a tree (Fenwick 1994) with one
-//! entry per request, which fits into the CPU cache. Other implementations have one entry per
-//! reference. The blocks of a run are neighbours in the stack, so their distances are consecutive, and
-//! two entries in an array of differences represent them.
+//! So a reference hits in a cache of C blocks if and only if the block's position in the stack, its
+//! *distance*, is at most C. A block comes after its parent in the stack, so its distance is larger. So
+//! the hits of a request are a prefix at every capacity, and references can be counted one by one.
 //!
-//! Costs, once [`References`] are made: O(runs * log(requests) + unique blocks). 8 bytes per unique
+//! **Why it is fast.** References are processed in [`Run`](super::Run)s. For a run, only the number of
+//! blocks that were last used after its request `from` is needed. That is a sum over requests, from a
+//! tree (Fenwick 1994) with one entry per request, which fits into the CPU cache. (Other
+//! implementations have one entry per reference.) The blocks of a run are neighbours in the stack, so
+//! their distances are consecutive, and two entries in an array of differences represent them.
+//!
+//! Costs, without those of [`References`]: O(runs * log(requests) + unique blocks). 8 bytes per unique
 //! block during the computation, and 24 bytes in the result per distance that occurs.
 
 use kvpool_observe::advisor::Fenwick;
@@ -44,9 +45,9 @@ use super::references::References;
 #[must_use]
 pub fn lru_distances(references: &References) -> ReuseDistances {
     let mut used_last = Fenwick::new(references.requests());
-    // Differences of the number of full blocks at each distance.
+    // The differences between the numbers of full blocks at neighbouring distances.
     let mut full = vec![0_i64; references.unique_blocks() + 2];
-    // Reused partial last blocks are rare: the distance and tokens of each.
+    // The distance and the tokens of each reused partial last block. Such blocks are rare.
     let mut partial: Vec<(u32, u64)> = Vec::new();
     let block_tokens = references.block_tokens() as u64;
     for index in 0..references.requests() {
@@ -55,8 +56,8 @@ pub fn lru_distances(references: &References) -> ReuseDistances {
             u64::from(references.input_tokens(index)) % block_tokens,
         );
         for run in references.runs_to(index) {
-            // The distance is after its own ancestors, which the runs before this one have removed from
-            // the tree, and after all blocks that were used later.
+            // In the stack, the block comes after its own ancestors, and after all blocks that were
+            // used later. The runs before this one have already removed the ancestors from the tree.
             let first = run.start + used_last.after(run.from) + 1;
             // Only the last block of a prompt can be partial.
             let whole = if u64::from(run.end()) > filled { run.count - 1 } else { run.count };
@@ -81,7 +82,7 @@ fn points(full: &[i64], partial: &[(u32, u64)], block_tokens: u64) -> Vec<CurveP
     let mut here = 0;
     for (distance, difference) in (0..).zip(full) {
         here += difference;
-        // `here` is never negative, see `lru_distances`.
+        // `here` is never negative, because of the way in which `lru_distances` adds differences.
         let (mut blocks, mut tokens) = (here as u64, here as u64 * block_tokens);
         while let Some((_, rest)) = partial.next_if(|&&(at, _)| u64::from(at) == distance) {
             blocks += 1;
@@ -98,8 +99,9 @@ fn points(full: &[i64], partial: &[(u32, u64)], block_tokens: u64) -> Vec<CurveP
     points
 }
 
-/// The distances between uses of the same block: the number of distinct blocks used in between, plus
-/// one for the block itself. They determine the hits of an LRU cache of any size.
+/// The distances between uses of the same block. A distance is the number of distinct blocks used in
+/// between, plus one for the block itself. The distances determine the hits of an LRU cache of any
+/// size.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReuseDistances {
     curve: HitCurve,
@@ -139,14 +141,14 @@ impl ReuseDistances {
         self.curve.ceiling().block_hits
     }
 
-    /// The number of references to new blocks, which have no distance: no cache can hit them.
+    /// The number of references to new blocks. They have no distance, because no cache can hit them.
     #[must_use]
     pub fn cold(&self) -> u64 {
         self.curve.references() - self.reused()
     }
 
-    /// The smallest distance that a `fraction` (0 to 1) of the reused references does not exceed.
-    /// `None` if no block is ever used again, or for a fraction out of range.
+    /// Returns the smallest distance D for which a `fraction` (0 to 1) of the references with a
+    /// distance have at most D. `None` if no block is ever used again, or for a fraction out of range.
     #[must_use]
     pub fn quantile(&self, fraction: f64) -> Option<u64> {
         if !(0.0..=1.0).contains(&fraction) {
@@ -159,8 +161,8 @@ impl ReuseDistances {
             .map(|point| point.capacity_blocks)
     }
 
-    /// The references by distance, in powers of two: 1, 2, 3 to 4, 5 to 8, ... up to the largest that
-    /// occurs. Empty if no block is ever used again.
+    /// Returns the number of references by distance, in ranges that end at powers of two: 1, 2, 3 to 4,
+    /// 5 to 8, ... up to the largest distance that occurs. Empty if no block is ever used again.
     ///
     /// ```
     /// # use kvpool_replay::generate::{GeneratorConfig, generate};

@@ -1,25 +1,27 @@
 //! Stream form: runs any policy at one capacity, block by block.
 //!
-//! Owns [`stream`], which runs an eviction [`Policy`] of the core over a trace, without a pool.
+//! [`stream`] runs an eviction [`Policy`] of the core over a trace, without a pool.
 //!
 //! **The definition** is that of the published figures (`design/sizing.md`). Requests run one after the
-//! other. First the hits of a request are counted: the longest prefix of its blocks that is resident.
-//! Then every block of it is used, *last block first*. A resident block is hit and released, also after
-//! a gap. An absent block is admitted, which looks up the ghosts; if the cache is full, a victim is
-//! evicted; then the block is released. No block is held meanwhile, so a request may evict its own
-//! blocks. So the cache is not prefix-closed, and a policy that breaks chains loses hits in the next
-//! prefix.
+//! other. First the hits of a request are counted: the longest prefix of its blocks that is in the
+//! cache. Then every block of the request is used, *last block first*. A block that is in the cache is
+//! hit and released, even if a block before it is missing. A missing block is admitted, which looks up
+//! its ghost; if the cache is full, a victim is evicted; then the block is released.
+//!
+//! No block is held during this, so a request may evict its own blocks. The cache may also contain
+//! blocks without the blocks before them. A policy that evicts such earlier blocks loses hits in the
+//! next prefix.
 //!
 //! Papers simulate in this form, and it is cheap. Use it to compare policies with the literature and to
-//! size many capacities. The real pool holds blocks and evicts no parent before its children;
-//! [`replay`](crate::replay) runs it.
+//! size many capacities. The real pool holds the blocks of running requests, and evicts no parent
+//! before its children; use [`replay`](crate::replay) to run it.
 //!
-//! An admission before its eviction needs one more block id than there are resident blocks. So the
-//! policy is grown to `capacity + 1` blocks, and shares that it computes from its capacity are slightly
-//! larger.
+//! A block is admitted before another one is evicted, so the simulation needs one more block id than
+//! the cache has blocks. Therefore the policy is grown to `capacity + 1` blocks, and the shares that it
+//! computes from its capacity are slightly larger.
 //!
-//! Costs: O(references) calls of the policy. 16 bytes per resident block, 4 per unique block, 4 per
-//! request, and the policy's own.
+//! Costs: O(references) calls of the policy. Memory: 16 bytes per cached block, 4 per unique block, 4
+//! per request, and that of the policy.
 
 use kvpool::{
     BlockId, MAX_BLOCKS,
@@ -34,22 +36,23 @@ use super::turnover::Turnover;
 
 /// The blocks and their contents.
 struct Resident {
-    /// The block of each content; 0 for none.
+    /// The block that has each content; 0 for none.
     block_of: Vec<u32>,
     /// The content and the depth of each block.
     contents: Vec<u32>,
     depths: Vec<u32>,
-    /// The block id without a content.
+    /// The block id that has no content.
     spare: BlockId,
     blocks: usize,
 }
 
-/// The key of a content. It is not the content's number, because those are dense.
+/// The key of a content. The number of the content is not used as its key, because these numbers are
+/// dense.
 pub(super) fn key_of(content: u32) -> u64 {
     mix(u64::from(content))
 }
 
-/// Runs `policy` over a trace, from empty, with `capacity_blocks` resident blocks.
+/// Runs `policy` over a trace, starting with an empty cache of `capacity_blocks` blocks.
 ///
 /// ```
 /// use kvpool_policies::{Recency, S3Fifo};
@@ -66,7 +69,7 @@ pub(super) fn key_of(content: u32) -> u64 {
 /// ```
 ///
 /// # Errors
-/// [`SizingError::Setting`] for a capacity that a policy cannot have, or whose arrays do not fit in
+/// [`SizingError::Setting`] for a capacity that the policy does not support or that needs too much
 /// memory.
 pub fn stream<P: Policy + ?Sized>(
     references: &References,
@@ -141,8 +144,8 @@ impl Resident {
         block
     }
 
-    /// Evicts a block, which becomes the spare one. All blocks but the last are in the order, so there
-    /// is a victim.
+    /// Evicts a block, which becomes the spare one. All blocks except for the last one are in the
+    /// order, so there is always a victim.
     fn evict<P: Policy + ?Sized>(&mut self, policy: &mut P) -> usize {
         let Some(victim) = policy.pop() else { return 0 };
         let at = victim.index();

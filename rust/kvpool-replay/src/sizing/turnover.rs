@@ -1,16 +1,17 @@
-//! Resident turnover: measures whether the contents of a cache still change.
+//! Turnover: measures whether the contents of a cache still change.
 //!
-//! Owns [`Turnover`], which tracks the insertions of one simulation. For each window of `capacity`
-//! insertions into the full cache, it computes the share, 0 to 1, of the blocks resident at the end of
-//! the window that were inserted during it. An order by insertion alone always has 1. A policy that
-//! stagnates approaches 0, because new contents are evicted at once.
+//! [`Turnover`] tracks the insertions of one simulation. For each window of `capacity` insertions into
+//! the full cache, it computes a share, 0 to 1: the part of the blocks in the cache at the end of the
+//! window that were inserted during the window. If blocks are evicted in the order of their insertion,
+//! the share is always 1. For a policy that stagnates it approaches 0, because the policy evicts new
+//! contents at once.
 //!
 //! Costs: O(1) per insertion, O(blocks) per window; 8 bytes per block.
 
 #[derive(Clone, Debug)]
 pub(super) struct Turnover {
     capacity: u64,
-    /// The number of the insertion of each block's content; 0 for none.
+    /// For each block, the number of the insertion of its content; 0 for none.
     since: Vec<u64>,
     insertions: u64,
     /// The number of insertions before the current window.
@@ -29,7 +30,8 @@ impl Turnover {
         self.insertions
     }
 
-    /// Counts a content inserted into `block`. `full` is whether another had to be evicted for it.
+    /// Counts a content that was inserted into `block`. `full` is true if another content had to be
+    /// evicted for it.
     pub(super) fn insert(&mut self, block: usize, full: bool) {
         self.insertions += 1;
         self.since[block] = self.insertions;
@@ -43,7 +45,7 @@ impl Turnover {
         self.since[block] = 0;
     }
 
-    /// Ends the window if it is complete. Call it when the maximum number of blocks is resident.
+    /// Ends the window if it is complete. Call it when the cache is full.
     pub(super) fn end_window(&mut self) {
         if self.insertions - self.before < self.capacity {
             return;

@@ -1,13 +1,13 @@
-//! The policy `adaptive` on recorded traces, in both forms, compared with the best of LRU, ARC and
+//! Compares the policy `adaptive` on recorded traces, in both forms, with the best of LRU, ARC and
 //! S3-FIFO at each capacity. The traces are third-party data and not in the repository:
 //!
 //! ```text
 //! KVPOOL_TRACES=/where/they/are cargo test --release -p kvpool-replay --test adaptive_traces -- --nocapture
 //! ```
 //!
-//! This reads the traces that `sizing_traces.rs` names and prints tables like those of
-//! `benches/results/2026-11-28-eviction-study.md`. It fails if `adaptive` hits half a point less than
-//! the best of the three.
+//! The command reads the traces that `sizing_traces.rs` lists and prints tables like those of
+//! `benches/results/2026-11-28-eviction-study.md`. It fails if the hit rate of `adaptive` is half a
+//! percentage point below the best of the three.
 
 #![expect(clippy::print_stdout, clippy::expect_used, reason = "the tables are what the run is for")]
 
@@ -24,7 +24,7 @@ use kvpool_replay::{
 /// Capacities in percent of the unique blocks, rounded down.
 const PERCENT: [f64; 10] = [1.0, 2.0, 3.0, 5.0, 7.0, 10.0, 15.0, 20.0, 30.0, 50.0];
 const FILES: [&str; 2] = ["conversation_trace.jsonl", "agentic_s120.jsonl.gz"];
-/// Maximum loss in points.
+/// The maximum loss of hit rate, in percentage points.
 const BOUND: f64 = 0.5;
 
 type Row = [f64; PERCENT.len()];

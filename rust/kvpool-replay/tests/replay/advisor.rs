@@ -1,8 +1,9 @@
-//! The pool's advisor compared with exact figures: LRU at every capacity by `sizing`, and other
-//! policies by running the pool itself.
+//! Compares the pool's advisor with exact figures: for LRU at every capacity with those of `sizing`,
+//! and for other policies with those of the pool itself.
 //!
-//! A trace's blocks are hashed as chains of one token each, so a pool block is a block of the trace.
-//! The last test reads recorded traces, which are third-party data and not in the repository:
+//! The blocks of a trace are hashed as chains of one token each, so a block of the pool is a block of
+//! the trace. The last test reads recorded traces, which are third-party data and not in the
+//! repository:
 //!
 //! ```text
 //! KVPOOL_TRACES=/where/they/are cargo test --release -p kvpool-replay --test advisor -- --nocapture
@@ -25,7 +26,7 @@ use kvpool_replay::reader::ReadOptions;
 use kvpool_replay::sizing::{Blocks, HitCurve, References, lru_distances, stream};
 use kvpool_replay::trace::Trace;
 
-/// All references count equally, for the whole trace.
+/// A window that never ends: all references of the trace have the same weight.
 const NEVER: Option<u64> = Some(u64::MAX);
 
 fn generated(requests: usize, seed: u64) -> References {
@@ -53,7 +54,7 @@ fn pool(capacity: usize, eviction: EvictionPolicy, advisor: Option<AdvisorConfig
     BlockPool::new(config).unwrap().watched(&watch).unwrap()
 }
 
-/// Serves one request: stores its blocks and releases them at once, as `sizing` defines it.
+/// Serves one request by the definition of `sizing`: stores its blocks and releases them at once.
 fn serve(pool: &mut BlockPool, chain: &HashChain, tenant: TenantId) {
     let mut table = pool.match_and_acquire_for(chain, usize::MAX, tenant).unwrap();
     let hits = table.len();
@@ -69,7 +70,7 @@ fn hit_rate(pool: &BlockPool) -> f64 {
     stats.hits as f64 / (stats.hits + stats.misses) as f64
 }
 
-/// Returns the differences of an advice's curve from the exact one, in points.
+/// Returns the differences between an advice's curve and the exact one, in percentage points.
 fn off(advice: &Advice, exact: &HitCurve) -> Vec<f64> {
     let point = |point: &kvpool_observe::advisor::CurvePoint| {
         (point.block_hit_rate - exact.block_rate(exact.at(point.blocks))) * 100.0
@@ -81,8 +82,8 @@ fn worst(differences: &[f64]) -> f64 {
     differences.iter().fold(0.0, |worst, difference| difference.abs().max(worst))
 }
 
-/// Checks the bounds in points for the default sample, with three seeds each. `--nocapture` prints a
-/// table of the measured differences.
+/// Checks that the errors of the default sample are within bounds, in percentage points, for three
+/// seeds. `--nocapture` prints a table of the measured differences.
 #[test]
 fn the_curve_is_that_of_sizing() {
     let references = generated(10_000, 0);
@@ -104,8 +105,8 @@ fn the_curve_is_that_of_sizing() {
     }
 }
 
-/// With every block in the sample, estimates are exact. The curve is exact up to its buckets, which are
-/// 3 % wide. Each policy's result equals the pool's, because the evictor is the same.
+/// If every block is in the sample, estimates are exact. The curve is exact up to the width of its
+/// buckets, which is 3 %. Each policy's result equals the pool's, because the evictor is the same.
 #[test]
 fn a_sample_of_everything_is_exact() {
     let references = generated(1_500, 1);
@@ -138,7 +139,8 @@ fn a_sample_of_everything_is_exact() {
                 "{capacity} blocks"
             );
         }
-        // The only tenant has all references. Alone, it gets the hits of LRU with the pool's size.
+        // The only tenant has all references. In a cache of its own, it gets the hits of LRU with the
+        // pool's size.
         let [tenant] = &advice.tenants[..] else { panic!("{:?}", advice.tenants) };
         assert_eq!((&tenant.curve, tenant.hit_rate), (&advice.curve, advice.hit_rate));
         assert_eq!(tenant.alone, advice.curve[..tenant.alone.len()]);
@@ -163,8 +165,9 @@ fn ghosts_of_a_sample_are_close() {
     }
 }
 
-/// Two tenants have different traffic. Together, each gets the hits of the exact curves of the mixed
-/// stream, and alone, those of its own stream.
+/// Two tenants have different traffic. The estimate for a tenant in the shared pool equals the exact
+/// curve of the mixed stream. The estimate for a tenant in a cache of its own equals the exact curve of
+/// its own stream.
 #[test]
 fn tenants_are_counted_apart() {
     let traces = [generated(3_000, 3), generated(1_000, 4)];
@@ -192,13 +195,13 @@ fn tenants_are_counted_apart() {
         let off = (here.block_hit_rate - tenant.hit_rate) * 100.0;
         println!("{:?} in the pool: off by {off:.2} points", tenant.tenant);
         assert!(off.abs() < 2.0, "{off:.2} points");
-        // Sharing costs hits.
+        // A tenant has fewer hits in the shared pool than in a cache of its own.
         assert!(tenant.alone.last().unwrap().block_hit_rate > here.block_hit_rate - 0.02);
     }
 }
 
-/// The load changes: half a trace of one workload, then half a trace of another. At the end, the advice
-/// is that of the second half.
+/// The traffic changes: half a trace of one workload is followed by half a trace of another. At the
+/// end, the advice is that of the second half.
 #[test]
 fn a_drifting_load_is_followed() {
     let config = |seed, agent_fraction| GeneratorConfig {
@@ -218,7 +221,8 @@ fn a_drifting_load_is_followed() {
     let first = pool.advice().unwrap();
     chains(&halves[1], "second").iter().for_each(|chain| serve(&mut pool, chain, TenantId(0)));
     let second = pool.advice().unwrap();
-    // At capacities above four pools, a half is not stationary: more blocks return the longer it runs.
+    // At capacities above four pools, the traffic of a half is not stationary: more blocks are used
+    // again the longer it runs.
     let near = |advice: &Advice, exact: &HitCurve| worst(&off(advice, exact)[..9]);
     println!("own half: {:.2}, {:.2}", near(&first, &exact[0]), near(&second, &exact[1]));
     println!("other half: {:.2}, {:.2}", near(&first, &exact[1]), near(&second, &exact[0]));

@@ -146,7 +146,8 @@ fn formats_are_detected_by_the_first_record() {
         let found = read(text).unwrap();
         assert_eq!(found.format, format);
         assert_eq!(format.name().parse::<TraceFormat>().unwrap(), format);
-        // The result is the same if the format is named, or if the file is wrapped or compressed.
+        // The result is the same if the caller names the format, or if the file is wrapped or
+        // compressed.
         let named = ReadOptions { format: Some(format), ..ReadOptions::default() };
         assert_eq!(read_with(text, named.clone()).unwrap(), found);
         let wrapped = format!("\u{feff}\r\n  \n{}", text.replace('\n', "\r\n\r\n"));
@@ -180,8 +181,8 @@ fn empty_inputs_are_errors_in_every_format() {
 #[test]
 fn sessions_are_placed_and_put_in_order() {
     let ReadTrace { trace, notes, .. } = read(SESSIONS).unwrap();
-    // The order of times is: the single line at 0, session 7, then the turns of a at 1000 and 1000 +
-    // 250.5. The third turn has the same time as the second.
+    // The order by time is: the request without a session at 0, session 7, then the turns of session a
+    // at 1000 and 1000 + 250.5. The third turn has the same time as the second.
     assert_eq!(times(&trace), [0.0, 400.0, 1000.0, 1250.5, 1250.5]);
     assert_eq!(ids(&trace), [vec![9], vec![8], vec![0, 1], vec![0, 2, 3], vec![0, 2, 3]]);
     assert_eq!(trace.requests()[3].output_length, 0);
@@ -209,7 +210,7 @@ fn sessions_are_placed_and_put_in_order() {
         "line 2: timestamp 999 ms is before 1000 ms of line 1; sort the trace by timestamp (read as \
          mooncake-sessions)"
     );
-    // Ids name prefixes in this format, too.
+    // In this format too, ids identify prefixes.
     let conflict = SESSIONS.replace("[8]", "[2]");
     assert_eq!(
         error_of(&conflict),
@@ -223,7 +224,7 @@ fn bailian_is_in_seconds_and_its_ids_are_contents() {
     let ReadTrace { trace, notes, .. } = read(BAILIAN).unwrap();
     assert_eq!(trace.block_tokens(), 16);
     assert_eq!(times(&trace), [500.0, 61114.0, 61114.0, 62000.0]);
-    // 101 after 100 differs from 101 at the front, and a block may repeat.
+    // Id 101 after 100 is another block than 101 at the start of a prompt, and a block may repeat.
     assert_eq!(ids(&trace), [vec![0, 1, 2], vec![0, 1, 3], vec![4, 5], vec![4, 6]]);
     assert_eq!(notes, ReadNotes { records: 4, unchained: 3, ..ReadNotes::default() });
     let sessions: Vec<_> =
@@ -247,8 +248,9 @@ fn bailian_is_in_seconds_and_its_ids_are_contents() {
 fn documents_have_sub_agents_and_ids_of_their_own() {
     let ReadTrace { trace, notes, .. } = read(DOCUMENT).unwrap();
     assert_eq!((trace.block_tokens(), notes.records), (64, 1));
-    // The outer sub-agent's times are before its own start, so they count from that start: 4 s. The
-    // inner one's own start is missing, so its times count from where its parent's do.
+    // The times of the outer sub-agent are before its own start, so they are counted from that start, 4
+    // s. The inner sub-agent has no start of its own, so its times are counted from the same time as
+    // its parent's.
     assert_eq!(times(&trace), [1500.0, 3000.0, 4000.0, 6000.0]);
     assert_eq!(ids(&trace), [vec![0, 1, 2], vec![0, 1, 2, 5], vec![3], vec![3, 4]]);
     let label = |index| trace.labels().get(index);
@@ -276,12 +278,13 @@ fn documents_can_be_in_one_file_or_in_a_folder() {
     let three = [small("a", "", 0.0), small("b", "", 2.0), small("c", "", 1.0)];
     let joined = read(&three.concat()).unwrap();
     assert_eq!(times(&joined.trace), [0.0, 1000.0, 2000.0, 9000.0, 9000.0, 9000.0]);
-    // With local ids, the documents have nothing in common. With global ids, they are equal.
+    // With local ids, the documents have no blocks in common. With global ids, they have the same
+    // blocks.
     assert_eq!(joined.trace.summary().unique_blocks, 6);
     let global = three.concat().replace("\"requests\"", "\"hash_id_scope\": \"global\", \"requests\"");
     assert_eq!(read(&global).unwrap().trace.summary().unique_blocks, 2);
-    // One at a time, each document begins at the last arrival of the one before. Two at a time, the
-    // third waits for the first.
+    // If one session runs at a time, each document begins at the last arrival of the previous one. If
+    // two run at a time, the third document waits for the first.
     let at_once = |sessions| {
         let options = ReadOptions { sessions_at_once: Some(sessions), ..ReadOptions::default() };
         times(&read_with(&three.concat(), options).unwrap().trace)
@@ -321,12 +324,13 @@ fn rows_contain_their_block_size() {
     let ReadTrace { trace, notes, .. } = read(ROWS).unwrap();
     assert_eq!(trace.block_tokens(), 64);
     assert_eq!(times(&trace), [0.0, 12.5, 12.5]);
-    // Block 6 occurs after 5, at the front, after itself, and once more: all four are different.
+    // Block 6 occurs after 5, at the start of a prompt, after itself, and once more. All four are
+    // different blocks.
     assert_eq!(ids(&trace), [vec![0, 1], vec![0, 2], vec![3, 4, 5]]);
     assert_eq!((notes.untimed, notes.unchained, notes.regrouped), (2, 3, 0));
     let one = r#"{"block_tokens": 16, "hash_ids": [1, 2], "input_length": 30}"#;
     assert_eq!(read(one).unwrap().trace.block_tokens(), 16);
-    // The caller passes the values that the rows leave out.
+    // The caller passes the values that are missing in the rows.
     let unsaid = ROWS.replace("\"block_size\": 64, ", "").replace("[64, 64, 10]", "null");
     let options = ReadOptions {
         format: Some(TraceFormat::BlockRows),
@@ -336,8 +340,8 @@ fn rows_contain_their_block_size() {
     assert_eq!(read_with(&unsaid, options).unwrap().trace, trace);
 }
 
-/// The request with blocks of 16 tokens lists its partial block, the others do not. Which of them is refused
-/// depended on the order of a hash map.
+/// The request with blocks of 16 tokens lists its partial block, and the others do not. Regression
+/// test: which of them was refused depended on the order of a hash map.
 #[test]
 fn mixed_conventions_of_partial_blocks_give_the_same_error_each_time() {
     let row = |size: usize, ids: &[u64]| {
@@ -359,7 +363,7 @@ fn block_sizes_are_brought_to_one_or_refused() {
         };
         format!("{}{}{}", row(sizes[0], 0), row(sizes[1], 0), row(sizes[2], 0))
     };
-    // Blocks of 16 and 32 tokens become blocks of 64. Ids of different sizes have nothing in common.
+    // Blocks of 16 and 32 tokens are converted to blocks of 64. Ids of different sizes never match.
     let mixed = read(&rows([16, 64, 32])).unwrap();
     assert_eq!((mixed.trace.block_tokens(), mixed.notes.regrouped), (64, 2));
     assert_eq!(ids(&mixed.trace), [vec![0, 1], vec![2, 3], vec![4, 5]]);
@@ -369,7 +373,7 @@ fn block_sizes_are_brought_to_one_or_refused() {
     let small = read_with(&rows([16, 64, 16]), smaller).unwrap();
     assert_eq!((small.trace.block_tokens(), small.notes.regrouped), (16, 1));
     assert_eq!(small.trace.summary().unique_blocks, 16);
-    // Documents give no id to a partial block, whatever the block size.
+    // Documents have no id for a partial block, whatever the block size.
     let document = |size: u32, ids: &str| {
         format!(
             r#"{{"block_size": {size}, "requests": [{{"t": 0, "in": 100, "out": 1, "hash_ids": {ids}}}]}}"#
@@ -384,7 +388,7 @@ fn block_sizes_are_brought_to_one_or_refused() {
         "line 2: blocks of 48 tokens cannot be made into blocks of 64: one must divide the other (read \
          as block-rows)"
     );
-    // A wrong count is one at the row's own size.
+    // A wrong number of ids is reported for the block size of the row itself.
     let short = rows([16, 64, 16]).replace("[0, 1, 2, 3, 4, 5, 6, 7]", "[0, 1, 2]");
     assert!(
         error_of(&short)
@@ -395,8 +399,8 @@ fn block_sizes_are_brought_to_one_or_refused() {
 #[test]
 fn requests_are_reconstructed_from_events() {
     let ReadTrace { trace, notes, .. } = read(EVENTS).unwrap();
-    // 11, 12 and then 13 are one request. 14 continues after 12, where another block has already
-    // continued.
+    // The blocks 11 and 12, and then 13, are one request. Block 14 also follows 12, but another block
+    // already follows it, so it belongs to a second request.
     assert_eq!(times(&trace), [0.0, 1500.0]);
     assert_eq!(ids(&trace).iter().map(Vec::len).collect::<Vec<_>>(), [3, 3]);
     assert_eq!(trace.requests()[0].hash_ids[..2], trace.requests()[1].hash_ids[..2]);
@@ -405,7 +409,7 @@ fn requests_are_reconstructed_from_events() {
     assert_eq!(notes, ReadNotes { records: 3, skipped_events: 2, ..ReadNotes::default() });
 }
 
-/// Returns batches at these seconds, each with one event.
+/// Returns batches with these times in seconds, each with one event.
 fn batches(events: &[(f64, &str)]) -> String {
     events.iter().map(|(ts, event)| format!("{{\"ts\": {ts}, \"events\": [{event}]}}\n")).collect()
 }
@@ -442,7 +446,7 @@ fn a_chain_does_not_go_on_after_a_removal_a_clear_or_on_another_rank() {
         let text = batches(&[(0.0, &stored("[1, 2]", "null")), (0.1, between), (0.2, &stored("[3]", "2"))]);
         assert_eq!(lengths(&text, f64::INFINITY), [8, 12], "{between}");
     }
-    // An event of another tier, or of another group of layers, does not affect this one.
+    // An event of another tier, or of another group of layers, does not split a request.
     for between in [
         r#"{"type": "BlockRemoved", "block_hashes": [2], "medium": "CPU"}"#,
         r#"{"type": "BlockRemoved", "block_hashes": [2], "group_idx": 1}"#,
@@ -461,7 +465,7 @@ fn a_chain_does_not_go_on_after_a_removal_a_clear_or_on_another_rank() {
 
 #[test]
 fn events_of_any_spelling_and_beginning() {
-    // Events of kvpool itself: one hash each, no time, no size.
+    // The events of kvpool itself have one hash each, no time, and no block size.
     let ours = r#"{"type": "stored", "hash": "aa", "parent": null, "depth": 0, "block_id": 1}
 {"type": "stored", "hash": "bb", "parent": "aa", "depth": 1, "block_id": 2}
 {"type": "removed", "hash": "bb", "block_id": 2}
@@ -470,14 +474,14 @@ fn events_of_any_spelling_and_beginning() {
     let options = ReadOptions { block_tokens: Some(4), ..ReadOptions::default() };
     let read = read_with(ours, options).unwrap();
     assert_eq!(read.trace.requests().iter().map(|one| one.input_length).collect::<Vec<_>>(), [8, 8]);
-    // zz is unknown, so one block represents everything before it.
+    // The parent zz is unknown, so one block represents everything before the run.
     assert_eq!((read.notes.unknown_parents, read.notes.untimed, read.notes.skipped_events), (1, 4, 1));
     assert_eq!(
         error_of(ours),
         "line 1: \"block_size\" is missing; needed: block_hashes, block_size (or --trace-block-size) \
          (read as kv-events)"
     );
-    // A signed hash is the same 64 bits.
+    // A signed hash and an unsigned hash with the same 64 bits are equal.
     let signed = batches(&[(0.0, &stored("[-1]", "null")), (0.1, &stored("[5]", "18446744073709551615"))]);
     assert_eq!(lengths(&signed, 1000.0), [8]);
     let conflict = batches(&[(0.0, &stored("[1, 2]", "null")), (0.1, &stored("[2]", "null"))]);
@@ -498,7 +502,7 @@ fn formats_do_not_mix() {
             if assumed == other || first == DOCUMENT || second == DOCUMENT {
                 continue;
             }
-            // Lines of the second trace that are also valid in the first format are not an error.
+            // A line of the second trace is no error if it is also valid in the first format.
             let second = second.lines().next().unwrap();
             let lines = first.lines().count() as u64;
             let result = read(&format!("{first}{second}\n"));
@@ -530,7 +534,7 @@ fn formats_do_not_mix() {
         error_of(&format!("{ROWS}{EVENTS}")),
         "line 4: a record of kv-events in a trace that begins as block-rows; a trace has one format"
     );
-    // If the format is named, the lines are read in that format.
+    // If the caller names the format, the lines are read in that format.
     let named =
         ReadOptions { format: Some(TraceFormat::Mooncake), block_tokens: Some(16), ..ReadOptions::default() };
     let first = BAILIAN.lines().next().unwrap();
@@ -685,14 +689,14 @@ fn limits_hold_in_every_format() {
         let error = read_with(text, longest).unwrap_err();
         assert!(matches!(error, TraceError::LineTooLong { line: 1, limit: 40 }), "{format}: {error}");
     }
-    // Several documents on one line may be longer than any of them: `cat` of files without a last
-    // newline.
+    // A line with several documents may be longer than the limit for one. `cat` of files without a
+    // newline at the end makes such lines.
     let one = r#"{"block_size": 64, "requests": [{"t": 0, "in": 64, "out": 1, "hash_ids": [1]}]}"#;
     let options = ReadOptions { max_line_bytes: one.len(), ..ReadOptions::default() };
     assert_eq!(read_with(&one.repeat(1000), options).unwrap().trace.requests().len(), 1000);
     let options = ReadOptions { max_line_bytes: one.len() - 1, ..ReadOptions::default() };
     assert!(matches!(read_with(one, options), Err(TraceError::LineTooLong { line: 1, .. })));
-    // A document may also be too long over many short lines.
+    // The limit also applies to a document that consists of many short lines.
     let endless = format!("{{\"requests\": [\n{}", "1,\n".repeat(2_000_000));
     let error =
         read_with(&endless, ReadOptions { max_line_bytes: 1 << 20, ..ReadOptions::default() }).unwrap_err();
@@ -710,7 +714,7 @@ fn huge_claims_are_refused_before_memory_is() {
     let trace = read(huge).unwrap().trace;
     let error = trace.with_block_tokens(1).unwrap_err();
     assert!(matches!(error, TraceError::TooManyBlocks { to: 1, .. }), "{error}");
-    // A chain of events, each a separate request with all blocks before it.
+    // A chain of events, in which each event is a separate request with all blocks before it.
     let chain: String = (1..60_000)
         .map(|hash| {
             format!(

@@ -1,4 +1,4 @@
-//! Properties of any trace and any bytes: a written trace is read again, chaining and regrouping
+//! Properties of any trace and any bytes: a written trace can be read again, chaining and regrouping
 //! preserve shared prefixes, and nothing panics.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
@@ -14,11 +14,12 @@ use kvpool_replay::{
 };
 use proptest::prelude::*;
 
-/// Gap in ms, contents, tokens of the partial last block, session.
+/// The gap to the previous request in ms, the contents of the blocks, the tokens of the partial last
+/// block, and the session.
 type MadeRequest = (u16, Vec<u8>, u8, Option<u8>);
 
-/// Requests as contents of blocks from which the ids are made, and whether partial last blocks are
-/// listed.
+/// Requests, given by the contents of their blocks, from which the ids are made; and whether partial
+/// last blocks are listed.
 #[derive(Clone, Debug)]
 struct Made {
     requests: Vec<MadeRequest>,
@@ -35,15 +36,15 @@ fn made() -> impl Strategy<Value = Made> {
 }
 
 impl Made {
-    /// Returns the ids in a format of contents: one per full block, and one for the partial block if it
-    /// is listed.
+    /// Returns the ids for a format in which ids identify contents: one per full block, and one for the
+    /// partial block if it is listed.
     fn contents(&self, index: usize) -> (Vec<u64>, u32) {
         let (_, full, partial, _) = &self.requests[index];
         let mut ids: Vec<u64> = full.iter().map(|&content| u64::from(content)).collect();
         if *partial > 0 && self.listed {
             ids.push(100 + u64::from(*partial));
         }
-        // A prompt has at least one token, so an empty one gets a block.
+        // A prompt has at least one token, so an empty prompt gets a block.
         let tokens = full.len() * BLOCK + usize::from(*partial);
         if tokens == 0 { (vec![0], BLOCK as u32) } else { (ids, tokens as u32) }
     }
@@ -82,7 +83,7 @@ fn shared(left: &[u64], right: &[u64]) -> usize {
 }
 
 proptest! {
-    /// Two prompts share exactly the blocks that their contents have in common at the front.
+    /// Two prompts share exactly the blocks at their start that have the same contents.
     #[test]
     fn chaining_is_exact(made in made()) {
         let trace = made.trace();
@@ -93,12 +94,12 @@ proptest! {
                 prop_assert_eq!(shared(left, right), expected);
             }
         }
-        // The ids are those of a checked trace.
+        // The ids pass the check of a trace.
         prop_assert!(Trace::new(trace.requests().to_vec(), BLOCK).is_ok());
         prop_assert_eq!(TraceStats::new(&trace).prefix_violations, 0);
     }
 
-    /// With another block size, two prompts share as much as the larger or smaller blocks allow.
+    /// With another block size, two prompts share as many tokens as the larger or smaller blocks allow.
     #[test]
     fn regrouping_is_exact(made in made(), size in prop::sample::select(vec![1, 2, 4, 16, 24, 64])) {
         let trace = made.trace();
@@ -113,16 +114,16 @@ proptest! {
                 let before = shared(&of(&trace, left), &of(&trace, right));
                 let after = shared(&of(&other, left), &of(&other, right));
                 let lengths = [left, right].map(|index| trace.requests()[index].input_length as usize);
-                // Counts the tokens that are known to be equal: the blocks of the new size within them,
-                // and the last block if both prompts end in it.
+                // Counts the tokens that are known to be equal: the whole blocks of the new size in the
+                // shared part, and the last block if both prompts end in it.
                 let tokens = (before * BLOCK).min(lengths[0]).min(lengths[1]);
                 let ends = trace.lists_partial_blocks() && lengths[0] == lengths[1] && tokens == lengths[0];
                 let expected = if ends { tokens.div_ceil(size) } else { tokens / size };
                 prop_assert_eq!(after, expected, "{} tokens of {:?}", tokens, lengths);
             }
         }
-        // If the blocks became smaller, converting back gives the same blocks. (Small blocks may not
-        // show that partial ones were left out.)
+        // If the blocks became smaller, the conversion back gives the same blocks. (With small blocks
+        // it may not be visible that partial blocks were not listed.)
         if BLOCK.is_multiple_of(size) && trace.lists_partial_blocks() {
             let back = other.with_block_tokens(BLOCK).unwrap();
             for (left, right) in trace.requests().iter().zip(back.requests()) {
@@ -163,7 +164,7 @@ proptest! {
         }
     }
 
-    /// Compares the figures with a count that keeps whole prefixes.
+    /// Compares the statistics with a count that stores whole prefixes.
     #[test]
     fn ideal_hits_are_those_of_whole_prefixes(made in made()) {
         let trace = made.trace();
@@ -190,7 +191,7 @@ proptest! {
     }
 }
 
-/// One trace per format, to be damaged.
+/// One valid trace per format. The tests damage these traces.
 const SEEDS: [&str; 6] = [
     "{\"timestamp\": 5, \"input_length\": 600, \"output_length\": 9, \"hash_ids\": [0, 1]}\n",
     "{\"session_id\": \"a\", \"timestamp\": 3, \"input_length\": 600, \"hash_ids\": [0, \
@@ -289,7 +290,7 @@ proptest! {
     }
 }
 
-/// Requests in memory have one label each, or no labels at all.
+/// A trace in memory has one label per request, or no labels at all.
 #[test]
 fn labels_are_as_many_as_requests() {
     let request = TraceRequest { timestamp_ms: 0.0, input_length: 1, output_length: 1, hash_ids: [1].into() };
@@ -302,7 +303,7 @@ fn labels_are_as_many_as_requests() {
     assert_eq!(error.to_string(), "2 labels for 1 requests; allowed: one per request, or none");
 }
 
-/// Nesting that would overflow the stack of a naive parser.
+/// Nesting that would overflow the stack of a recursive parser is an error.
 #[test]
 fn deep_nesting_is_an_error() {
     for open in ["[", "{\"requests\": [", "{\"events\": [", "{\"type\": \"subagent\", \"requests\": ["] {

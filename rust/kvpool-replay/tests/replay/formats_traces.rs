@@ -1,13 +1,13 @@
-//! Figures of recorded traces compared with published ones. The traces are third-party data and not in
-//! the repository:
+//! Compares statistics of recorded traces with published ones. The traces are third-party data and not
+//! in the repository:
 //!
 //! ```text
 //! KVPOOL_TRACES=/where/they/are cargo test --release -p kvpool-replay --test formats_traces -- --nocapture
 //! ```
 //!
-//! This reads `conversation_trace.jsonl` (Mooncake, FAST'25 release) and `agentic_s120.jsonl.gz`
-//! (merged Claude Code sessions) in that folder, and prints the results next to the reference. It fails
-//! if a figure differs beyond the last published digit.
+//! The command reads `conversation_trace.jsonl` (Mooncake, FAST'25 release) and `agentic_s120.jsonl.gz`
+//! (merged Claude Code sessions) in that folder, and prints the results next to the published values.
+//! It fails if a value differs beyond the last published digit.
 
 #![expect(clippy::expect_used, reason = "helpers of tests may panic as tests do")]
 
@@ -20,7 +20,7 @@ use kvpool_replay::{
     stats::TraceStats,
 };
 
-/// Name, measured value, published value, and half a unit of its last digit.
+/// The name, the measured value, the published value, and half a unit of its last digit.
 type Figure = (&'static str, f64, f64, f64);
 
 fn figures(stats: &TraceStats, file: &str) -> Vec<Figure> {
@@ -147,8 +147,8 @@ fn recorded_traces_have_the_published_figures() {
             stats.most_arrivals_in_1_s,
             stats.distinct_arrivals
         );
-        // Smaller blocks hit the same number of tokens. A conversion through another format does not
-        // change the trace.
+        // With smaller blocks, the same number of tokens hits. A conversion through another format does
+        // not change the trace.
         let started = Instant::now();
         let small = read.trace.with_block_tokens(64).expect("a divisor");
         let made = started.elapsed();

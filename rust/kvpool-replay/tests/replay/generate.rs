@@ -1,4 +1,5 @@
-//! The generator: pinned output, consistency, and the shape that its parameters describe.
+//! Tests of the generator: its output is pinned and consistent, and has the properties that its
+//! parameters describe.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
 
@@ -27,8 +28,8 @@ fn digest(bytes: &[u8]) -> u64 {
         .fold(0xcbf2_9ce4_8422_2325, |state, &byte| (state ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
-/// The output is part of the interface: published results for a seed must stay reproducible. A change
-/// here is a breaking change.
+/// The output for a seed must not change, so that published results remain reproducible. A change of
+/// the output is a breaking change.
 #[test]
 fn output_is_pinned() {
     let trace = generate(&config(2_000)).unwrap();
@@ -86,8 +87,8 @@ fn block_size_changes_ids_alone() {
     for (coarse, fine) in coarse.iter().zip(&fine) {
         assert_eq!(coarse.timestamp_ms, fine.timestamp_ms);
         assert_eq!((coarse.input_length, coarse.output_length), (fine.input_length, fine.output_length));
-        // Both traces have the same shared text: text that coarse blocks share is also shared in fine
-        // ones.
+        // The block size does not affect the texts: what two prompts share in large blocks, they also
+        // share in small blocks.
         assert_eq!(coarse.hash_ids.len(), fine.hash_ids.len().div_ceil(32));
     }
     for (left, right) in [(0, 100), (3, 250), (17, 499)] {
@@ -114,7 +115,8 @@ fn kinds_have_their_shapes() {
     assert!((0.5..0.9).contains(&chat), "{chat}");
     assert!((0.05..0.5).contains(&one_shot), "{one_shot}");
 
-    // One turn, and shared prompts shorter than a block: no hits, except by chance.
+    // With one turn per session, and shared prompts shorter than a block, there are no hits, except by
+    // chance.
     let lonely = GeneratorConfig {
         agent_fraction: 0.0,
         chat_turns: 1.0,
@@ -123,7 +125,7 @@ fn kinds_have_their_shapes() {
     };
     assert_eq!(ideal_hit_rate(&lonely), 0.0);
 
-    // A steeper popularity shares more.
+    // With a higher skew of popularity, more blocks are shared.
     let skewed = |system_prompt_skew| {
         ideal_hit_rate(&GeneratorConfig {
             system_prompt_skew,
@@ -149,7 +151,7 @@ fn rate_and_lengths_are_as_asked() {
     assert!((summary.span_ms / 1e6 - 1.0).abs() < 0.03, "{} ms", summary.span_ms);
     assert_eq!(summary.longest_input, 30_000);
     assert!(trace.requests().iter().all(|request| (1..=300).contains(&request.output_length)));
-    // Arrivals of a Poisson process: the standard deviation of the gaps equals their mean.
+    // In a Poisson process, the standard deviation of the gaps between arrivals equals their mean.
     let gaps: Vec<f64> =
         trace.requests().windows(2).map(|pair| pair[1].timestamp_ms - pair[0].timestamp_ms).collect();
     let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
@@ -232,7 +234,7 @@ fn parameters_out_of_range_are_named() {
     }
 }
 
-/// The whole path: a generated trace as tokens, in which equal prefixes are exactly the shared blocks.
+/// In the tokens of a generated trace, equal prefixes are exactly the shared blocks.
 #[test]
 fn tokens_show_the_prefixes_of_the_ids() {
     let trace = generate(&GeneratorConfig { block_tokens: 16, ..config(60) }).unwrap();

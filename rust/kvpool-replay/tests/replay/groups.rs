@@ -1,5 +1,5 @@
-//! Replays of hybrid models: the hits of windows and states, compared with figures that follow from the
-//! trace, and pools that are too small.
+//! Replays of hybrid models: compares the hits of windows and states with values computed from the
+//! trace, and tests pools that are too small.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
 
@@ -79,16 +79,15 @@ fn where_everything_is_kept_and_fits_every_group_serves_what_was_seen() {
         assert!(tokens > 0);
         assert_eq!(report.hits.token_hits, tokens, "{kind:?}");
         assert_eq!(report.hits.tokens, made.summary().input_tokens);
-        // At the end of a chunk, none of its tokens is needed. A chunked group alone may therefore
-        // reach further.
+        // A chunked group needs no block at the end of a chunk, so alone it may serve more tokens.
         assert_eq!(report.groups[0].reach_tokens, tokens, "{kind:?}");
         assert!(report.groups.iter().all(|group| group.reach_tokens >= tokens), "{kind:?}");
         assert_eq!((report.evicted, report.cut_short), (0, Some(0)));
     }
 }
 
-/// The first turn continues the one before at the end of its last whole block. The other one branches
-/// in the middle of it.
+/// Returns a trace with two later turns. The first continues the previous turn at the end of its last
+/// whole block. The second diverges in the middle of the previous turn.
 fn turns() -> Trace {
     trace(&[
         (&[1, 2, 3, 4, 5, 6], 100),
@@ -102,8 +101,8 @@ fn turns() -> Trace {
 fn junctions_keep_the_ends_of_prompts_and_where_one_turned_off() {
     for (kind, block) in [(WINDOW, 16), (GroupKind::State, 256)] {
         let report = run(&turns(), Mode::Lookup, &groups(kind, block, 1, Keep::Junctions), 100_000);
-        // The second request continues at the end of the first. The third one branches where nothing
-        // was kept, and keeps a state there, so the fourth one hits.
+        // The second request continues at the end of the first. The third request diverges where no
+        // state was kept, and keeps a state there, so the fourth request hits.
         let [full, sparse] = &report.groups[..] else { panic!("two groups") };
         assert_eq!(report.hits.token_hits, 6 * 512 + 4 * 512, "{kind:?}");
         assert_eq!(full.reach_tokens, 6 * 512 + 2 * 4 * 512, "{kind:?}");
@@ -160,22 +159,22 @@ fn pools_that_are_too_small_end_all_requests_and_stay_sound() {
 
 #[test]
 fn more_memory_for_windows_that_are_given_up() {
-    // Eight prompts of 8,192 tokens repeat. As full attention they do not fit into the pool, but with
+    // Eight prompts of 8,192 tokens repeat. With full attention they do not fit into the pool, but with
     // windows they do.
     let ids: Vec<Vec<u64>> = (0..8).map(|prompt| (1..=16).map(|at| prompt * 100 + at).collect()).collect();
     let requests: Vec<_> = (0..32).map(|turn| (&ids[turn % 8][..], 1)).collect();
     let trace = trace(&requests);
     let whole = groups(GroupKind::Full, 64, 3, Keep::All);
     let windows = groups(WINDOW, 64, 3, Keep::Junctions);
-    // The blocks that each prompt keeps, and the blocks that the running one also takes in its only
-    // chunk.
+    // The capacity is the blocks that are kept of each prompt, and the additional blocks that the
+    // running prompt needs for its only chunk.
     let capacity = 8 * (128 + 3 * 17) + 4 * 129;
     assert_eq!(run(&trace, Mode::Lookup, &whole, capacity).hits.token_hits, 0);
     assert_eq!(run(&trace, Mode::Lookup, &windows, capacity).hits.token_hits, 24 * 8192);
 }
 
-/// The third turn hits nothing at its branch, because no state was kept there. The last turn could hit
-/// up to the end of that part.
+/// The third turn has no hit after the position at which it diverges, because no state was kept there.
+/// The last turn could hit up to the end of that part.
 #[test]
 fn a_replay_reports_which_group_limits_its_hits() {
     for mode in [Mode::Lookup, Mode::Engine] {

@@ -1,5 +1,5 @@
-//! The cost of a small or hostile file: errors stay one short line that a terminal can show, and the
-//! claims of a line are bounded before memory is used.
+//! Tests that a small or malicious file cannot cause high costs: an error is one short line that a
+//! terminal can show, and sizes in a line are checked before memory is allocated.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
 
@@ -50,7 +50,7 @@ fn records() -> [(TraceFormat, Value); 6] {
     ]
 }
 
-/// Returns the record with each of its values replaced in turn.
+/// Returns copies of the record, in each of which one value is replaced.
 fn replaced(record: &Value, by: &Value) -> Vec<Value> {
     let mut found = vec![by.clone()];
     match record {
@@ -145,7 +145,7 @@ fn one_entry_of_the_table_stands_for_all_parts_of_a_block() {
     let trace = Trace::new(requests, 64).unwrap().with_block_tokens(16).unwrap();
     let ids = |index: usize| &trace.requests()[index].hash_ids[..];
     assert_eq!(ids(0), [0, 1, 2, 3, 4, 5, 6]);
-    // Block 2 has four numbers, although the first prompt reaches only three of them.
+    // Block 2 gets four ids, although the first prompt has tokens for only three of them.
     assert_eq!(ids(1), [0, 1, 2, 3, 8, 9, 10, 11]);
     assert_eq!(ids(2), [0, 1, 2, 3, 4, 5, 6, 7]);
 }

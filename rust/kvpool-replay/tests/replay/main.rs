@@ -1,4 +1,4 @@
-//! Tests of traces, replays and sizing in one program, because linking one program for each takes
+//! All tests of traces, replays and sizing, in one program, because linking one program for each takes
 //! longer than running them.
 
 mod adaptive_traces;

@@ -1,12 +1,12 @@
-//! Policies of the core on recorded traces, in the stream form, compared with published figures. The
+//! Compares the policies of the core on recorded traces, in stream form, with published values. The
 //! traces are third-party data and not in the repository:
 //!
 //! ```text
 //! KVPOOL_TRACES=/where/they/are cargo test --release -p kvpool-replay --test policy_traces -- --nocapture
 //! ```
 //!
-//! This reads the traces that `sizing_traces.rs` names and prints the whole table. It fails if a figure
-//! differs from its reference by more than 0.3 points.
+//! The command reads the traces that `sizing_traces.rs` lists and prints the whole table. It fails if a
+//! value differs from its reference by more than 0.3 percentage points.
 
 #![expect(clippy::print_stdout, clippy::expect_used, reason = "the tables are what the run is for")]
 
@@ -24,7 +24,7 @@ use kvpool_replay::{
 /// Capacities in percent of the unique blocks, rounded down. The tables contain block hit rates at
 /// these capacities.
 const PERCENT: [f64; 8] = [1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 30.0, 50.0];
-/// Indexes of the capacities in the reference: 1, 2, 5, 10, 20 and 50 %.
+/// The positions in [`PERCENT`] of the capacities in the reference: 1, 2, 5, 10, 20 and 50 %.
 const KNOWN: [usize; 6] = [0, 1, 3, 4, 5, 7];
 type Row = [f64; 6];
 

@@ -1,5 +1,5 @@
-//! The reader: valid traces in every wrapping, and a typed error with line, field and value for each
-//! invalid one.
+//! Tests of the reader: valid traces, plain or compressed and from any source, and a typed error with
+//! line, field and value for each invalid trace.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
 
@@ -70,10 +70,10 @@ fn wrappings_do_not_matter() {
         assert_eq!(read(text.as_bytes()).unwrap(), trace);
         assert_eq!(read(&gzip(text.as_bytes())).unwrap(), trace);
     }
-    // Two members of a gzip file, as `cat a.gz b.gz` makes them, split in the middle of a line.
+    // The gzip file has two members, split in the middle of a line, as `cat a.gz b.gz` makes them.
     let (start, end) = GOOD.as_bytes().split_at(100);
     assert_eq!(read(&[gzip(start), gzip(end)].concat()).unwrap(), trace);
-    // Unknown fields of any shape, in any order.
+    // The line has unknown fields of any type, in any order.
     let line = concat!(
         r#"{"hash_ids": [3], "x": {"y": [null, "\ud83d\ude00", 1e3]}, "output_length": 2, "#,
         r#""input_length": 9, "timestamp": 1}"#,
@@ -101,7 +101,7 @@ fn reads_from_pipes_and_files() {
     for bytes in [GOOD.as_bytes(), &gzip(GOOD.as_bytes())] {
         let pipe = BufReader::with_capacity(1, Trickle(bytes, 0));
         assert_eq!(Trace::from_reader(pipe, &ReadOptions::default()).unwrap(), trace);
-        // The name does not show the format of the content.
+        // The name of the file does not show that its content is compressed.
         let path = std::env::temp_dir().join(format!("kvpool-reader-{}-{}", std::process::id(), bytes.len()));
         std::fs::write(&path, bytes).unwrap();
         let read = Trace::from_path(&path, &ReadOptions::default());
@@ -142,7 +142,7 @@ fn options_are_obeyed() {
     let short = ReadOptions { max_line_bytes: longest - 1, ..ReadOptions::default() };
     let error = Trace::from_reader(GOOD.as_bytes(), &short).unwrap_err();
     assert!(matches!(error, TraceError::LineTooLong { limit, .. } if limit == longest - 1), "{error}");
-    // A line without an end stops at the limit, before memory runs out.
+    // A line that never ends is refused at the limit, before memory runs out.
     let endless = BufReader::new(io::repeat(b' '));
     let error = Trace::from_reader(endless, &short).unwrap_err();
     assert!(matches!(error, TraceError::LineTooLong { line: 1, .. }), "{error}");
@@ -264,7 +264,7 @@ fn counts_must_fit_the_length() {
         let error = error_of(&line(length, ids)).to_string();
         assert!(error.ends_with(message), "{error}");
     }
-    // The error is in the first line, with no other line to derive the convention from.
+    // The error is in the first line, so no earlier line shows whether partial blocks have ids.
     let error = read(line(6758, "0, 1").as_bytes()).unwrap_err();
     assert!(matches!(error, TraceError::BlockCount { expected: 14, convention_line: None, .. }), "{error}");
 }
@@ -295,7 +295,7 @@ fn time_and_prefixes_are_checked() {
         let error = Trace::new(requests.clone(), 16).unwrap_err();
         assert!(error.to_string().starts_with(message), "{error}");
         assert_eq!(error.line(), Some(3));
-        // The check can be turned off.
+        // The check of prefixes can be disabled.
         let mut text = Vec::new();
         for request in &requests {
             let ids = &request.hash_ids;
@@ -400,7 +400,7 @@ fn mutated_input_never_panics() {
     assert!(outcomes.iter().all(|&count| count > 300), "{outcomes:?}");
 }
 
-/// Nesting that would overflow the stack of a naive parser.
+/// Nesting that would overflow the stack of a recursive parser is an error.
 #[test]
 fn deep_nesting_is_an_error() {
     for open in ["[", "{\"a\":"] {

@@ -1,5 +1,5 @@
-//! The effect of finish signals on `hazard`, with right and wrong signals, on generated traces of
-//! agents and chats.
+//! Measures the effect of correct and wrong finish signals on `hazard`, on generated traces of agents
+//! and chats.
 
 #![expect(clippy::expect_used, reason = "a test stops at the first error")]
 
@@ -14,11 +14,11 @@ use kvpool_replay::{
 
 /// Capacities in percent of the unique blocks.
 const SIZES: [usize; 2] = [2, 5];
-/// Maximum loss in points because of wrong signals.
+/// The maximum loss of hit rate because of wrong signals, in percentage points.
 const BOUND: f64 = 0.5;
 const FINISHES: [Finish; 3] = [Finish::Unknown, Finish::Stop, Finish::ToolCalls];
 
-/// Random numbers.
+/// Returns a pseudorandom number.
 fn random(index: usize, salt: u64) -> usize {
     let number = (index as u64 ^ salt << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     ((number ^ number >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 33) as usize
@@ -36,8 +36,8 @@ fn trace(seed: u64) -> Trace {
     generate(&config).expect("a sound configuration")
 }
 
-/// Returns the right signal of each request: tool calls if the last full block of its prompt is used
-/// again, else the end of a turn.
+/// Returns the correct signal of each request: tool calls if the last full block of its prompt is used
+/// again, otherwise the end of a turn.
 fn right(trace: &Trace) -> Vec<Finish> {
     let last_full = |ids: &[u64]| ids.iter().rev().nth(1).copied();
     let mut last_use = HashMap::new();

@@ -1,13 +1,13 @@
-//! Sizing of recorded traces compared with published figures. The traces are third-party data and not
-//! in the repository:
+//! Compares the sizing of recorded traces with published values. The traces are third-party data and
+//! not in the repository:
 //!
 //! ```text
 //! KVPOOL_TRACES=/where/they/are cargo test --release -p kvpool-replay --test sizing_traces -- --nocapture
 //! ```
 //!
-//! This reads `conversation_trace.jsonl` (Mooncake, FAST'25 release) and `agentic_s120.jsonl.gz`
-//! (merged Claude Code sessions) in that folder, and prints the results next to the reference. It fails
-//! if a figure differs by more than the stated difference.
+//! The command reads `conversation_trace.jsonl` (Mooncake, FAST'25 release) and `agentic_s120.jsonl.gz`
+//! (merged Claude Code sessions) in that folder, and prints the results next to the published values.
+//! It fails if a value differs by more than the stated difference.
 
 #![expect(clippy::print_stdout, clippy::expect_used, reason = "the tables are what the run is for")]
 
@@ -33,9 +33,9 @@ struct Reference {
     /// Block hit rates in percent.
     lru: Row,
     optimal: Row,
-    /// Token hit rates in percent, of LRU and of the optimum.
+    /// The token hit rates of LRU and of the optimum, in percent.
     tokens: Option<[Row; 2]>,
-    /// Hit rates by the accuracy of the hints.
+    /// The hit rates of LRU with hints, by the accuracy of the hints.
     hints: &'static [(f64, Row)],
 }
 
@@ -177,7 +177,7 @@ fn check(trace: &Trace, reference: &Reference) {
         let took = started.elapsed().as_secs_f64() * 1e3;
         println!("sampled, rate {rate}, at most {max_blocks:?}: {took:.1} ms, off by {off:.2?} points");
     }
-    // The reference has two decimals.
+    // The reference values have two decimals.
     assert!(lru_off < 0.006, "LRU");
     assert!(optimal_off < 0.006, "optimum");
     assert!(hints_off < 0.5, "hints");

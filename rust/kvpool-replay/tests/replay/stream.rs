@@ -1,5 +1,5 @@
-//! The stream form compared with a simple simulation: maps of cached contents, and policies written
-//! from their papers for one block at a time. ARC follows its published cases.
+//! Compares stream form with a simple simulation that uses maps of cached contents, and policies
+//! written from their papers for one block at a time. ARC is written from the cases in its paper.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
 
@@ -15,7 +15,7 @@ use proptest::prelude::*;
 /// A cache that serves one content at a time.
 trait Cache {
     fn contents(&self) -> BTreeSet<u32>;
-    /// Touches a content. Returns the content that was evicted for it, if any.
+    /// Uses a content. Returns the content that was evicted for it, if any.
     fn touch(&mut self, content: u32) -> Option<u32>;
 }
 
@@ -119,7 +119,8 @@ impl Cache for Arc {
 }
 
 /// Returns the hits of each request, the evictions, and the turnover of each window. The turnover
-/// counts the contents at the window's end that were evicted or missing at some moment since its start.
+/// counts the contents in the cache at the end of the window that were missing at some moment since its
+/// start.
 fn simulate(references: &References, capacity: usize, cache: &mut dyn Cache) -> (Vec<u32>, u64, Vec<f64>) {
     let (mut hits, mut evictions, mut turnovers) = (Vec::new(), 0, Vec::new());
     let mut stayed: Option<BTreeSet<u32>> = None;

@@ -1,4 +1,4 @@
-//! Tiers below the device in engine mode, compared with a simulation of a chain of caches, and with
+//! Compares tiers beneath the device, in engine mode, with a simulation of a chain of caches, and with
 //! computed times.
 #![expect(clippy::unwrap_used, reason = "a test stops at the first error")]
 
@@ -17,7 +17,7 @@ fn request(timestamp_ms: f64, blocks: &[u64]) -> TraceRequest {
     TraceRequest { timestamp_ms, input_length: tokens, output_length: 1, hash_ids: blocks.into() }
 }
 
-/// One millisecond of prefill per token.
+/// Returns a configuration in which prefill takes one millisecond per token.
 fn config(capacity_blocks: usize, tiers: &[(usize, f64)]) -> ReplayConfig {
     ReplayConfig {
         mode: Mode::Engine,
@@ -87,8 +87,9 @@ fn simulated(prompts: &[Vec<u64>], device: usize, tiers: &[usize]) -> Vec<u64> {
     served
 }
 
-/// Draws prompts as paths from the root of a tree, so that a block has one parent. Each prompt ends
-/// with a unique block, because a cached block that is computed again would exist twice.
+/// Draws prompts as paths from the root of a tree, so that every block has one parent. Each prompt ends
+/// with a unique block. The last block is always computed again, so if it were cached, it would exist
+/// twice.
 fn prompts() -> impl Strategy<Value = Vec<Vec<u64>>> {
     (
         proptest::collection::vec(any::<prop::sample::Index>(), 1..14),
@@ -126,8 +127,8 @@ proptest! {
         let found: Vec<_> = [report.hits.block_hits].into_iter()
             .chain(report.tiers.iter().map(|tier| tier.block_hits)).collect();
         prop_assert_eq!(found, expected);
-        // No request waits for another, so the mean time to the first token follows from the loaded and
-        // computed tokens.
+        // No request waits for another. So the mean time to the first token can be computed from the
+        // numbers of loaded and computed tokens.
         let tokens = report.hits.tokens as f64;
         let (host, disk) = (report.tiers[0].block_hits as f64, report.tiers[1].block_hits as f64);
         let computed = tokens - (report.hits.block_hits as f64 + host + disk) * B as f64;
@@ -136,8 +137,8 @@ proptest! {
         prop_assert!((found_ms - all_ms).abs() < 1e-3, "{} ms, expected {}", found_ms, all_ms);
     }
 
-    /// A device as large as all tiers serves as much as a small device over a tier that loads in no
-    /// time.
+    /// A device as large as all tiers together serves as many blocks as a small device with a tier that
+    /// loads in no time.
     #[test]
     fn what_the_device_lacks_a_tier_without_end_has(prompts in prompts()) {
         let requests: Vec<_> =
@@ -149,8 +150,8 @@ proptest! {
             small.engine.unwrap().mean_time_to_first_token_ms);
     }
 
-    /// Requests that arrive at the same time, in any order, are all finished and counted once, and not
-    /// faster than the links allow.
+    /// If requests arrive at the same time, in any order, all of them are finished and counted once,
+    /// and not faster than the links allow.
     #[test]
     fn crowds_are_served(prompts in prompts(), gap in 0_u32..60, capacity in 15_usize..40,
         running in 1_usize..6) {
@@ -170,7 +171,7 @@ proptest! {
     }
 }
 
-/// A link moves one load at a time: the second load waits. Computing is not delayed by it.
+/// A link moves one load at a time, so the second load waits. Computation does not wait for it.
 #[test]
 fn a_link_moves_one_load_at_a_time() {
     let long: Vec<u64> = (1..=9).collect();

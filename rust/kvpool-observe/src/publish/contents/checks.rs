@@ -3,7 +3,7 @@
 use super::{Contents, Digest, FREE, MAX_TIERS, NONE, tiers};
 
 impl Contents {
-    /// Everything that consumers know: the tier, group and digest of each content.
+    /// Returns the tier, group and digest of each content that consumers know.
     pub fn told_of(&self) -> impl Iterator<Item = (u8, u16, Digest)> {
         let nodes = self.nodes.iter().filter(|node| node.group != FREE);
         nodes.flat_map(|node| tiers(node.reported).map(|tier| (tier, node.group, node.digest)))

@@ -1,14 +1,14 @@
-//! Reports to consumers: the changes since the last report, or everything.
+//! Makes the reports for consumers, which contain the changes since the last report, or everything.
 //!
-//! Owns: the order of changes, and which nodes form one run. Stored contents come before removed ones,
-//! and parents before their children.
+//! This module determines the order of changes, and which nodes form one run. Stored contents come
+//! before removed ones, and parents before their children.
 //!
 //! Costs: O(changes and their unreported ancestors). A snapshot is O(contents).
 
 use super::{Change, Contents, Digest, Keys, MAX_TIERS, tiers};
 
 impl Contents {
-    /// Returns the changes since the last settling. Consumers that apply them know exactly the open
+    /// Returns the changes since the last call. A consumer that applies them knows exactly the open
     /// contents. Frees the nodes of removed contents.
     pub(crate) fn settle(&mut self) -> Vec<Change> {
         let mut changes = Vec::new();
@@ -16,8 +16,8 @@ impl Contents {
             changes.push(Change::Cleared);
         }
         let dirty = std::mem::take(&mut self.dirty);
-        // Stored contents first, each after its ancestors, then removed ones. So a content that moves
-        // between tiers is always in at least one.
+        // Stored contents come first, each after its ancestors, and removed contents last. So a
+        // consumer sees a content that moves between tiers in at least one of them at any time.
         let (mut runs, mut chain) = (Runs::new(changes), Vec::new());
         for &at in &dirty {
             let mut above = at;
@@ -84,8 +84,8 @@ impl Contents {
         }
     }
 
-    /// Returns all open contents, parents first, as if nothing had been reported. The caller has called
-    /// [`Self::settle`].
+    /// Returns all open contents, parents first, as if nothing had been reported. The caller must have
+    /// called [`Self::settle`].
     pub(crate) fn snapshot(&self) -> Vec<Change> {
         let mut runs = Runs::new(Vec::new());
         let mut waiting: Vec<u32> = Vec::new();
@@ -112,10 +112,10 @@ impl Contents {
     }
 }
 
-/// Collects the runs of stored contents. The last run of each tier can be continued.
+/// Collects the runs of stored contents. The last run of each tier can still be extended.
 struct Runs {
     changes: Vec<Change>,
-    /// By tier: the index of its last run, and the last node of that run.
+    /// For each tier, the index of its last run, and the last node of that run.
     open: [Option<(usize, u32)>; MAX_TIERS as usize],
 }
 

@@ -1,6 +1,6 @@
-//! A publisher against a model: the bytes that consumers received describe exactly the contents that
-//! are reachable in the pools. Contents come, leave, move between tiers, are dropped in the middle of a
-//! chain, become known late, or their batch is lost.
+//! Compares a publisher with a model: the bytes that consumers receive describe exactly the contents
+//! that are reachable in the pools. Contents are stored, removed, moved between tiers, dropped in the
+//! middle of a chain, and described late, and batches are lost.
 
 mod decode;
 
@@ -11,7 +11,7 @@ use kvpool::BlockHash;
 use kvpool_observe::publish::{Digest, Group, GroupName, Publisher, SinkConfig, base};
 use proptest::prelude::*;
 
-/// Number of different contents: a tree, once in each of two groups.
+/// Number of different contents. They form a tree, which exists once in each of two groups.
 const CONTENTS: u64 = 24;
 const TIERS: [&str; 3] = ["GPU", "CPU", "STORAGE"];
 
@@ -115,7 +115,7 @@ impl Pools {
     }
 }
 
-/// A strict consumer: it refuses every event that contradicts the events before.
+/// A strict consumer. It refuses every event that contradicts earlier events.
 #[derive(Default)]
 struct Consumer {
     last: Option<u64>,
@@ -235,7 +235,7 @@ impl Run {
             }
             Operation::Flush => self.flush(),
             Operation::Lose { sink } => {
-                // The batch that this sink lost already has a number.
+                // The lost batch of this sink already has a number.
                 if sink < self.consumers.len() {
                     self.publisher.lost(sink).unwrap();
                 } else {
@@ -252,7 +252,7 @@ impl Run {
         for batch in self.publisher.flush(self.now, f64::INFINITY) {
             self.consumers[batch.sink].take(batch.number, &batch.payload);
         }
-        // If no tier holds a content, the publisher forgets it and its tokens.
+        // If no tier has a content, the publisher removes it with its tokens.
         self.pools.forget();
         let reachable = self.pools.reachable();
         for (sink, consumer) in self.consumers.iter().enumerate() {
@@ -275,7 +275,7 @@ proptest! {
         let mut run = Run::new();
         operations.iter().for_each(|operation| run.take(operation));
         run.flush();
-        // When all tiers are cleared, no content is left, and the publisher keeps no memory of one.
+        // After all tiers are cleared, the publisher has no contents, and uses no memory for them.
         for tier in 0..3 {
             run.take(&Operation::Cleared { tier });
         }

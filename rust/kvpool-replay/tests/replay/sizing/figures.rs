@@ -1,5 +1,5 @@
-//! Figures of generated traces that are pinned, equal to the pool's, or within bounds; and refused
-//! input.
+//! Results for generated traces that are pinned, equal to the pool's, or within bounds; and tests of
+//! refused input.
 
 use std::{collections::HashSet, sync::Arc};
 
@@ -20,7 +20,7 @@ fn generated(requests: usize) -> Trace {
     generate(&GeneratorConfig { requests, ..GeneratorConfig::default() }).unwrap()
 }
 
-/// The estimators give the same result as the real pool, to the block and to the token.
+/// The estimators return exactly the same hits, in blocks and tokens, as the real pool.
 #[test]
 fn lru_is_the_shipped_pool() {
     let trace = Arc::new(generated(500));
@@ -36,7 +36,7 @@ fn lru_is_the_shipped_pool() {
     }
 }
 
-/// Figures of a pinned trace. A change here changes a definition.
+/// The results for a pinned trace. If one of them changes, a definition has changed.
 #[test]
 fn figures_are_pinned() {
     let trace = generated(2_000);
@@ -60,8 +60,8 @@ fn figures_are_pinned() {
     assert_eq!((knee.point.capacity_blocks, knee.point.block_hits, knee.point.token_hits), KNEE);
 }
 
-/// Hits of LRU, of LRU with hints that are right half of the time, and of the optimum, at 1, 2, 5, 10,
-/// 20 and 50 % of the unique blocks.
+/// Hits of LRU, of LRU with hints for half of the dead blocks, and of the optimum, at 1, 2, 5, 10, 20
+/// and 50 % of the unique blocks.
 const ROWS: [[u64; 3]; 6] = [
     [4_615, 5_036, 13_352],
     [7_005, 7_665, 18_377],
@@ -139,8 +139,8 @@ fn each_gib_is_counted_once() {
     assert_eq!((curve.capacity_for(1.1), curve.capacity_for(f64::NAN)), (None, None));
 }
 
-/// Nothing is used twice, and prompts are shorter than a block: the curves are empty, and nothing
-/// divides by zero.
+/// No block is used twice, and prompts are shorter than a block. So the curves are empty, and there is
+/// no division by zero.
 #[test]
 fn nothing_to_hit() {
     let lonely = forest(&[0, 0, 0], &[(0, 1), (1, 2), (2, 3)]);

@@ -8,7 +8,7 @@ use kvpool_replay::{
 };
 
 pub(crate) const BLOCK_TOKENS: usize = 4;
-/// Arrival of the first request in ms. The others follow every 100 ms.
+/// The arrival of the first request in ms. The others follow at intervals of 100 ms.
 pub(crate) const FIRST_MS: f64 = 1250.0;
 
 /// Returns requests as paths from a root of a forest of `parents.len()` blocks to one of its blocks.
@@ -33,9 +33,9 @@ pub(crate) fn forest(parents: &[usize], requests: &[(usize, u32)]) -> Trace {
     Trace::new(requests.collect(), BLOCK_TOKENS).unwrap()
 }
 
-/// A plain LRU pool: hits are pinned, as much of the rest as possible is allocated, and everything is
-/// released tail first. `stored` decides which blocks of which request are released as cached. Returns
-/// the hits of each request.
+/// A plain LRU pool: blocks that hit are pinned, as many of the missing blocks as possible are
+/// allocated, and all blocks are released last block first. `stored` returns which blocks of a request
+/// remain cached. Returns the hits of each request.
 pub(crate) fn pool(
     references: &References,
     capacity: usize,
@@ -76,7 +76,7 @@ pub(crate) fn sum(hits: &[u32]) -> u64 {
 }
 
 /// Returns the maximum number of hits over all choices of at most `capacity` cached blocks after each
-/// request. Tries all choices.
+/// request. It tries every choice.
 pub(crate) fn exhaustive_optimum(references: &References, capacity: u32) -> u32 {
     let mut best: HashMap<u32, u32> = HashMap::from([(0, 0)]);
     for index in 0..references.requests() {
@@ -85,7 +85,7 @@ pub(crate) fn exhaustive_optimum(references: &References, capacity: u32) -> u32 
         for (&cached, &hits) in &best {
             let hit = request.iter().take_while(|&&block| cached & (1 << block) != 0).count() as u32;
             let all = request.iter().fold(cached, |all, &block| all | (1 << block));
-            // Every subset of `all`.
+            // The loop visits every subset of `all`.
             let mut choice = all;
             loop {
                 if choice.count_ones() <= capacity {

@@ -16,7 +16,7 @@ fn traces(blocks: usize, requests: usize) -> impl Strategy<Value = Trace> {
         .prop_map(|(parents, requests)| forest(&parents, &requests))
 }
 
-/// Draws both kinds of references.
+/// Draws one of the two kinds of references.
 fn both() -> impl Strategy<Value = Blocks> {
     prop_oneof![Just(Blocks::All), Just(Blocks::Full)]
 }
@@ -85,8 +85,8 @@ proptest! {
                 .unwrap();
             prop_assert_eq!(hits(0.0), lru(&references, capacity));
             let told_all = pool(&references, capacity, |index, block| used_later(&references, index, block));
-            // The plain pool makes room for dead blocks before it knows that they are dead. It may lose
-            // hits by that, but never gain any.
+            // The plain pool allocates space for dead blocks before it gets the hint that they are
+            // dead. It may lose hits by that, but never gain any.
             prop_assert!(hits(1.0).total().block_hits >= sum(&told_all));
             let [low, high] = [hits(0.3), hits(0.7)];
             prop_assert!(hits(0.0).hits().iter().zip(low.hits()).all(|(less, more)| less <= more));
@@ -114,7 +114,8 @@ proptest! {
             let end_ms = window.start_ms + window_ms;
             let inside = references.times_ms().iter().map(|time| time - FIRST_MS);
             let inside = inside.filter(|time| (window.start_ms..end_ms).contains(time)).count() as u64;
-            // After a division or multiplication, a time exactly at the border may be on either side.
+            // Because of rounding, a time exactly at the border of a window may be counted on either
+            // side.
             prop_assert!(window.requests.abs_diff(inside) <= 1);
         }
     }
@@ -160,7 +161,8 @@ proptest! {
         prop_assert_eq!(sampled.finish(), exact);
     }
 
-    /// The bound always holds, and the estimate stays within the possible range.
+    /// The number of followed blocks never exceeds the bound, and the estimate stays within the
+    /// possible range.
     #[test]
     fn a_bound_is_kept(trace in traces(60, 60), max_blocks in 1..20_usize, seed: u64) {
         let config =
