@@ -261,12 +261,11 @@ def test_a_request_takes_what_its_steps_read_and_write(kind: Any, span: int, blo
 
 
 def specs_of(groups: KvGroups) -> list[kvpool.GroupSpec]:
-    spans = {"sliding": "window", "chunked": "chunk"}
+    names = {"sliding": "window", "chunked": "chunk"}
+    spans: list[dict[str, Any]] = [{names[one.kind]: one.span} if one.span else {} for one in groups.groups]
     return [
-        kvpool.GroupSpec(
-            group.kind, group.block_tokens, **({spans[group.kind]: group.span} if group.span else {})
-        )  # type: ignore[arg-type]
-        for group in groups.groups
+        kvpool.GroupSpec(group.kind, group.block_tokens, **span)
+        for group, span in zip(groups.groups, spans, strict=True)
     ]
 
 
