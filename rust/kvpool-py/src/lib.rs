@@ -8,7 +8,6 @@
 //! because the package `kvpool` has the public names.
 
 #![expect(clippy::needless_pass_by_value, reason = "PyO3 extracts arguments by value")]
-#![expect(clippy::doc_markdown, reason = "docstrings are those of Python")]
 
 // The macro `doc!`: the docstrings of the stubs, by name.
 include!(concat!(env!("OUT_DIR"), "/docs.rs"));
