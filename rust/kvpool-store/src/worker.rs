@@ -1,8 +1,7 @@
-//! Workers: the threads that wait for back ends, so that no caller does.
+//! Workers: threads that wait for back ends, so that no caller has to wait.
 //!
-//! A worker moves one object at a time, or many at once if the back end has [lanes](Lane). A busy
-//! worker takes a further object only if no other worker is idle. A panic of a back end counts as a
-//! failure.
+//! A worker moves one object at a time, or several at once if the back end has [lanes](Lane). A busy
+//! worker takes a further object only if no other worker is idle. If a back end panics, the task fails.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -24,14 +23,14 @@ pub(crate) fn run(queue: &Queue, backend: &Arc<dyn Backend>, ends: &Ends, memory
     worker.one_by_one(queue);
 }
 
-/// The store is gone, or the lane is broken.
+/// The reason to stop a worker: the store no longer exists, or the lane is broken.
 struct WorkerStop;
 
 struct Worker<'a> {
     backend: &'a dyn Backend,
     ends: &'a Ends,
     memory: Memory,
-    /// Number of bytes in flight from which on the worker takes no more transfers.
+    /// Limit of the bytes in flight. At or above it, the worker takes no more transfers.
     share: u64,
 }
 
@@ -55,7 +54,8 @@ impl Worker<'_> {
         }
     }
 
-    /// Keeps a lane filled. If the store is gone, the lane waits for the transfers in flight.
+    /// Keeps several transfers of a lane in flight. If the store no longer exists, waits for the
+    /// transfers in flight.
     fn run_in_lane(&mut self, queue: &Queue, lane: &mut dyn Lane) {
         let (mut moving, mut bytes) = (0, 0);
         loop {
@@ -82,7 +82,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Prepares the transfer of a task; `None` if the task has ended.
+    /// Prepares the transfer of a task. Returns `None` if the task has already ended.
     fn begin(&mut self, task: Task) -> Result<Option<Transfer>, WorkerStop> {
         let Task { id, namespace, work } = task;
         let mut begun = Ok(None);
@@ -106,8 +106,8 @@ impl Worker<'_> {
         self.report(id, end)
     }
 
-    /// Returns the end of a transfer. A damaged object without a known place is removed now, because no
-    /// other code knows its name.
+    /// Returns the result of a transfer. A damaged object without a known place is removed now, because
+    /// later code does not know its name.
     fn check(&mut self, transfer: Transfer, moved: Result<(), BackendError>) -> End {
         let (name, place) = (transfer.name(), transfer.place());
         let end = transfer.end(moved, &mut self.memory);
