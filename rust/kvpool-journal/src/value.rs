@@ -154,7 +154,7 @@ impl Reply for bool {
     }
 }
 
-/// Implements [`Reply`] for answers that are one number.
+/// Implements `Reply` for answers that are one number.
 macro_rules! numbers {
     ($($answer:ty: |$given:ident| $number:expr;)*) => { $(
         impl Reply for $answer {

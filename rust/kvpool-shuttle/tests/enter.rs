@@ -253,11 +253,11 @@ fn step_with_policy(py: Python<'_>, shared: &Shared) {
     }
     let policy = |state: &mut State| {
         state.call(|| {
-            drop(Destructor(py, shared)); // dropped as by a method call
+            drop(Destructor(py, shared)); // dropped during the call, like a temporary value
             raise_after(PyErr("KeyboardInterrupt"));
             raise_after(PyErr("SystemExit"));
         });
-        Destructor(py, shared) // dropped later, as a copy that the call made
+        Destructor(py, shared) // dropped after the call, like a copy
     };
     let copies = |state: &mut State| drop(policy(state));
     let raised = enter_guarded(py, &shared.1, copies);

@@ -78,7 +78,7 @@ fn serve(manager: &Locked<CacheManager>, written: &Written, id: i64, careless: b
             let locked = manager.lock();
             (locked.hasher().clone(), locked.pool().epoch())
         };
-        let mut cursor = prompt(&hasher, 7, 3, epoch); // outside of the lock
+        let mut cursor = prompt(&hasher, 7, 3, epoch); // without holding the lock
         let mut locked = manager.lock();
         if careless && locked.pool().epoch() != epoch {
             // A careless caller moves the cursor to the new epoch, but computes KV with the old

@@ -84,7 +84,7 @@ impl Arena {
         let mapped = if huge { bytes.next_multiple_of(HUGE).saturating_add(HUGE) } else { bytes };
         let mapping = MmapMut::map_anon(mapped).map_err(|error| no_memory(error.to_string()))?;
         if huge {
-            drop(mapping.advise(Advice::HugePage)); // without huge pages it is only slower
+            drop(mapping.advise(Advice::HugePage)); // ignore errors: small pages also work
         }
         let mapping: MmapRaw = mapping.into();
         let first = mapping.as_mut_ptr();
@@ -147,13 +147,13 @@ impl Arena {
     /// Number of slots.
     #[must_use]
     pub fn slots(&self) -> u32 {
-        self.states.len() as u32 // made from a u32
+        self.states.len() as u32 // the value was a u32
     }
 
     /// Number of bytes in a slot.
     #[must_use]
     pub const fn slot_bytes(&self) -> u32 {
-        self.slot_bytes as u32 // made from a u32
+        self.slot_bytes as u32 // the value was a u32
     }
 
     fn state(&self, slot: u32) -> Result<&AtomicU32, StoreError> {

@@ -225,7 +225,7 @@ impl Directory {
         self.order.begin_release(&Release::default());
         for &mut (place, new) in places {
             if self.entries[place as usize].key.is_none() {
-                continue; // evicted for another object of the same call
+                continue; // the same call has evicted the object for another one
             }
             if !new {
                 self.order.hit(block(place));
@@ -313,7 +313,7 @@ impl Directory {
             self.doom(place);
         }
         self.namespaces.push(namespace);
-        self.leaving.clear(); // names in other namespaces differ
+        self.leaving.clear(); // removals cannot affect the new namespace
     }
 
     /// Returns the next place to clear, and the objects that may be there. The place remains pinned

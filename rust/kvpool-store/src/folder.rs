@@ -166,7 +166,7 @@ impl FolderBackend {
                 continue;
             }
             for path in read_dir(&folder)? {
-                let Ok(file) = fs::symlink_metadata(&path) else { continue }; // gone meanwhile
+                let Ok(file) = fs::symlink_metadata(&path) else { continue }; // removed meanwhile
                 let modified = file.modified()?;
                 if path.extension().is_some_and(|end| end == "tmp") {
                     let age = SystemTime::now().duration_since(modified).unwrap_or_default();
@@ -264,7 +264,7 @@ impl Backend for FolderBackend {
         let beyond = files.len().saturating_sub(self.places as usize);
         let old = files.drain(..beyond).map(|file| file.path);
         for path in old.chain(abandoned) {
-            drop(fs::remove_file(path)); // another may have done so
+            drop(fs::remove_file(path)); // ignore errors: another process may have removed it
         }
         for (place, file) in (0..).zip(files) {
             let tokens = TokenRange::default();

@@ -137,7 +137,7 @@ pub(crate) fn write_record(
             linked => linked,
         }
     });
-    drop(fs::remove_file(&fresh)); // unless it was renamed
+    drop(fs::remove_file(&fresh)); // fails if the file was renamed
     written
         .and_then(|()| File::open(folder)?.sync_all())
         .map_err(BackendError::io("writing the generation of a namespace"))
@@ -152,7 +152,7 @@ pub(crate) fn remove_abandoned(folder: &Path, age: Duration) -> io::Result<()> {
         if path.extension().is_some_and(|end| end == "tmp")
             && fs::symlink_metadata(&path).and_then(|file| file.modified()).is_ok_and(old)
         {
-            drop(fs::remove_file(path)); // another may have done so
+            drop(fs::remove_file(path)); // ignore errors: another process may have removed it
         }
     }
     Ok(())

@@ -4,7 +4,6 @@
 //! Owns: the byte layout, its checksums, and the decision whether bytes are the requested object. An
 //! object is a header and a payload. The store trusts nothing else: no file name, no index, and no
 //! length that a back end reports.
-//! that a back end reports.
 //!
 //! | bytes | field, little endian |
 //! |---|---|
@@ -18,16 +17,16 @@
 //! | 96..104 | XXH3-64 of the payload |
 //! | 104..112 | XXH3-64 of the 104 bytes before |
 //!
-//! The header's checksum covers the payload's checksum. So a header with the payload of another object
+//! The header's checksum covers the payload's checksum, so a header with the payload of another object
 //! is detected. The checksums detect accidents, not forgeries: a user who can write to a store can
 //! write anything.
 //!
-//! XXH3-64 takes 57 µs for 1 MiB (18 GB/s; with a disk of 3 GB/s, a sixth of a core). CRC32C (crate
-//! `crc32c`) takes 48 µs, and CRC32 (`crc32fast`, with this processor's widest carry-less
-//! multiplication) 17 µs. All are the best of 400 runs on one busy core of a Xeon, compiled for any
-//! x86-64. A CRC detects every short burst, but misses one case in 2^32 of other damage. XXH3-64 misses
-//! one in 2^64, and a store reads millions of objects. It is already a dependency, and its result is
-//! the same on every host.
+//! XXH3-64 takes 57 µs for 1 MiB (18 GB/s). With a disk of 3 GB/s, this is a sixth of a core. CRC32C
+//! (crate `crc32c`) takes 48 µs, and CRC32 (`crc32fast`, with this processor's widest carry-less
+//! multiplication) takes 17 µs. All values are the best of 400 runs on one busy core of a Xeon,
+//! compiled for any x86-64. A CRC detects every short burst of errors, but misses one case in 2^32 of
+//! other damage. XXH3-64 misses one case in 2^64, and a store reads millions of objects. The crate
+//! already depends on it, and its result is the same on every host.
 
 use kvpool::BlockHash;
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};

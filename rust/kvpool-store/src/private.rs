@@ -176,7 +176,7 @@ pub(crate) fn folder_at(
     match (openat(folder, name, flags, Mode::empty()), make) {
         (Err(Errno::NOENT), Some(access)) => {
             let made = match mkdirat(folder, name, access.folder()) {
-                Err(Errno::EXIST) => false, // another process was faster
+                Err(Errno::EXIST) => false, // another process has created it
                 made => made.map(|()| true)?,
             };
             let opened = openat(folder, name, flags, Mode::empty())?;

@@ -112,7 +112,7 @@ impl Worker<'_> {
         let (name, place) = (transfer.name(), transfer.place());
         let end = transfer.end(moved, &mut self.memory);
         if place.is_none() && matches!(end, End::Damaged(_)) {
-            drop(self.backend.clear(None, &[name])); // if this fails, the next load misses, too
+            drop(self.backend.clear(None, &[name])); // if this fails, the next load also misses
         }
         end
     }

@@ -236,7 +236,7 @@ impl Group {
     #[must_use]
     pub fn step(&self, table: &impl Table, step: &Step, noted: Option<Noted>) -> Option<Change> {
         if table.is_empty() {
-            return None; // the request does not run yet
+            return None; // the request is not running yet
         }
         let slots = step.slots.saturating_add(self.more_slots);
         let growth = Growth::of(&self.spec, Step { slots, ..*step }, table.len(), self.retained);

@@ -3,7 +3,7 @@
 /// Defines kinds of arguments of a subject. A row has three types: that of the record, that of the
 /// argument, and that of the value that a replay owns and lends. Three closures follow, which convert
 /// between these types. The last item describes the argument in words. If the name of the
-/// [`super::Slot`] variant differs from that of the kind, it is given in parentheses.
+/// `Slot` variant differs from that of the kind, it is given in parentheses.
 macro_rules! kinds {
     ($any:tt $subject:ty; $(
         $(#[$doc:meta])*
@@ -61,7 +61,7 @@ macro_rules! kind {
     };
 }
 
-/// Makes the [`super::Slot`] variant of a kind.
+/// Makes the `Slot` variant of a kind.
 macro_rules! slot {
     ($kind:ident) => {
         $crate::calls::Slot::$kind

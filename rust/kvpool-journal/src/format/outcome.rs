@@ -93,7 +93,7 @@ impl Outcome for () {
     fn add_to(&self, _: &mut Check) {}
 }
 
-/// Implements [`Outcome`] for answers that are one number.
+/// Implements `Outcome` for answers that are one number.
 macro_rules! numbers {
     ($($answer:ty: |$given:ident| $number:expr;)*) => { $(
         impl Outcome for $answer {

@@ -4,7 +4,6 @@
 //! Owns: that file. The file is only a hint, because every load compares the header and the payload at
 //! the place. If an entry is unknown or damaged, the store reads the header from the place. A wrong
 //! entry leads to a miss.
-//! leads to a miss.
 //!
 //! | bytes | content |
 //! |---|---|
@@ -12,13 +11,14 @@
 //! | 32..4096 | zeros |
 //! | 4096 + 128 n | entry of place n |
 //!
-//! An entry has the 112 bytes of the header, or zeros if the place is free. The XXH3-64 of these bytes,
-//! seeded with n, is the seal. 8 zeros follow.
+//! An entry has the 112 bytes of the header, or zeros if the place is free. A checksum follows, which
+//! is the *seal* of the entry: the XXH3-64 of these bytes, seeded with n. The entry ends with 8 zeros.
 //!
-//! An entry without its seal is unknown. The seal is broken before a place is written, and made anew
-//! after that. So a process that is killed in between leaves an unknown entry, never a wrong one. After
-//! a power loss entries may be older than their places. A start therefore compares [`SAMPLED_ENTRIES`]
-//! entries with their places, and ignores all entries if one differs.
+//! An entry whose seal is wrong is unknown. Before a place is written, its seal is overwritten. After
+//! the write, the entry gets a new seal. Therefore a process that is killed in between leaves an
+//! unknown entry, never a wrong one. After a power loss, entries may be older than their places. A
+//! store therefore compares [`SAMPLED_ENTRIES`] entries with their places when it opens. If one of them
+//! differs, it ignores all entries.
 //!
 //! Cost: 128 bytes per place in addition to the slab, and two small writes into the page cache per
 //! object. Neither write waits for the disk.

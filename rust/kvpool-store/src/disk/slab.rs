@@ -216,7 +216,7 @@ fn allocate(file: &File, slot_bytes: u64, config: &DiskConfig) -> Result<(u32, O
         return Err(short());
     }
     let sizing = |error: io::Error| match BackendError::io("taking room for the slab")(error) {
-        BackendError::Full => short(), // another process was faster
+        BackendError::Full => short(), // another process has taken the space
         error => error.into(),
     };
     match fallocate(file, FallocateFlags::empty(), 0, bytes) {

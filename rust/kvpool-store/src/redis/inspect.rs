@@ -100,7 +100,7 @@ impl Inspector {
         }
         let headers = self.headers(&names)?;
         for (name, header) in names.into_iter().zip(headers) {
-            let Some((bytes, header)) = header else { continue }; // gone meanwhile
+            let Some((bytes, header)) = header else { continue }; // removed meanwhile
             let mut header = Header::seen(&header, &name, bytes);
             if verify
                 && let Ok(intact) = header

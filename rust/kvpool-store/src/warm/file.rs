@@ -14,10 +14,10 @@
 //! | 76..80 | bytes of the settings |
 //! | 80..88 | XXH3-64 of bytes 0 to 80 and of the settings |
 //!
-//! The settings of the owner follow as text. Chunks of [`PER_CHUNK`] records of 104 bytes follow,
-//! beginning with the block that would be evicted last. Chunks of 4-byte ids of free blocks are next.
-//! Each chunk ends with the XXH3-64 of its bytes, seeded with its number. So a chunk that is damaged or
-//! misplaced is skipped, and the others are used.
+//! The settings of the pool's owner follow as text. After them are chunks of [`PER_CHUNK`] records of
+//! 104 bytes, beginning with the block that would be evicted last. Then follow chunks of 4-byte ids of
+//! free blocks. Each chunk ends with the XXH3-64 of its bytes, seeded with the number of the chunk. A
+//! damaged or misplaced chunk is skipped, and the other chunks are used.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};

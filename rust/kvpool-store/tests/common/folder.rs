@@ -22,7 +22,7 @@ impl Folder {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let nth = NEXT.fetch_add(1, Ordering::Relaxed);
         let path = parent.as_ref().join(format!("kvpool-store-{}-{nth}", std::process::id()));
-        drop(std::fs::remove_dir_all(&path)); // left by a process that was killed
+        drop(std::fs::remove_dir_all(&path)); // a killed process may have left it
         std::fs::create_dir_all(&path).unwrap();
         Self(path)
     }

@@ -136,7 +136,7 @@ fn a_folder_is_looked_at_from_outside() {
     assert_eq!(verified(), [Ok(true), Ok(true), Ok(true), Ok(true), Ok(false)]);
     let slab = File::options().write(true).open(folder.slab()).unwrap();
     slab.write_all_at(&[0], SLOT + PAGE as u64 + 77).unwrap(); // no payload contains a zero
-    slab.write_all_at(&[0xff], 2 * SLOT + 92).unwrap(); // a byte of the length
+    slab.write_all_at(&[0xff], 2 * SLOT + 92).unwrap(); // changes the length in the header
     let found = verified();
     assert!(matches!(found[1], Err(Mismatch::Payload { .. })), "{found:?}");
     assert!(matches!(found[2], Err(Mismatch::Header(HeaderError::Damaged { .. }))), "{found:?}");

@@ -94,7 +94,7 @@ fn serve(peer: &TcpStream, how: &AtomicU8, value: &Mutex<Vec<u8>>) -> std::io::R
                 loop {
                     peer.write_all(b"x")?;
                     if reader.fill_buf().is_ok() {
-                        return Ok(()); // the client is gone
+                        return Ok(()); // the client has disconnected
                     }
                 }
             }

@@ -110,7 +110,7 @@ fn flipped_bits_of_the_copy_lose_nothing() {
         assert_eq!(load_all(&folder, PLACES), PLACES);
         assert!(copied(&folder).iter().all(Option::is_some), "it is made whole again");
     }
-    flip(&copy_of(&folder), 3, 0); // a byte of the copy's own identity
+    flip(&copy_of(&folder), 3, 0); // damages the header of the copy itself
     assert_eq!(load_all(&folder, PLACES), PLACES);
 }
 

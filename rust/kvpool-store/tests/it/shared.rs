@@ -318,7 +318,7 @@ proptest! {
                         stores[s] = shared.open_as(1, 32, config);
                         own[s].clear();
                         if matches!(shared, Shared::Folder(_)) {
-                            own[s].extend(there.keys().copied()); // the folder is listed at the start
+                            own[s].extend(there.keys().copied()); // a store lists the folder when it opens
                         }
                     }
                     Operation::Empty => {

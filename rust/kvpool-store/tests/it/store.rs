@@ -501,8 +501,8 @@ fn a_staged_transfer_lets_its_slot_go_with_its_job() {
     fake.stall(true);
     store.get(&[want(1, 1)], at(0)).unwrap();
     fake.until_waiting(1);
-    arena.write(1).unwrap_err(); // refused as long as the job lasts
-    store.put(&[offer(2, 2)], at(0)).unwrap(); // no worker starts it
+    arena.write(1).unwrap_err(); // refused while the job is running
+    store.put(&[offer(2, 2)], at(0)).unwrap(); // no worker is free to begin it
     let ended = finish(&mut store, at(10));
     assert_eq!(ended.iter().map(|job| job.objects[0]).collect::<Vec<_>>(), [Err(Why::TimedOut); 2]);
     assert_eq!(store.stats().quarantined, 1);

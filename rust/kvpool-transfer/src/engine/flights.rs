@@ -136,7 +136,7 @@ impl Flights {
             drop(remains);
             pending.iter().try_for_each(|transfer| transfer.sleep(None))?;
             if full {
-                thread::yield_now(); // all room is promised to others, who are about to use it
+                thread::yield_now(); // other threads are about to use the reserved places
             }
         }
     }
