@@ -62,7 +62,8 @@ kinds! { [] BlockPool;
             to.journal.chain(chain, tokens, if is_indexed { to.indexed } else { 0 })
         },
         |record, from| from.chain(record), |chain| chain, words::chain;
-    /// The position in a prompt at which a block is registered. The content may be new to the journal.
+    /// The position in a prompt at which a block is registered. No earlier chain in the journal
+    /// contains this content.
     Link: LinkRecord, &'a ChainLink, ChainLink,
         |link, to| to.journal.link(link), |record, from| from.link(record), |link| link, words::link;
     /// The position in a prompt that a call looks up.

@@ -3,8 +3,7 @@
 //!
 //! Thresholds that were tuned on one card are wrong on the next. They also depend on the number of
 //! pieces (vLLM #57555: on an A30 the faster method changes between 32 and 64 pieces of 8 KiB). A
-//! calibration takes some seconds. It needs a quarter of a gigabyte of memory on the device, and the
-//! same amount on the host.
+//! calibration takes some seconds. It needs 256 MiB of memory on the device, and 512 MiB on the host.
 
 use std::collections::BTreeMap;
 use std::path::Path;

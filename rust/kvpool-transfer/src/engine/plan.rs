@@ -5,9 +5,10 @@
 //! swaps. A swap keeps its blocks reserved at both ends until it has finished, so it can run
 //! concurrently with the steps.
 //!
-//! There is one exception. A swap and a copy-on-write in one plan may read the same block, because a
-//! plan resolves reads of blocks whose copy was planned but not yet made. After the plan was returned,
-//! such a block may be overwritten. In that case the caller's stream waits for the swap.
+//! There is one exception. If a block to be read is itself the destination of a planned copy, the plan
+//! reads the source of that copy instead. Therefore a swap and a copy-on-write may read the same block.
+//! After the plan was returned, such a block may be overwritten. In that case the caller's stream waits
+//! for the swap.
 
 use std::sync::{Arc, PoisonError};
 
