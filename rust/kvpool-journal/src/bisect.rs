@@ -1,5 +1,5 @@
-//! Bisection: finds the first operation that goes wrong, and the first record in which two journals
-//! differ.
+//! Bisection: finds the first operation that goes wrong. Also compares two journals, and finds the
+//! first record that differs.
 
 use crate::{Entry, JournalReader, JournalSource};
 use serde::Serialize;
@@ -27,7 +27,7 @@ pub fn bisect<'a>(
     over(journal.into(), progress)
 }
 
-/// Like [`bisect`], but compiled once in this crate, not for each kind of source.
+/// Implements [`bisect`] without type parameters, so that it is compiled only once.
 fn over(journal: JournalSource<'_>, progress: &mut dyn FnMut(u64) -> bool) -> Result<Report, ReplayError> {
     let reader = JournalReader::new(journal)?;
     of_kind!(reader, S => bisect_in::<S>(&reader, progress))
@@ -106,7 +106,7 @@ pub fn compare<'a>(
     between(first.into(), second.into())
 }
 
-/// Like [`compare`], but compiled once in this crate, not for each kind of source.
+/// Implements [`compare`] without type parameters, so that it is compiled only once.
 fn between(first: JournalSource<'_>, second: JournalSource<'_>) -> Result<Option<Divergence>, ReplayError> {
     let (first, second) = (JournalReader::new(first)?, JournalReader::new(second)?);
     if first.header() != second.header() {

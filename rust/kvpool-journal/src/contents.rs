@@ -364,7 +364,8 @@ impl Contents {
         Numbers::new(&self.tokens, &self.same, |token| self.contents.get(token as usize)?.parent)
     }
 
-    /// Whether a chain has fingerprints. Chains of pools that do not compare fingerprints have none.
+    /// Whether a chain has fingerprints. If the pool does not compare fingerprints, its chains have
+    /// none.
     fn has_fingerprints(&self, record: &ChainRecord) -> bool {
         let known = record.known.is_none_or(|(_, (_, fingerprint))| fingerprint != 0);
         self.hasher.has_fingerprints() && (!record.fingerprints.is_empty() || record.keys.is_empty() && known)

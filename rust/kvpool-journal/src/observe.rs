@@ -51,7 +51,7 @@ pub fn observe<'a>(
     over(journal.into(), observers, options, every, seen, progress)
 }
 
-/// Like [`observe`], but compiled once in this crate, not for each kind of source.
+/// Implements [`observe`] without type parameters, so that it is compiled only once.
 fn over(
     journal: JournalSource<'_>,
     observers: &Observers,

@@ -108,7 +108,7 @@ pub fn replay<'a>(
     over(journal.into(), options, progress)
 }
 
-/// Like [`replay`], but compiled once in this crate, not for each kind of source.
+/// Implements [`replay`] without type parameters, so that it is compiled only once.
 fn over(
     journal: JournalSource<'_>,
     options: Options,

@@ -95,7 +95,7 @@ pub fn replay_restarting<'a>(
     over(journal.into(), options, progress)
 }
 
-/// Like [`replay_restarting`], but compiled once in this crate, not for each kind of source.
+/// Implements [`replay_restarting`] without type parameters, so that it is compiled only once.
 fn over(
     journal: JournalSource<'_>,
     options: Options,

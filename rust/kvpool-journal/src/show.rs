@@ -37,7 +37,7 @@ pub struct Summary {
 /// An operation or a digest as text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
-    /// Number of the operation. For a digest, the number of operations before it.
+    /// Number of the operation. If the line is a digest, the number of operations before it.
     pub number: u64,
     /// Name of the called method, or `"digest"` for a digest.
     pub call: &'static str,
@@ -75,7 +75,7 @@ pub fn show<'a>(
     over(journal.into(), from, count)
 }
 
-/// Like [`show`], but compiled once in this crate, not for each kind of source.
+/// Implements [`show`] without type parameters, so that it is compiled only once.
 fn over(
     journal: JournalSource<'_>,
     from: Option<u64>,

@@ -63,7 +63,7 @@ pub fn shrink<'a>(
     over(journal.into(), goal, progress)
 }
 
-/// Like [`shrink`], but compiled once in this crate, not for each kind of source.
+/// Implements [`shrink`] without type parameters, so that it is compiled only once.
 fn over(
     journal: JournalSource<'_>,
     goal: Goal,

@@ -88,7 +88,7 @@ pub trait Subject: Sized {
     /// Returns the pool from which images are taken.
     fn device(&self) -> &BlockPool;
 
-    /// Whether no caller holds a block, so that an image contains everything that a new process needs.
+    /// Whether no caller holds a block. An image then contains everything that a new process needs.
     fn is_idle(&self) -> bool {
         let stats = self.device().stats();
         stats.active == 0 && stats.fenced == 0

@@ -6,7 +6,7 @@
 
 mod common;
 
-/// The items that the included file expects from its parent module, and the models.
+/// Contains the items that the included file expects in its parent module, and the models.
 #[path = "../../kvpool-replay/src/replay"]
 mod replay {
     #[expect(dead_code, reason = "one of its forms of prompts is enough here")]

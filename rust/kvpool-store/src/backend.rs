@@ -36,8 +36,8 @@ pub trait Backend: fmt::Debug + Send + Sync {
     /// Largest number of bytes in a payload.
     fn max_payload(&self) -> u32;
 
-    /// Whether other engines write to the back end, so that it may have objects that this store does
-    /// not know.
+    /// Whether other engines also write to the back end. The back end may then have objects that are
+    /// unknown to this store.
     fn is_shared(&self) -> bool {
         false
     }
@@ -139,7 +139,7 @@ pub trait Lane: fmt::Debug {
     /// Largest number of transfers in flight.
     fn room(&self) -> usize;
 
-    /// Starts a transfer. A transfer that cannot be started ends at once.
+    /// Starts a transfer. If it cannot be started, [`Self::next`] returns it with an error.
     fn start(&mut self, transfer: Transfer);
 
     /// Waits until a transfer ends, and returns it. Returns `None` if the lane is broken. A broken lane

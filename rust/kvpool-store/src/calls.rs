@@ -99,7 +99,7 @@ pub enum Presence {
     Pending,
     /// The object does not exist, or is unavailable now.
     Absent,
-    /// A shared back end may have the object. [`Store::probe`](crate::Store::probe) asks it.
+    /// A shared back end may have the object. Call [`Store::probe`](crate::Store::probe) to ask it.
     Unknown,
 }
 

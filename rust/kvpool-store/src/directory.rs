@@ -49,7 +49,7 @@ struct Entry {
     pins: u32,
     /// Number of the first task that was sent after the object became held.
     held_from: u64,
-    /// Namespace of the object that is written, as an index into the list of namespaces.
+    /// Namespace of the object that is being written, as an index into the list of namespaces.
     namespace: u32,
     /// Objects that the back end may have at this place, each with its namespace.
     resident: Vec<(ObjectKey, u32)>,
@@ -359,10 +359,10 @@ impl Directory {
         }
     }
 
-    /// Recomputes every count.
+    /// Recomputes every count and compares it with the stored one.
     ///
     /// # Errors
-    /// A text that names the first contradiction.
+    /// A text that describes the first inconsistency.
     pub(crate) fn check_invariants(&self) -> Result<(), String> {
         let count = |state| self.entries.iter().filter(|entry| entry.state == state).count();
         let ensure = |sound: bool, what: &str| if sound { Ok(()) } else { Err(what.to_owned()) };

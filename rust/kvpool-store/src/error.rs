@@ -20,11 +20,11 @@ pub enum Why {
     Damaged,
     /// The back end failed.
     Failed,
-    /// The back end has no room, although the store's bound is not reached.
+    /// The back end has no room, although the store has not reached its capacity.
     Full,
     /// The deadline passed. The slot remains in use until the back end has finished.
     TimedOut,
-    /// The breaker is open, because the back end failed too often recently.
+    /// The circuit breaker is open, because the back end has failed too often recently.
     Unavailable,
     /// The queue is full, or a shared back end has not yet removed an older object of this name.
     Busy,

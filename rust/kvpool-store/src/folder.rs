@@ -53,7 +53,7 @@ use crate::private::{self, Access, For};
 pub struct FolderConfig {
     /// Path of the folder. It is created if it does not exist.
     pub folder: PathBuf,
-    /// Largest number of bytes of the objects of this store.
+    /// Largest number of bytes that the objects of this store take.
     pub capacity_bytes: u64,
     /// Largest number of bytes of a payload.
     pub max_payload: u32,
@@ -108,7 +108,8 @@ impl FolderBackend {
         At { namespace: namespace.to_owned(), file: file.to_owned(), path }
     }
 
-    /// Opens the folder of an object's file, without following links below the store's own folder.
+    /// Opens the folder that contains an object's file. Does not follow links inside of the store's
+    /// folder.
     fn folder_of(&self, at: &At, make: Option<Access>) -> io::Result<OwnedFd> {
         let root = private::open_folder(&self.config.folder)?;
         let part = at.path.parent().unwrap_or(&at.path);

@@ -162,7 +162,7 @@ impl fmt::Debug for NamespaceDigest {
 }
 
 impl Namespace {
-    /// Returns the digest that every object of the namespace carries.
+    /// Returns the digest that every object of the namespace contains.
     #[must_use]
     pub fn digest(&self) -> NamespaceDigest {
         let mut hasher = Sha256::new();

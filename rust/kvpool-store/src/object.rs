@@ -7,7 +7,7 @@ use kvpool::BlockHash;
 
 use crate::namespace::NamespaceDigest;
 
-/// Bytes of a page, to which direct I/O is aligned.
+/// Number of bytes in a page. Direct I/O requires this alignment.
 pub const PAGE: usize = 4096;
 
 /// Number of bytes in the whole pages that hold `len` bytes.

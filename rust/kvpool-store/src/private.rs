@@ -33,12 +33,12 @@ pub(crate) enum For {
     Making,
 }
 
-/// The users who may open new files and folders.
+/// The users who have access to new files and folders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
     /// Only this user.
     Owner,
-    /// This user and the group of the file, regardless of the umask.
+    /// This user, and the group of the file. The umask has no effect.
     Group,
 }
 
@@ -85,7 +85,7 @@ pub(crate) fn open_with(path: &Path, what_for: For, more: OFlags) -> io::Result<
     open_in(CWD, path, what_for, more, Access::Owner, || Ok(fs::metadata(folder)?.uid()), path)
 }
 
-/// Opens a file in an open folder. Errors name `path`.
+/// Opens a file inside an open folder. `path` is only used in errors.
 ///
 /// # Errors
 /// Like [`open`].

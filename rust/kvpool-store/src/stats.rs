@@ -11,7 +11,7 @@ pub struct Stats {
     pub bytes: u64,
     /// Capacity of the store: the limit of `bytes`.
     pub capacity_bytes: u64,
-    /// Number of objects in flight, including those whose deadline has passed.
+    /// Number of objects that are being moved, including those whose deadline has passed.
     pub in_flight: u64,
     /// Number of objects in flight whose deadline has passed while a back end still uses their memory.
     /// Their slots remain in use.
@@ -41,7 +41,7 @@ pub struct Stats {
     pub removed: u64,
     /// Number of loads that returned another object, or damaged bytes.
     pub damaged: u64,
-    /// Number of objects that a back end no longer had.
+    /// Number of objects that the store expected in a back end, and that no longer existed there.
     pub lost: u64,
     /// Number of writes for which a back end had no room.
     pub full: u64,
@@ -49,9 +49,9 @@ pub struct Stats {
     pub failed: u64,
     /// Number of transfers whose deadline passed.
     pub timed_out: u64,
-    /// Number of transfers refused because the queue was full.
+    /// Number of transfers that were refused because the queue was full.
     pub busy: u64,
-    /// Number of transfers refused because the breaker was open.
+    /// Number of transfers that were refused because the circuit breaker was open.
     pub unavailable: u64,
     /// Number of loads that were not sent to the back end, because the store knew that the object did
     /// not exist.

@@ -100,8 +100,8 @@ impl Transfer {
                 } else {
                     Source::Slot(from)
                 };
-                // Compute the header from the bytes that are written, even if an engine has reused its
-                // slot and has written to it.
+                // The engine may have reused its slot and written to it. Therefore compute the header
+                // from the bytes that are actually written.
                 let payload = &from.pages(len)[..len as usize];
                 let Some(header) = Header::of(namespace, key, tokens, payload) else {
                     return Err(Refused::Ended(End::Full));

@@ -14,7 +14,8 @@ use crate::object::ObjectName;
 use crate::queue::{Queue, Task, Work};
 use crate::transfer::{Memory, Refused, Transfer};
 
-/// Runs until the queue is closed. The guards of a task are released before its end is reported.
+/// Runs a worker until the queue is closed. Releases the guards of a task before it reports the end of
+/// the task.
 pub(crate) fn run(queue: &Queue, backend: &Arc<dyn Backend>, ends: &Ends, memory: Memory, share: u64) {
     let mut worker = Worker { backend: backend.as_ref(), ends, memory, share };
     if let Some(mut lane) = backend.lane() {

@@ -73,7 +73,7 @@ pub struct Retains {
     pub scheduler_block: usize,
     /// Whether any group recomputes the end of a hit for draft heads.
     pub drops: bool,
-    /// Whether vLLM is 0.33 or later, which keeps more at junctions.
+    /// Whether the vLLM version is 0.33 or later, which keeps more blocks at junctions.
     pub by_series_33: bool,
 }
 
@@ -202,7 +202,7 @@ mod tests {
         assert_eq!(kept(of, 9, Some(0), &[15, 3]), [2, 3]);
         // Each block is read by some hit.
         assert_eq!(kept(Retention { alignment: 4, ..of }, 4, None, &[]), [0, 1, 2, 3]);
-        // Boundaries between the ends of blocks cannot be distinguished, so all blocks are kept.
+        // With this alignment, boundaries are not at the ends of blocks, so all blocks are kept.
         assert_eq!(kept(Retention { alignment: 3, ..of }, 3, Some(0), &[]), [0, 1, 2]);
     }
 

@@ -438,7 +438,7 @@ proptest! {
 }
 
 proptest! {
-    /// Each probe is a lookup of one key in every group.
+    /// Each probe is a lookup of one key per group.
     #[test]
     fn a_window_asks_for_a_block_once_and_for_the_first_ones_again(
         cached in prop::collection::vec(prop::bool::weighted(0.8), 0..40),

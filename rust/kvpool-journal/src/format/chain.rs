@@ -12,7 +12,8 @@ fn number(algorithm: HashAlgorithm) -> u8 {
     HashAlgorithm::ALL.iter().position(|&known| known == algorithm).unwrap_or(0) as u8
 }
 
-/// The first eight bytes of a block's digest and of its fingerprint; 0 without a fingerprint.
+/// The first eight bytes of a block's digest, and of its fingerprint. The second number is 0 if there
+/// is no fingerprint.
 pub type ContentKey = (u64, u64);
 
 pub(crate) fn content_key(chain: &HashChain, position: usize, verified: bool) -> Option<ContentKey> {
@@ -35,7 +36,7 @@ pub struct ChainRecord {
     pub algorithm: u8,
     /// Number of tokens per block.
     pub block_size: usize,
-    /// Number of known blocks, and the key and fingerprint of the last of them.
+    /// Number of known blocks, with the key and the fingerprint of the last known block.
     pub known: Option<(usize, ContentKey)>,
     /// The keys of the blocks after the known blocks.
     pub keys: Keys,

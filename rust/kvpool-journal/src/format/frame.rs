@@ -24,7 +24,7 @@ pub const MAGIC_OF_GROUPS: [u8; 8] = *b"KVPJRN05";
 pub enum Entry<O> {
     /// An operation, and the check of its answer.
     Operation(O, u32),
-    /// The digest of the state after the operations before it.
+    /// The digest of the state after all operations before this entry.
     Digest(u64),
 }
 

@@ -359,7 +359,7 @@ impl Journal {
         self.config.digest_every > 0 && self.since_digest >= self.config.digest_every
     }
 
-    /// Records a digest of the state after the operations so far.
+    /// Records a digest of the state after all operations so far.
     pub fn digest(&mut self, digest: u64) {
         self.since_digest = 0;
         self.open();

@@ -54,7 +54,7 @@ struct Frames<'a> {
 }
 
 impl Frames<'_> {
-    /// Describes the bytes after the frames read so far.
+    /// Describes the bytes after the frames that were read so far.
     const fn tail(&self) -> Tail {
         match self.source.len() - self.at {
             0 => Tail::Complete,
@@ -226,7 +226,7 @@ pub struct Records<'a, O> {
     number: u64,
     /// Number of the operation after the last one of the frame, as the head of the frame specifies it.
     end: u64,
-    /// Number of the operation after the last one of the journal.
+    /// Number of the operation after the last operation of the journal.
     last: u64,
     kind: PhantomData<O>,
 }

@@ -139,7 +139,7 @@ impl Stretch {
         (self.start, self.length) = (at, 0);
         if let JournalSource::File(file) = source {
             self.buffer.clear();
-            // The length comes from the file, and may be gigabytes.
+            // The length comes from the file. It may be very large, so the allocation may fail.
             if self.buffer.try_reserve(length).is_err() {
                 let reason = format!("{}: no memory for a frame of {length} bytes", file.path.display());
                 return Err(JournalError::Io(reason));

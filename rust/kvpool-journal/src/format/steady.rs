@@ -42,7 +42,7 @@ impl Filled {
         }
     }
 
-    /// Adds the blocks of a prompt after the first `before`.
+    /// Adds the blocks of a prompt, without the first `before` blocks.
     fn add(&mut self, cursor: &HashCursor, before: usize) {
         let chain = cursor.chain();
         chain.hashes().iter().skip(before).for_each(|hash| self.keys.push(hash.key()));

@@ -44,7 +44,7 @@ pub(super) const SAMPLED_ENTRIES: u32 = 64;
 
 const MAGIC: [u8; 8] = *b"kvpoolhc";
 const VERSION: u32 = 1;
-/// Number of bytes of the file's own header that its checksum covers.
+/// Number of bytes of the file's own header that are covered by its checksum.
 const CHECKED: usize = 28;
 /// Number of bytes in an entry. `SEALED` is the number of these bytes that are used.
 pub(super) const ENTRY: usize = 128;

@@ -21,7 +21,7 @@ use crate::error::BackendError;
 use crate::object::{PAGE, Page};
 use crate::transfer::Transfer;
 
-/// Largest number of transfers of one worker in flight.
+/// Largest number of transfers that one worker has in flight.
 const ROOM: usize = 8;
 /// Smallest number of bytes of a transfer that is submitted to the kernel immediately. Smaller
 /// transfers are submitted together, because the cost of a system call matters for them.

@@ -164,7 +164,7 @@ impl Inspector {
         })
     }
 
-    /// Returns a whole value, if it still has `bytes` bytes.
+    /// Returns a whole value. Returns `None` if it is missing or longer than `bytes` bytes.
     fn value(&self, name: &ObjectName, bytes: u64) -> Result<Option<Vec<u8>>, BackendError> {
         let get = command(&[b"GET", &super::key(name)]);
         let bytes = bytes.min(u64::from(super::LONGEST));

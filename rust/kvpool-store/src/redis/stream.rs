@@ -129,7 +129,8 @@ pub(super) enum Stream {
 }
 
 impl Stream {
-    /// Connects within the limits, including a TLS handshake. The resolution of names is not limited.
+    /// Connects within the time limits, including the TLS handshake. The lookup of the host name is not
+    /// limited.
     pub(super) fn connect(place: &Place, limits: Limits) -> io::Result<Self> {
         match place {
             Place::Tcp(host, port) => tcp(host, *port, limits).map(Self::Tcp),

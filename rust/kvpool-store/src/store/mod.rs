@@ -71,7 +71,7 @@ pub struct Store {
     /// goes back.
     deadlines: VecDeque<(Duration, u64)>,
     clearing: usize,
-    /// Whether payloads are copied through memory of the workers.
+    /// Whether payloads are copied through staging memory.
     staged: bool,
     jobs: BTreeMap<JobId, Job>,
     next_job: u64,
@@ -378,10 +378,10 @@ impl Store {
         }
     }
 
-    /// Recomputes every count, for tests and tools. O(places).
+    /// Recomputes every count and compares it with the stored one, for tests and tools. O(places).
     ///
     /// # Errors
-    /// A text that names the first contradiction.
+    /// A text that describes the first inconsistency.
     pub fn check_invariants(&self) -> Result<(), String> {
         self.directory.check_invariants()
     }

@@ -301,7 +301,7 @@ fn encode(saved: &SavedBlock) -> [u8; RECORD] {
     bytes
 }
 
-/// Decodes a record. `None` if its rank is invalid.
+/// Decodes a record. Returns `None` if its rank is invalid.
 fn decode(bytes: &[u8]) -> Option<SavedBlock> {
     let flags = bytes[82];
     let is = |flag| flags & flag != 0;

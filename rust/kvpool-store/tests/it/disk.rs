@@ -199,7 +199,7 @@ fn the_file_never_grows() {
     let (store, _) = open(&config(folder.path(), 9), always());
     assert_eq!((size(), store.stats().restored, store.stats().foreign), (9 * SLOT, 2, 0));
     store.close();
-    // Slots of another size go to a new file, and the old file is removed.
+    // Slots of another size are in a new file, and the old file is removed.
     let longer = DiskConfig { max_payload: 3 * LEN, ..config(folder.path(), 9) };
     let disk = DiskBackend::open(&longer).unwrap();
     assert!(!folder.slab().exists() && disk.object_bytes() == 5 * PAGE as u64);
@@ -310,7 +310,7 @@ fn every_flipped_bit_is_a_miss() {
         let file = File::options().read(true).write(true).open(folder.slab()).unwrap();
         let slot = numbers.below(4);
         let header = HEADER_BYTES as u64;
-        // Half of the flips are in headers, which have few bytes.
+        // Half of the flips are in headers, because headers have few bytes.
         let byte = numbers.below(if flip % 2 == 0 { header } else { header + u64::from(LEN) });
         let offset = slot * SLOT + if byte < header { byte } else { byte - header + PAGE as u64 };
         let mut there = [0];

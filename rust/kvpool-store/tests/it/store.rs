@@ -148,7 +148,7 @@ fn an_answer_from_before_a_removal_does_not_count() {
     let (mut writer, arena) = open(&fake, always());
     put(&mut writer, &arena, 1, at(0)).unwrap();
     let (mut other, _) = open(&fake, always());
-    // Removal by the store that wrote the object, by another store, and by eviction.
+    // The object is removed by the store that wrote it, by another store, or by eviction.
     let ways: [fn(&mut Store); 2] = [
         |store| drop(store.remove(&[key(1)], at(0)).to_string()),
         |store| assert!(store.put(&[offer(2, 2)], at(0)).is_ok()),

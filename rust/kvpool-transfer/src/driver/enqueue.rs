@@ -187,7 +187,7 @@ impl Context {
             let source_order = if any_order { IN_ANY_ORDER } else { IN_STREAM_ORDER };
             let mut attributes =
                 BatchAttributes { source_order, flags: OVERLAP_WITH_COMPUTE, ..BatchAttributes::default() };
-            // The single attribute applies to all descriptors, from 0 on.
+            // The array has one attribute. It applies to all descriptors, beginning with the first.
             let (mut first, mut failed) = (0_usize, 0_usize);
             // SAFETY: the arrays have `part.len()` entries each and are read during the call only.
             let code = unsafe {

@@ -53,7 +53,7 @@ use crate::words::Method;
 pub enum After {
     /// Nothing, because the caller has already ordered the work.
     Nothing,
-    /// All work that is on this stream at the time of the call.
+    /// All work that is on this stream when `submit` is called.
     Stream(StreamHandle),
     /// An event, by its driver handle (`torch.cuda.Event.cuda_event`).
     Event(u64),
@@ -91,7 +91,7 @@ impl Default for Options {
 pub struct EngineConfig {
     /// Number of threads that share one copy by the processor.
     pub threads: usize,
-    /// Size in bytes of each of the four staging buffers on a device.
+    /// Size in bytes of each staging buffer. A device has four of them.
     pub staging_bytes: u64,
 }
 
@@ -102,7 +102,7 @@ impl Default for EngineConfig {
     }
 }
 
-/// Copies between the stores of one device and the host.
+/// Copies blocks between the stores of one device and the host.
 pub struct TransferEngine {
     device: Device,
     process: u32,

@@ -186,7 +186,7 @@ impl Guards {
         }
     }
 
-    /// Begins an access, or returns `None` if it would have to wait.
+    /// Begins an access, or returns `None` instead of waiting.
     fn try_enter(self: &Arc<Self>, access: Access) -> Option<Guard> {
         let id = self.lock().enter(access).ok()?;
         Some(Guard { guards: self.clone(), id })
@@ -287,7 +287,7 @@ mod tests {
     use super::*;
     use crate::store::HostOptions;
 
-    /// Creates a store with host memory of its own: four blocks with two regions of a byte each.
+    /// Creates a store that owns its host memory. It has four blocks, and two regions of one byte each.
     fn store() -> Arc<Store> {
         let regions = [0, 1].map(|base| crate::region::Region { base, stride: 2, nbytes: 1 });
         let options = HostOptions { pinned: Some(false), ..HostOptions::default() };

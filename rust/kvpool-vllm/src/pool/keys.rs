@@ -12,7 +12,7 @@ use crate::key::Key;
 use crate::pool::Pool;
 use crate::pool::hashes::{NO_TOKENS, SHARED};
 
-/// The keys of a pool's blocks, in both directions.
+/// A view of a pool that finds the keys of a block, and the blocks of a key.
 #[derive(Clone, Copy, Debug)]
 pub struct Keys<'a> {
     pool: &'a Pool,
@@ -125,7 +125,7 @@ impl<'a> Keys<'a> {
         pool.overlay.hashes.get(&block).map(|hash| (hash.key, hash.num_tokens))
     }
 
-    /// Returns the keys of `block` besides its hash, in the order in which they were added.
+    /// Returns the keys of `block` other than its hash, in the order in which they were added.
     #[must_use]
     pub fn further_keys(&self, block: u32) -> &'a [Key] {
         self.pool.overlay.further.get(&block).map_or(&[], Vec::as_slice)

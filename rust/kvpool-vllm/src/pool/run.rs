@@ -121,8 +121,8 @@ impl Pool {
         (self.ids.len(), group.unwrap_or(0))
     }
 
-    /// Caches the blocks that [`Self::gather_plain`] has gathered. Returns false, with nothing changed,
-    /// if they have to be cached one by one.
+    /// Caches the blocks that [`Self::gather_plain`] has gathered. If they have to be cached one by
+    /// one, changes nothing and returns false.
     #[inline]
     fn cache_plain(
         &mut self,
