@@ -1,4 +1,5 @@
-//! Compiles everything in this package against shuttle's primitives.
+//! Compiles everything in this package with the threads and locks of the crate `shuttle`, which runs a
+//! test under many thread schedules.
 
 fn main() {
     println!("cargo::rustc-cfg=shuttle");

@@ -1,5 +1,5 @@
-//! Bisection: finds the first operation that goes wrong, and the first record in which two journals
-//! differ.
+//! Bisection: finds the first operation that goes wrong. Also compares two journals, and finds the
+//! first record that differs.
 
 use crate::{Entry, JournalReader, JournalSource};
 use serde::Serialize;
@@ -11,9 +11,9 @@ use crate::replay::{Difference, Options, Report, drive, of_kind, shown};
 use crate::subject::Subject;
 
 /// Finds the first operation that this build answers differently, or after which an invariant is
-/// broken. If only a digest differs, the operations since the previous digest are checked one by one
-/// for a broken invariant. If no invariant is broken, the result is only as exact as the distance of
-/// the digests.
+/// broken. If only a digest differs, checks the operations since the previous digest one by one for a
+/// broken invariant. If no invariant is broken, the result is only as exact as the distance between
+/// digests.
 ///
 /// O(operations) to the first different answer. For an invariant that breaks without a different
 /// answer, O(operations log operations).
@@ -27,7 +27,7 @@ pub fn bisect<'a>(
     over(journal.into(), progress)
 }
 
-/// Like [`bisect`], but compiled once in this crate, not for each kind of source.
+/// Implements [`bisect`] without type parameters, so that it is compiled only once.
 fn over(journal: JournalSource<'_>, progress: &mut dyn FnMut(u64) -> bool) -> Result<Report, ReplayError> {
     let reader = JournalReader::new(journal)?;
     of_kind!(reader, S => bisect_in::<S>(&reader, progress))
@@ -41,8 +41,8 @@ fn bisect_in<S: Subject>(
         Ok(drive::<S>(reader, Options { until, check_every: 0 }, progress, None)?.0)
     };
     let whole = probe(None)?;
-    // `good`: all invariants hold before this operation. `bad`: after it an invariant is broken, or
-    // something differs.
+    // `good` is an operation before which all invariants hold. `bad` is an operation after which an
+    // invariant is broken or a result differs.
     let (mut good, mut bad, mut found) = match &whole.difference {
         None => return Ok(whole),
         Some(Difference::Answer { operation, .. }) => (0, *operation, whole.clone()),
@@ -67,7 +67,7 @@ fn bisect_in<S: Subject>(
             good = middle;
         }
     }
-    // Replay once more, to get the words of the operation.
+    // Replay once more, to get the operation as text.
     let mut asked = String::new();
     let mut name = |step: crate::subject::Step<S::Call>, _: &S| {
         if step.number + 1 == bad {
@@ -85,16 +85,16 @@ fn bisect_in<S: Subject>(
 /// The first record in which two journals differ.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Divergence {
-    /// Number of the operation. For a digest, the number of the next operation.
+    /// Number of the operation. If the record is a digest, the number of the next operation.
     pub operation: u64,
-    /// Record of the first journal; `None` if it has ended.
+    /// Record of the first journal. `None` if this journal has ended.
     pub first: Option<String>,
-    /// Record of the second journal; `None` if it has ended.
+    /// Record of the second journal. `None` if this journal has ended.
     pub second: Option<String>,
 }
 
-/// Compares two journals record by record. `None` if they are equal, or one is the beginning of the
-/// other. O(bytes); one frame of each file is in memory.
+/// Compares two journals record by record. Returns `None` if they are equal, or if one is the beginning
+/// of the other. O(bytes). Only one frame of each file is in memory at a time.
 ///
 /// # Errors
 /// [`ReplayError`] for a journal that cannot be read; [`ReplayError::Settings`] for journals with
@@ -106,7 +106,7 @@ pub fn compare<'a>(
     between(first.into(), second.into())
 }
 
-/// Like [`compare`], but compiled once in this crate, not for each kind of source.
+/// Implements [`compare`] without type parameters, so that it is compiled only once.
 fn between(first: JournalSource<'_>, second: JournalSource<'_>) -> Result<Option<Divergence>, ReplayError> {
     let (first, second) = (JournalReader::new(first)?, JournalReader::new(second)?);
     if first.header() != second.header() {

@@ -1,11 +1,13 @@
-//! Makes up prompts whose blocks have the keys that a journal contains.
+//! Generates prompts whose blocks have the keys that a journal contains.
 //!
-//! Owns: the token of each content. A content is a block with everything before it, identified by the
-//! first eight bytes of its digest. Its made-up block consists of zeros and ends in a token of its own.
-//! So a made-up prompt has the digests of the recorded one, and no other prompt has them.
+//! Owns: the token of each content. A content is a block together with everything before it. The first
+//! eight bytes of its digest identify it. The generated block consists of zeros and ends with a token
+//! that only this content has. Therefore a generated prompt has the digests of the recorded prompt, and
+//! no other prompt has them.
 //!
-//! Costs: 40 bytes per distinct content of a journal, or 60 if hits are verified. With the spare room
-//! of lists and a table, up to 130 bytes (measured as the growth of a process per additional content).
+//! Costs: 40 bytes per distinct content of a journal, or 60 if hits are verified. With the unused
+//! capacity of lists and a table, up to 130 bytes (measured as the growth of a process per additional
+//! content).
 
 use std::sync::Arc;
 
@@ -20,7 +22,8 @@ use kvpool::{BlockId, Match};
 use crate::error::{ReplayError, zeros};
 use crate::numbers::Numbers;
 
-/// The base of made-up keys. Any value works, because recorded keys are eight bytes of a digest.
+/// The base of generated keys. Any value is suitable, because recorded keys are eight bytes of a
+/// digest.
 const MADE_UP_KEYS: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// A known content.
@@ -32,24 +35,25 @@ struct Content {
     parent: Option<u32>,
 }
 
-/// The contents that a journal has named so far.
+/// The contents that have occurred in a journal so far.
 #[derive(Debug)]
 pub struct Contents {
     hashes: RecordedHashes,
     hasher: Arc<BlockHasher>,
-    /// Another hasher, for prompts that another hasher than the manager's has hashed.
+    /// A second hasher, for prompts that were hashed with a different hasher from the manager's.
     foreign: Arc<BlockHasher>,
     block_size: usize,
-    /// Whether hits are verified by tokens. Replays never verify by tokens, so their matches have none.
+    /// Whether hits are verified by tokens. Replays never verify by tokens, so their matches contain no
+    /// tokens.
     compares_tokens: bool,
     tokens: HashMap<ContentKey, u32>,
     contents: Vec<Content>,
-    /// Chains that a real hasher made, by the keys of their blocks, with the position of the block.
+    /// Chains that a real hasher made. Maps the key of each block to its chain and its position.
     hashed: HashMap<u64, (Arc<HashChain>, usize)>,
     /// The latest matches that a pool returned, newest first.
     matches: Vec<Match>,
-    /// Pairs of tokens that stand for the same content: a prompt was hashed again, and another prompt
-    /// had the new content before.
+    /// Pairs of tokens that represent the same content. A pair arises if a prompt was hashed again and
+    /// another prompt already had the new content.
     same: Vec<(u32, u32)>,
 }
 
@@ -78,7 +82,7 @@ impl Contents {
         })
     }
 
-    /// Forgets all contents. No prompt made of them may be used any more.
+    /// Removes all contents. Prompts that were generated from them must not be used any more.
     pub(crate) fn clear(&mut self) {
         self.hashes.clear();
         (self.tokens, self.contents) = (HashMap::new(), Vec::new());
@@ -89,10 +93,10 @@ impl Contents {
         &self.hasher
     }
 
-    /// Returns the token of a content. Makes a new one if the content is unknown.
+    /// Returns the token of a content. Makes a new token if the content is unknown.
     ///
-    /// A link names the block before it only by its key. A chain without fingerprints names all of its
-    /// blocks only by their keys. Such an entry identifies the content with this key. A later record
+    /// A link contains only the key of the block before it. A chain without fingerprints contains only
+    /// the keys of all its blocks. Such an entry identifies the content with this key. A later record
     /// may add the fingerprint.
     fn token(&mut self, key: u64, fingerprint: u64, parent: Option<u32>) -> Result<u32, ReplayError> {
         let by_key = self.tokens.get(&(key, 0)).copied();
@@ -119,7 +123,7 @@ impl Contents {
         Ok(token)
     }
 
-    /// Returns key and fingerprint of a content that occurs in no journal.
+    /// Returns a key and a fingerprint for a content that occurs in no journal.
     fn made_up_key(&self) -> ContentKey {
         let key = MADE_UP_KEYS ^ self.contents.len() as u64;
         (key, if self.hasher.has_fingerprints() { key } else { 0 })
@@ -143,8 +147,8 @@ impl Contents {
         for (key, fingerprint) in record.keys.unpack().zip(fingerprints) {
             let parent = path.last().copied();
             let token = self.token(key, fingerprint.unwrap_or(0), parent)?;
-            // A link may have named a content of another epoch as the previous one. The chain is right,
-            // unless it has only digests while contents also differ by fingerprints.
+            // A link may have recorded a content of another epoch as the previous block. The chain is
+            // correct, unless the chain has only digests and contents also differ by fingerprints.
             let knows = fingerprint.is_some() || !self.hasher.has_fingerprints();
             if let Some(content) = self.contents.get_mut(token as usize).filter(|_| knows) {
                 content.parent = parent;
@@ -154,7 +158,7 @@ impl Contents {
         Ok(path)
     }
 
-    /// Returns the record without a reference to earlier records.
+    /// Returns the record in a form that does not refer to earlier records.
     pub(crate) fn whole(&mut self, record: &ChainRecord) -> Result<ChainRecord, ReplayError> {
         let path = self.path(record)?;
         let contents = path.iter().filter_map(|&token| self.contents.get(token as usize));
@@ -169,7 +173,7 @@ impl Contents {
         })
     }
 
-    /// Makes the tokens of whole blocks: zeros, and the content's own token at the end of each block.
+    /// Makes the tokens of whole blocks: each block has zeros, and the token of its content at the end.
     fn spell(&self, path: &[u32]) -> Result<Vec<u32>, ReplayError> {
         let mut tokens = zeros(path.len().saturating_mul(self.block_size))?;
         let ends = tokens.iter_mut().skip(self.block_size - 1).step_by(self.block_size);
@@ -179,7 +183,8 @@ impl Contents {
         Ok(tokens)
     }
 
-    /// From now on, blocks with the keys of this chain have its digests, fingerprints and tokens.
+    /// Makes later records use this real chain: blocks with the keys of the chain get its digests,
+    /// fingerprints and tokens.
     pub(crate) fn teach(&mut self, chain: HashChain) {
         let chain = Arc::new(chain);
         for (position, hash) in chain.hashes().iter().enumerate() {
@@ -187,14 +192,15 @@ impl Contents {
         }
     }
 
-    /// From now on, a record of this match leads to this match, while it is one of the latest.
+    /// Makes later records of this match use this real match, as long as it is one of the latest
+    /// matches.
     pub(crate) fn teach_match(&mut self, found: Match) {
         const KEPT: usize = 16;
         self.matches.truncate(KEPT - 1);
         self.matches.insert(0, found);
     }
 
-    /// Returns the block of a real chain that has this key.
+    /// Returns the block with this key from a real chain.
     fn hashed(&self, key: u64) -> Option<LinkRef<'_>> {
         let (chain, position) = self.hashed.get(&key)?;
         chain.link(*position)
@@ -219,7 +225,7 @@ impl Contents {
         Ok(tokens)
     }
 
-    /// Makes a prompt with the digests of a record.
+    /// Makes a prompt that has the digests of a record.
     pub(crate) fn cursor(&mut self, record: &ChainRecord, foreign: bool) -> Result<HashCursor, ReplayError> {
         let path = self.path(record)?;
         let hasher = if foreign { &self.foreign } else { &self.hasher };
@@ -232,7 +238,7 @@ impl Contents {
         Ok(cursor)
     }
 
-    /// Makes a chain with the digests of a record, made by any hasher.
+    /// Makes a chain that has the digests of a record, for any hasher.
     pub(crate) fn chain(&mut self, record: &ChainRecord) -> Result<HashChain, ReplayError> {
         let path = self.path(record)?;
         let algorithm = algorithm(record.algorithm)?;
@@ -248,7 +254,7 @@ impl Contents {
         Ok(HashChain::forged(algorithm, record.block_size, record.epoch, hashes, fingerprints, tokens))
     }
 
-    /// Makes a match with the digests of a record, for its part of a chain.
+    /// Makes a match that has the digests of a record, for the part of the chain that the match covers.
     pub(crate) fn found(
         &mut self,
         record: &ChainRecord,
@@ -279,7 +285,7 @@ impl Contents {
         Ok(self.matches.iter().find(is_known).cloned().unwrap_or(forged))
     }
 
-    /// Makes a link with the digest of a record.
+    /// Makes a link that has the digest of a record.
     pub(crate) fn link(&mut self, record: &LinkRecord) -> Result<ChainLink, ReplayError> {
         let parent = match record.parent {
             None => None,
@@ -306,7 +312,7 @@ impl Contents {
         ))
     }
 
-    /// Makes `count` tokens to append to a prompt, with the contents of the blocks that they fill.
+    /// Makes `count` tokens to append to a prompt. The blocks that they fill get the recorded contents.
     pub(crate) fn appended(
         &mut self,
         cursor: &HashCursor,
@@ -318,9 +324,9 @@ impl Contents {
         let mut tokens = zeros(count)?;
         let first = self.block_size - 1 - cursor.tail().len();
         for last in tokens.iter_mut().skip(first).step_by(self.block_size) {
-            // An append that was refused has filled no blocks, and one whose prompt was shortened fills
-            // other blocks. Nothing is known about those, so each becomes a content of its own. A
-            // counter as token could collide with another prompt's content.
+            // A refused append has filled no blocks, and an append to a shortened prompt fills other
+            // blocks. The record does not contain the contents of those blocks, so each becomes a new
+            // content. A counter as token could collide with the content of another prompt.
             let (key, fingerprint) = match keys.next() {
                 Some(key) => (key, fingerprints.next().unwrap_or(0)),
                 None => self.made_up_key(),
@@ -331,7 +337,7 @@ impl Contents {
         Ok(tokens)
     }
 
-    /// Gives a prompt other digests from now on, because it was hashed again in another epoch.
+    /// Changes the digests of a prompt, because it was hashed again in another epoch.
     pub(crate) fn rehash(&mut self, cursor: &HashCursor, Filled { keys, fingerprints }: &Filled) {
         let fingerprints = fingerprints.unpack().map(Some).chain(std::iter::repeat(None));
         let blocks = cursor.chain().tokens().chunks_exact(self.block_size);
@@ -344,8 +350,8 @@ impl Contents {
                 && let Some(content) = self.contents.get_mut(token as usize)
             {
                 (content.key, content.fingerprint) = (key, fingerprint);
-                // Several prompts may have this content. The previous content may then belong to
-                // another prompt, which still has the old digests.
+                // Several prompts may have this content. The previous content may belong to another
+                // prompt, which still has the old digests.
                 content.parent = parent;
                 let before = self.tokens.insert((key, fingerprint), token);
                 self.same.extend(before.filter(|&before| before != token).map(|before| (before, token)));
@@ -353,12 +359,13 @@ impl Contents {
         }
     }
 
-    /// Returns the number of each content, for writing prompts.
+    /// Returns a number for each content, which exports use to write prompts.
     pub(crate) fn numbers(&self) -> Numbers {
         Numbers::new(&self.tokens, &self.same, |token| self.contents.get(token as usize)?.parent)
     }
 
-    /// Whether a chain has fingerprints. Chains of pools that do not compare fingerprints have none.
+    /// Whether a chain has fingerprints. If the pool does not compare fingerprints, its chains have
+    /// none.
     fn has_fingerprints(&self, record: &ChainRecord) -> bool {
         let known = record.known.is_none_or(|(_, (_, fingerprint))| fingerprint != 0);
         self.hasher.has_fingerprints() && (!record.fingerprints.is_empty() || record.keys.is_empty() && known)

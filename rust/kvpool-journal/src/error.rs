@@ -1,11 +1,11 @@
-//! The reasons why a journal cannot be replayed.
+//! The errors of a replay: the reasons why a journal cannot be replayed.
 
 use crate::JournalError;
 use kvpool::hash::HashError;
 use kvpool::{ManagerError, PoolError};
 use kvpool_vllm::VllmError;
 
-/// A journal that cannot be read, or that contains something impossible.
+/// The journal cannot be read, or contains an impossible record.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReplayError {
@@ -21,34 +21,34 @@ pub enum ReplayError {
         /// Number of the first operation in the journal.
         first: u64,
     },
-    /// No pool accepts the settings.
+    /// The settings are invalid for a pool.
     #[error("the journal's settings are refused: {0}")]
     Settings(String),
-    /// The journal refers to a content that it has not recorded.
+    /// The journal refers to a content that no record has introduced.
     #[error("the journal refers to a block {key:016x} that it has not named before")]
     UnknownContent {
         /// The first eight bytes of the content's digest.
         key: u64,
     },
-    /// The journal names a slot without a request.
+    /// The journal refers to a slot that has no request.
     #[error("the journal names the request in slot {slot}, where there is none")]
     UnknownSlot {
         /// Number of the slot.
         slot: u32,
     },
-    /// The journal names an algorithm by an unknown number.
+    /// The journal refers to an unknown hash algorithm.
     #[error("the journal names hash algorithm {number}, which this version of kvpool does not know")]
     UnknownAlgorithm {
-        /// The number.
+        /// Number of the algorithm.
         number: u8,
     },
-    /// A prompt has a number of tokens that does not fit its number of blocks.
+    /// The number of tokens of a prompt does not match its number of blocks.
     #[error("the journal has a prompt of {tokens} tokens with another number of full blocks")]
     BadLength {
         /// Number of tokens of the prompt.
         tokens: usize,
     },
-    /// The journal names more than 2^32 distinct blocks.
+    /// The journal contains more than 2^32 distinct contents.
     #[error("the journal names more than 2^32 distinct blocks")]
     TooManyContents,
     /// A pool or a list does not fit in memory.
@@ -57,12 +57,12 @@ pub enum ReplayError {
          where there is more memory"
     )]
     NoMemory {
-        /// Number of items.
+        /// Number of items that were needed.
         wanted: usize,
         /// Name of the items.
         what: &'static str,
     },
-    /// A call has more tokens than any engine passes at once.
+    /// A call has more tokens than any engine passes in one call.
     #[error("the journal has a call with {tokens} tokens: a replay makes up at most {limit} tokens per call")]
     TooManyTokens {
         /// Number of tokens of the call.
@@ -70,18 +70,18 @@ pub enum ReplayError {
         /// Largest number of tokens.
         limit: usize,
     },
-    /// The journal is too long for a test.
+    /// The journal has too many operations for a test.
     #[error(
         "the journal has {operations} operations, and a test has at most {limit}: bisect and \
          shrink it first, or raise the limit"
     )]
     TooLong {
-        /// Number of operations of the journal.
+        /// Number of operations in the journal.
         operations: u64,
         /// Largest number of operations.
         limit: u64,
     },
-    /// The language of the test has no call for an operation.
+    /// The language of the test cannot express an operation.
     #[error("operation {operation} has no call in Python: {reason}. Export it to Rust")]
     NoCall {
         /// Number of the operation.
@@ -100,11 +100,11 @@ pub enum ReplayError {
     Stopped,
 }
 
-/// Largest number of tokens of one call in a replay: 256 MiB. A record of a few bytes can name any
-/// number of tokens.
+/// Largest number of tokens per call in a replay (256 MiB). A record of a few bytes can contain any
+/// number.
 const MAX_TOKENS: usize = 1 << 26;
 
-/// Returns zeroed tokens for a record, which may name any number.
+/// Returns a list of zeros for the tokens of a record, which may specify any number.
 pub(crate) fn zeros(tokens: usize) -> Result<Vec<u32>, ReplayError> {
     if tokens > MAX_TOKENS {
         return Err(ReplayError::TooManyTokens { tokens, limit: MAX_TOKENS });

@@ -1,17 +1,18 @@
-//! [`Journaled`]: a pool or a manager together with the journal of its calls.
+//! [`Journaled`]: a pool or a manager, together with the journal of its calls.
 //!
-//! Owns: the subject, its journal, and the calls that change the subject ([`crate::PoolCalls`],
-//! [`crate::ManagerCalls`], [`crate::VllmCalls`]). The subject does not know the journal.
+//! Owns: the subject (the pool or manager), its journal, and the calls that change the subject
+//! ([`crate::PoolCalls`], [`crate::ManagerCalls`], [`crate::VllmCalls`]). The subject does not depend
+//! on the journal.
 //!
 //! Invariants:
-//! - The recorded calls lead from a new subject to its present state, because every call passes through
-//!   here in order.
-//! - The journal is kept here while an operation runs. If the operation panics, for example in a
+//! - Running the recorded calls on a new subject leads to the subject's present state, because every
+//!   call is recorded here in order.
+//! - The journal is stored here while an operation runs. If the operation panics, for example in a
 //!   caller's own policy, only that operation is lost.
-//! - After an operation that found a broken invariant, and after every later refusal, all collected
+//! - After an operation that detects a broken invariant, and after every later refusal, all collected
 //!   bytes are written.
 //!
-//! Costs: without a journal, a branch per operation. With a journal, the record and the check of the
+//! Costs: without a journal, a branch per operation. With a journal, the record, the check of the
 //! answer, and a digest of the state every [`JournalConfig::digest_every`] operations.
 
 use std::fmt;
@@ -24,21 +25,21 @@ use kvpool::{
 };
 use serde::Serialize;
 
-/// A subject of which a journal can be kept.
+/// A subject whose calls can be recorded.
 pub trait Recordable: Sized {
     /// Settings of the subject.
     type Config;
     /// Settings of the observers of the subject.
     type Watch: Default;
-    /// The error for refused settings.
+    /// The error that [`Self::create`] returns for invalid settings.
     type Error;
-    /// The record of one of its calls.
+    /// The record of one call of the subject.
     type Record: Serialize;
-    /// The state that a replay keeps to make the arguments of recorded calls.
+    /// The state that a replay needs to make the arguments of recorded calls.
     type Memory;
 
-    /// Creates a subject. If the journal needs digests and the state is too large to recount it for
-    /// each digest, the subject maintains a digest.
+    /// Creates a subject. A journal may need digests of a state that is too large to read completely
+    /// for each digest. In that case the subject updates a digest at every change.
     ///
     /// # Errors
     /// The error of the subject for its settings.
@@ -51,7 +52,7 @@ pub trait Recordable: Sized {
     /// Returns the digest of the state, if the subject supports digests.
     fn digest(&mut self) -> Option<u64>;
 
-    /// Whether the subject refuses work because an invariant is broken.
+    /// Whether the subject refuses work because it has detected a broken invariant.
     fn is_poisoned(&self) -> bool;
 }
 
@@ -64,7 +65,7 @@ pub trait Recording {
     type Subject: Recordable;
 
     /// Runs a call with `run`. If there is a journal, `before` collects data before the call runs, and
-    /// `after` makes the record afterwards. If `after` returns `None`, nothing is written.
+    /// `after` makes the record after it. If `after` returns `None`, nothing is recorded.
     fn call<B, A: Outcome>(
         &mut self,
         before: impl FnOnce(&Self::Subject, &mut Journal) -> B,
@@ -128,8 +129,8 @@ impl<S: Recordable> Journaled<S> {
         Self::with_watch(config, &S::Watch::default(), journal)
     }
 
-    /// Creates a subject with observers, whose operations `journal` records. The settings of the
-    /// observers are part of the journal's header, because their answers are recorded.
+    /// Creates a subject with observers, whose operations `journal` records. The header of the journal
+    /// contains the settings of the observers, because their answers are recorded.
     ///
     /// # Errors
     /// The error of the subject for its settings.
@@ -139,7 +140,7 @@ impl<S: Recordable> Journaled<S> {
         Ok(Self::begin(subject, &header, journal))
     }
 
-    /// Wraps a new subject that was created otherwise. Replays that are recorded use this.
+    /// Wraps a new subject that the caller has created. Replays use this to record themselves.
     pub(crate) fn begin(subject: S, header: &JournalHeader, mut journal: Journal) -> Self {
         journal.begin(header);
         Self { subject, journal: Some(Box::new(journal)) }
@@ -151,7 +152,7 @@ impl<S: Recordable> Journaled<S> {
         self.journal.as_deref_mut().map(|journal| take(&self.subject, journal))
     }
 
-    /// Like [`Recording::call`], but `write` writes the record, with the check of the answer. It
+    /// Like [`Recording::call`], but `write` itself writes the record and the check of the answer. It
     /// returns whether a digest is due.
     #[inline]
     pub(crate) fn write<B, A: Outcome>(
@@ -193,9 +194,9 @@ impl<S: Recordable> Journaled<S> {
         }
     }
 
-    /// Runs an operation without a record, such as a turn of a scrubber or a digest of the state. The
-    /// operation must not change later answers: since it is missing in the journal, a replay would
-    /// differ.
+    /// Runs an operation without recording it, such as a step of a scrubber or a digest of the state.
+    /// The operation must not change later answers. It is missing in the journal, so the answers of a
+    /// replay would differ.
     pub fn unrecorded<T>(&mut self, call: impl FnOnce(&mut S) -> T) -> T {
         let result = call(&mut self.subject);
         if let Some(journal) = &mut self.journal
@@ -228,7 +229,7 @@ impl Journaled<BlockPool> {
     /// Calls [`BlockPool::restore`], which a journal does not record.
     ///
     /// # Errors
-    /// [`PoolError::InvalidConfig`] if there is a journal, because its replay would not begin with the
+    /// [`PoolError::InvalidConfig`] if there is a journal, because a replay would not begin with the
     /// restored blocks. The errors of [`BlockPool::restore`].
     pub fn restore(
         &mut self,
@@ -245,7 +246,7 @@ impl Journaled<CacheManager> {
     /// Calls [`CacheManager::restore`], which a journal does not record.
     ///
     /// # Errors
-    /// [`PoolError::InvalidConfig`] if there is a journal, because its replay would not begin with the
+    /// [`PoolError::InvalidConfig`] if there is a journal, because a replay would not begin with the
     /// restored blocks. The errors of [`CacheManager::restore`].
     pub fn restore(
         &mut self,
@@ -264,7 +265,7 @@ impl<S> Journaled<S> {
         if self.journal.is_some() { Err(refused()) } else { Ok(()) }
     }
 
-    /// Returns the journal, if there is one, with its length and its error.
+    /// Returns the journal, if there is one. Use it to read its length and its error.
     #[must_use]
     pub fn journal(&self) -> Option<&Journal> {
         self.journal.as_deref()
@@ -275,27 +276,29 @@ impl<S> Journaled<S> {
         self.journal.take().map(|journal| *journal)
     }
 
-    /// Returns the content of a ring, flushed, as the bytes of a file.
+    /// Flushes the journal. Returns the content of a ring as the bytes of a file.
     pub fn journal_image(&mut self) -> Option<Vec<u8>> {
         self.journal.as_mut()?.image()
     }
 
-    /// Writes the collected bytes, which a crash would lose, and waits until they are written.
+    /// Writes the collected bytes, and waits until they are written. A crash would lose bytes that are
+    /// not written.
     pub fn flush_journal(&mut self) {
         if let Some(flush) = self.start_flush() {
             flush.wait();
         }
     }
 
-    /// Starts to write the collected bytes. The returned object waits without the subject, which may be
-    /// behind a lock. `None` without a journal.
+    /// Starts to write the collected bytes. The returned object waits without access to the subject, so
+    /// the caller can release a lock of the subject first. `None` without a journal.
     pub fn start_flush(&mut self) -> Option<Flush> {
         Some(self.journal.as_mut()?.start_flush())
     }
 }
 
-/// Largest number of blocks per operation between two digests for which each digest counts all blocks.
-/// For larger pools, the subject records which blocks change, which costs every operation some 0.1 us.
+/// Limit for the number of blocks divided by the number of operations between two digests. Up to this
+/// limit, each digest reads all blocks. For larger pools, the subject records which blocks change,
+/// which costs about 0.1 us per operation.
 const RECOUNT_LIMIT: usize = 4;
 
 /// Whether the subject records which blocks have changed since the last digest.
@@ -308,11 +311,11 @@ pub(crate) const fn tracks_changes(num_blocks: usize, journal: JournalConfig) ->
 pub struct VllmConfig {
     /// Number of blocks, including the null block.
     pub num_blocks: usize,
-    /// Whether the pool keeps hashes.
+    /// Whether blocks keep their hashes, as with prefix caching.
     pub caching: bool,
-    /// The order of eviction.
+    /// The policy that determines the order of eviction.
     pub policy: EvictionPolicy,
-    /// Pin budget and limits of tenants, if the pool accepts retention hints (priorities, times to
-    /// live, pins).
+    /// Pin budget and limits of tenants. `None` if the pool does not accept retention hints
+    /// (priorities, times to live, pins).
     pub retention: Option<RetentionConfig>,
 }

@@ -1,16 +1,20 @@
-//! Journals of kvpool: record every call that changes a pool or a manager, and replay it bit by bit.
+//! Journals of kvpool: record every call that changes a pool or a manager, and replay the calls with
+//! identical results.
 //!
-//! - [`Journaled`] wraps a [`kvpool::BlockPool`], a [`kvpool::CacheManager`] or a [`kvpool_vllm::Pool`]
-//!   and records its calls. The calls that change it are the methods of [`PoolCalls`], [`ManagerCalls`]
-//!   and [`VllmCalls`]. Pools and managers do not know the journal. [`calls`] declares each call once.
+//! - [`Journaled`] wraps a [`kvpool::BlockPool`], a [`kvpool::CacheManager`] or a
+//!   [`kvpool_vllm::Pool`], and records its calls. The calls that change it are the methods of
+//!   [`PoolCalls`], [`ManagerCalls`] and [`VllmCalls`]. Pools and managers do not depend on the
+//!   journal. [`calls`] declares each call once.
 //! - [`replay`] runs a journal again, and compares every answer and every digest of the state.
-//! - [`bisect`] finds the first operation that goes wrong. [`compare`] finds where two runs differ.
-//! - [`shrink`] keeps only the operations that are needed for a failure. [`export`] turns operations
+//! - [`bisect`] finds the first operation that goes wrong. [`compare`] finds the first difference
+//!   between two journals.
+//! - [`shrink`] removes the operations that are not needed for a failure. [`export`] turns operations
 //!   into a test.
-//! - [`show`] prints the content of a journal. [`observe`] shows the pool or manager during a replay.
+//! - [`show`] returns the content of a journal as text. [`observe`] provides the pool or manager during
+//!   a replay.
 //! - [`replay_restarting`] checks that a warm restart changes no answer.
 //!
-//! A [`Journal`] writes records, frames and checks; a [`JournalReader`] reads them.
+//! A [`Journal`] writes records, and a [`JournalReader`] reads them.
 #![forbid(unsafe_code)]
 mod bisect;
 pub mod calls;

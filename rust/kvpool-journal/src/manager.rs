@@ -20,27 +20,28 @@ use kvpool_observe::{ManagerWatch, ManagerWatchConfig};
 pub struct ManagerSubject {
     manager: Journaled<CacheManager>,
     requests: Requests,
-    /// The ids that differ from the recorded run, if calls run on their own.
+    /// The ids that differ from those of the recorded run. Used if calls run outside of their recorded
+    /// sequence.
     moved: Moved,
 }
 
-/// The settings of the recorded observers, with a digest.
+/// Returns the settings of the recorded observers, with a digest.
 fn watch_config(header: &JournalHeader) -> Result<ManagerWatchConfig, ReplayError> {
     Ok(ManagerWatchConfig { digest: true, ..header.watch_config(kvpool_policies::ALL)? })
 }
 
 impl ManagerSubject {
-    /// The manager, for reading.
+    /// Returns the manager for reading.
     #[must_use]
     pub fn manager(&self) -> &CacheManager {
         &self.manager
     }
 
-    /// Creates a manager that verifies its hits as the header demands. A replay compares fingerprints
-    /// where the recorded run compared tokens.
+    /// Creates a manager that verifies its hits as the header specifies. If the recorded run compared
+    /// tokens, the replay compares fingerprints instead.
     ///
     /// # Errors
-    /// [`ReplayError::Settings`]
+    /// [`ReplayError::Settings`] if the settings are invalid.
     pub fn verified_in_full(header: &JournalHeader) -> Result<Self, ReplayError> {
         Self::with_verify(header, Verify::Tokens, |manager| Ok(manager.into()))
     }
@@ -56,7 +57,7 @@ impl ManagerSubject {
         self.requests.contents.cursor(chain, *foreign)
     }
 
-    /// Plans those operations of a record that can be planned now.
+    /// Plans the operations of a recorded step. Leaves out the operations that cannot be planned now.
     ///
     /// # Errors
     /// [`ReplayError`] if the record describes an impossible prompt.
@@ -64,13 +65,13 @@ impl ManagerSubject {
         self.requests.plan(&self.manager, record)
     }
 
-    /// Forgets all contents. The manager must have no requests, and cache nothing.
+    /// Removes all contents. The manager must have no requests and no cached blocks.
     pub fn forget(&mut self) {
         self.requests.clear();
         self.requests.contents.clear();
     }
 
-    /// Runs a call without recording it: [`Journaled::unrecorded`].
+    /// Runs a call without recording it, as in [`Journaled::unrecorded`].
     pub fn unrecorded<T>(&mut self, call: impl FnOnce(&mut CacheManager) -> T) -> T {
         self.manager.unrecorded(call)
     }
@@ -80,7 +81,8 @@ impl ManagerSubject {
         self.requests.contents.numbers()
     }
 
-    /// Creates a manager that verifies hits by fingerprints at most, because tokens are made up.
+    /// Creates a manager that verifies hits by fingerprints, if at all, because the tokens are
+    /// generated.
     fn made(
         header: &JournalHeader,
         record: impl FnOnce(CacheManager) -> Result<Journaled<CacheManager>, ReplayError>,
@@ -88,7 +90,8 @@ impl ManagerSubject {
         Self::with_verify(header, Verify::Fingerprint, record)
     }
 
-    /// Creates a manager, with or without a journal, that verifies its hits by `most` at most.
+    /// Creates a manager, with or without a journal. It verifies its hits as the header specifies, but
+    /// by `most` at most.
     fn with_verify(
         header: &JournalHeader,
         most: Verify,

@@ -1,9 +1,9 @@
 //! Delta debugging: finds a minimal list of items that still fails (Zeller and Hildebrandt,
-//! "Simplifying and Isolating Failure-Inducing Input", 2002). It leaves out chunks, beginning with
-//! halves, then single items, until no more item can be left out.
+//! "Simplifying and Isolating Failure-Inducing Input", 2002). It removes chunks of items, beginning
+//! with halves and ending with single items, until no more items can be removed.
 
-/// Returns a minimal list of items, in order, that still fails: no single item can be left out. At
-/// worst O(items squared) runs.
+/// Returns a minimal list of items, in order, that still fails: no single item can be removed. At worst
+/// O(items squared) runs.
 ///
 /// ```
 /// use kvpool_journal::minimize;
@@ -12,7 +12,7 @@
 /// ```
 pub fn minimize<T: Clone>(items: Vec<T>, still: &mut dyn FnMut(&[T]) -> bool) -> Vec<T> {
     let mut least = items;
-    // Items after the failure are not needed. Find the shortest beginning that fails first.
+    // First find the shortest beginning that fails, because items after the failure are not needed.
     let (mut short, mut long) = (0, least.len());
     while long - short > 1 {
         let middle = short + (long - short) / 2;
@@ -37,7 +37,8 @@ pub fn minimize<T: Clone>(items: Vec<T>, still: &mut dyn FnMut(&[T]) -> bool) ->
             }
             end = start.min(least.len());
         }
-        // Use the same chunk size as long as items are left out, down to single items.
+        // Repeat with the same chunk size as long as items are removed. Then halve the size, down to
+        // single items.
         if !left_out || chunk > 1 {
             chunk /= 2;
         }

@@ -1,26 +1,27 @@
-//! A small number for each content of a journal, with which an exported test writes its prompts.
+//! Assigns a small number to each content of a journal. An exported test uses these numbers to write
+//! its prompts.
 //!
-//! Two keys have the same number if they belong to the same tokens. A prompt that is hashed again in
-//! another epoch gets other keys. Another prompt with the same content in that epoch has these keys,
-//! too.
+//! Two keys have the same number if they belong to the same tokens. This happens because a prompt that
+//! is hashed again in another epoch gets other keys. Another prompt with the same content in that epoch
+//! has these keys, too.
 //!
 //! Costs: 40 bytes per distinct content of a journal.
 
 use crate::ContentKey;
 use hashbrown::HashMap;
 
-/// The number of a block that only occurs as the previous block of another.
+/// The number of a block that only occurs as the parent of another block.
 const UNKNOWN: u32 = 0;
 
-/// Numbers of contents, from 1.
+/// Numbers of contents, beginning at 1.
 #[derive(Debug, Default)]
 pub(crate) struct Numbers {
     by_key: HashMap<u64, u32>,
-    /// Maps the number of a content to that of the content before it.
+    /// Maps the number of a content to the number of the content before it.
     parents: HashMap<u32, u32>,
 }
 
-/// Disjoint sets of tokens, each identified by its least token.
+/// Disjoint sets of tokens. The smallest token of a set identifies the set.
 struct Sets(Vec<u32>);
 
 impl Sets {
@@ -45,7 +46,8 @@ impl Sets {
 }
 
 impl Numbers {
-    /// Numbers the contents of these tokens. `same` are pairs of tokens with the same content.
+    /// Assigns numbers to the contents of these tokens. `same` contains pairs of tokens that represent
+    /// the same content.
     pub(crate) fn new(
         tokens: &HashMap<ContentKey, u32>,
         same: &[(u32, u32)],
@@ -54,7 +56,7 @@ impl Numbers {
         let most = tokens.values().copied().max().map_or(0, |most| most + 1);
         let mut sets = Sets((0..most).collect());
         same.iter().for_each(|&(one, other)| sets.join(one, other));
-        // A link names the block before it without a fingerprint, so keys are compared alone.
+        // A link contains no fingerprint of the block before it, so compare keys only.
         let mut entries: Vec<(u64, u32)> = tokens.iter().map(|(&(key, _), &token)| (key, token)).collect();
         entries.sort_unstable();
         for pair in entries.windows(2) {
@@ -80,7 +82,7 @@ impl Numbers {
         self.by_key.get(&key).copied().unwrap_or(UNKNOWN)
     }
 
-    /// Returns the numbers from the start of a chain to the block with this key at `depth`.
+    /// Returns the numbers of a chain's contents, from its start to the block with this key at `depth`.
     pub(crate) fn path(&self, key: u64, depth: u32) -> Vec<u32> {
         let mut path = Vec::new();
         let mut at = Some(self.of(key));

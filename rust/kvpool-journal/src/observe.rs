@@ -1,9 +1,10 @@
-//! Shows a pool or manager at chosen moments of a replay, with observers that the recorded run did not
-//! have.
+//! Provides a pool or manager at chosen moments of a replay, with observers that the recorded run did
+//! not have.
 //!
-//! Observers change no answer, so the replay compares answers as usual. Their reports describe the
-//! replay. Its tokens are made up, so an explanation never names the token within a block at which two
-//! prompts differ. A journal contains only the times that were passed to retention.
+//! Observers change no answer, so the replay compares answers as usual. The reports of the observers
+//! describe the replay. Its tokens are generated, so an explanation never contains the position inside
+//! of a block at which two prompts differ. A journal contains only the times that the caller passed to
+//! retention.
 
 use crate::{JournalReader, JournalSource};
 
@@ -13,7 +14,8 @@ use crate::replay::{Options, Report, drive_on, of_kind};
 use crate::subject::Subject;
 
 /// Replays a journal on this build with observers. Calls `seen` with the number of operations so far,
-/// after every `every` operations (0: never) and at the end. `progress` is as for [`crate::replay`].
+/// after every `every` operations (0 means never) and at the end. `progress` has the same meaning as in
+/// [`crate::replay`].
 ///
 /// ```
 /// use kvpool::{BlockPool, PoolConfig};
@@ -37,7 +39,7 @@ use crate::subject::Subject;
 /// ```
 ///
 /// # Errors
-/// The errors of [`crate::replay`], and refused settings of an observer.
+/// The errors of [`crate::replay`], and [`ReplayError::Settings`] for invalid settings of an observer.
 pub fn observe<'a>(
     journal: impl Into<JournalSource<'a>>,
     observers: &Observers,
@@ -49,7 +51,7 @@ pub fn observe<'a>(
     over(journal.into(), observers, options, every, seen, progress)
 }
 
-/// Like [`observe`], but compiled once in this crate, not for each kind of source.
+/// Implements [`observe`] without type parameters, so that it is compiled only once.
 fn over(
     journal: JournalSource<'_>,
     observers: &Observers,

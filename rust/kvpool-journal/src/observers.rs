@@ -1,11 +1,10 @@
-//! The observers of a replay in addition to those of its journal, and the subject that a caller can
-//! inspect.
+//! Settings of additional observers for a replay, and the subject that a caller can inspect.
 
 use kvpool::{BlockPool, CacheManager};
 use kvpool_observe::{AdvisorConfig, ExplainConfig};
 use kvpool_vllm::Pool;
 
-/// The observers of a replay, in addition to those of the journal.
+/// Observers of a replay, in addition to the observers that the journal specifies.
 ///
 /// ```
 /// use kvpool_journal::Observers;
@@ -14,11 +13,11 @@ use kvpool_vllm::Pool;
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct Observers {
-    /// An advisor, which replaces that of the journal.
+    /// Settings of an advisor, which replaces the advisor of the journal.
     pub advisor: Option<AdvisorConfig>,
-    /// For a manager: explains why prompts missed.
+    /// Settings for explanations of misses. Only for a manager.
     pub explain: Option<ExplainConfig>,
-    /// Metrics: ages, causes of evictions, tenants.
+    /// Whether to collect metrics: ages, causes of evictions, tenants.
     pub metrics: bool,
 }
 

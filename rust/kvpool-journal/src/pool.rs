@@ -19,35 +19,36 @@ use kvpool_observe::{ManagerWatchConfig, PoolWatch, WatchConfig};
 pub struct PoolSubject {
     pool: Journaled<BlockPool>,
     contents: Contents,
-    /// The ids that differ from the recorded run, if calls run on their own.
+    /// The ids that differ from those of the recorded run. Used if calls run outside of their recorded
+    /// sequence.
     moved: Moved,
 }
 
 impl PoolSubject {
-    /// The pool, for reading.
+    /// Returns the pool for reading.
     #[must_use]
     pub fn pool(&self) -> &BlockPool {
         &self.pool
     }
 
-    /// Creates a pool that verifies its hits as the header demands. A replay compares fingerprints
-    /// where the recorded run compared tokens.
+    /// Creates a pool that verifies its hits as the header specifies. If the recorded run compared
+    /// tokens, the replay compares fingerprints instead.
     ///
     /// # Errors
-    /// [`ReplayError::Settings`]
+    /// [`ReplayError::Settings`] if the settings are invalid.
     pub fn verified_in_full(header: &JournalHeader) -> Result<Self, ReplayError> {
         Self::with_verify(header, Verify::Tokens, |config, watch| {
             Ok(BlockPool::new(config)?.watched(watch)?.into())
         })
     }
 
-    /// From now on, recorded blocks with the keys of this real chain have its digests, fingerprints and
-    /// tokens.
+    /// Makes later records use this real chain: blocks with the keys of the chain get its digests,
+    /// fingerprints and tokens.
     pub fn teach(&mut self, chain: HashChain) {
         self.contents.teach(chain);
     }
 
-    /// From now on, a record of this match leads to this match, which the pool returned.
+    /// Makes later records of this match use this match, which the pool has returned.
     pub fn teach_match(&mut self, found: Match) {
         self.contents.teach_match(found);
     }
@@ -60,7 +61,7 @@ impl PoolSubject {
         self.contents.chain(record)
     }
 
-    /// Runs a call without recording it: [`Journaled::unrecorded`].
+    /// Runs a call without recording it, as in [`Journaled::unrecorded`].
     pub fn unrecorded<T>(&mut self, call: impl FnOnce(&mut BlockPool) -> T) -> T {
         self.pool.unrecorded(call)
     }
@@ -70,7 +71,7 @@ impl PoolSubject {
         self.contents.numbers()
     }
 
-    /// Creates a pool that verifies hits by fingerprints at most, because tokens are made up.
+    /// Creates a pool that verifies hits by fingerprints, if at all, because the tokens are generated.
     fn made(
         header: &JournalHeader,
         make: impl FnOnce(PoolConfig, &WatchConfig) -> Result<Journaled<BlockPool>, PoolError>,
@@ -78,7 +79,7 @@ impl PoolSubject {
         Self::with_verify(header, Verify::Fingerprint, make)
     }
 
-    /// Creates a pool that verifies its hits by `most` at most.
+    /// Creates a pool that verifies its hits as the header specifies, but by `most` at most.
     fn with_verify(
         header: &JournalHeader,
         most: Verify,
@@ -94,7 +95,7 @@ impl PoolSubject {
     }
 }
 
-/// The settings of the recorded observers, with a digest.
+/// Returns the settings of the recorded observers, with a digest.
 fn watch_config(header: &JournalHeader) -> Result<WatchConfig, ReplayError> {
     let ManagerWatchConfig { event_capacity, advisor, .. } = header.watch_config(kvpool_policies::ALL)?;
     Ok(WatchConfig { event_capacity, digest: true, advisor, ..WatchConfig::default() })

@@ -1,7 +1,8 @@
-//! Replay: runs every operation again on this build, and compares every answer and every digest.
+//! Replay: runs every operation of a journal again on this build, and compares every answer and every
+//! digest.
 //!
-//! Costs: memory for the pool, for each distinct content that the journal names (see `contents.rs`),
-//! and for one frame of the file.
+//! Costs: memory for the pool, for each distinct content in the journal (see `contents.rs`), and for
+//! one frame of the file.
 
 use crate::{Entry, JournalReader, JournalSource, Tail};
 
@@ -14,7 +15,7 @@ use crate::value::Answer;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Difference {
-    /// An operation has another answer.
+    /// This build answers an operation differently.
     Answer {
         /// Number of the operation.
         operation: u64,
@@ -23,20 +24,20 @@ pub enum Difference {
         /// The answer of this build.
         told: String,
     },
-    /// The digests of the state differ. The answers since the previous digest are equal.
+    /// The digests of the state differ, although all answers since the previous digest are equal.
     Digest {
-        /// Number of operations before the digest.
+        /// Number of operations before the digest that differs.
         operations: u64,
-        /// Number of operations before the previous digest, which is equal.
+        /// Number of operations before the previous digest, which was equal.
         since: u64,
     },
     /// An invariant is broken.
     Invariant {
-        /// The first operation after which the invariant was found broken.
+        /// Number of the first operation after which a check found the broken invariant.
         operation: u64,
         /// The call and its arguments as text.
         asked: String,
-        /// The invariant, and the values found.
+        /// The broken invariant, and the values that were found.
         broken: String,
     },
 }
@@ -44,13 +45,13 @@ pub enum Difference {
 /// The result of a replay.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// Number of operations run.
+    /// Number of operations that were run.
     pub operations: u64,
     /// Number of equal digests.
     pub digests: u64,
-    /// The first difference, after which no operation was run.
+    /// The first difference. The replay stops there.
     pub difference: Option<Difference>,
-    /// Whether the journal's last frame is whole.
+    /// Whether the journal's last frame is complete.
     pub tail: Tail,
 }
 
@@ -64,13 +65,14 @@ pub struct Report {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// The replay stops before this operation. `None`: at the end.
+    /// Number of the operation before which the replay stops. `None` means that all operations run.
     pub until: Option<u64>,
-    /// Number of operations from one check of all invariants to the next. 0: only at the end.
+    /// Number of operations between two checks of all invariants. 0 means that they are checked only at
+    /// the end.
     pub check_every: u64,
 }
 
-/// Evaluates an expression with the subject type of a journal.
+/// Evaluates an expression in which a name stands for the subject type that the journal needs.
 macro_rules! of_kind {
     ($reader:expr, $subject:ident => $run:expr) => {
         match $reader.header().subject {
@@ -92,12 +94,12 @@ macro_rules! of_kind {
 
 pub(crate) use of_kind;
 
-/// Replays a journal on this build. Every few thousand operations, `progress` is called with the number
-/// of operations so far. If it returns false, the replay stops.
+/// Replays a journal on this build. After every few thousand operations, it calls `progress` with the
+/// number of operations so far. If `progress` returns false, the replay stops.
 ///
 /// # Errors
-/// [`ReplayError`] for a journal that cannot be replayed. A difference is not an error:
-/// [`Report::difference`].
+/// [`ReplayError`] for a journal that cannot be replayed. A difference is not an error;
+/// [`Report::difference`] contains it.
 pub fn replay<'a>(
     journal: impl Into<JournalSource<'a>>,
     options: Options,
@@ -106,7 +108,7 @@ pub fn replay<'a>(
     over(journal.into(), options, progress)
 }
 
-/// Like [`replay`], but compiled once in this crate, not for each kind of source.
+/// Implements [`replay`] without type parameters, so that it is compiled only once.
 fn over(
     journal: JournalSource<'_>,
     options: Options,
@@ -116,7 +118,8 @@ fn over(
     of_kind!(reader, S => Ok(drive::<S>(&reader, options, progress, None)?.0))
 }
 
-/// Returns the operations of a journal, each self-contained, up to the first difference.
+/// Returns the operations of a journal up to the first difference. Each operation is self-contained: it
+/// does not refer to earlier records.
 ///
 /// # Errors
 /// Like [`replay`].
@@ -136,10 +139,11 @@ pub(crate) fn steps<S: Subject>(
 /// Number of operations between two calls of `progress`.
 const PROGRESS: u64 = 4096;
 
-/// Receives each operation after it ran, and the subject. An error ends the run.
+/// A callback that receives each operation after it ran, and the subject. If it returns an error, the
+/// replay ends.
 pub(crate) type Each<'a, S> = dyn FnMut(Step<<S as Subject>::Call>, &S) -> Result<(), ReplayError> + 'a;
 
-/// Receives the subject after each operation, with the number of operations so far.
+/// A callback that receives the number of operations so far and the subject, after each operation.
 pub(crate) type Look<'a, S> = dyn FnMut(u64, &S) + 'a;
 
 pub(crate) fn drive<S: Subject>(
@@ -151,7 +155,7 @@ pub(crate) fn drive<S: Subject>(
     drive_on(S::new(reader.header())?, reader, options, progress, each, None)
 }
 
-/// Like [`drive`], on a subject in the state before the first operation.
+/// Like [`drive`], on a given subject whose state is that before the first operation.
 pub(crate) fn drive_on<S: Subject>(
     mut subject: S,
     reader: &JournalReader<'_>,
@@ -220,7 +224,7 @@ pub(crate) fn drive_on<S: Subject>(
     Ok((report, subject))
 }
 
-/// Returns an operation as readable text. A long text is cut.
+/// Returns an operation as readable text. A long text is truncated.
 pub(crate) fn shown(operation: &impl Words) -> String {
     const LONGEST: usize = 600;
     let mut text = format!("{} {}", operation.call(), operation.words());

@@ -1,7 +1,8 @@
-//! The state of a manager's replay that makes the arguments of recorded calls.
+//! The state that a replay of a manager needs to make the arguments of recorded calls.
 //!
-//! Owns: the request in each slot, the previous batch, and the contents of prompts. A manager gives the
-//! slot of a released request to the next new request, in a replay like in the recorded run.
+//! Owns: the request in each slot, the previous batch, and the contents of prompts. A slot is a small
+//! number that a manager assigns to a request. In a replay as in the recorded run, the next new request
+//! gets the slot of a released request.
 
 use kvpool::{CacheManager, Covered, ManagerConfig, ManagerError, RequestId, RequestRef, StepPlan};
 
@@ -13,12 +14,12 @@ use crate::{AppendRecord, Filled, IdRecord, Name, PlanRecord, Planned, Rows, Tur
 #[derive(Debug)]
 pub struct Requests {
     pub(crate) contents: Contents,
-    /// The request in each slot. A slot whose request was released is not named until another request
-    /// has it.
+    /// The request in each slot. After its request was released, no record refers to a slot until
+    /// another request has it.
     slots: Vec<Option<RequestId>>,
     /// The slots of the previous batch.
     rows: Vec<u32>,
-    /// Requests that the running call may create.
+    /// Requests that the present call may create.
     new: Vec<RequestId>,
 }
 
@@ -32,13 +33,13 @@ impl Requests {
         Self { contents, slots: Vec::new(), rows: Vec::new(), new: Vec::new() }
     }
 
-    /// Forgets the requests, because a new process begins.
+    /// Removes all requests, because a new process begins.
     pub(crate) fn clear(&mut self) {
         self.slots.clear();
         self.rows.clear();
     }
 
-    /// Returns the id of a request.
+    /// Returns the id of a request that a record refers to by slot or by id.
     pub(crate) fn id(&self, name: &Name) -> Result<RequestId, ReplayError> {
         match name {
             Name::Id(id) => Ok(id.clone()),
@@ -53,7 +54,7 @@ impl Requests {
         names.iter().map(|name| self.id(name)).collect()
     }
 
-    /// Returns the requests of a batch. Stores its slots, because the next record may be
+    /// Returns the requests of a batch. Stores their slots, because the next record may be
     /// [`Rows::Same`].
     pub(crate) fn batch(&mut self, rows: &Rows) -> Result<Vec<RequestId>, ReplayError> {
         match rows {
@@ -70,7 +71,7 @@ impl Requests {
         id.clone()
     }
 
-    /// Records the slots of the requests that the call has created.
+    /// Stores the slots of the requests that the call has created.
     pub(crate) fn enter(&mut self, manager: &CacheManager) {
         for id in self.new.drain(..) {
             if let Some(slot) = manager.slot_of(&id) {
@@ -80,14 +81,14 @@ impl Requests {
         }
     }
 
-    /// Applies the digests with which the manager hashes a request's prompt again.
+    /// Applies the new digests of a request whose prompt the manager hashes again.
     pub(crate) fn rehash(&mut self, manager: &CacheManager, id: RequestRef<'_>, filled: Option<&Filled>) {
         if let (Some(filled), Ok(cursor)) = (filled, manager.cursor(id)) {
             self.contents.rehash(cursor, filled);
         }
     }
 
-    /// Returns the requests of an append and their tokens.
+    /// Returns the requests of an append, and the tokens to append.
     pub(crate) fn append_arguments(
         &mut self,
         manager: &CacheManager,
@@ -109,7 +110,7 @@ impl Requests {
         Ok((ids, spelled))
     }
 
-    /// Returns the request of a turn and its tokens.
+    /// Returns the request of a turn, and the tokens to append.
     pub(crate) fn turn_arguments(
         &mut self,
         manager: &CacheManager,
@@ -132,7 +133,7 @@ impl Requests {
         self.contents.appended(cursor, tokens, &mut keys, &mut prints)
     }
 
-    /// Plans a step.
+    /// Plans a recorded step with a manager.
     pub(crate) fn plan(
         &mut self,
         manager: &CacheManager,
@@ -140,7 +141,8 @@ impl Requests {
     ) -> Result<StepPlan, ReplayError> {
         let mut plan = manager.plan_step();
         for one in planned {
-            // If this build refuses an operation that was planned, the answer has one outcome less.
+            // If this build refuses an operation that the recorded run planned, the answer has one
+            // outcome less.
             let _refused = match one {
                 Planned::Admit { request, prompt, options } => {
                     let (id, cursor) = (self.expect(request), self.contents.cursor(prompt, false)?);
@@ -173,7 +175,7 @@ impl Requests {
             };
         }
         if *stale {
-            // A plan of another manager is refused like a plan for another state.
+            // The plan of another manager is refused in the same way as a plan for an earlier state.
             let other = ManagerConfig { num_blocks: 2, ..ManagerConfig::default() };
             plan = CacheManager::new(other)?.plan_step();
         }

@@ -1,13 +1,14 @@
-//! Replays a journal on two subjects, of which one is restarted, to check that a warm restart changes
-//! nothing.
+//! Replays a journal on two subjects, one of which is restarted, to check that a warm restart changes
+//! no answer.
 //!
-//! Two subjects run a journal side by side. One never stops. The other is replaced, whenever no caller
-//! holds a block, by a new subject that is restored from its image. From then on both have to give the
-//! same answers, block for block, and have the same cached blocks in the same order.
+//! Two subjects run a journal side by side. One subject is never restarted. Whenever no caller holds a
+//! block, the other is replaced by a new subject that is restored from its image. From then on, both
+//! must give the same answers, with the same block ids, and must have the same cached blocks in the
+//! same order.
 //!
-//! Numbers that begin anew in a new process are not compared: tickets of fences, counters, and events,
-//! which a new process reports from its beginning. The digests of the journal are not compared either,
-//! because counters are part of them.
+//! The following numbers are not compared, because they start again in a new process: tickets of
+//! fences, counters, and events. The digests of the journal are not compared either, because they
+//! include counters.
 //!
 //! Costs: both runs, and O(blocks log blocks) per restart and per comparison of the cached blocks.
 
@@ -26,23 +27,23 @@ use crate::value::Value;
 /// The result of [`replay_restarting`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RestartReport {
-    /// Number of operations run.
+    /// Number of operations that were run.
     pub operations: u64,
-    /// Number of restarts among them.
+    /// Number of restarts during the run.
     pub restarts: u64,
-    /// Number of restored blocks over all restarts.
+    /// Number of restored blocks, summed over all restarts.
     pub blocks: u64,
-    /// The first difference between the two subjects, after which no operation was run.
+    /// The first difference between the two subjects. The run stops there.
     pub difference: Option<RestartDifference>,
-    /// Whether the journal's last frame is whole.
+    /// Whether the journal's last frame is complete.
     pub tail: Tail,
 }
 
-/// The first difference between the restarted subject and the one that never stopped.
+/// The first difference between the restarted subject and the subject that was never restarted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RestartDifference {
-    /// The subject that never stopped differs from the journal: see [`crate::replay`].
+    /// The subject that was never restarted differs from the journal, as in [`crate::replay`].
     Journal(Difference),
     /// The two subjects answer an operation differently.
     Answer {
@@ -50,41 +51,42 @@ pub enum RestartDifference {
         operation: u64,
         /// The call and its arguments as text.
         asked: String,
-        /// The answer of the subject that never stopped.
+        /// The answer of the subject that was never restarted.
         stayed: String,
         /// The answer of the restarted subject.
         restarted: String,
     },
-    /// After an operation, the cached blocks, their order, or their retention differ.
+    /// After an operation, the two subjects have different cached blocks, a different order, or
+    /// different retention.
     Cached {
         /// Number of the operation.
         operation: u64,
         /// The call and its arguments as text.
         asked: String,
-        /// The first differing item of the subject that never stopped.
+        /// The first differing item of the subject that was never restarted.
         stayed: String,
         /// The first differing item of the restarted subject.
         restarted: String,
     },
     /// An invariant of the restarted subject is broken.
     Invariant {
-        /// The operation after which the invariant was found broken.
+        /// Number of the operation after which a check found the broken invariant.
         operation: u64,
-        /// The invariant, and the values found.
+        /// The broken invariant, and the values that were found.
         broken: String,
     },
 }
 
-/// Replays a journal on two subjects. One of them is restarted after every operation after which no
-/// caller holds a block. The cached blocks of both are compared at restarts, at the end, and every
+/// Replays a journal on two subjects. One of them is restarted after every operation that leaves no
+/// block held by a caller. The cached blocks of both are compared at restarts, at the end, and every
 /// [`Options::check_every`] operations unless that is 0.
 ///
 /// With LRU there is no difference, as long as the run uses nothing that a restart loses: retention,
-/// swapped requests, hits inside of blocks.
+/// swapped requests, and hits inside of blocks.
 ///
 /// # Errors
-/// Like [`crate::replay`]. [`ReplayError::Settings`] for a subject without an image: vLLM's pools, and
-/// those that verify hits.
+/// Like [`crate::replay`]. [`ReplayError::Settings`] for a subject that does not support images: vLLM's
+/// pools, and subjects that verify hits.
 pub fn replay_restarting<'a>(
     journal: impl Into<JournalSource<'a>>,
     options: Options,
@@ -93,7 +95,7 @@ pub fn replay_restarting<'a>(
     over(journal.into(), options, progress)
 }
 
-/// Like [`replay_restarting`], but compiled once in this crate, not for each kind of source.
+/// Implements [`replay_restarting`] without type parameters, so that it is compiled only once.
 fn over(
     journal: JournalSource<'_>,
     options: Options,
@@ -107,14 +109,14 @@ fn over(
 struct Restarted<'a, S> {
     subject: S,
     header: &'a JournalHeader,
-    /// Maps open tickets of the subject that never stopped to tickets of this one.
+    /// Maps the open tickets of the subject that was never restarted to tickets of this subject.
     tickets: HashMap<u64, u64>,
     report: RestartReport,
 }
 
 impl<S: Subject> Restarted<'_, S> {
-    /// Runs an operation that the other subject has run, and returns the first difference. `image` is
-    /// the image of the other subject, if the cached blocks are to be compared.
+    /// Runs an operation that the other subject has already run, and returns the first difference. If
+    /// `image` is the image of the other subject, the cached blocks are compared, too.
     fn follow(
         &mut self,
         mut step: Step<S::Call>,
@@ -126,7 +128,8 @@ impl<S: Subject> Restarted<'_, S> {
         for mention in step.operation.slots().into_iter().flat_map(Slot::mentions) {
             if let Mention::Ticket(ticket) = mention {
                 named.push(*ticket);
-                // A ticket that is not open here must not be open there either, whatever its number.
+                // A ticket that is not open in this subject must not be open in the other one either.
+                // Its number does not matter.
                 *ticket = self.tickets.get(ticket).copied().unwrap_or(u64::MAX);
             }
         }
@@ -134,7 +137,7 @@ impl<S: Subject> Restarted<'_, S> {
         self.report.operations = operation + 1;
         let call = step.operation.call();
         let alike = match (call, &step.answer.value, &answer.value) {
-            // Each subject numbers its own tickets.
+            // Each subject assigns its own numbers to tickets.
             ("fence", &Value::Number(stayed), &Value::Number(here)) => {
                 self.tickets.insert(stayed, here);
                 true
@@ -177,8 +180,8 @@ impl<S: Subject> Restarted<'_, S> {
     }
 }
 
-/// Returns the first difference of two images: of the cached blocks from the next to be evicted on, or
-/// of the free blocks from the next one on.
+/// Returns the first difference between two images. Compares the cached blocks in the order of
+/// eviction, and the free blocks in the order of allocation.
 fn first_difference(one: &PoolImage, other: &PoolImage) -> Option<(String, String)> {
     if one == other {
         return None;
@@ -205,9 +208,9 @@ fn run<S: Subject>(
     let (operations, restarts, blocks, difference, tail) = (0, 0, 0, None, reader.tail());
     let report = RestartReport { operations, restarts, blocks, difference, tail };
     let mut restarted = Restarted { subject: S::new(header)?, header, tickets: HashMap::new(), report };
-    // If the subject cannot be restarted, this returns the error.
+    // Restart once at the beginning. If the subject does not support restarts, this returns the error.
     restarted.restart()?;
-    // The state and the image of the subject that never stopped, after its last operation.
+    // Whether the subject that was never restarted is idle, and its image, after its last operation.
     let (idle, image) = (Cell::new(false), Cell::new(None));
     let mut look = |operations: u64, subject: &S| {
         idle.set(subject.is_idle());
@@ -220,7 +223,7 @@ fn run<S: Subject>(
         if found.is_some() {
             return Err(ReplayError::Stopped);
         }
-        // An open ticket belongs to a step or transfer that has not ended, so do not restart then.
+        // Do not restart while a ticket is open, because its step or transfer has not finished.
         if idle.get() && restarted.tickets.is_empty() { restarted.restart() } else { Ok(()) }
     };
     let stayed = drive_on(S::new(header)?, reader, options, progress, Some(&mut each), Some(&mut look));

@@ -1,9 +1,9 @@
-//! Shows a journal to people: a summary, and its operations as text.
+//! Displays a journal to people: a summary, and its operations as text.
 //!
-//! No call is replayed. So a journal that cannot be replayed (a ring that has dropped its beginning)
-//! can still be shown. Requests that are recorded by slot are shown by slot.
+//! No call is replayed. Therefore a journal that cannot be replayed, such as a ring that has dropped
+//! its beginning, can still be displayed. If a request was recorded by slot, its slot is displayed.
 //!
-//! Costs: O(bytes of the journal). In memory are one frame of a file and the requested operations.
+//! Costs: O(bytes of the journal). Only one frame of a file and the requested operations are in memory.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -18,35 +18,35 @@ use crate::subject::Subject;
 /// Summary of a journal.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Summary {
-    /// The kind of the recorded subject, and its settings.
+    /// The header, which contains the kind and the settings of the recorded subject.
     pub header: JournalHeader,
-    /// Number of bytes, including those of a cut last frame.
+    /// Number of bytes, including those of an incomplete last frame.
     pub bytes: usize,
-    /// Number of the first operation in the journal.
+    /// Number of the first operation that the journal contains.
     pub first_operation: u64,
     /// Number of the operation after the last one.
     pub operations: u64,
     /// Number of digests of the state.
     pub digests: u64,
-    /// Number of operations by name of the call.
+    /// Number of operations per call.
     pub kinds: BTreeMap<&'static str, u64>,
-    /// Whether the last frame is whole.
+    /// Whether the last frame is complete.
     pub tail: Tail,
 }
 
 /// An operation or a digest as text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
-    /// Number of the operation. For a digest, the number of operations before it.
+    /// Number of the operation. If the line is a digest, the number of operations before it.
     pub number: u64,
-    /// Name of the called method; `"digest"` for a digest.
+    /// Name of the called method, or `"digest"` for a digest.
     pub call: &'static str,
     /// The arguments: requests, lengths, blocks.
     pub words: String,
 }
 
-/// Returns a summary of a journal, and `count` of its operations with the digests between them: from
-/// operation `from` on, or the last ones.
+/// Returns a summary of a journal, and `count` of its operations with the digests between them. These
+/// are the operations beginning at `from`, or the last operations if `from` is `None`.
 ///
 /// ```
 /// use kvpool::{BlockPool, PoolConfig};
@@ -75,7 +75,7 @@ pub fn show<'a>(
     over(journal.into(), from, count)
 }
 
-/// Like [`show`], but compiled once in this crate, not for each kind of source.
+/// Implements [`show`] without type parameters, so that it is compiled only once.
 fn over(
     journal: JournalSource<'_>,
     from: Option<u64>,
@@ -114,7 +114,7 @@ fn read<O: DeserializeOwned + Words>(
             }
         };
         let wanted = from.is_none_or(|from| {
-            // A digest after the last of the operations still belongs to them.
+            // A digest directly after the last of the requested operations is also returned.
             let end = from.saturating_add(count as u64);
             number >= from && (number < end || number == end && !is_operation)
         });

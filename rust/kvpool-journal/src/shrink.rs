@@ -1,7 +1,7 @@
-//! Shrinking: finds a minimal list of operations that still go wrong.
+//! Shrinking: finds a minimal list of operations that still fails.
 //!
-//! Delta debugging ([`minimize`]) leaves out operations, each of which is self-contained. Then
-//! arguments are made smaller.
+//! Delta debugging ([`minimize`]) removes operations. Each operation is self-contained, so the others
+//! still run. Afterwards the arguments are made smaller.
 
 use crate::{JournalReader, JournalSource};
 
@@ -12,7 +12,7 @@ use crate::record::record;
 use crate::replay::{Options, of_kind, steps};
 use crate::subject::{Step, Subject};
 
-/// The failure that must remain while operations are left out.
+/// The failure that must still occur after operations were removed.
 ///
 /// ```
 /// use kvpool_journal::{Journal, JournalConfig, Journaled, Goal, PoolCalls, shrink};
@@ -28,30 +28,30 @@ use crate::subject::{Step, Subject};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Goal {
-    /// An invariant is broken, or the pool is poisoned.
+    /// An invariant is broken, or the pool refuses work because it has detected a broken invariant.
     Broken,
-    /// The operation with this number has the same answer as before, compared as text.
+    /// The operation with this number still gives the same answer. Answers are compared as text.
     Answer(u64),
 }
 
-/// A shrunk journal.
+/// The result of shrinking a journal.
 #[derive(Clone, Debug)]
 pub struct Shrunk {
-    /// Number of operations before.
+    /// Number of operations in the original journal.
     pub before: usize,
     /// The remaining operations, as readable text.
     pub operations: Vec<String>,
-    /// The failure.
+    /// The failure as text.
     pub failure: String,
     /// A journal of the remaining operations.
     pub journal: Vec<u8>,
-    /// Number of runs.
+    /// Number of runs that were needed.
     pub runs: usize,
 }
 
-/// Shrinks a journal to a minimal list of operations that still reaches the goal. `None` if all
-/// operations together do not reach it. `progress` is called with the number of remaining operations
-/// after each run. If it returns false, shrinking stops, and the result so far is returned.
+/// Shrinks a journal to a minimal list of operations that still reaches the goal. Returns `None` if the
+/// whole journal does not reach it. After each run, `progress` is called with the number of remaining
+/// operations. If it returns false, shrinking stops, and the result so far is returned.
 ///
 /// # Errors
 /// Like [`crate::replay`].
@@ -63,7 +63,7 @@ pub fn shrink<'a>(
     over(journal.into(), goal, progress)
 }
 
-/// Like [`shrink`], but compiled once in this crate, not for each kind of source.
+/// Implements [`shrink`] without type parameters, so that it is compiled only once.
 fn over(
     journal: JournalSource<'_>,
     goal: Goal,
@@ -139,7 +139,7 @@ fn fails<S: Subject>(
     Ok(None)
 }
 
-/// Makes arguments smaller, one step at a time, as long as the steps still fail.
+/// Makes arguments smaller, one change at a time, as long as the steps still fail.
 fn simplify<O: Simpler + Clone>(steps: &mut Vec<Step<O>>, still: &mut dyn FnMut(&[Step<O>]) -> bool) {
     for at in 0..steps.len() {
         let mut tried = 0;

@@ -10,15 +10,15 @@ use crate::error::ReplayError;
 use crate::observers::{Observed, Observers};
 use crate::value::Answer;
 
-/// A self-contained operation. It names requests by id, and prompts by all their blocks, so it can run
-/// among other operations than those with which it was recorded.
+/// A self-contained operation. It refers to requests by id, and contains all blocks of its prompts.
+/// Therefore it can run without the other operations of its journal.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Step<O> {
-    /// Number of the operation in the journal.
+    /// Number of the operation in its journal.
     pub number: u64,
     /// The call and its arguments.
     pub operation: O,
-    /// The epoch of the pool when it was recorded.
+    /// The epoch of the pool at the time of the recording.
     pub epoch: u64,
     /// The recorded answer.
     pub answer: Answer,
@@ -50,24 +50,25 @@ pub trait Subject: Sized {
     /// Returns the subject, for reading.
     fn observed(&self) -> Observed<'_>;
 
-    /// Ends the journal and returns its bytes; empty without a journal.
+    /// Ends the journal and returns its bytes. Returns no bytes if there is no journal.
     fn take_image(&mut self) -> Vec<u8>;
 
     /// Runs an operation as it was recorded.
     ///
     /// # Errors
-    /// [`ReplayError`] if the record is impossible, because the journal is not one of this subject.
+    /// [`ReplayError`] if the record is impossible, because the journal does not belong to this kind of
+    /// subject.
     fn run(&mut self, operation: &Self::Call) -> Result<Answer, ReplayError>;
 
-    /// Returns the self-contained form of an operation. Call it before the operation runs.
+    /// Converts an operation into its self-contained form. Call this before the operation runs.
     ///
     /// # Errors
     /// Like [`Self::run`].
     fn resolve(&mut self, operation: &Self::Call) -> Result<Self::Call, ReplayError>;
 
-    /// Runs a self-contained operation outside of the sequence in which it was recorded. Recorded
-    /// blocks and swaps are replaced by those that the same operations returned here. A prompt of the
-    /// epoch at the recording becomes a prompt of the present epoch.
+    /// Runs a self-contained operation outside of its recorded sequence. Recorded block ids and swaps
+    /// are replaced by those that the same operations have returned in this run. A prompt that was
+    /// hashed in the epoch of the recording is hashed in the present epoch.
     ///
     /// # Errors
     /// Like [`Self::run`].
@@ -80,40 +81,41 @@ pub trait Subject: Sized {
         Ok(answer)
     }
 
-    /// Returns the ids that differ from the recorded run, if calls run on their own.
+    /// Returns the ids that differ from those of the recorded run. Used if calls run outside of their
+    /// recorded sequence.
     fn moved(&mut self) -> &mut Moved;
 
-    /// Returns the pool of which images are taken.
+    /// Returns the pool from which images are taken.
     fn device(&self) -> &BlockPool;
 
-    /// Whether no caller holds a block, so that an image contains everything that a new process needs.
+    /// Whether no caller holds a block. An image then contains everything that a new process needs.
     fn is_idle(&self) -> bool {
         let stats = self.device().stats();
         stats.active == 0 && stats.fenced == 0
     }
 
-    /// Ends the subject, and restores a new one from its image, as another process does. Returns the
-    /// number of restored blocks.
+    /// Replaces the subject by a new one that is restored from its image, as after a restart of the
+    /// process. Returns the number of restored blocks.
     ///
     /// # Errors
-    /// [`ReplayError::Settings`] for a subject without an image: vLLM's pools, and those that verify
-    /// hits.
+    /// [`ReplayError::Settings`] for a subject that does not support images: vLLM's pools, and subjects
+    /// that verify hits.
     fn restart(&mut self, header: &JournalHeader) -> Result<usize, ReplayError>;
 
-    /// The epoch of the pool.
+    /// Returns the present epoch of the pool.
     fn epoch(&self) -> u64;
 
-    /// The digest of the state.
+    /// Returns the digest of the state.
     fn digest(&mut self) -> u64;
 
-    /// Checks all invariants by recounting.
+    /// Checks all invariants by recomputing every count.
     ///
     /// # Errors
     /// The first broken invariant.
     fn check(&mut self) -> Result<(), InvariantViolation>;
 }
 
-/// Creates a journal for self-contained steps: in memory, with a digest after every operation.
+/// Creates a journal in memory for self-contained steps. It has a digest after every operation.
 pub(crate) fn memory() -> Result<Journal, ReplayError> {
     const BYTES: usize = 1 << 30;
     Ok(Journal::ring(BYTES, JournalConfig { digest_every: 1, ..JournalConfig::default() })?)

@@ -1,4 +1,4 @@
-//! The answers of operations as numbers, texts and lists, which an exported test compares.
+//! The answers of operations as numbers, texts and lists. An exported test compares them.
 
 use kvpool::retention::HintReport;
 use kvpool::{
@@ -10,49 +10,50 @@ use kvpool_vllm::Removed;
 
 use crate::Outcome;
 
-/// An answer.
+/// An answer in a form that a test can compare.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Value {
-    /// The call has no answer.
+    /// The call returns nothing.
     #[default]
     Nothing,
-    /// Yes or no.
+    /// A truth value.
     Flag(bool),
-    /// A count, a block, or a swap.
+    /// A count, a block id, or the id of a swap.
     Number(u64),
-    /// The message of a refusal.
+    /// The error message of a call that was refused.
     Text(String),
-    /// A key of vLLM, or its digest.
+    /// The bytes of a key of vLLM, or of its digest.
     Bytes(Vec<u8>),
     /// Several values, in order.
     List(Vec<Self>),
-    /// A change of a table, and the number of its group, which matters if there are several groups.
+    /// A change of a block table, and the number of its group. The group only matters if there are
+    /// several groups.
     Change(Vec<u64>, u16),
 }
 
 /// The answer of an operation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Answer {
-    /// The check of the whole answer.
+    /// The 32-bit check of the whole answer, as in the journal.
     pub check: u32,
     /// Whether the call was refused.
     pub refused: bool,
-    /// Blocks that the call handed out, in order.
+    /// Ids of the blocks that the call returned to its caller, in order.
     pub blocks: Vec<BlockId>,
-    /// The swap that the call began.
+    /// Id of the swap that the call began.
     pub swap: Option<u64>,
     /// The answer as readable text.
     pub told: String,
-    /// The answer as a test compares it.
+    /// The answer in the form that a test compares.
     pub value: Value,
 }
 
-/// An answer of a call.
+/// The answer of a call.
 pub(crate) trait Reply: Outcome + std::fmt::Debug {
-    /// The answer as a test compares it.
+    /// Returns the answer in the form that a test compares.
     fn value(&self) -> Value;
 
-    /// The answer as readable text.
+    /// Returns the answer as readable text.
     fn told(&self) -> String {
         format!("{self:?}")
     }
@@ -62,12 +63,12 @@ pub(crate) trait Reply: Outcome + std::fmt::Debug {
         false
     }
 
-    /// Blocks that the call handed out, in order.
+    /// Returns the ids of the blocks that the call returned to its caller, in order.
     fn blocks(&self) -> Vec<BlockId> {
         Vec::new()
     }
 
-    /// The swap that the call began.
+    /// Returns the id of the swap that the call began.
     fn swap(&self) -> Option<u64> {
         None
     }
@@ -153,7 +154,7 @@ impl Reply for bool {
     }
 }
 
-/// Implements answers that are one number.
+/// Implements `Reply` for answers that are one number.
 macro_rules! numbers {
     ($($answer:ty: |$given:ident| $number:expr;)*) => { $(
         impl Reply for $answer {

@@ -15,18 +15,19 @@ use crate::value::Answer;
 #[derive(Debug)]
 pub struct VllmSubject {
     pool: Journaled<Pool>,
-    /// The ids that differ from the recorded run, if calls run on their own.
+    /// The ids that differ from those of the recorded run. Used if calls run outside of their recorded
+    /// sequence.
     moved: Moved,
 }
 
 impl VllmSubject {
-    /// The pool, for reading.
+    /// Returns the pool for reading.
     #[must_use]
     pub fn pool(&self) -> &Pool {
         &self.pool
     }
 
-    /// Runs a call without recording it: [`Journaled::unrecorded`].
+    /// Runs a call without recording it, as in [`Journaled::unrecorded`].
     pub fn unrecorded<T>(&mut self, call: impl FnOnce(&mut Pool) -> T) -> T {
         self.pool.unrecorded(call)
     }
@@ -91,8 +92,8 @@ impl Subject for VllmSubject {
         0
     }
 
-    /// Checks nothing. vLLM may move blocks of the queue and write counts by hand, which breaks
-    /// invariants for a while. So only answers are compared.
+    /// Checks nothing. vLLM may move blocks of the queue and write counts directly, which breaks
+    /// invariants temporarily. Therefore a replay of this pool only compares answers.
     fn check(&mut self) -> Result<(), InvariantViolation> {
         Ok(())
     }

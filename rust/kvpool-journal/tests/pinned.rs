@@ -1,9 +1,9 @@
-//! Twenty recorded journals pin the format. They must not change: a change that breaks this test breaks
-//! the journals of users.
+//! Twenty recorded journals fix the format. They must not change. If a change breaks this test, it also
+//! makes the journals of users unreadable.
 //!
-//! Each journal decodes, encodes to the same bytes, and replays with the same results and digests. If
-//! the replay itself is recorded, the checksum of its records is in `again.txt`. Together the twenty
-//! journals contain every call.
+//! Each journal can be decoded, encodes to the same bytes, and replays with the same answers and
+//! digests. The replay is recorded, too, and `again.txt` contains the checksum of these records.
+//! Together the twenty journals contain every call.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking, as tests do")]
 
@@ -15,7 +15,8 @@ use kvpool_journal::{
     Words, replay,
 };
 
-/// Bytes of a frame before its records: length and checksum, first operation, number of operations.
+/// Number of bytes in a frame before its payload: length and checksum. `PAYLOAD_HEAD` is the number of
+/// bytes in a payload before its records: first operation, number of operations.
 const FRAME_HEAD: usize = 4 + 8;
 const PAYLOAD_HEAD: usize = 8 + 4;
 
@@ -27,7 +28,7 @@ fn pinned() -> Vec<PathBuf> {
     files
 }
 
-/// Returns the records of a journal's frames, one after another.
+/// Returns the records of all frames of a journal, concatenated.
 fn records(image: &[u8]) -> Vec<u8> {
     let length = |at: usize| u32::from_le_bytes(image[at..at + 4].try_into().unwrap()) as usize;
     let (mut at, mut records) = (MAGIC.len(), Vec::new());
@@ -40,8 +41,8 @@ fn records(image: &[u8]) -> Vec<u8> {
     records
 }
 
-/// Checks that the journal's records decode and encode, and adds the names of its calls.
-/// Returns the checksum of the records of its replay.
+/// Checks that the journal's records can be decoded and encoded again, and collects the names of its
+/// calls. Returns the checksum of the records of its replay.
 fn check<S: Subject>(image: &[u8], calls: &mut BTreeSet<String>) -> u64 {
     let reader = JournalReader::new(image).unwrap();
     assert_eq!(reader.tail(), Tail::Complete);

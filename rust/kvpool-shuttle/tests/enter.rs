@@ -1,14 +1,15 @@
-//! How the Python bindings enter locked state. The test includes their source file and runs it under
-//! shuttle with a simulated interpreter. The interpreter has a global lock, or it is free-threaded with
-//! a collector that stops the world.
+//! Tests how the Python bindings lock their state. The test includes the source file of the bindings
+//! and runs it under shuttle with a simulated interpreter. The interpreter either has a global lock, or
+//! is free-threaded and has a garbage collector that stops all threads.
 //!
-//! An attached thread keeps others from running (with the global lock), or keeps the collector from
-//! stopping the world (without it). A thread that waits for a lock while attached can therefore block
-//! both. Shuttle reports that as a deadlock.
+//! With the global lock, an attached thread prevents other threads from running. Without it, an
+//! attached thread prevents the collector from stopping the threads. If a thread waits for a lock while
+//! it is attached, it can block all other threads. Shuttle reports this as a deadlock.
 
 #![expect(clippy::expect_used, reason = "helpers of tests may panic as tests do")]
 
-// The included file has `use pyo3::prelude::*`. That name resolves to the module below.
+// The included file has `use pyo3::prelude::*`. This declaration makes the name refer to the module
+// below.
 extern crate self as pyo3;
 
 mod common;
@@ -26,19 +27,20 @@ use prelude::{PyErr, PyResult, Python};
 use shuttle::sync::{Condvar, Mutex};
 
 std::thread_local! {
-    /// Number of calls that have begun. One operating-system thread runs all threads of a model.
+    /// Number of calls that have begun. A plain cell is sufficient, because one thread of the operating
+    /// system runs all threads of a model.
     static BEGUN: Cell<usize> = const { Cell::new(0) };
 }
 
 shuttle::thread_local! {
-    /// Whether the thread is attached.
+    /// Whether this thread is attached to the interpreter.
     static ATTACHED: Cell<bool> = Cell::new(false);
-    /// The number of calls that had begun when this thread's call began to wait.
+    /// The number of calls that had begun when the present call of this thread began to wait.
     static WAITS_SINCE: Cell<Option<usize>> = Cell::new(None);
 }
 
 mod python {
-    /// The simulated interpreter never shuts down, so there is nothing to protect.
+    /// Does nothing, because the simulated interpreter never shuts down.
     pub(crate) fn protect() {}
 }
 
@@ -46,8 +48,8 @@ mod sync {
     pub(crate) use shuttle::sync::{Condvar, MutexGuard, PoisonError, TryLockError};
     pub(crate) use shuttle::thread_local;
 
-    /// A mutex that no attached thread may wait for. The exception is the mutex that protects nothing,
-    /// because it is held only for moments.
+    /// A mutex that panics if a thread calls `lock` while it is attached, because the call might wait.
+    /// A mutex that protects nothing is an exception, because it is held only for a short time.
     pub(crate) struct Mutex<T>(shuttle::sync::Mutex<T>);
 
     impl<T> Mutex<T> {
@@ -69,8 +71,8 @@ mod sync {
     pub(crate) mod atomic {
         pub(crate) use shuttle::sync::atomic::Ordering;
 
-        /// The queue's counter of tickets. A thread that increments it takes a ticket, and waits from
-        /// then on.
+        /// The counter from which the queue takes its tickets. A thread that increments it takes a
+        /// ticket. From then on, the thread is waiting.
         pub(crate) struct AtomicUsize(shuttle::sync::atomic::AtomicUsize);
 
         impl AtomicUsize {
@@ -127,7 +129,7 @@ pub mod prelude {
     /// The return value or the exception of a call.
     pub type PyResult<T> = Result<T, PyErr>;
 
-    /// A thread that is attached.
+    /// Proof that a thread is attached.
     #[derive(Clone, Copy)]
     pub struct Python<'py>(pub(crate) &'py crate::Interpreter);
 
@@ -165,7 +167,7 @@ impl Interpreter {
         result
     }
 
-    /// The thread runs Python code: other threads get their turn, and the collector may run.
+    /// Simulates Python code that this thread runs: other threads can run, and so can the collector.
     fn run_python(&self) {
         self.leave();
         if !self.global_lock {
@@ -185,7 +187,7 @@ impl Interpreter {
     }
 }
 
-/// The state that the lock protects. It detects two calls at the same time.
+/// The state that the lock protects. It detects if two calls use it at the same time.
 #[derive(Default)]
 struct State {
     busy: bool,
@@ -209,7 +211,7 @@ fn shared(global_lock: bool) -> Shared {
     Arc::new((Interpreter { global_lock, ..Interpreter::default() }, Locked::new(State::default())))
 }
 
-/// A Python thread that makes several calls.
+/// Makes a Python thread that makes several calls.
 fn thread(shared: &Shared, calls: impl Fn(Python<'_>, &Shared) + Send + 'static) -> Box<dyn FnOnce() + Send> {
     let shared = shared.clone();
     Box::new(move || shared.0.attach(|py| calls(py, &shared)))
@@ -238,8 +240,8 @@ fn calls_are_one_after_the_other_without_a_global_lock() {
 }
 
 /// A step whose policy is written in Python runs while the lock is held. The policy must not call the
-/// same object again, and neither must its destructor or code that the collector runs. Only the calling
-/// thread gets the resulting exception, after the call.
+/// same object again. Its destructor and code that the collector runs must not do so either. If they
+/// try, they get an exception. Only the calling thread gets this exception, after its call.
 fn step_with_policy(py: Python<'_>, shared: &Shared) {
     struct Destructor<'a>(Python<'a>, &'a Shared);
     impl Drop for Destructor<'_> {
@@ -251,11 +253,11 @@ fn step_with_policy(py: Python<'_>, shared: &Shared) {
     }
     let policy = |state: &mut State| {
         state.call(|| {
-            drop(Destructor(py, shared)); // dropped as by a method call
+            drop(Destructor(py, shared)); // dropped during the call, like a temporary value
             raise_after(PyErr("KeyboardInterrupt"));
             raise_after(PyErr("SystemExit"));
         });
-        Destructor(py, shared) // dropped later, as a copy that the call made
+        Destructor(py, shared) // dropped after the call, like a copy
     };
     let copies = |state: &mut State| drop(policy(state));
     let raised = enter_guarded(py, &shared.1, copies);
@@ -288,8 +290,8 @@ fn only_a_reentrant_policy_is_refused_without_a_global_lock() {
     check(|| policies(false));
 }
 
-/// The guaranteed bound: at most one call of each other thread overtakes a waiting call. So two
-/// schedulers that never pause do not starve a reader, and readers do not starve a scheduler.
+/// At most one call of each other thread overtakes a waiting call. Therefore two schedulers that never
+/// pause do not starve a reader, and readers do not starve a scheduler.
 #[test]
 fn a_call_waits_for_one_call_of_each_other_thread() {
     const THREADS: usize = 3;
@@ -309,8 +311,8 @@ fn a_call_waits_for_one_call_of_each_other_thread() {
                             assert!(overtaken < THREADS, "{overtaken} calls of {THREADS} threads went first");
                         }
                         BEGUN.set(BEGUN.get() + 1);
-                        // Without a policy, the thread that holds the lock is detached. With one, other
-                        // threads may hold the interpreter.
+                        // Without a policy, the thread that holds the lock is detached. With a policy,
+                        // another thread may be attached.
                         state.call(|| {
                             if guarded {
                                 py.0.run_python();
@@ -332,7 +334,7 @@ fn a_call_waits_for_one_call_of_each_other_thread() {
     }
 }
 
-/// Shows why `enter` is needed: the same calls without it end in a deadlock.
+/// Shows why `enter` is needed: without it, the same calls end in a deadlock.
 fn waiting_while_attached(global_lock: bool) {
     let shared = Arc::new((Interpreter { global_lock, ..Interpreter::default() }, Mutex::new(())));
     let with_policy = {

@@ -1,8 +1,7 @@
-//! The real pool and manager behind a lock, as the bindings hold them, used by several threads under
-//! shuttle.
+//! Several threads use a real pool and manager under shuttle. A lock protects them, as in the bindings.
 //!
-//! Each model checks a statement that must be true under every schedule. Most models have a twin that
-//! breaks the protocol and must fail, because a model that cannot fail proves nothing.
+//! Each model checks a statement that must be true under every schedule. For most models there is a
+//! second one that violates the protocol and must fail. It proves that the check can fail.
 
 #![expect(clippy::expect_used, clippy::panic, reason = "helpers of tests may panic as tests do")]
 
@@ -23,7 +22,7 @@ use shuttle::thread::yield_now;
 
 const BLOCK: usize = 4;
 
-/// The lock of the bindings, with the state that it protects.
+/// The lock of the bindings, together with the state that it protects.
 struct Locked<T>(Mutex<T>);
 
 impl<T> Locked<T> {
@@ -54,7 +53,7 @@ fn hasher() -> Arc<BlockHasher> {
     Arc::new(BlockHasher::new(config).expect("a configuration"))
 }
 
-/// A prompt of whole blocks. Prompts with the same first token have the same content.
+/// Makes a prompt of whole blocks. Prompts with the same first token have the same content.
 fn prompt(hasher: &Arc<BlockHasher>, first: u32, blocks: usize, epoch: u64) -> HashCursor {
     let extra = ExtraKeys { epoch, ..ExtraKeys::default() };
     let mut cursor = HashCursor::new(hasher.clone(), extra).expect("no extra keys");
@@ -66,12 +65,12 @@ type Task<R> = Box<dyn FnOnce() -> R + Send>;
 
 // --- Prompts are hashed outside of the lock while the weights change ---
 
-/// The content that an engine has written to each block: the epoch of the weights. Like KV memory, it
-/// is not shared with the manager.
+/// For each block, the epoch of the weights with which an engine computed its content. Like KV memory,
+/// this is not part of the manager.
 type Written = Arc<Mutex<Vec<Option<u64>>>>;
 
-/// Serves a request: hashes in the current epoch outside of the lock, admits, computes and commits.
-/// Returns how often it had to hash again.
+/// Serves a request: hashes in the current epoch without holding the lock, then admits, computes and
+/// commits. Returns how often it had to hash again.
 fn serve(manager: &Locked<CacheManager>, written: &Written, id: i64, careless: bool) -> usize {
     let mut stale = 0;
     let (admission, epoch) = loop {
@@ -79,10 +78,11 @@ fn serve(manager: &Locked<CacheManager>, written: &Written, id: i64, careless: b
             let locked = manager.lock();
             (locked.hasher().clone(), locked.pool().epoch())
         };
-        let mut cursor = prompt(&hasher, 7, 3, epoch); // outside of the lock
+        let mut cursor = prompt(&hasher, 7, 3, epoch); // without holding the lock
         let mut locked = manager.lock();
         if careless && locked.pool().epoch() != epoch {
-            // The careless caller treats a refusal as a matter of labels only.
+            // A careless caller moves the cursor to the new epoch, but computes KV with the old
+            // weights.
             cursor.rebase(locked.pool().epoch()).expect("no extra keys");
         }
         let now = locked.pool().epoch();
@@ -108,7 +108,7 @@ fn serve(manager: &Locked<CacheManager>, written: &Written, id: i64, careless: b
             }
         }
     }
-    // The weights may change now. After that, no request may hit any of these blocks.
+    // The weights may change at this point. From then on, no request may hit any of these blocks.
     let mut locked = manager.lock();
     locked.commit(id, 12).expect("it runs");
     drop(locked);
@@ -164,7 +164,8 @@ fn planned_steps(check_then_act: bool, outcomes: &[Counter; 2]) {
             locked.admit(id, cursor).expect("fits");
         }
     }
-    // How often the other thread has changed the manager. Written while the manager's lock is held.
+    // Number of times that the other thread has changed the manager. It is written while the manager's
+    // lock is held.
     let changes = Arc::new(Counter::new(0));
     let steps: Task<usize> = {
         let (manager, changes) = (manager.clone(), changes.clone());
@@ -232,7 +233,8 @@ fn planned_steps(check_then_act: bool, outcomes: &[Counter; 2]) {
     outcomes[1].fetch_add(done % 100, Ordering::Relaxed);
 }
 
-/// Both requests grew by the same number of steps, because a commit does all of its plan or nothing.
+/// Checks that both requests grew by the same number of steps, because a commit executes all of its
+/// plan or nothing.
 fn outcome(manager: &Locked<CacheManager>, committed: usize) {
     let locked = manager.lock();
     for id in 0..2_i64 {
@@ -259,7 +261,7 @@ fn a_check_before_a_separate_commit_can_be_stale() {
 
 // --- A block has one owner ---
 
-/// The owner of each block that was handed out fresh, and the content written to it.
+/// For each block that was newly allocated, its owner and the content that the owner wrote.
 struct Memory {
     owners: Vec<Counter>,
     content: Vec<Counter>,
@@ -273,7 +275,7 @@ fn hands(look_first: bool) {
         let (pool, memory, hasher, shared) = (pool.clone(), memory.clone(), hasher.clone(), shared.clone());
         Box::new(move || {
             for turn in 0..3 {
-                // The prompt is the shared prefix, or the worker's own prefix.
+                // The prompt is either the shared prefix or a prefix that only this worker uses.
                 let own = prompt(&hasher, 1000 * (worker * 10 + turn) as u32, 2, 0);
                 let (chain, content) = if (worker + turn).is_multiple_of(2) {
                     (shared.chain(), 1)
@@ -281,7 +283,8 @@ fn hands(look_first: bool) {
                     (own.chain(), 1000 * (worker * 10 + turn))
                 };
                 let found = if look_first {
-                    // Looks up first and acquires later. Another request may own the blocks by then.
+                    // Looks up the blocks first and acquires them later. Another request may own them
+                    // by then.
                     let seen: Vec<BlockId> = {
                         let locked = pool.lock();
                         let copies = |hash: &BlockHash| locked.copies(hash).first().copied();
@@ -349,8 +352,8 @@ fn a_lookup_with_a_separate_acquire_can_return_other_content() {
 
 // --- Another thread ends fences ---
 
-/// A device that runs steps in order, later than the scheduler. It writes to a step's blocks when it
-/// runs the step.
+/// A device that runs steps in order, later than the scheduler. When it runs a step, it writes to the
+/// blocks of this step.
 fn fences(fenced: bool) {
     let pool = pool(5);
     let memory = Arc::new(vec_of_counters(5));
@@ -421,7 +424,8 @@ fn apply(live: &mut HashSet<BlockHash>, events: Vec<BlockEvent>) {
     }
 }
 
-/// The contents that the pool would match, computed from its blocks alone.
+/// Returns the contents that a lookup in the pool would find, computed only from the states of its
+/// blocks.
 fn matchable(pool: &BlockPool) -> HashSet<BlockHash> {
     let blocks = (1..pool.num_blocks() as u32).map(BlockId::new);
     blocks.filter(|&block| pool.is_computed(block)).filter_map(|block| pool.hash_of(block)).collect()
@@ -434,7 +438,7 @@ fn events(consumers: usize) {
         let (pool, hasher) = (pool.clone(), hasher.clone());
         Box::new(move || {
             for turn in 0..3 {
-                // Both workers use the same two contents, and there are too few blocks for all
+                // Both workers use the same two contents, and there are not enough blocks for all
                 // requests.
                 let cursor = prompt(&hasher, 100 * ((worker + turn) % 2), 2, 0);
                 let found = pool.lock().match_and_acquire(cursor.chain(), 2).expect("a chain of this pool");
@@ -447,7 +451,7 @@ fn events(consumers: usize) {
                 let table: Vec<_> = found.into_iter().chain(fresh).collect();
                 pool.lock().release_table(&table).expect("held");
                 if worker == 0 && turn == 1 {
-                    // While blocks are in use, the reset is refused and emits no event.
+                    // While any block is in use, the reset is refused and reports no event.
                     let _ = pool.lock().reset();
                 }
             }
@@ -477,8 +481,8 @@ fn the_events_give_what_is_matchable() {
     check(|| events(1));
 }
 
-/// Two consumers of one stream apply its events out of order. A consumer has to take and apply events
-/// as one unit.
+/// Two consumers of one event stream may apply the events in the wrong order. A consumer has to take
+/// and apply events in one critical section.
 #[test]
 #[should_panic(expected = "lost or out of order")]
 fn two_consumers_of_one_stream_lose_its_order() {

@@ -1,11 +1,12 @@
-//! The threads that hash prompts ahead of a replay. The test includes their source file and runs it
-//! under shuttle: trace order, bounded queues, and the end of the threads.
+//! Tests the threads that hash prompts ahead of a replay. The test includes their source file and runs
+//! it under shuttle. It checks that prompts arrive in the order of the trace, that queues are bounded,
+//! and that the threads end.
 
 #![expect(clippy::expect_used, reason = "helpers of tests may panic as tests do")]
 
 mod common;
 
-/// The items that the included file expects from its parent module, and the models.
+/// Contains the items that the included file expects in its parent module, and the models.
 #[path = "../../kvpool-replay/src/replay"]
 mod replay {
     #[expect(dead_code, reason = "one of its forms of prompts is enough here")]
@@ -20,7 +21,7 @@ mod replay {
     use self::prefetch::{Form, Prefetch};
     use crate::common::check;
 
-    /// A number of requests larger than the capacity of two threads' queues.
+    /// Number of requests. It is larger than the capacity of two threads' queues.
     const REQUESTS: u64 = 40;
 
     fn start(threads: usize) -> Prefetch {
@@ -45,13 +46,13 @@ mod replay {
                 let tokens = prompts.next().expect("a prompt").num_tokens();
                 assert_eq!(tokens, 4 + id as usize % 3, "request {id}");
             }
-            // One request more than the trace has: returns an error and does not wait.
+            // A request after the end of the trace returns an error and does not wait.
             assert!(matches!(prompts.next(), Err(ReplayError::Threads { .. })));
         });
     }
 
-    /// A replay that is given up ends its threads, whether or not they are blocked on full queues.
-    /// Shuttle waits for all threads.
+    /// If a replay is dropped before its end, its threads end, too, even if they are blocked on full
+    /// queues. Shuttle waits for all threads.
     #[test]
     fn a_replay_that_is_given_up_ends_its_threads() {
         check(|| {

@@ -1,7 +1,7 @@
-//! The transfer engine under shuttle, compiled from its own sources: its worker thread, the threads
-//! that submit, wait and poll, and its shutdown.
+//! Tests the transfer engine under shuttle, compiled from its own sources: its worker thread, the
+//! threads that submit, wait and poll, and its shutdown.
 //!
-//! This is the CPU engine. `tests/transfer` tests the part of a device's driver with a fake driver.
+//! This is the engine of the CPU. `tests/transfer` tests the code for devices, with a fake driver.
 
 #![expect(clippy::expect_used, reason = "helpers of tests may panic as tests do")]
 
@@ -17,9 +17,9 @@ use kvpool_transfer_shuttle::{
 
 const BLOCKS: i64 = 6;
 
-/// A store that owns its host memory. Each block is filled with its number.
+/// Returns a store that owns its host memory. Each block is filled with its block number.
 fn store() -> Arc<Store> {
-    // Never read. It only describes the layout of a block.
+    // This byte is never read. It only describes the layout of a block.
     let mut byte = [0_u8; 1];
     let regions = vec![Region { base: byte.as_mut_ptr() as u64, stride: 1, nbytes: 1 }];
     // SAFETY: the one block is the byte above, and nothing is copied from or to it.
@@ -50,8 +50,8 @@ fn content(store: &Store, block: i64) -> u8 {
     store.read_block(block).expect("a block")[0]
 }
 
-/// No wake-up is lost: threads that wait for one transfer, wait for all, or poll are notified of every
-/// end.
+/// No wake-up is lost: threads that wait for one transfer, wait for all transfers, or poll are notified
+/// of every end.
 #[test]
 fn every_end_is_reported_to_waiting_threads() {
     check(|| {
@@ -79,8 +79,8 @@ fn every_end_is_reported_to_waiting_threads() {
         };
         together(vec![Box::new(waits), Box::new(submits), Box::new(polls)]);
         assert_eq!((engine.num_in_flight(), content(&store, 1)), (0, 1));
-        // Some waits may have reported ends before they were polled. Afterwards no end is left to
-        // report.
+        // Some waits may have reported ends before they were polled. Afterwards no unreported end
+        // remains.
         assert!(polled.load(Ordering::Relaxed) <= 2);
         assert!(engine.poll().expect("no device").is_empty());
         engine.close();
@@ -113,9 +113,9 @@ fn an_end_is_polled_once() {
     });
 }
 
-/// The number of transfers that an engine keeps is bounded under every schedule. A thread that submits
-/// more waits for the oldest transfer, and this wait ends. `MAX_UNREPORTED` is 2 in a model, so the engine
-/// keeps 4 transfers. The threads' transfers follow one another across two engines.
+/// The number of transfers that an engine keeps is bounded under every schedule. At the limit, a thread
+/// that submits waits for the oldest transfer, and this wait ends. `MAX_UNREPORTED` is 2 under shuttle,
+/// so the engine keeps 4 transfers. Each thread's transfers wait for one another across two engines.
 #[test]
 fn a_thread_that_submits_too_much_waits() {
     let untold = Arc::new(Counter::new(0));
@@ -150,7 +150,8 @@ fn a_thread_that_submits_too_much_waits() {
     assert_eq!(untold.load(Ordering::Relaxed), 4, "the bound was never reached");
 }
 
-/// `close` refuses later transfers and waits for earlier ones. Nothing is copied after it.
+/// `close` refuses later transfers and waits for earlier ones. Nothing is copied after `close` has
+/// returned.
 #[test]
 fn after_close_nothing_is_under_way() {
     let outcomes = Arc::new([const { Counter::new(0) }; 2]);
@@ -204,8 +205,8 @@ fn two_threads_can_close_an_engine_at_once() {
     });
 }
 
-/// An engine that is dropped completes the transfers that it accepted. The worker thread may be the
-/// last owner of it.
+/// An engine that is dropped first finishes the transfers that it accepted. The worker thread may hold
+/// the last reference to the engine.
 #[test]
 fn a_dropped_engine_finishes_its_work() {
     check(|| {
@@ -220,7 +221,7 @@ fn a_dropped_engine_finishes_its_work() {
     });
 }
 
-/// Transfers of two engines wait for each other's transfers, in a chain.
+/// Transfers of two engines form a chain, in which each transfer waits for the one before.
 #[test]
 fn engines_wait_for_each_other() {
     check(|| {
@@ -235,8 +236,8 @@ fn engines_wait_for_each_other() {
     });
 }
 
-/// Copies in both directions between two stores exclude each other, and none waits forever, because an
-/// engine takes guards in a fixed order.
+/// Copies in both directions between two stores exclude each other. None of them waits forever, because
+/// an engine acquires guards in a fixed order.
 #[test]
 fn copies_in_both_directions_do_not_wait_for_each_other() {
     let outcomes = Arc::new([const { Counter::new(0) }; 2]);
@@ -269,7 +270,7 @@ fn copies_in_both_directions_do_not_wait_for_each_other() {
             Box::new(copies(&to, &from, (1, 0))),
             Box::new(reads),
         ]);
-        // One of the two copies ran first, and the other one copied its result back.
+        // One copy ran first, and the other one copied its result back.
         let last = content(&from, 0);
         assert_eq!(last, content(&to, 1));
         counted[usize::from(last == 9)].fetch_add(1, Ordering::Relaxed);
@@ -277,7 +278,7 @@ fn copies_in_both_directions_do_not_wait_for_each_other() {
     assert!(outcomes.iter().all(|outcome| outcome.load(Ordering::Relaxed) > 100), "one order only");
 }
 
-/// A store that is closed accepts nothing new. Accepted transfers are completed.
+/// A closed store accepts no new transfers. Transfers that it accepted before are finished.
 #[test]
 fn a_store_is_closed_while_others_submit() {
     check(|| {

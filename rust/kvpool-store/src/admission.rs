@@ -1,9 +1,10 @@
-//! `Admission`: decides whether an object is worth a write. `Answers`: recent answers of a shared back
-//! end.
+//! `Admission` decides whether an object is worth a write. `Answers` holds recent answers of a shared
+//! back end.
 //!
-//! Owns: the keys that were offered once, exactly and in bounded memory (`Ghosts` of the policies), so
-//! that a prompt which is never repeated costs no write. For back ends that other stores write to, it
-//! also owns their recent answers to the question whether an object exists. Deterministic.
+//! Owns: the exact keys of objects that were offered once, in bounded memory (`Ghosts` of the
+//! policies). They ensure that a prompt which is never repeated costs no write. For back ends that
+//! other stores also write to, this module owns their recent answers to the question whether an object
+//! exists. Deterministic.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -18,8 +19,8 @@ use crate::object::ObjectKey;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Admit {
-    /// At its second offer, while the first is remembered. This spares an SSD, which wears out by
-    /// writes.
+    /// At its second offer, if the store still remembers the first offer. This spares SSDs, because
+    /// writes wear them out.
     #[default]
     SecondTouch,
     /// At its first offer.
@@ -33,7 +34,7 @@ pub(crate) struct Admission {
     seen: Ghosts,
 }
 
-/// Mixes hash and group of a key into one number.
+/// Mixes the hash and the group of a key into one number.
 fn number(key: &ObjectKey) -> u64 {
     key.hash.key() ^ u64::from(key.group).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
@@ -44,7 +45,7 @@ impl Admission {
         Ok(Self { seen: Ghosts::new(1, capacity)? })
     }
 
-    /// Whether an object that is offered now is written.
+    /// Returns whether to write an object that is offered now.
     pub(crate) fn admits(&mut self, key: &ObjectKey, how: Admit) -> bool {
         match how {
             Admit::Always => true,
@@ -65,14 +66,15 @@ impl Admission {
 struct Answer {
     until: Duration,
     there: bool,
-    /// The first task that was sent after the answer. Earlier tasks cannot contradict it.
+    /// Number of the first task that was sent after the answer. The results of earlier tasks are older
+    /// than the answer and do not replace it.
     from: u64,
 }
 
 #[derive(Debug)]
 pub(crate) struct Answers {
     last: HashMap<ObjectKey, Answer>,
-    /// Times and keys of the answers, oldest first. A key that was answered again is contained twice.
+    /// Times and keys of the answers, oldest first. A key with two answers occurs twice.
     by_age: VecDeque<(Duration, ObjectKey)>,
     capacity: usize,
     lasts: Duration,
@@ -97,12 +99,13 @@ impl Answers {
         }
     }
 
-    /// Whether the object exists, if a recent answer is recorded.
+    /// Returns whether the object exists, if a recent answer is recorded.
     pub(crate) fn of(&self, key: &ObjectKey, now: Duration) -> Option<bool> {
         self.last.get(key).filter(|last| now < last.until).map(|last| last.there)
     }
 
-    /// The answer that was recorded after `task` was sent. It is newer than the result of the task.
+    /// Returns the answer if it was recorded after `task` was sent. The answer is then newer than the
+    /// result of the task.
     pub(crate) fn since(&self, key: &ObjectKey, task: u64) -> Option<bool> {
         self.last.get(key).filter(|last| last.from > task).map(|last| last.there)
     }

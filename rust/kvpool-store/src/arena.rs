@@ -1,19 +1,20 @@
-//! `Arena`: host memory in slots. Objects are moved into and out of slots without another copy.
+//! `Arena`: host memory that is divided into slots. Objects are moved into and out of slots without
+//! another copy.
 //!
-//! Owns: the memory, and the state of each slot. [`Arena::read`] shares a slot, and [`Arena::write`]
-//! takes it exclusively; neither waits. A transfer holds the guard of its slot until the back end has
-//! ended. So the slot of a load that timed out stays taken for exactly as long as something may still
-//! write to it.
+//! Owns: the memory, and the state of each slot. [`Arena::read`] returns a shared guard of a slot, and
+//! [`Arena::write`] an exclusive guard; neither waits. A transfer holds the guard of its slot until the
+//! back end has finished. If a load times out, its slot therefore remains in use for exactly as long as
+//! the back end may still write to it.
 //!
-//! The memory belongs to the arena ([`Arena::new`]) or to an engine ([`Arena::over`]). Slots of the
+//! The memory belongs to the arena ([`Arena::new`]) or to an engine ([`Arena::over`]). Slots in the
 //! arena's own memory begin and end at pages of 4 KiB, as direct I/O requires. If the slots of an
-//! engine do not, workers copy through pages of their own.
+//! engine do not, workers copy the payloads through pages of their own.
 //!
 //! Invariants: a slot has any number of readers or one writer. The memory is never moved, and lives as
 //! long as the arena.
 //!
-//! Cost: one mapping, made at once and touched when used, in huge pages from 2 MiB on, and 4 bytes per
-//! slot. A guard is one atomic operation.
+//! Cost: one mapping, and 4 bytes per slot. The mapping is made at construction, and its pages are
+//! allocated at their first use. From 2 MiB on it uses huge pages. A guard costs one atomic operation.
 
 #![expect(unsafe_code, reason = "makes slices of the memory, only by guards, which exclude each other")]
 
@@ -28,12 +29,12 @@ use memmap2::{Advice, MmapMut, MmapRaw};
 use crate::error::StoreError;
 use crate::object::{PAGE, pages};
 
-/// State of a slot that has a writer. Any other state is the number of readers.
+/// State of a slot that has a writer. In any other state, the value is the number of readers.
 const WRITER: u32 = u32::MAX;
-/// Bytes of a huge page.
+/// Number of bytes in a huge page.
 const HUGE: usize = 2 << 20;
 
-/// Memory in slots of equal size.
+/// Memory that is divided into slots of equal size.
 ///
 /// ```
 /// use kvpool_store::Arena;
@@ -48,7 +49,7 @@ const HUGE: usize = 2 << 20;
 #[derive(Debug)]
 pub struct Arena {
     memory: Memory,
-    /// Bytes of a slot, and bytes from one slot to the next.
+    /// Size of a slot in bytes, followed by the distance from one slot to the next in bytes.
     slot_bytes: usize,
     stride: usize,
     states: Box<[AtomicU32]>,
@@ -57,14 +58,14 @@ pub struct Arena {
 #[derive(Debug)]
 struct Memory {
     begin: NonNull<u8>,
-    /// Keeps the memory at its address.
+    /// Keeps the memory alive and at its address.
     _owner: Box<dyn Any + Send + Sync>,
 }
 
-// SAFETY: the pointer is to memory that its owner keeps, and the owner may be sent to any thread. Only
-// the guards use the pointer.
+// SAFETY: the pointer refers to memory that `_owner` keeps alive, and the owner may be sent to any
+// thread. Only the guards use the pointer.
 unsafe impl Send for Memory {}
-// SAFETY: as above; guards of one slot exclude each other, on any threads.
+// SAFETY: as above. The guards of one slot exclude each other on all threads.
 unsafe impl Sync for Memory {}
 
 impl Arena {
@@ -77,13 +78,13 @@ impl Arena {
         let stride = pages(slot_bytes as usize);
         let bytes = stride.saturating_mul(slots as usize);
         let no_memory = |error: String| StoreError::NoMemory { bytes: bytes as u64, error };
-        // Use huge pages where the system has them and the memory is large enough. A transfer then
-        // consists of few pieces, and a disk, above all a virtual one, moves more of them at once.
+        // Use huge pages if the system has them and the memory is large enough. A transfer then
+        // consists of few pieces, and a disk moves more of them at once, above all a virtual disk.
         let huge = bytes >= HUGE;
         let mapped = if huge { bytes.next_multiple_of(HUGE).saturating_add(HUGE) } else { bytes };
         let mapping = MmapMut::map_anon(mapped).map_err(|error| no_memory(error.to_string()))?;
         if huge {
-            drop(mapping.advise(Advice::HugePage)); // without huge pages it is only slower
+            drop(mapping.advise(Advice::HugePage)); // ignore errors: small pages also work
         }
         let mapping: MmapRaw = mapping.into();
         let first = mapping.as_mut_ptr();
@@ -93,15 +94,16 @@ impl Arena {
     }
 
     /// Uses memory of an engine: `slots` contiguous slots of `slot_bytes`. Transfers need no copy
-    /// exactly if the memory begins at a page and `slot_bytes` are whole pages ([`Self::is_paged`]).
+    /// exactly if the memory begins at a page and `slot_bytes` is a multiple of the page size
+    /// ([`Self::is_paged`]).
     ///
     /// # Errors
     /// [`StoreError::InvalidConfig`] if `slots` or `slot_bytes` is 0; [`StoreError::NoMemory`].
     ///
     /// # Safety
-    /// `begin` MUST be the address of `slots * slot_bytes` bytes that are initialised, and stay there
-    /// as long as `owner` is not dropped. While a transfer has a slot, nothing else may write to it,
-    /// and, if it is a load, nothing else may read it.
+    /// `begin` MUST be the address of `slots * slot_bytes` initialised bytes. They must remain at this
+    /// address until `owner` is dropped. While a transfer uses a slot, no other code may write to it.
+    /// If the transfer is a load, no other code may read it either.
     pub unsafe fn over(
         begin: NonNull<u8>,
         slots: u32,
@@ -123,20 +125,20 @@ impl Arena {
         Ok(Arc::new(Self { memory, slot_bytes: slot_bytes as usize, stride, states }))
     }
 
-    /// Whether slots begin and end on pages.
+    /// Whether slots begin and end at page boundaries.
     #[must_use]
     pub fn is_paged(&self) -> bool {
         self.memory.begin.addr().get().is_multiple_of(PAGE) && self.stride.is_multiple_of(PAGE)
     }
 
-    /// Address and length in bytes of the memory, for bindings. The caller orders its own accesses to
-    /// this memory with transfers.
+    /// Returns the address and the length in bytes of the memory, for bindings. The caller has to
+    /// ensure that its own accesses do not overlap with transfers.
     #[must_use]
     pub fn memory(&self) -> (NonNull<u8>, usize) {
         (self.memory.begin, self.stride * self.states.len())
     }
 
-    /// Bytes from one slot to the next.
+    /// Number of bytes from one slot to the next.
     #[must_use]
     pub const fn stride(&self) -> usize {
         self.stride
@@ -145,23 +147,23 @@ impl Arena {
     /// Number of slots.
     #[must_use]
     pub fn slots(&self) -> u32 {
-        self.states.len() as u32 // made from a u32
+        self.states.len() as u32 // the value was a u32
     }
 
-    /// Bytes of a slot.
+    /// Number of bytes in a slot.
     #[must_use]
     pub const fn slot_bytes(&self) -> u32 {
-        self.slot_bytes as u32 // made from a u32
+        self.slot_bytes as u32 // the value was a u32
     }
 
     fn state(&self, slot: u32) -> Result<&AtomicU32, StoreError> {
         self.states.get(slot as usize).ok_or(StoreError::UnknownSlot { slot, slots: self.slots() })
     }
 
-    /// Shares a slot for reading.
+    /// Returns a shared guard of a slot.
     ///
     /// # Errors
-    /// [`StoreError::UnknownSlot`]; [`StoreError::SlotBusy`] while something writes to it.
+    /// [`StoreError::UnknownSlot`]; [`StoreError::SlotBusy`] while the slot has a writer.
     pub fn read(self: &Arc<Self>, slot: u32) -> Result<Reading, StoreError> {
         self.state(slot)?
             .fetch_update(Ordering::Acquire, Ordering::Relaxed, |readers| {
@@ -171,10 +173,10 @@ impl Arena {
         Ok(Reading { arena: Arc::clone(self), slot })
     }
 
-    /// Takes a slot for writing.
+    /// Returns an exclusive guard of a slot.
     ///
     /// # Errors
-    /// [`StoreError::UnknownSlot`]; [`StoreError::SlotBusy`] while something reads it or writes to it.
+    /// [`StoreError::UnknownSlot`]; [`StoreError::SlotBusy`] while the slot has a reader or a writer.
     pub fn write(self: &Arc<Self>, slot: u32) -> Result<Writing, StoreError> {
         self.state(slot)?
             .compare_exchange(0, WRITER, Ordering::Acquire, Ordering::Relaxed)
@@ -182,12 +184,13 @@ impl Arena {
         Ok(Writing { arena: Arc::clone(self), slot })
     }
 
-    /// Address of a slot. It is in bounds, because guards exist only for existing slots.
+    /// Returns the address of a slot. It is in bounds, because guards exist only for existing slots.
     fn begin(&self, slot: u32) -> *mut u8 {
         self.memory.begin.as_ptr().wrapping_add(slot as usize * self.stride)
     }
 
-    /// Bytes of the pages that a payload of `len` takes in a slot; `None` if slots are not paged.
+    /// Returns the number of bytes in the pages that a payload of `len` bytes uses in a slot. `None` if
+    /// slots are not paged.
     fn span(&self, len: u32) -> Option<usize> {
         self.is_paged().then(|| pages(len as usize).min(self.stride))
     }
@@ -202,7 +205,7 @@ fn check(slots: u32, slot_bytes: u32) -> Result<(), StoreError> {
     }
 }
 
-/// Guard of a slot that nothing writes to.
+/// Shared guard of a slot. No code writes to the slot while this guard exists.
 #[derive(Debug)]
 pub struct Reading {
     arena: Arc<Arena>,
@@ -217,8 +220,8 @@ impl Reading {
         unsafe { std::slice::from_raw_parts(self.arena.begin(self.slot), len) }
     }
 
-    /// Whole pages of a payload's first `len` bytes; the bytes after these are undefined. `None` if
-    /// slots are not paged.
+    /// Returns the whole pages that contain the first `len` bytes of the payload. The bytes after these
+    /// are undefined. `None` if slots are not paged.
     pub(crate) fn pages(&self, len: u32) -> Option<&[u8]> {
         self.arena.span(len).map(|bytes| self.first(bytes))
     }
@@ -238,7 +241,7 @@ impl Drop for Reading {
     }
 }
 
-/// Guard of a slot that only its holder accesses.
+/// Exclusive guard of a slot. Only the owner of this guard accesses the slot.
 #[derive(Debug)]
 pub struct Writing {
     arena: Arc<Arena>,
@@ -252,7 +255,8 @@ impl Writing {
         unsafe { std::slice::from_raw_parts_mut(self.arena.begin(self.slot), len) }
     }
 
-    /// Whole pages of a payload's first `len` bytes; `None` if slots are not paged.
+    /// Returns the whole pages that contain the first `len` bytes of the payload. `None` if slots are
+    /// not paged.
     pub(crate) fn pages(&mut self, len: u32) -> Option<&mut [u8]> {
         let bytes = self.arena.span(len)?;
         Some(self.first(bytes))

@@ -1,7 +1,8 @@
 //! `Breaker`: stops calling a back end for a while after repeated failures.
 //!
-//! Owns: the number of failures in a row, and the end of the pause. After the pause the store tries one
-//! object, whose result decides. The caller passes the time.
+//! Owns: the number of failures in a row, and the end of the pause. After the pause, the store sends
+//! one object as a trial. The result of the trial decides whether the breaker closes or opens again.
+//! The caller passes the time.
 
 use std::time::Duration;
 
@@ -16,9 +17,10 @@ use std::time::Duration;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BreakerConfig {
-    /// Number of consecutive failures and passed deadlines at which the breaker opens; at least 1.
+    /// Number of consecutive failures that opens the breaker; at least 1. A passed deadline is a
+    /// failure.
     pub failures: u32,
-    /// Duration of the pause.
+    /// Time for which the breaker remains open.
     pub pause: Duration,
 }
 
@@ -36,7 +38,7 @@ enum State {
     Open {
         until: Duration,
     },
-    /// One object is in flight, as a trial after the pause.
+    /// After the pause, one object is in flight as a trial.
     Trying,
 }
 
@@ -52,7 +54,7 @@ impl Breaker {
         Self { config, state: State::Closed { failed: 0 }, opened: 0 }
     }
 
-    /// Whether the store may send an object.
+    /// Whether the store may send an object now.
     pub(crate) fn would_pass(&self, now: Duration) -> bool {
         match self.state {
             State::Closed { .. } => true,
@@ -61,8 +63,8 @@ impl Breaker {
         }
     }
 
-    /// Returns whether the store may send an object. The store then has to send it. After a pause only
-    /// one object may be sent, and the store has to report its end.
+    /// Returns whether the store may send an object. If true, the store has to send it. After a pause,
+    /// only one object may be sent, and the store has to report its result.
     pub(crate) fn pass(&mut self, now: Duration) -> bool {
         let passes = self.would_pass(now);
         if passes && !matches!(self.state, State::Closed { .. }) {
@@ -118,7 +120,8 @@ mod tests {
         assert_eq!(breaker.opened(), 2);
     }
 
-    /// The failure of an object that was sent before the breaker opened does not extend the pause.
+    /// An object that was sent before the breaker opened may fail later. This failure does not extend
+    /// the pause.
     #[test]
     fn an_open_breaker_ignores_late_failures() {
         let mut breaker = Breaker::new(BreakerConfig { failures: 1, pause: SECOND });

@@ -1,4 +1,4 @@
-//! Arguments and results of the calls of a store.
+//! Arguments and results of the calls of [`Store`](crate::Store).
 
 use std::time::Duration;
 
@@ -23,25 +23,27 @@ use crate::object::ObjectKey;
 pub struct StoreConfig {
     /// Policy that chooses the objects to evict.
     pub eviction: EvictionPolicy,
-    /// When an object is written, unless its offer specifies otherwise.
+    /// When an object is written. An offer can override this setting.
     pub admission: Admit,
-    /// Number of offers that are remembered until their second offer.
+    /// Number of first offers that the store remembers, so that it recognizes a second offer.
     pub remembered_offers: usize,
-    /// Number of threads that wait for the back end.
+    /// Number of worker threads, which wait for the back end.
     pub workers: usize,
     /// Largest number of objects in flight. Further objects are misses ([`Why::Busy`]).
     pub queue: usize,
-    /// Longest duration of a transfer.
+    /// Longest duration of a transfer. A longer transfer is a miss ([`Why::TimedOut`]).
     pub deadline: Duration,
-    /// When the store stops calling the back end for a while.
+    /// The conditions under which the store stops calling the back end for a while.
     pub breaker: BreakerConfig,
-    /// For how long an answer of a shared back end, that it has an object or not, is used.
+    /// Time for which the store uses an answer of a shared back end to the question whether an object
+    /// exists.
     pub believed_for: Duration,
-    /// Whether payloads are copied through memory of the workers. Then a slot is free once its job has
-    /// ended, even if the back end has not ended. This is for engines that reuse a slot as soon as they
-    /// are notified. Slots that are not paged are always staged.
+    /// Whether payloads are copied through staging memory of the workers. A slot is then free as soon
+    /// as its job has ended, even if the back end has not finished. Use this for engines that reuse a
+    /// slot as soon as they are notified. Slots that are not page-aligned are always staged.
     pub staged: bool,
-    /// Whether [`Store::take_gone`](crate::Store::take_gone) reports objects that are no longer found.
+    /// Whether [`Store::take_gone`](crate::Store::take_gone) reports the objects that can no longer be
+    /// found.
     pub tell_gone: bool,
 }
 
@@ -62,33 +64,33 @@ impl Default for StoreConfig {
     }
 }
 
-/// An offered object.
+/// An object that is offered to the store.
 #[derive(Clone, Copy, Debug)]
 pub struct Put {
     /// Key of the object.
     pub key: ObjectKey,
     /// The tokens whose KV the object contains.
     pub tokens: TokenRange,
-    /// Bytes of its payload.
+    /// Number of bytes in the payload.
     pub len: u32,
-    /// The slot with the payload.
+    /// Number of the slot that contains the payload.
     pub slot: u32,
-    /// When the object is written. `None` uses the setting of the store.
+    /// When the object is written. `None` means the setting of the store.
     pub admit: Option<Admit>,
 }
 
-/// A requested object.
+/// An object that is requested from the store.
 #[derive(Clone, Copy, Debug)]
 pub struct Get {
     /// Key of the object.
     pub key: ObjectKey,
-    /// Bytes of the payload. An object of another length is a miss.
+    /// Number of bytes in the payload. A stored object of another length is a miss.
     pub len: u32,
     /// The slot into which the object is loaded.
     pub slot: u32,
 }
 
-/// The knowledge of a store about a key, without a call of its back end.
+/// What a store knows about a key without calling its back end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Presence {
     /// The object can be loaded.
@@ -97,12 +99,12 @@ pub enum Presence {
     Pending,
     /// The object does not exist, or is unavailable now.
     Absent,
-    /// A shared back end may have the object. [`Store::probe`](crate::Store::probe) asks it.
+    /// A shared back end may have the object. Call [`Store::probe`](crate::Store::probe) to ask it.
     Unknown,
 }
 
 impl Presence {
-    /// Name of the state, as bindings and tools show it.
+    /// Returns the name of the state that bindings and tools display.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -114,12 +116,12 @@ impl Presence {
     }
 }
 
-/// Identifies a job, whose end [`Store::poll`](crate::Store::poll) reports.
+/// Identifies a job. [`Store::poll`](crate::Store::poll) reports its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct JobId(pub(crate) u64);
 
 impl JobId {
-    /// Number of the job. Jobs are numbered from 0.
+    /// Returns the number of the job. Jobs are numbered from 0.
     #[must_use]
     pub const fn get(self) -> u64 {
         self.0

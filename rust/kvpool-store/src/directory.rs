@@ -1,7 +1,7 @@
 //! `Directory`: the place of each object, and the next object to evict.
 //!
-//! Owns: the index, the places, and the order of eviction, which is one of the core's policies. It
-//! moves no bytes and knows no time.
+//! Owns: the index, the places, and the order of eviction, which one of the core's policies determines.
+//! It moves no bytes and has no clock.
 //!
 //! States of a place:
 //!
@@ -14,9 +14,9 @@
 //!                         and again until clearing succeeds
 //! ```
 //!
-//! Invariants: a key is at most at one place. Only held places that no transfer pins are evicted. A
-//! place is reused only after its object was evicted, which the following write replaces, or after it
-//! was cleared. So there are never more objects than places.
+//! Invariants: a key has at most one place. An object is evicted only if it is held and no transfer
+//! uses its place. A place is reused only if its object was evicted or cleared. The next write replaces
+//! an evicted object. So there are never more objects than places.
 //!
 //! Cost: O(1) per object; about 150 bytes per place, plus the memory of the policy.
 
@@ -41,32 +41,32 @@ enum State {
 #[derive(Clone, Debug, Default)]
 struct Entry {
     state: State,
-    /// Key of the object that is written or held.
+    /// Key of the object that is being written or held at this place.
     key: Option<ObjectKey>,
     len: u32,
     depth: u32,
     /// Number of transfers that use the place.
     pins: u32,
-    /// The first task that was sent after the object became held.
+    /// Number of the first task that was sent after the object became held.
     held_from: u64,
-    /// Namespace of the object that is written, as an index into the list of namespaces.
+    /// Namespace of the object that is being written, as an index into the list of namespaces.
     namespace: u32,
     /// Objects that the back end may have at this place, each with its namespace.
     resident: Vec<(ObjectKey, u32)>,
 }
 
-/// An object that is held or being written.
+/// The place of an object that is held or being written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Found {
     pub(crate) place: Place,
     pub(crate) len: u32,
     pub(crate) held: bool,
-    /// The first task that was sent after the object became held. Answers to earlier tasks do not
-    /// count.
+    /// Number of the first task that was sent after the object became held. Answers to earlier tasks do
+    /// not apply to this object.
     pub(crate) held_from: u64,
 }
 
-/// A place for a new object.
+/// A place that is reserved for a new object.
 #[derive(Debug)]
 pub(crate) struct Reserved {
     pub(crate) place: Place,
@@ -80,19 +80,20 @@ pub(crate) struct Directory {
     by_key: HashMap<ObjectKey, Place>,
     order: Box<dyn Policy>,
     free: VecDeque<Place>,
-    /// Doomed places without a transfer, which have to be cleared.
+    /// Doomed places that no transfer uses, which have to be cleared.
     to_clear: VecDeque<Place>,
     held: usize,
-    /// Namespaces of the objects. The last is that of new objects.
+    /// Namespaces of the objects. New objects belong to the last one.
     namespaces: Vec<NamespaceDigest>,
-    /// Objects that a back end may still remove, with their namespaces. The removal would also remove a
-    /// new object of that name.
+    /// Objects, with their namespaces, that a back end may still remove. The removal would also remove
+    /// a new object of the same name.
     leaving: HashSet<(ObjectKey, u32)>,
-    /// Keys that are no longer found, if the caller wants to know them.
+    /// Keys of objects that are no longer found. `None` if the caller does not ask for them.
     gone: Option<Vec<ObjectKey>>,
 }
 
-/// Block id of a place. Block 0 is the null block.
+/// Returns the block id that represents a place in the policy. Block 0 is the null block, so the ids
+/// begin at 1.
 fn block(place: Place) -> BlockId {
     BlockId::new(place + 1)
 }
@@ -132,18 +133,18 @@ impl Directory {
         Some(Found { place, len: entry.len, held, held_from })
     }
 
-    /// Number of objects that are held.
+    /// Number of held objects.
     pub(crate) const fn held(&self) -> usize {
         self.held
     }
 
-    /// Number of places that are not free, which may have an object.
+    /// Number of places that are not free, and therefore may contain an object.
     pub(crate) fn taken(&self) -> usize {
         self.entries.len() - self.free.len()
     }
 
-    /// Adds an object that the back end reported at the start. Returns false if its key is already
-    /// known; the place is doomed then.
+    /// Adds an object that the back end reported when the store opened. If the key already has a place,
+    /// marks this place as doomed and returns false.
     pub(crate) fn restore(&mut self, place: Place, key: ObjectKey, len: u32, depth: u32) -> bool {
         let Some(entry) = self.entries.get_mut(place as usize).filter(|entry| entry.state == State::Free)
         else {
@@ -163,8 +164,9 @@ impl Directory {
         true
     }
 
-    /// Ends the restoring, and makes the other places free. The places of `foreign`, which ascend, are
-    /// used last, because the namespace of their objects may be served again.
+    /// Finishes the restore, and makes all remaining places free. The places in `foreign`, in ascending
+    /// order, contain objects of other namespaces. They are used last, because a later store may serve
+    /// those namespaces again.
     pub(crate) fn restored(&mut self, foreign: &[Place]) {
         let free =
             (0..).zip(&self.entries).filter(|(_, entry)| entry.state == State::Free).map(|(place, _)| place);
@@ -172,8 +174,9 @@ impl Directory {
         self.free = first.into_iter().chain(last).collect();
     }
 
-    /// Reserves a place for an object of a new key, pinned by its write. Without a free place, evicts
-    /// the first object of the order that no transfer uses. `None` if transfers use all of them.
+    /// Reserves a place for an object with a new key. The write pins the place. If no place is free,
+    /// evicts the first object in the order that no transfer uses. Returns `None` if transfers use all
+    /// of them.
     pub(crate) fn reserve(&mut self, key: ObjectKey, len: u32, depth: u32) -> Option<Reserved> {
         let (place, evicts) = match self.free.pop_front() {
             Some(place) => (place, false),
@@ -215,13 +218,14 @@ impl Directory {
         Some(place)
     }
 
-    /// Records that places were used, all at the same time. New places enter the order here.
+    /// Records one use of several places at the same time. New places are added to the eviction order
+    /// here.
     pub(crate) fn touch(&mut self, places: &mut [(Place, bool)]) {
         places.sort_by_key(|&(place, _)| std::cmp::Reverse(self.entries[place as usize].depth));
         self.order.begin_release(&Release::default());
         for &mut (place, new) in places {
             if self.entries[place as usize].key.is_none() {
-                continue; // evicted for another object of the same call
+                continue; // the same call has evicted the object for another one
             }
             if !new {
                 self.order.hit(block(place));
@@ -230,17 +234,18 @@ impl Directory {
         }
     }
 
-    /// Returns the keys that are no longer found, since the last call. Empty unless this was requested.
+    /// Returns the keys of objects that could be found at the previous call and cannot be found any
+    /// more. Empty unless the caller asked for these keys at construction.
     pub(crate) fn take_gone(&mut self) -> Vec<ObjectKey> {
         self.gone.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// A transfer begins to read a held object.
+    /// Pins a place because a transfer begins to read its object.
     pub(crate) fn pin(&mut self, place: Place) {
         self.entries[place as usize].pins += 1;
     }
 
-    /// A transfer has ended reading a place.
+    /// Unpins a place because a transfer has finished reading it.
     pub(crate) fn unpin(&mut self, place: Place) {
         let entry = &mut self.entries[place as usize];
         entry.pins = entry.pins.saturating_sub(1);
@@ -249,8 +254,8 @@ impl Directory {
         }
     }
 
-    /// Ends the write of `key`. The object is held, unless the write failed or the object was removed
-    /// meanwhile. `next` is the number of the next task.
+    /// Records the end of the write of `key`. The object becomes held, unless the write failed or the
+    /// object was removed meanwhile. `next` is the number of the next task.
     pub(crate) fn written(&mut self, place: Place, key: ObjectKey, success: bool, next: u64) {
         let entry = &mut self.entries[place as usize];
         if success {
@@ -269,8 +274,8 @@ impl Directory {
         self.unpin(place);
     }
 
-    /// Withdraws the write of `key`, which never began. The object that it was to replace was evicted,
-    /// so it is cleared.
+    /// Cancels the write of `key`, which never began. The place still contains the object that was
+    /// evicted for `key`, so the place is cleared.
     pub(crate) fn withdrawn(&mut self, place: Place, key: ObjectKey) {
         self.doom(place);
         let entry = &mut self.entries[place as usize];
@@ -283,8 +288,8 @@ impl Directory {
         }
     }
 
-    /// Makes the object at `place` unfindable; the place will be cleared. Returns false if there was no
-    /// object.
+    /// Removes the object at `place` from the index, and marks the place to be cleared. Returns false
+    /// if there was no object.
     pub(crate) fn doom(&mut self, place: Place) -> bool {
         let entry = &mut self.entries[place as usize];
         let Some(key) = entry.key.take() else { return false };
@@ -302,17 +307,17 @@ impl Directory {
         true
     }
 
-    /// Makes every object unfindable. New objects belong to another namespace.
+    /// Removes all objects from the index. New objects belong to `namespace`.
     pub(crate) fn renew(&mut self, namespace: NamespaceDigest) {
         for place in 0..self.entries.len() as Place {
             self.doom(place);
         }
         self.namespaces.push(namespace);
-        self.leaving.clear(); // names in other namespaces differ
+        self.leaving.clear(); // removals cannot affect the new namespace
     }
 
-    /// Returns the next place to clear, and the objects that may be there. The place is pinned until
-    /// the clearing ends.
+    /// Returns the next place to clear, and the objects that may be there. The place remains pinned
+    /// until the clearing ends.
     pub(crate) fn next_to_clear(&mut self) -> Option<(Place, Vec<ObjectName>)> {
         let place = self.to_clear.pop_front()?;
         self.entries[place as usize].pins = 1;
@@ -324,7 +329,7 @@ impl Directory {
         resident.map(|&(key, of)| ObjectName { namespace: self.namespaces[of as usize], key }).collect()
     }
 
-    /// Ends the clearing of a place. After a failure the place will be cleared again.
+    /// Records the end of a clearing. If it failed, the place will be cleared again.
     pub(crate) fn cleared(&mut self, place: Place, success: bool) {
         let entry = &mut self.entries[place as usize];
         entry.pins = 0;
@@ -343,8 +348,8 @@ impl Directory {
         self.leaving.contains(&(*key, self.namespaces.len() as u32 - 1))
     }
 
-    /// With `asked`, records that the back end is asked to remove an object which has no place here.
-    /// Otherwise, records that the removal has ended.
+    /// If `asked` is true, records that the back end was asked to remove an object that has no place in
+    /// this store. Otherwise, records that the removal has finished.
     pub(crate) fn set_leaving(&mut self, key: ObjectKey, asked: bool) {
         let name = (key, self.namespaces.len() as u32 - 1);
         if asked {
@@ -354,10 +359,10 @@ impl Directory {
         }
     }
 
-    /// Recomputes every count.
+    /// Recomputes every count and compares it with the stored one.
     ///
     /// # Errors
-    /// A text that names the first contradiction.
+    /// A text that describes the first inconsistency.
     pub(crate) fn check_invariants(&self) -> Result<(), String> {
         let count = |state| self.entries.iter().filter(|entry| entry.state == state).count();
         let ensure = |sound: bool, what: &str| if sound { Ok(()) } else { Err(what.to_owned()) };

@@ -1,9 +1,9 @@
-//! `Ends`: the channel by which workers report ended tasks, to a store that does not block and to
-//! callers that wait.
+//! `Ends`: the channel through which workers report finished tasks. A store reads it without blocking,
+//! and other callers can wait for it.
 //!
-//! Owns: the channel, and an event file (`eventfd`). The file becomes readable when an end is reported,
-//! and stays readable until the store has processed it. A scheduler polls the store; a thread or an
-//! event loop waits for the file, without the store.
+//! Owns: the channel, and an event file (`eventfd`). The file becomes readable when a worker reports a
+//! finished task, and remains readable until the store has processed the report. A scheduler polls the
+//! store. A thread or an event loop can wait for the file without access to the store.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use crate::error::{BackendError, StoreError};
 use crate::header::Mismatch;
 
-/// An ended task.
+/// A finished task.
 #[derive(Debug)]
 pub(crate) struct Done {
     pub(crate) id: u64,
@@ -51,10 +51,11 @@ pub(crate) struct Ends {
 }
 
 impl Ends {
-    /// Reports an end; `false` if the store is gone.
+    /// Reports a finished task. Returns false if the store no longer exists.
     pub(crate) fn report(&self, done: Done) -> bool {
         let sent = self.sender.send(done).is_ok();
-        // Fails only if the 64-bit counter of unread ends is full. The file is readable then anyway.
+        // This fails only if the 64-bit counter of the event file is full. The file is readable in that
+        // case, too.
         let _ = rustix::io::write(&*self.event, &1_u64.to_ne_bytes());
         sent
     }
@@ -72,8 +73,8 @@ impl Ended {
         self.receiver.try_recv().ok()
     }
 
-    /// Makes the file unreadable until the next end is reported. Call this before ends are taken: an
-    /// end that is reported meanwhile then makes the file readable again, even if it was already taken.
+    /// Makes the file unreadable until the next report. Call this before taking reports. A report that
+    /// arrives in between makes the file readable again, even if the report was already taken.
     pub(crate) fn clear_event(&self) {
         let _ = rustix::io::read(&*self.event, &mut [0; 8]); // fails if no end was reported
     }
@@ -83,13 +84,13 @@ impl Ended {
     }
 }
 
-/// Waits for the ends of a store that another thread calls.
+/// Waits for finished tasks of a store that another thread calls.
 #[derive(Clone, Debug)]
 pub struct Waiter(Arc<OwnedFd>);
 
 impl Waiter {
-    /// Waits, at most for `at_most`, until a task has ended whose end
-    /// [`Store::poll`](crate::Store::poll) has not processed. Returns early on a signal.
+    /// Waits until [`Store::poll`](crate::Store::poll) has a finished task to process, but at most for
+    /// `at_most`. Returns early on a signal.
     pub fn wait(&self, at_most: Duration) {
         let timeout = Timespec::try_from(at_most).ok();
         let _ = poll(&mut [PollFd::new(&*self.0, PollFlags::IN)], timeout.as_ref());

@@ -1,13 +1,14 @@
 //! Errors: wrong calls, failures of back ends, and reasons why an object was not moved.
 //!
-//! A store never fails a request. A failure of a back end is a [`Why`] of one object, which is a miss.
-//! [`StoreError`] is for calls with wrong arguments, and for stores that cannot be opened. A call that
-//! returns one has changed nothing.
+//! A store never fails a request. If a back end fails for an object, the result of that object is a
+//! [`Why`], which the engine treats as a miss. [`StoreError`] is for calls with wrong arguments, and
+//! for stores that cannot be opened. A call that returns a `StoreError` has changed nothing.
 
 use std::io;
 use std::path::PathBuf;
 
-/// The reason why one object was not loaded, stored or removed. To the request it is a miss.
+/// The reason why one object was not loaded, stored or removed. The engine treats every reason as a
+/// miss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Why {
@@ -15,26 +16,27 @@ pub enum Why {
     Absent,
     /// The object is being written, and may exist later.
     Pending,
-    /// The bytes were those of another object, or damaged. They are removed.
+    /// The bytes belonged to another object, or were damaged. The store removes them.
     Damaged,
     /// The back end failed.
     Failed,
-    /// The back end has no room, although the store's bound is not reached.
+    /// The back end has no room, although the store has not reached its capacity.
     Full,
-    /// The deadline passed. The slot stays taken until the back end is known to have ended.
+    /// The deadline passed. The slot remains in use until the back end has finished.
     TimedOut,
-    /// The breaker is open, because the back end failed too often recently.
+    /// The circuit breaker is open, because the back end has failed too often recently.
     Unavailable,
     /// The queue is full, or a shared back end has not yet removed an older object of this name.
     Busy,
-    /// Not admitted: this was the first offer, or the offer had [`Admit::Never`](crate::Admit).
+    /// The object was not admitted, because this was its first offer or the offer had
+    /// [`Admit::Never`](crate::Admit).
     NotAdmitted,
-    /// Transfers use all places.
+    /// Transfers use all places, so no object can be evicted.
     NoRoom,
 }
 
 impl Why {
-    /// Name of the reason, as bindings and tools show it.
+    /// Returns the name of the reason that bindings and tools display.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -73,7 +75,7 @@ pub enum BackendError {
 }
 
 impl BackendError {
-    /// Converts the error of an operation; [`BackendError::Full`] if the disk or quota is full.
+    /// Converts the error of an operation. Returns [`BackendError::Full`] if the disk or quota is full.
     pub fn io(operation: &'static str) -> impl Fn(io::Error) -> Self {
         move |error| match error.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::Full,
@@ -86,7 +88,7 @@ impl BackendError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// A setting is outside of its range.
+    /// A setting is out of range.
     #[error("{field} is {value}: must be {expected}")]
     InvalidConfig {
         /// Name of the setting.
@@ -118,7 +120,7 @@ pub enum StoreError {
         /// Largest length that fits.
         most: u32,
     },
-    /// The memory is unavailable.
+    /// The memory cannot be allocated.
     #[error("no memory for {bytes} bytes: {error}")]
     NoMemory {
         /// Number of bytes requested.
@@ -131,7 +133,7 @@ pub enum StoreError {
     FolderInUse {
         /// The folder.
         path: PathBuf,
-        /// Process id that the user of the folder wrote; 0 if it has written none.
+        /// Process id that the other process recorded in the folder; 0 if it recorded none.
         owner: u32,
     },
     /// The disk has less room than the capacity, or no room at all.
@@ -149,14 +151,14 @@ pub enum StoreError {
         wanted: u64,
         /// Bytes that are free on the disk or already belong to this store.
         free: u64,
-        /// Bytes that stay free.
+        /// Number of bytes of the disk that the store must leave free.
         floor: u64,
         /// Bytes of the disk per object.
         object_bytes: u64,
-        /// Bytes that the store can take.
+        /// Number of bytes that the store can take.
         taken: u64,
     },
-    /// The folder has no objects of a store.
+    /// The folder contains no store.
     #[error("{} has no objects of a store: no such folder, or nothing was ever stored there", path.display())]
     NoStore {
         /// The folder.
@@ -168,7 +170,7 @@ pub enum StoreError {
         /// The folder.
         path: PathBuf,
     },
-    /// The back end has not recorded a renewal. This store no longer finds older objects.
+    /// The back end did not record the renewal. This store no longer finds older objects.
     #[error(
         "the back end did not record the renewal: {0}. This store no longer finds older objects, but \
          a store that is opened later may find them: renew again before another store is opened there"

@@ -1,19 +1,19 @@
 //! A shared folder: one file per object, on NFS or any other file system that several machines share.
 //!
-//! - **File**: `NAMESPACE/AB/ABCD…-GROUP`, a page with the header, followed by the payload.
-//! - **Write**: to a file of another name in the same folder, which is then renamed. So no reader sees
-//!   a part of a file. No write waits for the disk (`fsync`).
-//! - **Bound**: the objects that this store wrote, and those that existed when it was opened. The
-//!   newest that fit are kept, and the others are removed.
+//! - **File**: `NAMESPACE/AB/ABCD…-GROUP`. It contains a page with the header, followed by the payload.
+//! - **Write**: the store writes a temporary file in the same folder and then renames it. Therefore no
+//!   reader sees a part of a file. No write waits for the disk (`fsync`).
+//! - **Bound**: it covers the objects that this store wrote, and those that existed when it was opened.
+//!   The newest objects that fit are kept, and the others are removed.
 //! - **Start**: lists names, sizes and times of the files of this namespace. Removes older generations
-//!   of this namespace, and leaves other namespaces alone.
-//! - **Several engines**: an engine finds the objects of another engine by
-//!   [`Store::probe`](crate::Store::probe). Each engine keeps its own bound.
-//! - **A process killed in a write** leaves a file of another name. A store that opens the folder at
-//!   least an hour later removes it.
+//!   of this namespace, and does not touch other namespaces.
+//! - **Several engines**: an engine finds the objects of another engine with
+//!   [`Store::probe`](crate::Store::probe). Each engine has its own bound.
+//! - **A process that is killed during a write** leaves its temporary file. A store that opens the
+//!   folder at least an hour later removes that file.
 //!
-//! For the local disk of one machine use [`disk`](crate::disk): one file, no names, direct I/O, a
-//! strict bound.
+//! For the local disk of one machine use [`disk`](crate::disk): it has one file, no names, direct I/O,
+//! and a strict bound.
 
 use std::fs;
 use std::hash::{BuildHasher, RandomState};
@@ -53,31 +53,31 @@ use crate::private::{self, Access, For};
 pub struct FolderConfig {
     /// Path of the folder. It is created if it does not exist.
     pub folder: PathBuf,
-    /// Largest number of bytes of the objects of this store.
+    /// Largest number of bytes that the objects of this store take.
     pub capacity_bytes: u64,
     /// Largest number of bytes of a payload.
     pub max_payload: u32,
-    /// Whether all users of the folder's group can read and write the files. Then files have mode 0660,
-    /// and folders mode 2770. Otherwise files have mode 0600.
+    /// Whether all users of the folder's group can read and write the files. If true, files have mode
+    /// 0660 and folders have mode 2770. If false, files have mode 0600.
     pub group: bool,
 }
 
-/// A back end over a shared folder.
+/// A back end that stores objects in a shared folder.
 #[derive(Debug)]
 pub struct FolderBackend {
     config: FolderConfig,
     places: u32,
-    /// Part of the names of temporary files, which no other process uses.
+    /// Part of the names of this process's temporary files. No other process uses this value.
     own: u64,
     written: AtomicU64,
 }
 
-/// Age from which on a temporary file counts as left behind.
+/// Age at which a temporary file is removed, because its writer was probably killed.
 const ABANDONED: Duration = Duration::from_secs(60 * 60);
 const TEMPORARY: &str = ".tmp";
 
 impl FolderBackend {
-    /// Opens or creates a folder.
+    /// Opens a folder, or creates it.
     ///
     /// # Errors
     /// [`StoreError::InvalidConfig`]; [`StoreError::Backend`] if the folder cannot be created.
@@ -100,7 +100,7 @@ impl FolderBackend {
         Ok(Arc::new(Self { config, places, own, written: AtomicU64::new(0) }))
     }
 
-    /// Returns the place of an object's file.
+    /// Returns where the file of an object is.
     fn at(&self, name: &ObjectName) -> At {
         let text = name.to_string();
         let (namespace, file) = text.split_once('/').unwrap_or(("", &text));
@@ -108,7 +108,8 @@ impl FolderBackend {
         At { namespace: namespace.to_owned(), file: file.to_owned(), path }
     }
 
-    /// Opens the folder of an object's file, without following links below the store's own folder.
+    /// Opens the folder that contains an object's file. Does not follow links inside of the store's
+    /// folder.
     fn folder_of(&self, at: &At, make: Option<Access>) -> io::Result<OwnedFd> {
         let root = private::open_folder(&self.config.folder)?;
         let part = at.path.parent().unwrap_or(&at.path);
@@ -116,7 +117,7 @@ impl FolderBackend {
         private::folder_at(&namespace, &at.file[..2], make, part)
     }
 
-    /// Writes a temporary file in the final folder, and renames it.
+    /// Writes a temporary file in the object's folder, and renames it.
     fn put(&self, at: &At, object: &Object<'_>) -> io::Result<()> {
         let access = access(&self.config);
         let folder = self.folder_of(at, Some(access))?;
@@ -142,8 +143,8 @@ impl FolderBackend {
                 continue;
             };
             if other.digest() == digest && other.has_generation() && other.without_generation() == served {
-                // Another engine may do this at the same time. The text is removed last, so that the
-                // next start can finish the removal after a process was killed.
+                // Another engine may do this at the same time. The text is removed last. If the process
+                // is killed before that, the next start still finds the text and finishes the removal.
                 match fs::remove_dir_all(self.config.folder.join(digest.to_string())) {
                     Err(error) if !is_absent(&error) => return Err(error),
                     _ => drop(fs::remove_file(path)),
@@ -153,8 +154,8 @@ impl FolderBackend {
         Ok(())
     }
 
-    /// Lists the files of a namespace, oldest first, and separately the temporary files that were left
-    /// behind.
+    /// Lists the files of a namespace, oldest first. A second list contains the temporary files of
+    /// killed processes.
     fn files(&self, namespace: NamespaceDigest) -> io::Result<(Vec<Found>, Vec<PathBuf>)> {
         let (mut found, mut abandoned) = (Vec::new(), Vec::new());
         let folder = self.config.folder.join(namespace.to_string());
@@ -166,7 +167,7 @@ impl FolderBackend {
                 continue;
             }
             for path in read_dir(&folder)? {
-                let Ok(file) = fs::symlink_metadata(&path) else { continue }; // gone meanwhile
+                let Ok(file) = fs::symlink_metadata(&path) else { continue }; // removed meanwhile
                 let modified = file.modified()?;
                 if path.extension().is_some_and(|end| end == "tmp") {
                     let age = SystemTime::now().duration_since(modified).unwrap_or_default();
@@ -182,7 +183,7 @@ impl FolderBackend {
     }
 }
 
-/// Path of an object's file, and the names of its folder and of the file.
+/// The path of an object's file, the name of its folder, and the name of the file.
 struct At {
     namespace: String,
     file: String,
@@ -208,7 +209,7 @@ fn is_absent(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
-/// Entries of a folder; none if the folder does not exist.
+/// Lists the entries of a folder. Returns an empty list if the folder does not exist.
 fn read_dir(folder: &Path) -> io::Result<Vec<PathBuf>> {
     match fs::read_dir(folder) {
         Err(error) if is_absent(&error) => Ok(Vec::new()),
@@ -216,7 +217,7 @@ fn read_dir(folder: &Path) -> io::Result<Vec<PathBuf>> {
     }
 }
 
-/// The key in the name of a file.
+/// Parses the key from the name of a file.
 fn key_of(name: &str) -> Option<ObjectKey> {
     let (hash, group) = name.split_once('-')?;
     let mut bytes = [0; 32];
@@ -253,7 +254,8 @@ impl Backend for FolderBackend {
         true
     }
 
-    /// Headers are made from the names of the files. Every load compares the real header anyway.
+    /// Builds each header from the name of its file. Every load compares the real header, so the guess
+    /// is harmless.
     fn restore(
         &self,
         namespace: NamespaceDigest,
@@ -263,7 +265,7 @@ impl Backend for FolderBackend {
         let beyond = files.len().saturating_sub(self.places as usize);
         let old = files.drain(..beyond).map(|file| file.path);
         for path in old.chain(abandoned) {
-            drop(fs::remove_file(path)); // another may have done so
+            drop(fs::remove_file(path)); // ignore errors: another process may have removed it
         }
         for (place, file) in (0..).zip(files) {
             let tokens = TokenRange::default();
@@ -286,8 +288,8 @@ impl Backend for FolderBackend {
         generation::write_record(&self.config.folder, of, generation, replaces, access(&self.config))
     }
 
-    /// Also removes older generations of this namespace, which no store finds that is opened from now
-    /// on.
+    /// Also removes older generations of this namespace. No store that is opened from now on can find
+    /// their objects.
     fn describe(&self, namespace: &Namespace) -> Result<(), BackendError> {
         let path = self.config.folder.join(format!("{}.json", namespace.digest()));
         private::replace(&path, namespace.to_json().as_bytes(), access(&self.config))
@@ -318,7 +320,7 @@ impl Backend for FolderBackend {
         };
         let payload = &mut into.pages[..into.len as usize];
         match file.read_exact(&mut into.header.0).and_then(|()| file.read_exact(payload)) {
-            // The file is too short. The checksums find the missing bytes.
+            // The file is too short. The checksums detect the missing bytes.
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(()),
             read => read.map_err(failed),
         }

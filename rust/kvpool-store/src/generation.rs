@@ -1,10 +1,11 @@
 //! `Generation`: identifies the valid contents of a namespace. A new generation is a cold start.
 //!
-//! Owns: the record that a back end keeps for each namespace, which is one random value. Objects carry
-//! the digest of the namespace together with that value ([`Namespace::of_generation`]). Replacing the
-//! record therefore invalidates all earlier objects at once, on every back end, even those that other
-//! engines still write. A record that is lost or damaged is replaced, which is a cold start, too. The
-//! value is not a counter, so processes need not agree on it.
+//! Owns: the record that a back end keeps for each namespace, which is one random value. Objects
+//! contain the digest of the namespace combined with that value ([`Namespace::of_generation`]).
+//! Replacing the record therefore invalidates all earlier objects at once, on every back end. This
+//! includes objects that other engines are still writing. A lost or damaged record is replaced by a new
+//! one, which is also a cold start. The value is random and not a counter, so processes need not agree
+//! on it.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -18,34 +19,34 @@ use crate::error::BackendError;
 use crate::namespace::{Namespace, NamespaceDigest, ParseDigestError};
 use crate::private::{self, Access, For};
 
-/// A random value. No two renewals have the same one.
+/// A random value that differs for every renewal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Generation([u8; 16]);
 
 impl Generation {
-    /// Bytes of its text.
+    /// Number of bytes in the text of a generation.
     pub const TEXT_BYTES: usize = 32;
 
-    /// Draws a value that no other renewal has.
+    /// Draws a random value that no other renewal has.
     #[must_use]
     pub fn fresh() -> Self {
         let seed = (std::process::id(), SystemTime::now());
         let mut bytes = [0; 16];
-        // The system's randomness makes the keys of each `RandomState`.
+        // The keys of each `RandomState` come from the system's random numbers.
         for half in bytes.chunks_exact_mut(8) {
             half.copy_from_slice(&RandomState::new().hash_one(seed).to_le_bytes());
         }
         Self(bytes)
     }
 
-    /// Parses a record; `None` if the record is damaged.
+    /// Parses a record. Returns `None` if the record is damaged.
     #[must_use]
     pub fn of_record(record: &[u8]) -> Option<Self> {
         std::str::from_utf8(record).ok()?.parse().ok()
     }
 }
 
-/// 32 hexadecimal digits, as in a record.
+/// Writes 32 hexadecimal digits, as in a record.
 impl fmt::Display for Generation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
@@ -56,7 +57,8 @@ impl FromStr for Generation {
     type Err = ParseDigestError;
 
     fn from_str(text: &str) -> Result<Self, ParseDigestError> {
-        // The text twice has the length of a digest of a namespace, which the parser accepts.
+        // The text repeated twice has the length of a namespace digest, so the digest parser accepts
+        // it.
         let digest: NamespaceDigest = format!("{text}{text}").parse()?;
         let (bytes, _) =
             digest.as_bytes().split_first_chunk().ok_or(ParseDigestError { text: text.into() })?;
@@ -64,11 +66,12 @@ impl FromStr for Generation {
     }
 }
 
-/// The name of a generation in [`Namespace::extra`].
+/// Key of the generation in [`Namespace::extra`].
 const GENERATION: &str = "kvpool generation";
 
 impl Namespace {
-    /// This namespace with the generation in [`Self::extra`]. Objects carry its digest.
+    /// Returns this namespace with the generation in [`Self::extra`]. Objects contain the digest of the
+    /// result.
     #[must_use]
     pub fn of_generation(&self, generation: Generation) -> Self {
         let mut namespace = self.clone();
@@ -76,7 +79,7 @@ impl Namespace {
         namespace
     }
 
-    /// This namespace without a generation: the argument of [`Self::of_generation`].
+    /// Returns this namespace without its generation. This is the inverse of [`Self::of_generation`].
     #[must_use]
     pub fn without_generation(&self) -> Self {
         let mut namespace = self.clone();
@@ -84,15 +87,15 @@ impl Namespace {
         namespace
     }
 
-    /// Whether the namespace has a generation. Back ends have such namespaces; a store is opened with a
-    /// namespace without one.
+    /// Whether the namespace has a generation. Back ends receive namespaces with a generation; a caller
+    /// opens a store with a namespace without one.
     #[must_use]
     pub fn has_generation(&self) -> bool {
         self.extra.contains_key(GENERATION)
     }
 }
 
-/// Reads the record in a folder.
+/// Reads the record of a namespace from a folder.
 ///
 /// # Errors
 /// [`BackendError`] if the record exists but cannot be read.
@@ -104,11 +107,11 @@ pub(crate) fn read_record(folder: &Path, of: NamespaceDigest) -> Result<Option<G
     }
 }
 
-/// Writes the record in a folder, and waits until it is on the disk. Without `replaces` an existing
-/// record stays.
+/// Writes the record of a namespace into a folder, and waits until it is on the disk. If `replaces` is
+/// false, an existing record remains.
 ///
 /// # Errors
-/// [`BackendError`]. Then the record is the old one or the new one.
+/// [`BackendError`] if the record cannot be written. The folder then has the old record or the new one.
 pub(crate) fn write_record(
     folder: &Path,
     of: NamespaceDigest,
@@ -128,20 +131,20 @@ pub(crate) fn write_record(
         }
         match fs::hard_link(&fresh, &path) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-            // File systems without hard links: if several processes create the record at once, the last
-            // one is valid.
+            // The file system has no hard links. If several processes create the record at once, the
+            // last record is valid.
             Err(_) if !path.exists() => fs::rename(&fresh, &path),
             linked => linked,
         }
     });
-    drop(fs::remove_file(&fresh)); // unless it was renamed
+    drop(fs::remove_file(&fresh)); // fails if the file was renamed
     written
         .and_then(|()| File::open(folder)?.sync_all())
         .map_err(BackendError::io("writing the generation of a namespace"))
 }
 
-/// Removes temporary files of at least this age: a process that is killed while it writes a record leaves
-/// one.
+/// Removes temporary files of at least this age. A process that is killed while it writes a record
+/// leaves such a file.
 pub(crate) fn remove_abandoned(folder: &Path, age: Duration) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
@@ -149,7 +152,7 @@ pub(crate) fn remove_abandoned(folder: &Path, age: Duration) -> io::Result<()> {
         if path.extension().is_some_and(|end| end == "tmp")
             && fs::symlink_metadata(&path).and_then(|file| file.modified()).is_ok_and(old)
         {
-            drop(fs::remove_file(path)); // another may have done so
+            drop(fs::remove_file(path)); // ignore errors: another process may have removed it
         }
     }
     Ok(())

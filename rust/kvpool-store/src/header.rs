@@ -1,9 +1,9 @@
-//! `Header`: identifies an object and its payload. It precedes every object, and every load compares
-//! it.
+//! `Header`: identifies an object and its payload. The header precedes the payload of every object, and
+//! every load compares it.
 //!
 //! Owns: the byte layout, its checksums, and the decision whether bytes are the requested object. An
-//! object is a header and a payload. Nothing else is trusted: no file name, no index, and no length
-//! that a back end reports.
+//! object is a header and a payload. The store trusts nothing else: no file name, no index, and no
+//! length that a back end reports.
 //!
 //! | bytes | field, little endian |
 //! |---|---|
@@ -17,16 +17,16 @@
 //! | 96..104 | XXH3-64 of the payload |
 //! | 104..112 | XXH3-64 of the 104 bytes before |
 //!
-//! The header's checksum covers the payload's checksum. So a header with the payload of another object
+//! The header's checksum covers the payload's checksum, so a header with the payload of another object
 //! is detected. The checksums detect accidents, not forgeries: a user who can write to a store can
 //! write anything.
 //!
-//! XXH3-64 takes 57 µs for 1 MiB (18 GB/s; with a disk of 3 GB/s, a sixth of a core). CRC32C (crate
-//! `crc32c`) takes 48 µs, and CRC32 (`crc32fast`, with this processor's widest carry-less
-//! multiplication) 17 µs. All are the best of 400 runs on one busy core of a Xeon, compiled for any
-//! x86-64. A CRC detects every short burst, but misses one case in 2^32 of other damage. XXH3-64 misses
-//! one in 2^64, and a store reads millions of objects. It is already a dependency, and its result is
-//! the same on every host.
+//! XXH3-64 takes 57 µs for 1 MiB (18 GB/s). With a disk of 3 GB/s, this is a sixth of a core. CRC32C
+//! (crate `crc32c`) takes 48 µs, and CRC32 (`crc32fast`, with this processor's widest carry-less
+//! multiplication) takes 17 µs. All values are the best of 400 runs on one busy core of a Xeon,
+//! compiled for any x86-64. A CRC detects every short burst of errors, but misses one case in 2^32 of
+//! other damage. XXH3-64 misses one case in 2^64, and a store reads millions of objects. The crate
+//! already depends on it, and its result is the same on every host.
 
 use kvpool::BlockHash;
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
@@ -38,13 +38,14 @@ use crate::object::{ObjectKey, ObjectName};
 pub const HEADER_BYTES: usize = CHECKED + 8;
 
 const MAGIC: [u8; 8] = *b"kvpoolob";
-/// Number of bytes that the header's checksum covers.
+/// Number of bytes covered by the header's checksum.
 const CHECKED: usize = 104;
-/// Number of bytes that are checked and copied together, small enough to stay in a core's cache in
-/// between.
+/// Number of bytes that are checked and copied together. They fit into a core's cache, so the copy
+/// reads them from the cache.
 const PIECE: usize = 128 << 10;
 
-/// The tokens whose keys and values an object contains. It is for tools: an object is found by its key.
+/// The tokens whose keys and values an object contains. Only tools use this range; a store finds an
+/// object by its key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TokenRange {
     /// Position of the first token in its prompt.
@@ -54,13 +55,13 @@ pub struct TokenRange {
 }
 
 impl TokenRange {
-    /// Position of the object in its hash chain.
+    /// Returns the number of blocks before this object in its hash chain.
     pub(crate) fn depth(self) -> u32 {
         u32::try_from(self.first / u64::from(self.count.max(1))).unwrap_or(u32::MAX)
     }
 }
 
-/// A header, decoded or to be written.
+/// A decoded header, or a header that is to be written.
 ///
 /// ```
 /// use kvpool_store::{Header, NamespaceDigest, ObjectKey, TokenRange};
@@ -72,13 +73,13 @@ impl TokenRange {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// The namespace that the object was written in.
+    /// The namespace in which the object was written.
     pub namespace: NamespaceDigest,
     /// Key of the object.
     pub key: ObjectKey,
     /// The tokens whose KV the object contains.
     pub tokens: TokenRange,
-    /// Bytes of the payload.
+    /// Number of bytes in the payload.
     pub len: u32,
     /// Checksum of the payload.
     pub checksum: u64,
@@ -97,7 +98,7 @@ pub enum HeaderError {
     /// There is no object: the place was never written, was cleared, or contains something else.
     #[error("no object begins here")]
     Absent,
-    /// The checksum does not fit the bytes.
+    /// The checksum does not match the bytes.
     #[error("the header's checksum is {found:#018x}, its bytes have {computed:#018x}")]
     Damaged {
         /// The checksum in the header.
@@ -153,8 +154,8 @@ pub enum Mismatch {
 }
 
 impl Header {
-    /// Makes the header of a payload. Reads the whole payload for its checksum. `None` for a payload of
-    /// 4 GiB or more.
+    /// Makes the header of a payload. Reads the whole payload for its checksum. Returns `None` for a
+    /// payload of 4 GiB or more.
     #[must_use]
     pub fn of(
         namespace: NamespaceDigest,
@@ -166,7 +167,7 @@ impl Header {
         Some(Self { namespace, key, tokens, len, checksum: xxh3_64(payload) })
     }
 
-    /// The bytes of the header.
+    /// Encodes the header.
     #[must_use]
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
@@ -189,10 +190,10 @@ impl Header {
         bytes
     }
 
-    /// Decodes the first bytes of an object. Accepts any bytes, and ignores those after the header.
+    /// Decodes the first bytes of an object. Accepts any bytes, and ignores bytes after the header.
     ///
     /// # Errors
-    /// [`HeaderError`] if the bytes are not a header of this format, or a damaged one.
+    /// [`HeaderError`] if the bytes are not a header of this format, or if the header is damaged.
     pub fn decode(bytes: &[u8]) -> Result<Self, HeaderError> {
         let Some(bytes) = bytes.first_chunk::<HEADER_BYTES>() else {
             return Err(HeaderError::Short { len: bytes.len() });
@@ -237,8 +238,8 @@ impl Header {
         Ok(())
     }
 
-    /// Decodes a header from the first bytes of an object. Checks that it fits the object's name, and
-    /// its length in bytes, header included.
+    /// Decodes a header from the first bytes of an object. Checks that the header matches the name of
+    /// the object and its length in bytes, which includes the header.
     ///
     /// # Errors
     /// [`Mismatch`] if no engine would accept the object.
@@ -258,9 +259,9 @@ impl Header {
         self.expect_checksum(xxh3_64(payload))
     }
 
-    /// Copies a payload piece by piece, and verifies it at the same time, so that each piece is read
-    /// from memory once. If the checksum is wrong, `to` contains the bytes, too. If the length is
-    /// wrong, nothing is copied.
+    /// Copies a payload piece by piece and verifies each piece at the same time, so that each piece is
+    /// read from memory only once. If the checksum is wrong, `to` nevertheless contains the bytes. If
+    /// the length is wrong, nothing is copied.
     ///
     /// # Errors
     /// Like [`Self::verify`].
@@ -286,7 +287,7 @@ impl Header {
     }
 }
 
-/// Reads consecutive fields, and zeros after the end.
+/// Reads consecutive fields. Returns zeros after the end of the bytes.
 struct Fields<'a>(&'a [u8]);
 
 impl Fields<'_> {
@@ -302,7 +303,7 @@ impl Fields<'_> {
 mod tests {
     use super::*;
 
-    /// The result is correct for any number of pieces, and any length of the last one.
+    /// The checksum is correct for any number of pieces, and for any length of the last piece.
     #[test]
     fn copies_are_verified_like_reads() {
         let key = ObjectKey { hash: BlockHash::from_bytes([7; 32]), group: 0 };

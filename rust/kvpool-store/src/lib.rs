@@ -1,5 +1,5 @@
-//! KV-cache blocks below the GPU's memory: bounded, checked, and kept over restarts, without ever
-//! blocking an engine.
+//! Stores KV-cache blocks outside of the GPU's memory, within a bound, with checks, and across
+//! restarts. No call blocks an engine.
 //!
 //! When an engine's memory is full, it evicts blocks that later requests need again. A [`Store`] keeps
 //! them in a [`Backend`], for example a disk, and gives four guarantees:
@@ -8,15 +8,15 @@
 //!   length, and checksums. Every load compares the header. An object that does not fit is a miss and
 //!   is removed. Other weights or another layout are a cold start.
 //! * **No waiting.** No call waits for a back end. A back end that is slow, full, broken or blocked
-//!   leads to misses, and is no longer asked after some failures. The slot of a blocked load stays
-//!   taken until the load has ended.
-//! * **A strict bound.** Objects have places, and there are no more places than fit the bound. One of
-//!   the core's policies chooses the objects to evict. By default an object is written only at its
-//!   second offer.
-//! * **Persistence.** The objects are there after a restart, however the process ended.
+//!   leads to misses. After several failures in a row the store stops calling it for a while. The slot
+//!   of a blocked load remains in use until the load has ended.
+//! * **A strict bound.** The store has a fixed number of places, one per object. All places together
+//!   fit the bound. One of the core's policies chooses the objects to evict. By default an object is
+//!   written only when it is offered for the second time.
+//! * **Persistence.** The objects survive a restart, even if the process was killed.
 //!
-//! The disk gives the last two guarantees. Other back ends, whose objects several engines share,
-//! document which of them they give.
+//! The disk gives the last two guarantees. Several engines share the objects of the other back ends.
+//! Each of these documents which guarantees it gives.
 //!
 //! ```text
 //!   Store        jobs, deadlines: decides everything, on the caller's thread, in the order of the calls
@@ -71,8 +71,9 @@
 //! # Ok::<(), kvpool_store::StoreError>(())
 //! ```
 //!
-//! Unsafe code is in two files: `arena` makes slices of its memory behind guards that exclude each
-//! other. `disk/ring` passes addresses to the kernel, and keeps the memory until the kernel has ended.
+//! Two files contain unsafe code. `arena` makes slices of its memory, and its guards ensure that no
+//! code reads a slot while other code writes to it. `disk/ring` passes addresses to the kernel, and
+//! keeps the memory until the kernel has finished.
 
 #![deny(unsafe_code)]
 

@@ -1,9 +1,10 @@
 //! `LockedFile`: a file that only one process, or one part of a process, uses at a time.
 //!
-//! Owns: the lock. The system releases the lock however a process ends. A drop releases it at once,
-//! even if a child process still has the file open. A child has the file open until it runs another
-//! program, and a forked child that does not run one has it until it ends. If such a child drops the
-//! lock, nothing is released, because the lock belongs to its parent.
+//! Owns: the lock. The system releases the lock when the process ends, even if it is killed. Dropping a
+//! `LockedFile` releases the lock at once, even if a child process still has the file open. A child
+//! process has the file open until it runs another program. A forked child that runs no other program
+//! has it open until the child ends. If such a child drops its copy of the `LockedFile`, nothing is
+//! released, because the lock belongs to the parent.
 
 use std::fs::File;
 use std::io;
@@ -18,7 +19,7 @@ use crate::private::{self, For};
 #[derive(Debug)]
 pub(crate) struct LockedFile {
     file: File,
-    /// The process that has locked the file.
+    /// Id of the process that has locked the file.
     owner: u32,
 }
 
@@ -58,7 +59,7 @@ impl Drop for LockedFile {
 mod tests {
     use super::*;
 
-    /// A child process shares the open file, and so does a clone.
+    /// A clone shares the open file, as a child process does.
     #[test]
     fn a_drop_releases_the_lock_while_a_clone_is_open() {
         let path = std::env::temp_dir().join(format!("kvpool-locked-{}", std::process::id()));

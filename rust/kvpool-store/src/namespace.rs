@@ -1,14 +1,14 @@
 //! `Namespace`: everything that KV bytes depend on besides the tokens. Two stores share objects exactly
 //! if their namespaces are equal.
 //!
-//! Owns: the fields, and their digest, which every object carries. A property that is not included here
-//! could change without notice. An engine would then read the bytes of another model, the heads of
-//! another rank, or the same numbers in another order. So all fields are required, and `extra` is for
-//! further properties of an engine.
+//! Owns: the fields and their digest, which every object contains. If a property is missing here, it
+//! can change without notice. An engine would then read the bytes of another model, the heads of
+//! another rank, or the same numbers in another order. Therefore all fields are required, and `extra`
+//! holds further properties of an engine.
 //!
-//! The digest is the SHA-256 of a domain, [`FORMAT_VERSION`], and all fields as JSON, in the order of
-//! the struct and without blanks. So two different namespaces never have the same text. Back ends keep
-//! the text, so that `kvpool store show` can display the namespace of stored objects.
+//! The digest is the SHA-256 of a domain string, [`FORMAT_VERSION`], and all fields as JSON in the
+//! order of the struct and without blanks. Two different namespaces therefore never have the same text.
+//! Back ends store the text, so that `kvpool store show` can display the namespace of stored objects.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,7 +17,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-/// Version of the byte layout. Objects of another version are not read.
+/// Version of the byte layout. The store does not read objects of another version.
 pub const FORMAT_VERSION: u32 = 1;
 
 /// Everything that the bytes of an object depend on, besides its tokens.
@@ -50,15 +50,15 @@ pub const FORMAT_VERSION: u32 = 1;
 pub struct Namespace {
     /// Name of the model.
     pub model: String,
-    /// Revision of the weights. It changes with every update.
+    /// Revision of the weights. It changes with every update of the weights.
     pub weights: String,
-    /// Type of the numbers.
+    /// Data type of the stored numbers.
     pub kv_dtype: String,
-    /// How the numbers are scaled, and the source of the scales; empty if they are not scaled.
+    /// How the numbers are scaled, and the source of the scales. Empty if the numbers are not scaled.
     pub scales: String,
     /// Memory layout of a block, for every KV-cache group.
     pub layouts: Vec<Layout>,
-    /// Number of tokens of a hashed block.
+    /// Number of tokens per hashed block.
     pub block_size: u32,
     /// The layers that this rank holds.
     pub layers: Span,
@@ -66,7 +66,7 @@ pub struct Namespace {
     pub heads: Span,
     /// Algorithm of the block hashes.
     pub hash_algorithm: String,
-    /// Seed of the algorithm; empty without a seed.
+    /// Seed of the hash algorithm. Empty if there is no seed.
     pub hash_seed: Vec<u8>,
     /// Anything else that the bytes depend on, such as the engine's name and version.
     pub extra: BTreeMap<String, String>,
@@ -78,11 +78,11 @@ pub struct Namespace {
 pub struct Layout {
     /// Number of the group.
     pub group: u32,
-    /// The names of the dimensions, outermost first.
+    /// Names of the dimensions, outermost first.
     pub order: String,
     /// Number of items per dimension.
     pub shape: Vec<u64>,
-    /// Number of items from one index to the next, per dimension.
+    /// Stride per dimension: the distance, in items, between two consecutive indices.
     pub strides: Vec<u64>,
 }
 
@@ -90,7 +90,7 @@ pub struct Layout {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Span {
-    /// Index of the first.
+    /// Index of the first layer or head.
     pub first: u32,
     /// Number of layers or heads.
     pub count: u32,
@@ -108,13 +108,13 @@ pub struct Span {
 pub struct NamespaceDigest([u8; 32]);
 
 impl NamespaceDigest {
-    /// Makes a digest of stored bytes.
+    /// Makes a digest from stored bytes.
     #[must_use]
     pub const fn from_bytes(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }
 
-    /// Bytes of the digest.
+    /// Returns the bytes of the digest.
     #[must_use]
     pub const fn as_bytes(&self) -> &[u8; 32] {
         &self.0
@@ -141,7 +141,7 @@ impl FromStr for NamespaceDigest {
     }
 }
 
-/// The error of text that is not a digest of a namespace.
+/// The error for text that is not the digest of a namespace.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not the digest of a namespace, which has 64 hexadecimal digits")]
 pub struct ParseDigestError {
@@ -162,7 +162,7 @@ impl fmt::Debug for NamespaceDigest {
 }
 
 impl Namespace {
-    /// Returns the digest that every object of the namespace carries.
+    /// Returns the digest that every object of the namespace contains.
     #[must_use]
     pub fn digest(&self) -> NamespaceDigest {
         let mut hasher = Sha256::new();
@@ -179,7 +179,8 @@ impl Namespace {
         serde_json::to_string(self).unwrap_or_default()
     }
 
-    /// Parses a text that [`Self::to_json`] or a user wrote. It has to have every field, and no other.
+    /// Parses a text that [`Self::to_json`] or a user wrote. The text must contain every field and no
+    /// unknown field.
     ///
     /// # Errors
     /// The position and cause of the first error.

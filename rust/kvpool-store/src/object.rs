@@ -1,4 +1,4 @@
-//! Objects by place and by name, in whole pages, as back ends move them.
+//! Objects in whole pages, as back ends move them, with their places and names.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,22 +7,22 @@ use kvpool::BlockHash;
 
 use crate::namespace::NamespaceDigest;
 
-/// Bytes of a page, to which direct I/O is aligned.
+/// Number of bytes in a page. Direct I/O requires this alignment.
 pub const PAGE: usize = 4096;
 
-/// Bytes of the whole pages that hold `len` bytes.
+/// Number of bytes in the whole pages that hold `len` bytes.
 pub(crate) const fn pages(len: usize) -> usize {
     len.next_multiple_of(PAGE)
 }
 
-/// Number of objects of at most `object_bytes` that fit `capacity_bytes`. It is the number of places of
-/// a bounded back end.
+/// Returns how many objects of at most `object_bytes` fit into `capacity_bytes`. This is the number of
+/// places of a bounded back end.
 #[must_use]
 pub fn places(capacity_bytes: u64, object_bytes: u64) -> Place {
     u32::try_from(capacity_bytes / object_bytes.max(1)).unwrap_or(u32::MAX - 1)
 }
 
-/// A page with a header, and zeros after it.
+/// A page that contains a header, followed by zeros.
 #[derive(Clone)]
 #[repr(C, align(4096))]
 pub struct Page(pub [u8; PAGE]);
@@ -41,7 +41,7 @@ impl fmt::Debug for Page {
     }
 }
 
-/// Number of the place of an object.
+/// Number of a place. A place holds at most one object.
 pub type Place = u32;
 
 /// Identifies an object within a namespace: the digest of a whole prefix, and the KV-cache group of the
@@ -87,12 +87,12 @@ impl fmt::Display for ObjectName {
     }
 }
 
-/// The error of text that is not the name of an object.
+/// The error for text that is not the name of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not the name of an object: a name has the form NAMESPACE/HASH-GROUP")]
 pub struct ParseNameError;
 
-/// Accepts only the exact text of a name, so that an object has one name.
+/// Accepts only the exact text that `Display` writes, so that an object has exactly one name.
 impl FromStr for ObjectName {
     type Err = ParseNameError;
 
@@ -111,7 +111,7 @@ impl FromStr for ObjectName {
 /// The bytes of an object to write.
 #[derive(Clone, Copy, Debug)]
 pub struct Object<'a> {
-    /// The page of the header, which ends with zeros.
+    /// The page that contains the header, followed by zeros.
     pub header: &'a Page,
     /// The pages of the payload.
     pub pages: &'a [u8],

@@ -1,8 +1,9 @@
-//! Opens and creates files and folders that only their owner can use.
+//! Opens and creates files and folders that only their owner can access.
 //!
-//! A new file has mode 0600 and a new folder 0700, unless a group shares them. A file is opened without
-//! following a link. It is refused unless it is a regular file of this user, or of the owner of its
-//! folder, who can replace any file in it. The path of a folder may contain links.
+//! A new file has mode 0600 and a new folder has mode 0700, unless a group shares them. Opening a file
+//! never follows a link. The file must be a regular file of this user or of the owner of its folder;
+//! other files are refused. The owner of a folder is trusted, because that user can replace any file in
+//! it. The path of a folder may contain links.
 
 use std::fs::{self, DirBuilder, File};
 use std::hash::{BuildHasher, RandomState};
@@ -16,7 +17,7 @@ use rustix::fs::{openat, renameat, statat, unlinkat};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
-/// Largest number of bytes of a namespace's text that is read.
+/// Largest number of bytes that are read of a namespace's text.
 const LONGEST_TEXT: u64 = 1 << 20;
 
 /// The purpose of opening a file.
@@ -26,18 +27,18 @@ pub(crate) enum For {
     Reading,
     /// Reading and writing an existing file.
     Writing,
-    /// Reading and writing a file. Creates a missing file.
+    /// Reading and writing a file, which is created if it does not exist.
     Keeping,
     /// Writing a new file. An existing file is an error.
     Making,
 }
 
-/// The users who may open new files and folders.
+/// The users who have access to new files and folders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
-    /// This user.
+    /// Only this user.
     Owner,
-    /// This user and the group of the file, regardless of the umask.
+    /// This user, and the group of the file. The umask has no effect.
     Group,
 }
 
@@ -64,7 +65,7 @@ fn refused(path: &Path, why: impl std::fmt::Display) -> io::Error {
     io::Error::new(io::ErrorKind::PermissionDenied, format!("{} {why}", path.display()))
 }
 
-/// Returns the error for a link in the place of a file or a folder.
+/// Returns the error for a link where a file or folder is expected.
 pub(crate) fn link(path: &Path) -> io::Error {
     refused(path, "is a symbolic link: kvpool follows none. Remove the link")
 }
@@ -72,19 +73,19 @@ pub(crate) fn link(path: &Path) -> io::Error {
 /// Opens a file by its path.
 ///
 /// # Errors
-/// [`io::ErrorKind::PermissionDenied`] with the path: a link, no regular file, or a file of another
-/// user. Other errors of the system.
+/// [`io::ErrorKind::PermissionDenied`], with the path, for a link, for anything that is not a regular
+/// file, and for a file of another user. Other errors of the system.
 pub(crate) fn open(path: &Path, what_for: For) -> io::Result<File> {
     open_with(path, what_for, OFlags::empty())
 }
 
-/// Like [`open`], with more flags of the system.
+/// Like [`open`], with additional flags of the system call.
 pub(crate) fn open_with(path: &Path, what_for: For, more: OFlags) -> io::Result<File> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     open_in(CWD, path, what_for, more, Access::Owner, || Ok(fs::metadata(folder)?.uid()), path)
 }
 
-/// Opens a file in an open folder. Errors name `path`.
+/// Opens a file inside an open folder. `path` is only used in errors.
 ///
 /// # Errors
 /// Like [`open`].
@@ -114,7 +115,7 @@ fn open_in(
         For::Keeping => OFlags::RDWR | OFlags::CREATE,
         For::Making => OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL,
     };
-    // Open without blocking, because a pipe would wait for its other end.
+    // Open without blocking. Otherwise opening a pipe would wait for a process at its other end.
     let flags = how | more | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = openat(folder, name, flags, access.file()).map_err(|error| match error {
         Errno::LOOP => link(path),
@@ -130,7 +131,7 @@ fn open_in(
         let why = format!("belongs to user {}, but this process runs as user {user}", about.st_uid);
         return Err(refused(path, why));
     }
-    // Clear the flag again: with it `io_uring` would not wait either.
+    // Clear the flag again. Otherwise `io_uring` would not wait for this file either.
     fcntl_setfl(&file, fcntl_getfl(&file)? - OFlags::NONBLOCK)?;
     if what_for == For::Making {
         access.settle(&file)?;
@@ -153,12 +154,14 @@ pub(crate) fn make_folder(path: &Path, access: Access) -> io::Result<()> {
     Ok(())
 }
 
-/// Opens a folder by a path that may contain links, because the configuration of the store names it.
+/// Opens a folder by its path. The path may contain links, because it comes from the configuration of
+/// the store.
 pub(crate) fn open_folder(path: &Path) -> io::Result<OwnedFd> {
     Ok(openat(CWD, path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-/// Opens a folder in an open folder. With `make`, creates a missing folder. Errors name `path`.
+/// Opens a folder inside an open folder. With `make`, creates the folder if it does not exist. Errors
+/// name `path`.
 ///
 /// # Errors
 /// Like [`open`], if the folder is a link; [`io::ErrorKind::NotFound`],
@@ -173,7 +176,7 @@ pub(crate) fn folder_at(
     match (openat(folder, name, flags, Mode::empty()), make) {
         (Err(Errno::NOENT), Some(access)) => {
             let made = match mkdirat(folder, name, access.folder()) {
-                Err(Errno::EXIST) => false, // another process was faster
+                Err(Errno::EXIST) => false, // another process has created it
                 made => made.map(|()| true)?,
             };
             let opened = openat(folder, name, flags, Mode::empty())?;
@@ -191,12 +194,12 @@ pub(crate) fn folder_at(
     }
 }
 
-/// Removes a file of an open folder.
+/// Removes a file from an open folder.
 pub(crate) fn remove_at(folder: &OwnedFd, name: &str) -> io::Result<()> {
     Ok(unlinkat(folder, name, AtFlags::empty())?)
 }
 
-/// Renames a file of an open folder.
+/// Renames a file in an open folder.
 pub(crate) fn rename_at(folder: &OwnedFd, from: &str, to: &str) -> io::Result<()> {
     Ok(renameat(folder, from, folder, to)?)
 }
@@ -211,12 +214,12 @@ pub(crate) fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Reads the text of a namespace; `None` if it is missing or unreadable.
+/// Reads the text of a namespace. Returns `None` if it is missing or unreadable.
 pub(crate) fn read_text(path: &Path) -> Option<String> {
     String::from_utf8(read(path, LONGEST_TEXT).ok()?).ok()
 }
 
-/// Creates a temporary file that is renamed later. Removes an older file of that name.
+/// Creates a temporary file, which the caller renames later. Removes an older file of the same name.
 ///
 /// # Errors
 /// Like [`open`].
@@ -230,9 +233,10 @@ pub(crate) fn make_anew(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Replaces a small file. Replaces a link, too, but not its target.
+/// Replaces a small file. If the path is a link, replaces the link and not its target.
 pub(crate) fn replace(path: &Path, bytes: &[u8], access: Access) -> io::Result<()> {
-    // No other process or thread uses this name: its keys come from the system's randomness.
+    // No other process or thread uses this name, because the keys come from the system's random
+    // numbers.
     let nonce = RandomState::new().hash_one(std::process::id());
     let fresh = path.with_extension(format!("{nonce:016x}.tmp"));
     let written = open(&fresh, For::Making).and_then(|mut file| {

@@ -1,9 +1,9 @@
-//! `Queue`: tasks for the workers. Loads and probes are taken before other tasks, but every eighth task
-//! is one of the others if one waits. The lock is held for a push or a pop, never while bytes move.
+//! `Queue`: tasks for the workers. Loads and probes are taken before other tasks. To prevent
+//! starvation, every eighth task is one of the other tasks if one waits. The lock is held only for a
+//! push or a pop, never while bytes move.
 //!
-//! Owns: the tasks that no worker has begun. Such a task can be withdrawn, together with the guard of
-//! its slot: only a task that a worker has begun may still touch its slot. The store limits the number
-//! of tasks.
+//! Owns: the tasks that no worker has begun. The store can withdraw such a task, together with the
+//! guard of its slot, because no worker touches the slot yet. The store limits the number of tasks.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -13,7 +13,7 @@ use crate::header::TokenRange;
 use crate::namespace::NamespaceDigest;
 use crate::object::{ObjectKey, ObjectName, Place};
 
-/// A task of a worker.
+/// A task for a worker.
 #[derive(Debug)]
 pub(crate) struct Task {
     pub(crate) id: u64,
@@ -31,8 +31,8 @@ pub(crate) enum Work {
         tokens: TokenRange,
         len: u32,
         from: Reading,
-        /// Whether the payload is copied first, so that the slot is released before the back end has
-        /// the bytes.
+        /// Whether the worker first copies the payload to staging memory. The slot is then released
+        /// before the back end has the bytes.
         staged: bool,
     },
     Read {
@@ -53,14 +53,14 @@ pub(crate) enum Work {
 /// The memory into which an object is loaded.
 #[derive(Debug)]
 pub(crate) enum Target {
-    /// The slot itself, which the load holds until it has ended.
+    /// The slot itself, whose guard the load holds until it has finished.
     Slot(Writing),
-    /// Memory of the worker, from which the payload is then copied into the slot.
+    /// Staging memory of the worker. The worker then copies the payload into the slot.
     Staged(StagedSlot),
 }
 
-/// The slot of a staged load. It is taken once, by the first to ask: by the worker, to copy
-/// into it, or by the store, after the deadline.
+/// The guard of the slot of a staged load. It is taken only once: either by the worker, to copy into
+/// the slot, or by the store, after the deadline.
 #[derive(Clone, Debug)]
 pub(crate) struct StagedSlot(Arc<Mutex<Option<Writing>>>);
 
@@ -74,15 +74,15 @@ impl StagedSlot {
     }
 }
 
-/// Largest number of loads in a row that precede a waiting task of another kind.
+/// Largest number of loads and probes in a row that are taken while another task waits.
 const PASSED: u32 = 7;
 
 #[derive(Debug, Default)]
 struct Waiting {
-    /// Loads and probes, for which a request waits.
+    /// Loads and probes. Requests wait for them.
     loads: VecDeque<Task>,
     others: VecDeque<Task>,
-    /// Number of loads that preceded the first of the others.
+    /// Number of loads and probes in a row that were taken while another task was waiting.
     passed: u32,
     /// Number of workers that wait for a task.
     idle: usize,
@@ -109,7 +109,8 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
-    /// Ignores poisoning: no code panics under the lock, so the state is consistent.
+    /// Locks the queue. Ignores poisoning: no code panics while it holds the lock, so the state is
+    /// consistent.
     fn lock(&self) -> MutexGuard<'_, Waiting> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -123,7 +124,7 @@ impl Queue {
         self.filled.notify_one();
     }
 
-    /// Waits for a task; `None` after the queue was closed.
+    /// Waits for a task and returns it. Returns `None` after the queue was closed.
     pub(crate) fn take(&self) -> Option<Task> {
         let mut waiting = self.lock();
         loop {
@@ -139,7 +140,7 @@ impl Queue {
         }
     }
 
-    /// Returns a task if there are more tasks than waiting workers. A worker that already has transfers
+    /// Returns a task if more tasks than idle workers are waiting. A worker that already has transfers
     /// calls this.
     pub(crate) fn take_if_more(&self) -> Option<Task> {
         let mut waiting = self.lock();
@@ -147,8 +148,8 @@ impl Queue {
         if more && !waiting.closed { waiting.next() } else { None }
     }
 
-    /// Withdraws a task that no worker has begun. O(tasks before it); tasks whose deadline has passed
-    /// are at the front.
+    /// Removes and returns a task that no worker has begun. O(tasks before it). Tasks whose deadline
+    /// has passed are at the front of the queue.
     pub(crate) fn withdraw(&self, id: u64) -> Option<Task> {
         let mut waiting = self.lock();
         let Waiting { loads, others, .. } = &mut *waiting;
@@ -158,7 +159,7 @@ impl Queue {
         })
     }
 
-    /// Ends the workers, and drops the tasks that wait.
+    /// Stops the workers, and drops the waiting tasks.
     pub(crate) fn close(&self) {
         let mut waiting = self.lock();
         waiting.closed = true;

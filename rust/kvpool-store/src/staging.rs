@@ -2,31 +2,33 @@
 //! are notified.
 //!
 //! Owns: that memory, which all workers of a store share. The first free slot is used, so that few
-//! slots are in use and those were used recently. The first touch of new memory costs more than a copy
-//! into used memory, above all on a virtual machine.
+//! slots are in use and those were used recently. This matters because the first access to new memory
+//! costs more than a copy into used memory, above all on a virtual machine.
 //!
-//! Cost: [`Staging::new`] touches the memory that workers usually need: [`AT_ONCE`] bytes, or less if
-//! payloads are small. The memory grows to the largest amount in use at one time, and does not shrink.
+//! Cost: [`Staging::new`] accesses the memory that workers usually need: [`AT_ONCE`] bytes, or less if
+//! payloads are small. The memory grows to the largest amount that is in use at one time, and does not
+//! shrink.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::arena::{Arena, Writing};
 use crate::error::StoreError;
 
-/// Bytes that all workers of a store together may have in flight before a worker with transfers takes
-/// another one. They keep a disk busy, and each may take memory of the workers.
+/// Limit of the bytes in flight over all workers of a store. A worker that already has transfers takes
+/// no further transfer above this limit. This amount keeps a disk busy, and each transfer may need
+/// staging memory.
 pub(crate) const AT_ONCE: u64 = 64 << 20;
-/// Bytes of a huge page. An allocation has about this size, or the size of one payload if that is
-/// larger. It is smaller if [`SLOTS`] payloads are.
+/// Number of bytes in a huge page. An allocation has about this size. It is larger if one payload is
+/// larger, and smaller if [`SLOTS`] payloads are smaller.
 const STEP: u32 = 2 << 20;
-/// Usual number of payloads that a worker has in flight, at most.
+/// Largest number of payloads that a worker usually has in flight.
 const EACH: usize = 8;
-/// Number of slots that are allocated together, if they are small.
+/// Number of slots that are allocated together if they are small.
 const SLOTS: u32 = 64;
 
 #[derive(Debug)]
 pub(crate) struct Staging {
-    /// Bytes of the longest payload.
+    /// Number of bytes in the longest payload.
     longest: u32,
     arenas: Mutex<Vec<Arc<Arena>>>,
 }
@@ -41,12 +43,12 @@ impl Staging {
             slot.fill(0);
             Ok(slot)
         });
-        // Hold all of them until the end, so that they are different slots.
+        // Hold all slots until the end, so that each of them is a different slot.
         touched.collect::<Result<Vec<_>, StoreError>>().map(drop)?;
         Ok(staging)
     }
 
-    /// Returns memory for a payload, which is exclusive until it is dropped.
+    /// Returns memory for a payload. No other transfer uses this memory until the result is dropped.
     pub(crate) fn take(&self) -> Result<Writing, StoreError> {
         let mut arenas = self.arenas.lock().unwrap_or_else(PoisonError::into_inner);
         let free = |arena: &Arc<Arena>| (0..arena.slots()).find_map(|slot| arena.write(slot).ok());

@@ -1,24 +1,25 @@
 //! `Stats`: counters and sizes of a store.
 
-/// Counters since the store was opened, and its present sizes.
+/// Counters since the store was opened, and its current sizes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
     /// Number of objects that can be found.
     pub objects: u64,
-    /// Upper bound of the bytes that these objects, those in flight, and those still to be cleared take
-    /// now.
+    /// Upper bound of the bytes in use now: by objects that can be found, by objects in flight, and by
+    /// objects that are still to be cleared.
     pub bytes: u64,
-    /// The bound on these bytes.
+    /// Capacity of the store: the limit of `bytes`.
     pub capacity_bytes: u64,
-    /// Number of objects in flight, including those whose deadline has passed.
+    /// Number of objects that are being moved, including those whose deadline has passed.
     pub in_flight: u64,
-    /// Number of these whose deadline has passed while a back end still has them. Their slots stay
-    /// taken.
+    /// Number of objects in flight whose deadline has passed while a back end still uses their memory.
+    /// Their slots remain in use.
     pub quarantined: u64,
     /// Number of objects that existed when the store was opened.
     pub restored: u64,
-    /// Number of objects at that time that belonged to another namespace or format, or were damaged.
+    /// Number of objects, when the store was opened, that belonged to another namespace or format or
+    /// were damaged.
     pub foreign: u64,
     /// Number of loaded objects.
     pub loads: u64,
@@ -30,29 +31,30 @@ pub struct Stats {
     pub writes: u64,
     /// Bytes of the payloads of the written objects.
     pub written_bytes: u64,
-    /// Number of offers of an object that existed or was in flight.
+    /// Number of offers of objects that the store already had, or that were in flight.
     pub known: u64,
     /// Number of offers that were not admitted.
     pub not_admitted: u64,
-    /// Number of objects evicted for others.
+    /// Number of objects that were evicted to make room for other objects.
     pub evicted: u64,
     /// Number of objects removed by a caller.
     pub removed: u64,
-    /// Number of loads that found another object, or a damaged one.
+    /// Number of loads that returned another object, or damaged bytes.
     pub damaged: u64,
-    /// Number of objects that a back end no longer had.
+    /// Number of objects that the store expected in a back end, and that no longer existed there.
     pub lost: u64,
-    /// Number of writes that a back end had no room for.
+    /// Number of writes for which a back end had no room.
     pub full: u64,
     /// Number of transfers that failed for other reasons.
     pub failed: u64,
     /// Number of transfers whose deadline passed.
     pub timed_out: u64,
-    /// Number of transfers refused because the queue was full.
+    /// Number of transfers that were refused because the queue was full.
     pub busy: u64,
-    /// Number of transfers refused because the breaker was open.
+    /// Number of transfers that were refused because the circuit breaker was open.
     pub unavailable: u64,
-    /// Number of loads that were not sent, because the object was known not to exist.
+    /// Number of loads that were not sent to the back end, because the store knew that the object did
+    /// not exist.
     pub known_absent: u64,
     /// Number of times that the breaker opened.
     pub opened: u64,

@@ -1,9 +1,9 @@
 //! `Transfer`: an object in flight between a slot and a back end, with all memory that it needs.
 //!
-//! Owns: the checks. A header is made for an object that is written. For an object that is read, the
-//! header and the checksum of all bytes are compared. If they do not fit, the slot is filled with
-//! zeros. The back end moves the bytes: one call for each transfer, or a [`Lane`](crate::Lane) for
-//! several at once.
+//! Owns: the checks. Before a write, it makes the header of the object. After a read, it compares the
+//! header and the checksum of all bytes. If they differ, it fills the slot with zeros. The back end
+//! moves the bytes: with one call for each transfer, or with a [`Lane`](crate::Lane) for several
+//! transfers at once.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ pub struct Transfer {
 enum Way {
     Read {
         into: Writing,
-        /// The slot to which the payload is copied, if `into` is another memory.
+        /// The slot that receives the payload, if `into` is staging memory.
         staged_slot: Option<StagedSlot>,
     },
     Write {
@@ -40,8 +40,8 @@ enum Way {
     },
 }
 
-/// Arguments of the move. A read has the place if it is known, and the name. A write has the place, and
-/// the names of the objects that may be there.
+/// Arguments of a move. A read has the name of the object, and its place if it is known. A write has
+/// the place, and the names of the objects that may be at this place.
 pub(crate) enum Moving<'a> {
     Read(Option<Place>, &'a ObjectName, ObjectMut<'a>),
     Write(Place, &'a ObjectName, &'a [ObjectName], Object<'a>),
@@ -53,7 +53,8 @@ enum Source {
     Copy(Writing),
 }
 
-/// Memory of a worker: the shared staging memory of all workers, and its own pages for headers.
+/// Memory of a worker: the staging memory that all workers share, and the worker's own pages for
+/// headers.
 #[derive(Debug)]
 pub(crate) struct Memory {
     staging: Option<Arc<Staging>>,
@@ -61,7 +62,7 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// Creates the memory. Without `staging` no payload can be staged.
+    /// Creates the memory. Without `staging`, payloads cannot be staged.
     pub(crate) const fn new(staging: Option<Arc<Staging>>) -> Self {
         Self { staging, pages: Vec::new() }
     }
@@ -82,7 +83,7 @@ impl Transfer {
     /// Prepares the transfer of a task.
     ///
     /// # Errors
-    /// The end of the task if it cannot be prepared, or its work if it moves no object.
+    /// The result of the task if it cannot be prepared, or its work if the task moves no object.
     pub(crate) fn begin(
         id: u64,
         namespace: NamespaceDigest,
@@ -99,8 +100,8 @@ impl Transfer {
                 } else {
                     Source::Slot(from)
                 };
-                // Compute the header from the bytes that are written, even if an engine has reused its
-                // slot and has written to it.
+                // The engine may have reused its slot and written to it. Therefore compute the header
+                // from the bytes that are actually written.
                 let payload = &from.pages(len)[..len as usize];
                 let Some(header) = Header::of(namespace, key, tokens, payload) else {
                     return Err(Refused::Ended(End::Full));
@@ -122,7 +123,7 @@ impl Transfer {
         }
     }
 
-    /// Returns the arguments for the back end.
+    /// Returns the arguments that the back end needs for the move.
     pub(crate) fn moving(&mut self) -> Moving<'_> {
         let Self { name, place, len, page, way, .. } = self;
         match way {
@@ -137,15 +138,15 @@ impl Transfer {
         }
     }
 
-    /// Checks the moved object, and releases its memory. Returns the end of the task.
+    /// Checks the moved object, and releases its memory. Returns the result of the task.
     pub(crate) fn end(mut self, moved: Result<(), BackendError>, memory: &mut Memory) -> End {
         let end = match &mut self.way {
             Way::Write { .. } => moved.map_or_else(End::from, |()| End::Success),
             Way::Read { into, staged_slot } => {
                 let ObjectName { namespace, key } = self.name;
                 let payload = &mut into[..self.len as usize];
-                // No other code has the slot until this has ended, so wrong bytes are removed before
-                // that.
+                // No other code can use the slot until this method returns, so wrong bytes are
+                // overwritten before that.
                 let mut slot = staged_slot.take().and_then(|staged_slot| staged_slot.take());
                 let end = match moved {
                     Ok(()) => check(&self.page, |header| {
@@ -185,20 +186,20 @@ impl Transfer {
         self.len as u64
     }
 
-    /// Place of the object, if it is known.
+    /// Returns the place of the object, if it is known.
     #[must_use]
     pub const fn place(&self) -> Option<Place> {
         self.place
     }
 
-    /// Whether the object is written.
+    /// Returns whether this transfer is a write.
     #[must_use]
     pub const fn is_write(&self) -> bool {
         matches!(self.way, Way::Write { .. })
     }
 
-    /// Returns the page of the header, and the pages of the payload. The caller must not write to them
-    /// if the object is written to the back end.
+    /// Returns the page of the header, and the pages of the payload. If the transfer is a write, the
+    /// caller must only read these pages.
     #[cfg(feature = "io-uring")]
     pub(crate) fn memory(&mut self) -> (&mut Box<Page>, *mut u8, usize) {
         let (begin, len) = match &mut self.way {
@@ -224,7 +225,7 @@ impl Source {
     }
 }
 
-/// A task without a transfer.
+/// A task that does not become a transfer.
 #[derive(Debug)]
 pub(crate) enum Refused {
     Ended(End),

@@ -1,8 +1,7 @@
-//! Workers: the threads that wait for back ends, so that no caller does.
+//! Workers: threads that wait for back ends, so that no caller has to wait.
 //!
-//! A worker moves one object at a time, or many at once if the back end has [lanes](Lane). A busy
-//! worker takes a further object only if no other worker is idle. A panic of a back end counts as a
-//! failure.
+//! A worker moves one object at a time, or several at once if the back end has [lanes](Lane). A busy
+//! worker takes a further object only if no other worker is idle. If a back end panics, the task fails.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -15,7 +14,8 @@ use crate::object::ObjectName;
 use crate::queue::{Queue, Task, Work};
 use crate::transfer::{Memory, Refused, Transfer};
 
-/// Runs until the queue is closed. The guards of a task are released before its end is reported.
+/// Runs a worker until the queue is closed. Releases the guards of a task before it reports the end of
+/// the task.
 pub(crate) fn run(queue: &Queue, backend: &Arc<dyn Backend>, ends: &Ends, memory: Memory, share: u64) {
     let mut worker = Worker { backend: backend.as_ref(), ends, memory, share };
     if let Some(mut lane) = backend.lane() {
@@ -24,14 +24,14 @@ pub(crate) fn run(queue: &Queue, backend: &Arc<dyn Backend>, ends: &Ends, memory
     worker.one_by_one(queue);
 }
 
-/// The store is gone, or the lane is broken.
+/// The reason to stop a worker: the store no longer exists, or the lane is broken.
 struct WorkerStop;
 
 struct Worker<'a> {
     backend: &'a dyn Backend,
     ends: &'a Ends,
     memory: Memory,
-    /// Number of bytes in flight from which on the worker takes no more transfers.
+    /// Limit of the bytes in flight. At or above it, the worker takes no more transfers.
     share: u64,
 }
 
@@ -55,7 +55,8 @@ impl Worker<'_> {
         }
     }
 
-    /// Keeps a lane filled. If the store is gone, the lane waits for the transfers in flight.
+    /// Keeps several transfers of a lane in flight. If the store no longer exists, waits for the
+    /// transfers in flight.
     fn run_in_lane(&mut self, queue: &Queue, lane: &mut dyn Lane) {
         let (mut moving, mut bytes) = (0, 0);
         loop {
@@ -82,7 +83,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Prepares the transfer of a task; `None` if the task has ended.
+    /// Prepares the transfer of a task. Returns `None` if the task has already ended.
     fn begin(&mut self, task: Task) -> Result<Option<Transfer>, WorkerStop> {
         let Task { id, namespace, work } = task;
         let mut begun = Ok(None);
@@ -106,13 +107,13 @@ impl Worker<'_> {
         self.report(id, end)
     }
 
-    /// Returns the end of a transfer. A damaged object without a known place is removed now, because no
-    /// other code knows its name.
+    /// Returns the result of a transfer. A damaged object without a known place is removed now, because
+    /// later code does not know its name.
     fn check(&mut self, transfer: Transfer, moved: Result<(), BackendError>) -> End {
         let (name, place) = (transfer.name(), transfer.place());
         let end = transfer.end(moved, &mut self.memory);
         if place.is_none() && matches!(end, End::Damaged(_)) {
-            drop(self.backend.clear(None, &[name])); // if this fails, the next load misses, too
+            drop(self.backend.clear(None, &[name])); // if this fails, the next load also misses
         }
         end
     }

@@ -1,5 +1,5 @@
-//! Files of stores, snapshots and slots: which users may read them, and that no link in a folder is
-//! followed.
+//! Tests which users can read the files of stores, snapshots and slots, and that no link inside of a
+//! folder is followed.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test stops at the first error")]
 
 mod common;
@@ -35,7 +35,7 @@ fn store(backend: Arc<dyn Backend>) -> (Store, Arc<Arena>) {
     (Store::open(backend, arena.clone(), &namespace(1), always()).unwrap(), arena)
 }
 
-/// Returns all files and folders in a folder with their modes.
+/// Returns the path and the mode of each file and folder inside of a folder.
 fn modes(folder: &Path) -> Vec<(PathBuf, bool, u32)> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).unwrap() {
@@ -49,7 +49,8 @@ fn modes(folder: &Path) -> Vec<(PathBuf, bool, u32)> {
     found
 }
 
-/// This test sets the umask of the process, so it is the only test that checks modes.
+/// This test sets the umask of the process. No other test may depend on modes, so this is the only one
+/// that checks them.
 #[test]
 fn files_are_their_owners_alone_or_the_groups_whatever_the_umask() {
     let folder = Folder::new();
@@ -126,14 +127,15 @@ fn links_in_a_shared_folder_are_followed_nowhere() {
     let (of, file) = name.split_once('/').unwrap();
     let path = inside.join(of).join(&file[..2]).join(file);
     let whole = fs::read(&path).unwrap();
-    // The object's own file is a link: not even a copy of the object is read through it.
+    // The object's own file is a link. The store does not read through it, even if the link leads to a
+    // copy of the object.
     lead_away(&path, &victim);
     fs::write(&victim, &whole).unwrap();
     assert_eq!(get(&mut kept, &arena, 1, at(1)), Err(Why::Failed));
     assert!(kept.stats().last_error.unwrap().contains(&format!("{} is a symbolic link", path.display())));
     assert_eq!(fs::read(&victim).unwrap(), whole);
     fs::remove_file(&path).unwrap();
-    // A folder is replaced with a link: nothing is written through it.
+    // A folder is replaced with a link. The store writes nothing through it.
     let elsewhere = folder.path().join("elsewhere");
     fs::create_dir_all(&elsewhere).unwrap();
     let part = ObjectName { namespace: kept.namespace().digest(), key: key(2) }.to_string();
@@ -146,7 +148,7 @@ fn links_in_a_shared_folder_are_followed_nowhere() {
         assert!(error.contains(&format!("{} is a symbolic link", link.display())), "{error}");
         assert_eq!(fs::read_dir(&elsewhere).unwrap().count(), 0);
     }
-    // Opening a store lists no namespace through a link.
+    // When a store opens, it does not list the objects of a namespace through a link.
     let opened =
         Store::open(shared(&inside, false).unwrap(), Arena::new(2, LEN).unwrap(), &namespace(1), always());
     assert!(opened.unwrap_err().to_string().contains("is a symbolic link"));
@@ -159,7 +161,8 @@ fn snapshots_and_slots_neither_follow_links_nor_read_what_a_link_names() {
     let folder = Folder::new();
     let (path, victim) = (folder.path().join("index"), folder.path().join("victim"));
     let (of, image) = (namespace(1).digest(), PoolImage { block_size: 4, ..PoolImage::default() });
-    // The temporary file that is renamed, and the snapshot itself, are written as new files.
+    // The temporary file and the snapshot itself are written as new files, so links in their places are
+    // not followed.
     for link in [folder.path().join("index.new"), path.clone()] {
         lead_away(&link, &victim);
         save(&path, &image, of, 7).unwrap();
@@ -177,7 +180,7 @@ fn snapshots_and_slots_neither_follow_links_nor_read_what_a_link_names() {
     assert_eq!(fs::read_to_string(&victim).unwrap(), PRECIOUS);
 }
 
-/// Opening a pipe waits until its other end is opened.
+/// Opening a pipe normally waits until another process opens its other end.
 #[test]
 fn a_pipe_instead_of_a_file_does_not_block() {
     let folder = Folder::new();

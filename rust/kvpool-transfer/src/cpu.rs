@@ -1,8 +1,9 @@
 //! Copies by the processor, with the same checks and results as copies by a device.
 //!
-//! A copy is a loop of `memcpy` over regions and runs, which reaches the speed of memory. From some
-//! megabytes on, several threads share it. They are started for the call (some 20 us each): a pool of
-//! threads would be lost in a `fork`.
+//! A copy is a loop of `memcpy` over regions and runs, which is limited only by memory bandwidth.
+//! Several threads share a copy of more than some megabytes. They are started for each call, which
+//! costs about 20 us per thread. A permanent pool of threads would not exist in a child process after a
+//! `fork`.
 
 use std::num::NonZero;
 use std::ops::Range;
@@ -13,17 +14,17 @@ use crate::runs::spans;
 use crate::store::{Claim, Store};
 use crate::words::Pair;
 
-/// Bytes per thread from which on starting another thread pays off.
+/// Smallest number of bytes per thread for which it pays off to start another thread.
 const BYTES_PER_THREAD: u64 = 4 << 20;
 
-/// Default number of threads of one copy. At most 8, because memory is saturated before every core is
-/// busy.
+/// Default number of threads per copy. It is at most 8, because a few cores already use the whole
+/// memory bandwidth.
 pub(crate) fn default_threads() -> usize {
     thread::available_parallelism().map_or(1, NonZero::get).min(8)
 }
 
 /// Copies checked pairs between the regions `range` of two host stores. `_claim` holds the guards of
-/// the blocks. Returns the number of bytes copied.
+/// the blocks during the copy. Returns the number of copied bytes.
 #[expect(unsafe_code, reason = "copies between stores")]
 pub(crate) fn copy(
     _claim: &Claim,
@@ -44,8 +45,8 @@ pub(crate) fn copy(
         unsafe { copy_spans(spans.into_iter()) };
         return total;
     }
-    // Each share has the same number of bytes. A span that crosses the border of two shares is cut
-    // there.
+    // All threads copy the same number of bytes. A span that crosses the border between two threads is
+    // split there.
     let share = total.div_ceil(workers as u64).next_multiple_of(4096);
     let mut shares: Vec<Vec<Span>> = vec![Vec::new()];
     let mut room = share;

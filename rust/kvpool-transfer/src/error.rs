@@ -1,4 +1,4 @@
-//! Errors, each with the offending value and the limit. A call that returns an error has enqueued
+//! Errors. Each contains the offending value and the limit. A call that returns an error has enqueued
 //! nothing.
 
 use std::fmt;
@@ -60,10 +60,11 @@ pub enum Unavailable {
         .version / 1000, .version % 1000 / 10
     )]
     TooOld {
-        /// Version that the driver reports: 1000 * major + 10 * minor.
+        /// Version that the driver reports: `1000 * major + 10 * minor`.
         version: i32,
     },
-    /// The driver exists but does not start. Without a device the code is `CUDA_ERROR_NO_DEVICE`.
+    /// The driver exists but cannot be initialised. If there is no device, the code is
+    /// `CUDA_ERROR_NO_DEVICE`.
     #[error("the CUDA driver does not start: {0}")]
     Init(CudaError),
     /// The driver has no device of this number.
@@ -98,7 +99,7 @@ impl fmt::Display for End {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TransferError {
-    /// A pair names a block that the store does not have.
+    /// A pair contains the id of a block that the store does not have.
     #[error(
         "pair {position} of the mapping: {end} block {block} is out of range: the store has \
          {num_blocks} blocks, 0 to {}",
@@ -107,19 +108,19 @@ pub enum TransferError {
     BlockIndex {
         /// Index of the pair in the mapping.
         position: usize,
-        /// Source or destination.
+        /// The side of the pair: source or destination.
         end: End,
-        /// The block.
+        /// Id of the block.
         block: i64,
-        /// Number of blocks of the store.
+        /// Number of blocks in the store.
         num_blocks: u64,
     },
-    /// A call on one block names a block that the store does not have.
+    /// The argument of a call is the id of a block that the store does not have.
     #[error("block {block} is out of range: the store has {num_blocks} blocks, 0 to {}", .num_blocks - 1)]
     Block {
-        /// The block.
+        /// Id of the block.
         block: i64,
-        /// Number of blocks of the store.
+        /// Number of blocks in the store.
         num_blocks: u64,
     },
     /// A mapping on a device contained block ids out of range. The kernel skipped those pairs.
@@ -128,9 +129,9 @@ pub enum TransferError {
     /// Two pairs write the same block.
     #[error("pair {position} of the mapping writes block {block} again: each destination is named once")]
     DuplicateDestination {
-        /// Index of the second pair.
+        /// Index of the second of the two pairs.
         position: usize,
-        /// The block.
+        /// Id of the block.
         block: u32,
     },
     /// One pair reads a block that another pair writes.
@@ -147,10 +148,10 @@ pub enum TransferError {
     /// The memory cannot be described as regions.
     #[error("this layout cannot be copied by blocks: {0}")]
     Layout(String),
-    /// The blocks of the two stores differ.
+    /// The blocks of the two stores have different layouts.
     #[error("the stores differ: {0}")]
     LayoutMismatch(String),
-    /// A value is outside of its range.
+    /// A value is out of range.
     #[error("{name} is {value}: {expected}")]
     Argument {
         /// Name of the argument.
@@ -175,7 +176,7 @@ pub enum TransferError {
     /// The engine was closed.
     #[error("the transfer engine is closed")]
     EngineClosed,
-    /// The engine belongs to another process, which has forked since.
+    /// The engine was made before a fork, by another process.
     #[error(
         "the transfer engine was made by process {made_by}, this is process {this}: make one after a fork"
     )]
@@ -185,7 +186,7 @@ pub enum TransferError {
         /// Id of this process.
         this: u32,
     },
-    /// The engine does not serve the devices of the stores.
+    /// The engine does not support copies between the devices of the stores.
     #[error("an engine of {engine} cannot copy from {src} to {dst}")]
     Devices {
         /// The engine's device.
@@ -195,7 +196,7 @@ pub enum TransferError {
         /// Device of the destination.
         dst: Device,
     },
-    /// The mapping is on another device than that of the engine.
+    /// The mapping is on a different device from the engine.
     #[error("the mapping is on {mapping}, the engine copies for {engine}")]
     MappingDevice {
         /// Device of the mapping.
@@ -222,7 +223,7 @@ pub enum TransferError {
         /// The reason.
         reason: String,
     },
-    /// A file of calibrations is unusable.
+    /// A file of calibrations cannot be used.
     #[error("calibrations in {path}: {reason}")]
     Calibration {
         /// Path of the file.
@@ -230,7 +231,7 @@ pub enum TransferError {
         /// The reason.
         reason: String,
     },
-    /// Host memory is unavailable.
+    /// Host memory cannot be allocated.
     #[error("{bytes} bytes of host memory are unavailable: {reason}")]
     HostMemory {
         /// Number of bytes.
@@ -241,7 +242,7 @@ pub enum TransferError {
     /// There is no usable driver.
     #[error(transparent)]
     Unavailable(#[from] Unavailable),
-    /// The driver refused a call, or work that it had accepted failed.
+    /// The driver refused a call, or work that it had accepted failed later.
     #[error(transparent)]
     Cuda(#[from] CudaError),
     /// The device's context was lost earlier.
@@ -258,7 +259,7 @@ pub enum TransferError {
         /// Number of the transfer.
         id: u64,
     },
-    /// The transfer did not end within the timeout. It continues.
+    /// The transfer did not finish within the timeout. It continues to run.
     #[error("transfer {id} has not ended within {} s", .timeout.as_secs_f64())]
     Timeout {
         /// Number of the transfer.

@@ -1,16 +1,17 @@
-//! Copies KV-cache blocks between stores: device, host, and within each.
+//! Copies KV-cache blocks between stores: between a device and the host, and within each of them.
 //!
-//! The core plans which blocks' bytes are copied to which blocks; this crate copies them. A [`Store`]
-//! describes where the pieces of each block lie. A [`TransferEngine`] copies blocks between two stores
-//! by the fastest method: a CUDA kernel, the copy engine in batches, both in turns, or the processor.
-//! The result does not depend on the method: ids are checked before anything is enqueued, a mapping is
-//! one simultaneous assignment, and stores live until the last copy has ended.
+//! The core plans which blocks are copied to which blocks; this crate copies their bytes. A [`Store`]
+//! describes where the pieces of each block are in memory. A [`TransferEngine`] copies blocks between
+//! two stores with the fastest method: a CUDA kernel, the copy engine with batched calls, a combination
+//! of the two, or the processor. The result does not depend on the method. Ids are checked before
+//! anything is enqueued, a mapping is one simultaneous assignment, and stores live until the last copy
+//! has finished.
 //!
-//! Nothing links to CUDA. The driver is found at run time. Without a driver, everything on the CPU
-//! works the same.
+//! Nothing links to CUDA. The driver is looked up at run time. Without a driver, everything on the CPU
+//! still works.
 //!
-//! Unsafe code is confined to `driver` (calls of the driver), `memory` (copies by address), and the
-//! places that vouch for addresses.
+//! Only a few places contain unsafe code: `driver` (calls of the driver), `memory` (copies by address),
+//! and the places that guarantee that addresses are valid.
 //!
 //! ```
 //! use kvpool_transfer::{Device, EngineConfig, Options, Region, Store, TransferEngine};

@@ -1,9 +1,10 @@
-//! Mappings: pairs of source block and destination block, checked before anything is enqueued.
+//! Mappings: pairs of a source block and a destination block, which are checked before anything is
+//! enqueued.
 //!
-//! A mapping is one simultaneous assignment. Its copies run in any order or at once, on the processor
-//! and on every engine of a device. So no block may be written twice, and no block that is read may be
-//! written. Without these checks, as in comparable libraries, the result would be undefined. The checks
-//! cost about a nanosecond per pair and side.
+//! A mapping is one simultaneous assignment. Its copies run in any order or at the same time, on the
+//! processor and on every engine of a device. Therefore no block may be written twice, and no block
+//! that is read may be written. Comparable libraries lack these checks, and their result is then
+//! undefined. The checks cost about a nanosecond per pair and side.
 //!
 //! Invariants of a `Mapping`: ids are in range, destinations are distinct, no block that is read is
 //! written, and no pair copies a block to itself.
@@ -16,7 +17,7 @@ use crate::error::{End, TransferError};
 use crate::store::{Relation, Store};
 use crate::words::Pair;
 
-/// The blocks that are members of a mapping. A bitmap if the pool is small compared with the mapping,
+/// A set of the blocks in a mapping. It is a bitmap if the pool is small compared with the mapping,
 /// otherwise a hash set.
 enum BlockSet {
     Bits(Vec<u64>),
@@ -25,7 +26,7 @@ enum BlockSet {
 
 impl BlockSet {
     fn new(num_blocks: u64, members: usize) -> Self {
-        // Zeroing a bitmap reaches some 10 GB/s; a hash set takes some 10 ns per member.
+        // A bitmap is zeroed at about 10 GB/s; a hash set costs about 10 ns per member.
         if num_blocks / 64 <= 16 * members as u64 + 64 {
             Self::Bits(vec![0; (num_blocks as usize).div_ceil(64)])
         } else {
@@ -33,7 +34,7 @@ impl BlockSet {
         }
     }
 
-    /// Adds a block. Returns whether it is new.
+    /// Adds a block. Returns whether it was not yet in the set.
     fn insert(&mut self, block: u32) -> bool {
         match self {
             Self::Bits(words) => {
@@ -65,7 +66,7 @@ impl BlockSet {
     }
 }
 
-/// Checks the block id at one end of a pair.
+/// Checks that the block id at one end of a pair is in range.
 fn checked(position: usize, end: End, block: i64, num_blocks: u64) -> Result<u32, TransferError> {
     match u32::try_from(block) {
         Ok(id) if u64::from(id) < num_blocks => Ok(id),
@@ -109,7 +110,8 @@ pub(crate) fn check(
     match relation {
         Relation::Apart => {}
         Relation::Same => {
-            // A block that is copied to itself is not written, so other pairs may read it.
+            // A pair that copies a block to itself does not write it, so other pairs may read this
+            // block.
             stay.into_iter().for_each(|block| written.remove(block));
             if let Some(index) = pairs.iter().position(|pair| written.contains(pair.src)) {
                 return Err(TransferError::Overlap { position: positions[index], block: pairs[index].src });
@@ -120,7 +122,7 @@ pub(crate) fn check(
     Ok(pairs)
 }
 
-/// Compares the bytes that are read and written, for stores that divide the same memory into different
+/// Checks that no byte is both read and written, for stores that divide the same memory into different
 /// blocks.
 fn check_bytes(src: &Store, dst: &Store, pairs: &[Pair], range: &Range<usize>) -> Result<(), TransferError> {
     let regions = &dst.regions()[range.clone()];
@@ -132,7 +134,7 @@ fn check_bytes(src: &Store, dst: &Store, pairs: &[Pair], range: &Range<usize>) -
     for (position, pair) in pairs.iter().enumerate() {
         for region in &src.regions()[range.clone()] {
             let (start, end) = (region.at(pair.src.into()), region.at(pair.src.into()) + region.nbytes);
-            // Find the last written piece that begins before the end of this one. Written pieces are
+            // Find the last written piece that begins before the end of this piece. Written pieces are
             // disjoint.
             let behind = written.partition_point(|&(at, _)| at < end);
             if behind > 0 && written[behind - 1].0 + written[behind - 1].1 > start {

@@ -1,8 +1,9 @@
 //! Copies bytes of this process by address, and maps pools of host memory.
 //!
-//! This module and `driver` are the only ones with unsafe code. It is sound because of `Store`. The
-//! maker of a store vouched for its addresses, and its regions end within the address space. Every copy
-//! was checked against the number of blocks, and the store lives until the copy has ended.
+//! Only this module and `driver` contain unsafe code. It is sound because of `Store`: the code that
+//! creates a store guarantees that its addresses are valid, and its regions end within the address
+//! space. Every copy was checked against the number of blocks, and the store lives until the copy has
+//! finished.
 
 #![expect(unsafe_code, reason = "copies raw memory of a store; a comment at each use states why it is sound")]
 
@@ -10,7 +11,7 @@ use memmap2::{Advice, MmapOptions, MmapRaw};
 
 use crate::error::TransferError;
 
-/// A piece of memory, to be copied.
+/// A piece of memory to copy: source, destination and length.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Span {
     pub(crate) src: u64,
@@ -21,8 +22,8 @@ pub(crate) struct Span {
 /// Copies pieces that do not overlap.
 ///
 /// # Safety
-/// During the whole call every source is readable and every destination is writable memory of this
-/// process. No destination overlaps another piece. No other code writes to the sources or touches the
+/// During the whole call, every source is readable and every destination is writable memory of this
+/// process. No destination overlaps another piece. No other code writes to the sources or accesses the
 /// destinations meanwhile.
 pub(crate) unsafe fn copy_spans(spans: impl Iterator<Item = Span>) {
     for span in spans {
@@ -33,25 +34,25 @@ pub(crate) unsafe fn copy_spans(spans: impl Iterator<Item = Span>) {
     }
 }
 
-/// Reads memory.
+/// Reads `nbytes` bytes at `address`.
 ///
 /// # Safety
-/// `nbytes` bytes from `address` on are readable, and nothing writes to them meanwhile.
+/// These bytes are readable, and no other code writes to them meanwhile.
 pub(crate) unsafe fn read(address: u64, nbytes: u64) -> Vec<u8> {
     // SAFETY: the caller's promise; u8 has no alignment and no invalid values.
     unsafe { std::slice::from_raw_parts(address as *const u8, nbytes as usize) }.to_vec()
 }
 
-/// Writes memory.
+/// Writes `bytes` at `address`.
 ///
 /// # Safety
-/// `bytes.len()` bytes from `address` on are writable, and nothing else touches them meanwhile.
+/// This memory is writable, and no other code accesses it meanwhile.
 pub(crate) unsafe fn write(address: u64, bytes: &[u8]) {
     // SAFETY: the caller's promise, and borrowed bytes never belong to a store.
     unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), address as *mut u8, bytes.len()) }
 }
 
-/// Rows of two 64-bit numbers at any stride, as in tensors.
+/// Rows of two 64-bit numbers with any stride, as in tensors.
 #[derive(Clone, Copy, Debug)]
 pub struct RawPairs {
     address: u64,
@@ -61,10 +62,11 @@ pub struct RawPairs {
 }
 
 impl RawPairs {
-    /// `rows` rows at `address`; strides in elements.
+    /// Describes `rows` rows at `address`. Strides are numbers of elements.
     ///
     /// # Safety
-    /// All of these elements are readable, at any address, and unchanged while this value is used.
+    /// All of these elements are readable and unchanged while this value is used. The address may be
+    /// unaligned.
     #[must_use]
     pub const unsafe fn new(address: u64, rows: usize, row_stride: i64, column_stride: i64) -> Self {
         Self { address, rows, row_stride, column_stride }
@@ -86,19 +88,19 @@ impl RawPairs {
     }
 }
 
-/// The kind of pages behind a pool of host memory.
+/// The kind of pages that a pool of host memory uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PageKind {
-    /// Pages of the usual size.
+    /// Pages of the default size.
     Small,
-    /// Huge pages if the kernel finds them (`madvise`).
+    /// Huge pages if the kernel has some (`madvise`).
     Transparent,
-    /// Huge pages from the reserve (`MAP_HUGETLB`).
+    /// Huge pages that the system has reserved (`MAP_HUGETLB`).
     Huge,
 }
 
 impl PageKind {
-    /// Name of the kind.
+    /// Returns the name of the kind.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -116,11 +118,12 @@ pub(crate) struct HostMemory {
     pub(crate) pages: PageKind,
 }
 
-/// Base-2 logarithm of the bytes of a huge page.
+/// Base-2 logarithm of the size of a huge page in bytes.
 const HUGE_BITS: u8 = 21;
 
 impl HostMemory {
-    /// Maps `nbytes` of zeros. Huge pages and the NUMA node are used when a page is first touched.
+    /// Maps `nbytes` bytes of zeros. The kernel uses huge pages and the NUMA node at the first access
+    /// to a page.
     ///
     /// # Errors
     /// [`TransferError::HostMemory`] if there is not enough memory, or no such node.
@@ -151,7 +154,7 @@ impl HostMemory {
         self.map.as_mut_ptr() as u64
     }
 
-    /// Binds pages that were not touched yet to a node.
+    /// Binds pages that were not accessed yet to a NUMA node.
     fn bind(&self, node: u32) -> std::io::Result<()> {
         const BITS: u32 = usize::BITS;
         const NODES: u32 = 1024;

@@ -1,21 +1,22 @@
 //! Chooses the method of a copy.
 //!
-//! Four methods move a block between a device and the host, and each is the best for some copies:
+//! Four methods copy blocks between a device and the host, and each is the best for some copies:
 //!
-//! - *batch*: the copy engine, with one driver call for thousands of descriptors. It runs at link speed
-//!   from some piece size on, and uses no multiprocessor.
-//! - *kernel*: a kernel that reads or writes host memory. One launch takes any number of pieces of any
+//! - *batch*: the copy engine, with one driver call for thousands of descriptors (a descriptor
+//!   describes one contiguous piece). If the pieces are large enough, it uses the full speed of the
+//!   link. It uses no multiprocessor.
+//! - *kernel*: a kernel that reads or writes host memory. One launch copies any number of pieces of any
 //!   size.
-//! - *staged*: gathers small pieces into whole blocks in device memory, which the copy engine then
-//!   moves.
+//! - *staged*: a kernel gathers small pieces into whole blocks in device memory, and the copy engine
+//!   moves these blocks.
 //! - *memcpy*: a loop of single copies, which every driver supports.
 //!
-//! The sizes at which one method overtakes another differ between cards and links (vLLM #57555:
-//! thresholds tuned on one card are wrong on the next). So the thresholds are data: defaults from a
-//! Hopper card over PCIe, or measured by `calibrate`.
+//! The sizes at which one method becomes faster than another depend on the card and the link (vLLM
+//! #57555: thresholds tuned on one card are wrong on the next). Therefore the thresholds are data. The
+//! defaults were measured on a Hopper card over PCIe, and `calibrate` measures other cards.
 //!
-//! This module contains pure functions of what is known before a copy. They make no driver call and
-//! touch no memory.
+//! The functions in this module are pure. They depend only on properties that are known before a copy,
+//! make no driver call, and access no memory of a copy.
 
 use std::str::FromStr;
 
@@ -47,11 +48,11 @@ pub enum Direction {
     ToHost,
 }
 
-/// Smallest size from which on the copy engine is used, for transfers of at least `descriptors`
-/// descriptors.
+/// Smallest size of a descriptor for which the copy engine is used, in transfers of at least
+/// `descriptors` descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Threshold {
-    /// Smallest number of descriptors of a transfer.
+    /// Smallest number of descriptors in a transfer.
     pub descriptors: u64,
     /// Smallest number of bytes per descriptor.
     pub bytes: u64,
@@ -60,20 +61,20 @@ pub struct Threshold {
 /// The thresholds that the planner uses on one device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Thresholds {
-    /// Host to device, ascending by descriptors.
+    /// Thresholds from host to device, in ascending order of descriptors.
     pub to_device: Vec<Threshold>,
-    /// Device to host, ascending by descriptors.
+    /// Thresholds from device to host, in ascending order of descriptors.
     pub to_host: Vec<Threshold>,
-    /// Thread blocks of a kernel that crosses the link. The number is small, because the model runs
-    /// beside the kernel.
+    /// Number of thread blocks of a kernel that crosses the link. The number is small, because the
+    /// model runs at the same time as the kernel.
     pub link_ctas: u32,
 }
 
 impl Default for Thresholds {
-    /// The thresholds that are best on an H200 over PCIe 5 (`benches/results/gpu.md`). A descriptor
-    /// takes the copy engine 1 us or more, so the copy engine fills the link from 1 MiB on. Below 16
-    /// descriptors that cost is not worth avoiding. 4 thread blocks fill the link; 16 thread blocks
-    /// slow a model that runs beside them twice as much.
+    /// Returns the best thresholds of an H200 over PCIe 5 (`benches/results/gpu.md`). The copy engine
+    /// needs 1 us or more per descriptor. It therefore uses the full link from 1 MiB per descriptor on.
+    /// For fewer than 16 descriptors, this cost does not matter. A kernel with 4 thread blocks uses the
+    /// full link; 16 thread blocks slow down a concurrent model twice as much.
     fn default() -> Self {
         let rows =
             || [(0, 0), (16, 1 << 20)].map(|(descriptors, bytes)| Threshold { descriptors, bytes }).to_vec();
@@ -82,13 +83,14 @@ impl Default for Thresholds {
 }
 
 impl Thresholds {
-    /// The thresholds of a coherent link (NVLink-C2C), which is several times as wide as PCIe.
+    /// Returns the thresholds of a coherent link (NVLink-C2C), which is several times as fast as PCIe.
     #[must_use]
     pub fn coherent() -> Self {
         Self { link_ctas: 16, ..Self::default() }
     }
 
-    /// Returns the bytes per descriptor from which on the copy engine is the better choice.
+    /// Returns the smallest number of bytes per descriptor for which the copy engine is the better
+    /// choice.
     #[must_use]
     pub fn batch_from(&self, direction: Direction, descriptors: u64) -> u64 {
         let table = match direction {
@@ -100,13 +102,13 @@ impl Thresholds {
     }
 }
 
-/// Number of bytes from which on a staged copy to the device is faster than a kernel that reads host
-/// memory: from there on it fills and empties its buffers at the same time. It also leaves the
-/// multiprocessors to the model.
+/// Smallest number of bytes for which a staged copy to the device is faster than a kernel that reads
+/// host memory. From this size on, staging fills one buffer while it empties the other. It also leaves
+/// the multiprocessors to the model.
 const STAGED_FROM: u64 = 64 << 20;
 
-/// Returns the method for pieces that are too small for the copy engine. A kernel starts at once, but a
-/// kernel that writes to the host stalls a model beside it.
+/// Returns the method for pieces that are too small for the copy engine. A kernel starts immediately,
+/// but a kernel that writes to the host slows down a concurrent model.
 pub(crate) const fn around_copy_engine(direction: Direction, bytes: u64) -> Method {
     match direction {
         Direction::ToHost => Method::Staged,
@@ -139,28 +141,28 @@ pub(crate) const fn around_copy_engine(direction: Direction, bytes: u64) -> Meth
 pub struct Question {
     /// Direction of the copy.
     pub direction: Direction,
-    /// Number of descriptors after neighbours were merged.
+    /// Number of descriptors after neighbouring pieces were merged.
     pub descriptors: u64,
-    /// Number of bytes of all descriptors.
+    /// Total number of bytes.
     pub bytes: u64,
-    /// Whether the host's memory is page-locked.
+    /// Whether the host memory is page-locked.
     pub pinned: bool,
-    /// Whether the host's blocks are contiguous, so that they can be moved whole.
+    /// Whether each block on the host is contiguous, so that it can be moved as one piece.
     pub packed: bool,
-    /// Whether the driver has the batched call.
+    /// Whether the driver has the batched call (`cuMemcpyBatchAsync`).
     pub has_batch: bool,
     /// Whether the stream is being captured into a graph.
     pub capturing: bool,
-    /// Whether the stream is the legacy default stream, which takes no batch.
+    /// Whether the stream is the legacy default stream, which does not support batched calls.
     pub legacy_stream: bool,
-    /// Whether the device reaches the host's memory coherently (NVLink-C2C).
+    /// Whether the device accesses host memory coherently (NVLink-C2C).
     pub coherent: bool,
-    /// Whether the copy is enqueued on the caller's stream, instead of one of the engine's.
+    /// Whether the copy is enqueued on the caller's stream instead of a stream of the engine.
     pub inline: bool,
 }
 
 impl Question {
-    /// Returns the reason why a method cannot do this copy, if there is one.
+    /// Returns the reason why a method cannot do this copy. `None` if it can.
     #[must_use]
     pub fn obstacle(&self, method: Method) -> Option<TransferError> {
         let refuse = |reason| Some(TransferError::Method { method, reason });
@@ -193,7 +195,7 @@ impl Question {
         }
     }
 
-    /// Returns the method that the caller forces, if it can do this copy. For `Auto`, returns the
+    /// Returns the method that the caller requested, if it can do this copy. For `Auto`, returns the
     /// planner's choice.
     ///
     /// # Errors
@@ -224,8 +226,8 @@ impl Question {
                 around_copy_engine(self.direction, self.bytes)
             }
         };
-        // If the wanted method is unavailable, use `memcpy`, which every driver has, for few
-        // descriptors, and a kernel for more.
+        // The fallback if the preferred method is unavailable: `memcpy`, which every driver has, for
+        // few descriptors, and a kernel for more.
         let fallback = if self.descriptors < 16 { Method::Memcpy } else { Method::Kernel };
         let chosen = [wanted, fallback, Method::Memcpy].into_iter().find(|&one| self.obstacle(one).is_none());
         chosen.ok_or(TransferError::Capturing("the host store is not pinned"))

@@ -1,12 +1,13 @@
 //! `Region`: the address of one piece of every block, and the conversion of tensors into regions.
 //!
-//! The bytes of a block are rarely contiguous: an engine keeps one tensor per layer, often with keys
-//! and values apart. A region describes one such piece of every block by an address, a stride from
-//! block to block, and a length. In every layout (NHD, HND, per layer, cross-layer, MLA, padded
-//! pages), a block copy moves opaque bytes between equal lists of regions.
+//! The bytes of a block are rarely contiguous: an engine has one tensor per layer, and often separate
+//! tensors for keys and values. A region describes one such piece of every block by an address, a
+//! stride from block to block, and a length. All layouts (NHD, HND, per layer, cross-layer, MLA, padded
+//! pages) are described in this way. A block copy then moves opaque bytes between two equal lists of
+//! regions.
 //!
-//! Invariants: the blocks of a region do not overlap (`stride >= nbytes` if there are several). No
-//! address computation leaves the address space, so `base + block * stride` needs no further check.
+//! Invariants: the blocks of a region do not overlap (`stride >= nbytes` if there are several). All
+//! addresses are within the address space, so `base + block * stride` needs no further check.
 
 use crate::error::TransferError;
 
@@ -23,47 +24,47 @@ use crate::error::TransferError;
 pub struct Region {
     /// Address of the piece of block 0.
     pub base: u64,
-    /// Bytes from one block to the next.
+    /// Number of bytes from one block to the next.
     pub stride: u64,
-    /// Number of bytes of the piece.
+    /// Number of bytes in the piece.
     pub nbytes: u64,
 }
 
 impl Region {
-    /// Address of the piece of a block.
+    /// Returns the address of a block's piece.
     #[must_use]
     pub const fn at(&self, block: u64) -> u64 {
         self.base + block * self.stride
     }
 
-    /// First address after the last of `num_blocks` pieces.
+    /// Returns the first address after the last of `num_blocks` pieces.
     #[must_use]
     pub const fn end(&self, num_blocks: u64) -> u64 {
         self.at(num_blocks - 1) + self.nbytes
     }
 
-    /// Whether neighbouring blocks are neighbours in memory.
+    /// Whether consecutive blocks are adjacent in memory.
     #[must_use]
     pub const fn is_dense(&self) -> bool {
         self.stride == self.nbytes
     }
 }
 
-/// Describes a tensor: address, shape, strides in elements, and bytes of an element.
+/// Describes a tensor: address, shape, strides in elements, and size of an element in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Array {
     /// Address of the first element.
     pub address: u64,
     /// Number of elements per dimension.
     pub shape: Vec<u64>,
-    /// Number of elements from one index to the next, per dimension.
+    /// Stride per dimension: the distance, in elements, between two consecutive indices.
     pub strides: Vec<i64>,
-    /// Number of bytes of an element.
+    /// Number of bytes in an element.
     pub item_bytes: u64,
 }
 
-/// Largest number of regions of a single tensor. A tensor with more has scattered inner dimensions, and
-/// its layout is a mistake.
+/// Largest number of regions for a single tensor. If a tensor has more, its inner dimensions are
+/// scattered, and its layout is a mistake.
 const MAX_REGIONS: u64 = 1 << 16;
 
 impl Array {
@@ -108,14 +109,15 @@ impl Array {
         if !self.fits_address_space() {
             return refuse(format!("the tensor at {:#x} ends beyond the address space", self.address));
         }
-        // Dimensions of size 1 do not affect addresses. Sort the others from the innermost in memory
-        // outwards.
+        // Dimensions of size 1 do not affect addresses. Sort the other dimensions by stride, smallest
+        // first.
         let mut inner: Vec<usize> =
             (0..self.shape.len()).filter(|&dim| dim != block_dim && self.shape[dim] > 1).collect();
         inner.sort_by_key(|&dim| self.strides[dim]);
-        // The stride of a single block affects no address, but it shows which dimensions lie outside of
-        // a block. So a store of one block is cut like a store of many, and the two fit. A stride below
-        // which no dimension lies shows nothing.
+        // If there is a single block, its stride affects no address. But the stride shows which
+        // dimensions are outside of a block. This makes the regions of a store with one block equal to
+        // those of a store with many, so that blocks can be copied between the two. If no dimension has
+        // a smaller stride, the stride shows nothing.
         let block_stride = self.strides[block_dim];
         let stride_is_known =
             self.shape[block_dim] == 1 && inner.iter().any(|&dim| self.strides[dim] < block_stride);
@@ -171,7 +173,7 @@ impl Array {
     }
 }
 
-/// Checks regions that a caller made by hand. No two of them may overlap.
+/// Checks the regions that a caller passed. No two of them may overlap.
 ///
 /// # Errors
 /// [`TransferError::Layout`].
@@ -201,8 +203,8 @@ pub(crate) fn check(regions: &[Region], num_blocks: u64) -> Result<(), TransferE
     }
     let mut order: Vec<usize> = (0..regions.len()).collect();
     order.sort_unstable_by_key(|&index| regions[index].base);
-    // Regions whose extents overlap must interleave regularly: their strides are equal, and their
-    // pieces lie side by side within one stride.
+    // Regions whose extents overlap must be interleaved regularly: their strides are equal, and their
+    // pieces are side by side within one stride.
     let mut cluster: Vec<usize> = Vec::new();
     let mut end = 0;
     for index in order {
@@ -237,8 +239,8 @@ mod tests {
 
     #[test]
     fn layouts_of_engines_become_regions() {
-        /// Name, shape, strides and block dimension. Then the expected number of regions, and the bytes
-        /// of a piece.
+        /// Name, shape, strides and block dimension of a tensor. The last two fields are the expected
+        /// number of regions and the expected size of a piece in bytes.
         type Case = (&'static str, Vec<u64>, Vec<i64>, usize, usize, u64);
         let cases: [Case; 7] = [
             (
@@ -300,7 +302,8 @@ mod tests {
                 assert_eq!(one, many, "{name}");
             }
         }
-        // A stride of 0, as of an added dimension, does not show what lies outside of a block.
+        // A stride of 0, which an added dimension has, does not show which dimensions are outside of a
+        // block.
         let added = array(&[2, 1, 16], &[16, 0, 1]).regions(1).expect("contiguous").0;
         assert_eq!((added.len(), added[0].nbytes), (1, 64));
     }

@@ -1,7 +1,7 @@
-//! The threads and locks of this crate, from the standard library or from shuttle. With shuttle,
-//! `rust/kvpool-shuttle` runs the engine under every schedule.
+//! Threads and locks of this crate. They come from the standard library or, for tests, from the crate
+//! `shuttle`. With `shuttle`, `rust/kvpool-shuttle` runs the engine under many thread schedules.
 //!
-//! Statics stay with the standard library, because shuttle's primitives belong to one execution.
+//! Statics always use the standard library, because primitives of `shuttle` belong to one execution.
 
 #[cfg(not(shuttle))]
 pub(crate) use std::{

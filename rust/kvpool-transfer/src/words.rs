@@ -1,8 +1,8 @@
-//! The shared types of all modules: devices, methods, pairs of blocks, and mappings on a device.
+//! Types that all modules share: devices, methods, pairs of blocks, and mappings on a device.
 
 use std::fmt;
 
-/// The device of memory.
+/// The device that memory belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Device {
     /// The memory of this process.
@@ -23,18 +23,18 @@ impl fmt::Display for Device {
 /// The method of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Method {
-    /// The planner's choice.
+    /// The planner chooses the method.
     Auto,
     /// A kernel on the device, which can also access page-locked host memory.
     Kernel,
     /// The copy engine, with one call for many descriptors.
     Batch,
-    /// Whole blocks in a buffer on the device, and a page-locked buffer if the host's memory is
-    /// pageable.
+    /// Whole blocks are gathered in a buffer on the device. If the host memory is pageable, a
+    /// page-locked buffer is also used.
     Staged,
     /// The copy engine, with one call per piece.
     Memcpy,
-    /// The processor.
+    /// The processor copies the bytes.
     Cpu,
 }
 
@@ -42,7 +42,7 @@ impl Method {
     /// All methods.
     pub const ALL: [Self; 6] = [Self::Auto, Self::Kernel, Self::Batch, Self::Staged, Self::Memcpy, Self::Cpu];
 
-    /// Name of the method.
+    /// Returns the name of the method.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -71,7 +71,7 @@ pub struct Pair {
     pub dst: u32,
 }
 
-/// A mapping in the memory of a device: rows of two 64-bit ids.
+/// A mapping in the memory of a device: rows of two 64-bit block ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceMapping {
     /// Device of the mapping.

@@ -1,5 +1,5 @@
-//! Random copies on the CPU, compared with a model of bytes: a refused copy changes nothing, and an
-//! accepted copy is one simultaneous assignment of exactly the named pieces.
+//! Compares random copies on the CPU with a model of the bytes. A refused copy changes nothing. An
+//! accepted copy is one simultaneous assignment of exactly the requested pieces.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use kvpool_transfer::{
 };
 use proptest::prelude::*;
 
-/// Memory of a test. Stores use parts of it.
+/// Memory of a test, in which stores use parts.
 struct Arena {
     bytes: Vec<u8>,
 }
@@ -40,8 +40,8 @@ impl Arena {
     }
 }
 
-/// Offset, stride and length of each region: pieces side by side within a stride, or one plane after
-/// another.
+/// Generates the offset, stride and length of each region. The pieces are either side by side within a
+/// stride, or in one plane after another.
 fn layout() -> impl Strategy<Value = (Vec<(usize, usize, usize)>, u64)> {
     (1_usize..4, 1_usize..40, 0_usize..9, 1_u64..12, any::<bool>()).prop_map(
         |(count, nbytes, padding, blocks, planes)| {
@@ -52,7 +52,7 @@ fn layout() -> impl Strategy<Value = (Vec<(usize, usize, usize)>, u64)> {
     )
 }
 
-/// Returns the arena after the copy, by definition, or `None` if the copy has to be refused.
+/// Returns the bytes of the arena after the copy, or `None` if the copy has to be refused.
 fn model(
     bytes: &[u8],
     layout: &[(usize, usize, usize)],
@@ -90,7 +90,7 @@ fn model(
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
 
-    /// Copies within one store, or between two stores whose views of the same memory differ by `shift`
+    /// Copies within one store, or between two stores that view the same memory with a shift of `shift`
     /// bytes.
     #[test]
     fn copies_within_an_arena(
@@ -135,8 +135,8 @@ proptest! {
 fn large_copies_are_shared_by_threads_and_cut_anywhere() {
     let (mut from, mut to) = (Arena::new(40 << 20), Arena::new(40 << 20));
     to.bytes.fill(0);
-    // One region with adjacent blocks is a single run that has to be cut. With 3 threads the cuts are
-    // within blocks.
+    // One region with adjacent blocks is a single run that has to be split. With 3 threads, the splits
+    // are inside of blocks.
     let layout = [(0, (10 << 20) - 7, (10 << 20) - 7)];
     let (src, dst) = (from.store(&layout, 4).expect("fits"), to.store(&layout, 4).expect("fits"));
     let engine = TransferEngine::new(Device::Cpu, EngineConfig { threads: 3, ..EngineConfig::default() });
@@ -165,7 +165,7 @@ fn a_transfer_follows_another_engines() {
 }
 
 /// Two engines copy in both directions while threads read and write the same blocks. Each block always
-/// contains the bytes of one write.
+/// contains the bytes of exactly one write.
 #[test]
 fn no_block_is_seen_half_written() {
     const BYTES: usize = 1 << 16;

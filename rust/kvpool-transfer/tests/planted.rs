@@ -1,17 +1,17 @@
-//! Planted faults, which `make test-asan` and `make test-tsan` must report. `cargo test` does not run
+//! Deliberate faults that `make test-asan` and `make test-tsan` must report. `cargo test` does not run
 //! them, because each has undefined behaviour.
 //!
-//! Every test breaks one promise of [`Store::new`].
+//! Every test violates one requirement of [`Store::new`].
 
 use std::sync::{Arc, Barrier};
 use std::thread;
 
 use kvpool_transfer::{Device, Region, Store};
 
-/// Returns a store of one block of `bytes` bytes at an address.
+/// Returns a store over one block of `bytes` bytes at an address.
 fn store(address: *mut u8, bytes: u64) -> Arc<Store> {
     let region = Region { base: address as u64, stride: bytes, nbytes: bytes };
-    // SAFETY: the call breaks its contract on purpose. This is the planted fault.
+    // SAFETY: the call violates the requirements on purpose. This is the deliberate fault.
     unsafe { Store::new(vec![region], 1, Device::Cpu, Vec::new(), false, None) }.expect("a layout")
 }
 
@@ -29,7 +29,7 @@ fn read_after_free() {
     store.read_block(0).expect("a block");
 }
 
-/// Two stores over the same memory: their guards do not exclude each other.
+/// Two stores use the same memory, and their guards do not exclude each other.
 #[test]
 fn data_race() {
     let mut memory = vec![0_u8; 64];

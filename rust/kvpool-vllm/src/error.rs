@@ -1,8 +1,8 @@
-//! Errors of the pool. A refused call has changed nothing.
+//! Errors of the pool. A call that returns an error has changed nothing.
 
 use thiserror::Error;
 
-/// Allocates `n` items for the blocks of a pool. Returns an error if they do not fit in memory.
+/// Allocates a list of `n` items. Returns an error if it does not fit in memory.
 pub(crate) fn filled<T: Clone>(n: usize, item: T) -> Result<Vec<T>, kvpool::PoolError> {
     let mut items = Vec::new();
     items.try_reserve_exact(n).map_err(|_| no_memory(n))?;
@@ -10,7 +10,7 @@ pub(crate) fn filled<T: Clone>(n: usize, item: T) -> Result<Vec<T>, kvpool::Pool
     Ok(items)
 }
 
-/// Returns the error of a pool that does not fit in memory.
+/// Returns the error for a pool that does not fit in memory.
 pub(crate) fn no_memory(num_blocks: usize) -> kvpool::PoolError {
     kvpool::PoolError::config(
         "num_gpu_blocks",
@@ -23,7 +23,7 @@ pub(crate) fn no_memory(num_blocks: usize) -> kvpool::PoolError {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum VllmError {
-    /// Fewer blocks are free than requested. The text is vLLM's.
+    /// Fewer blocks are free than requested. The message is the same as vLLM's.
     #[error("Cannot get {wanted} free blocks from the pool ({free} are free)")]
     OutOfBlocks {
         /// Number of requested blocks.
@@ -31,32 +31,32 @@ pub enum VllmError {
         /// Number of free blocks.
         free: usize,
     },
-    /// A block is freed more often than it has references. In this case vLLM's own pool counts below
-    /// zero, and hands the block out twice later.
+    /// A block is freed more often than it has references. In this case the count in vLLM's own pool
+    /// becomes negative, and vLLM later allocates the block twice.
     #[error("block {block} has no references: it is freed more often than it was taken")]
     NotHeld {
-        /// The block.
+        /// Id of the block.
         block: u32,
     },
     /// The pool has no block with this id.
     #[error("block {block} is not of this pool: it has blocks 0 to {last}")]
     UnknownBlock {
-        /// The id.
+        /// The unknown id.
         block: u32,
-        /// The highest id of the pool.
+        /// Highest block id in the pool.
         last: u32,
     },
-    /// The block to cache already has a hash of the same number of tokens, or of more.
+    /// The block already has a hash that covers the same number of tokens, or more.
     #[error("block {block} is cached already, for {cached} tokens: it can't be cached for {wanted}")]
     AlreadyCached {
-        /// The block.
+        /// Id of the block.
         block: u32,
-        /// Number of tokens of its prefix; 0 if unknown.
+        /// Number of tokens that the block's present hash covers; 0 if unknown.
         cached: u32,
-        /// Number of tokens of the prefix to cache.
+        /// Number of tokens that the new hash covers.
         wanted: u32,
     },
-    /// A digest or key has more bytes than any of vLLM's.
+    /// A digest or key is longer than any digest or key of vLLM.
     #[error("{len} bytes are too many for a key: at most {max}")]
     KeyTooLong {
         /// Number of bytes passed.
@@ -64,7 +64,7 @@ pub enum VllmError {
         /// Largest number of bytes.
         max: usize,
     },
-    /// A setting of a KV-cache group is outside of its range.
+    /// A setting of a KV-cache group is out of range.
     #[error("{field} is {value}: must be {expected}")]
     Setting {
         /// Name of the setting.
@@ -74,7 +74,7 @@ pub enum VllmError {
         /// The allowed values.
         expected: Box<str>,
     },
-    /// Groups that cannot be looked up together; the text states the reason.
+    /// The groups cannot be looked up together. The text contains the reason.
     #[error("{0}")]
     Families(String),
     /// The core returned an error.

@@ -1,11 +1,11 @@
-//! `FeedLog`: the contents that enter and leave the index of a pool, with their tokens. A publisher of
-//! KV events reads it.
+//! `FeedLog`: a log of the contents that were added to and removed from the index of a pool, with their
+//! tokens. A publisher of KV events reads it.
 //!
-//! vLLM's pool names its contents itself, so no observer of the core knows them. The calls that cache
-//! and evict write into this log instead.
+//! vLLM's pool assigns the keys of its contents itself, so an observer of the core does not know these
+//! keys. Instead, the calls that cache and evict blocks write into this log.
 //!
-//! The log is bounded. If it becomes full before it is taken, everything in it is dropped. Dropped
-//! contents are published when they are cached again.
+//! The log is bounded. If it becomes full before the publisher reads it, everything in it is dropped.
+//! The contents that are missing for this reason are published when they are cached again.
 
 use kvpool::BlockHash;
 use kvpool_observe::FeedBatch;
@@ -14,7 +14,7 @@ use kvpool_observe::publish::{Digest, Keys};
 use crate::key::{Key, padded};
 use crate::pool::Removed;
 
-/// The extra keys of blocks, with the digest and the group of each.
+/// A list with the digest, the group and the extra keys of each block.
 pub type FeedKeys = Vec<(Digest, u16, Keys)>;
 
 /// A bounded log of stored and removed contents, which a publisher of KV events reads.
@@ -34,7 +34,7 @@ pub struct FeedLog {
     keys: FeedKeys,
 }
 
-/// A block of a run that may be cached: its position in the run, its hash, and the hash of the previous
+/// A block in a run that may be cached: its position in the run, its hash, and the hash of the previous
 /// block.
 pub type Link = (usize, BlockHash, Option<BlockHash>);
 
@@ -45,21 +45,21 @@ pub struct FeedRun {
     pub first: usize,
     /// KV-cache group of the run.
     pub group: u16,
-    /// Number of tokens of a block.
+    /// Number of tokens per block.
     pub block_size: usize,
-    /// Number of bytes of a digest.
+    /// Number of bytes in a digest.
     pub digest_len: usize,
-    /// The blocks that have a digest.
+    /// The blocks in the run that have a digest.
     pub links: Vec<Link>,
-    /// Tokens of the whole run.
+    /// The tokens of the whole run.
     pub tokens: Vec<u32>,
-    /// The extra keys of each link; empty if all blocks are hashed with tokens alone.
+    /// The extra keys of each link. Empty if the hashes of all blocks cover only tokens.
     pub keys: Vec<Keys>,
 }
 
 impl FeedRun {
-    /// Adds a block with its digest. `before` is the digest of the previous block, unless the block is
-    /// the first of its request. A digest that is longer than the core's is skipped.
+    /// Adds a block with its digest. `before` is the digest of the previous block, or `None` for the
+    /// first block of a request. A digest that is longer than the core's digests is skipped.
     pub fn link(&mut self, at: usize, digest: &[u8], before: Option<&[u8]>) {
         if let Some(hash) = padded(digest) {
             self.digest_len = digest.len();
@@ -69,26 +69,26 @@ impl FeedRun {
 }
 
 impl FeedLog {
-    /// Creates an empty log for at most `capacity` changes, at least 1.
+    /// Creates an empty log that holds at most `capacity` changes, at least 1.
     #[must_use]
     pub fn new(capacity: usize) -> Self {
         Self { capacity: capacity.max(1), batch: FeedBatch::default(), keys: Vec::new() }
     }
 
-    /// Makes room for more changes. If the log is full, drops everything.
+    /// Makes room for `changes` more changes. If the log is full, drops everything in it.
     fn reserve(&mut self, changes: usize) {
         if self.batch.events.len() + changes > self.capacity {
             self.cleared();
         }
     }
 
-    /// Records that all contents are gone.
+    /// Records that all contents were removed.
     pub fn cleared(&mut self) {
         self.batch.cleared();
         self.keys.clear();
     }
 
-    /// Records the contents whose last copy was removed.
+    /// Records the contents whose last cached block was removed.
     pub fn removed(&mut self, removed: &[Removed]) {
         self.reserve(removed.len());
         for Removed { key, .. } in removed.iter().filter(|removed| removed.last_copy) {
@@ -96,7 +96,7 @@ impl FeedLog {
         }
     }
 
-    /// Records that the last copy of a key was removed.
+    /// Records that the last cached block of a key was removed.
     pub fn removed_key(&mut self, key: &Key) {
         self.reserve(1);
         self.remove(key);
@@ -108,8 +108,8 @@ impl FeedLog {
         }
     }
 
-    /// Records the blocks of a run whose keys are new to the index. `new` states this for each block;
-    /// `None` is a block that was skipped.
+    /// Records the blocks of a run whose keys are new to the index. `new` has one entry per block:
+    /// whether its key is new, or `None` if the block was skipped.
     pub fn stored(&mut self, run: FeedRun, new: &[Option<bool>]) {
         let FeedRun { first, group, block_size, digest_len, links, tokens, keys } = run;
         let is_new = |at: usize| new.get(at) == Some(&Some(true));
@@ -127,7 +127,8 @@ impl FeedLog {
         self.keys.extend(keyed.map(|(&(_, hash, _), keys)| (Digest::new(hash, digest_len), group, keys)));
     }
 
-    /// Takes the content of the log, and leaves the passed lists, emptied, in its place.
+    /// Moves the content of the log into the two lists. The log reuses the memory of these lists, after
+    /// emptying them.
     pub fn take(&mut self, batch: &mut FeedBatch, keys: &mut FeedKeys) {
         batch.renew();
         keys.clear();

@@ -1,8 +1,8 @@
-//! `Group`: the decisions of vLLM's manager of one KV-cache group.
+//! `Group`: makes the decisions of vLLM's manager for one KV-cache group.
 //!
 //! The caller owns the tables and counts of requests. A call reads a [`Table`] and returns the changes:
-//! the blocks that no token reads any more, the number of missing blocks, the move of a state, the
-//! blocks to cache. `None` marks an unusual case, which vLLM's own manager has to handle.
+//! the blocks that no token reads any more, the number of missing blocks, the move of a state, and the
+//! blocks to cache. `None` means an unusual case, which vLLM's own manager has to handle.
 //!
 //! Costs: a step without changes reads the length of the table and at most one block.
 
@@ -18,9 +18,9 @@ use crate::pool::Pool;
 use crate::retain::{Finals, Prompt, Retains, Retention};
 use crate::states::{Move, States};
 
-/// A block table of the caller, and the pool of its blocks.
+/// Access to a block table of the caller, and to the pool of its blocks.
 pub trait Table {
-    /// Number of blocks of the table.
+    /// Number of blocks in the table.
     fn len(&self) -> usize;
 
     /// Whether the table has no blocks.
@@ -28,14 +28,14 @@ pub trait Table {
         self.len() == 0
     }
 
-    /// Returns the block at a position; `None` if it is not a block of the pool.
+    /// Returns the block at a position. `None` if it does not belong to the pool.
     fn block(&self, at: usize) -> Option<u32>;
 
-    /// Calls `look` with the pool.
+    /// Calls `look` with the pool, and returns its result.
     fn look<R>(&self, look: impl FnOnce(&Pool) -> R) -> R;
 
-    /// Returns the key of the block at a position, and the number of tokens for which it is cached.
-    /// `None` for a block without a key, and for the null block.
+    /// Returns the key of the block at a position, and the number of tokens that the key covers. `None`
+    /// for a block without a key, and for the null block.
     fn hash(&self, at: usize) -> Option<(Key, Option<u32>)> {
         let block = self.block(at).filter(|&block| block != 0)?;
         self.look(|pool| pool.keys().hash_of(block))
@@ -53,58 +53,59 @@ pub trait Table {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
-    /// Kind of the group, and number of tokens of a block.
+    /// Kind of the group, and number of tokens per block.
     pub spec: GroupSpec,
     /// Number of the group.
     pub number: u32,
     /// Number of digests per block.
     pub scale: usize,
-    /// Number of tokens that are kept in addition, before those that are read.
+    /// Number of additional tokens to keep before the tokens that layers read.
     pub retained: usize,
-    /// Number of slots in addition to those of the step.
+    /// Number of slots to allocate in addition to the slots of the step.
     pub more_slots: usize,
-    /// Largest number of blocks that a whole request takes. It is lower than the request's total,
-    /// because the request releases blocks on the way.
+    /// Largest number of blocks that a whole request uses at one time. It is lower than the total
+    /// number, because the request releases blocks while it runs.
     pub most: Option<usize>,
     /// Whether full blocks of the group are cached.
     pub is_cached: bool,
-    /// The number of tokens up to which blocks are cached.
+    /// Determines the number of tokens whose blocks may be cached.
     pub finals: Finals,
-    /// The blocks before that which are cached.
+    /// Selects which of these blocks are cached.
     pub retention: Retention,
-    /// If set, the group caches the block in which the prompt, less this number of tokens, ends at a
-    /// digest.
+    /// If set, the group also caches a block that the prompt does not fill. It is the block in which
+    /// the prompt, minus this number of tokens, ends. A digest has to exist for this end.
     pub prompt_tail: Option<usize>,
     /// The rules of aligned recurrent states, if the group has such states.
     pub states: Option<States>,
 }
 
-/// The data that vLLM's manager of aligned states keeps about a request.
+/// The data that vLLM's manager of aligned states stores for each request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Noted {
-    /// Number of leading blocks that were released.
+    /// Number of leading blocks that were already released.
     pub retired: usize,
     /// Position of the previous state.
     pub last: Option<usize>,
 }
 
-/// The changes of a step to the table of a running request. Each block is listed with its position.
+/// The changes that a step makes to the table of a running request. Each block is listed with its
+/// position.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Change {
-    /// Blocks to free first, in this order.
+    /// Blocks that no token reads any more. They are freed first, in this order.
     pub dead: Vec<(usize, u32)>,
-    /// For states: number of leading blocks released so far, if it changes.
+    /// For states: the new number of leading blocks that were released, if it changes.
     pub retired: Option<usize>,
-    /// For states: the block of the previous state, which is freed next.
+    /// For states: the block of the previous state, which is freed after `dead`.
     pub before: Option<(usize, u32)>,
     /// Number of blocks to append.
     pub missing: usize,
-    /// For states: the growth of the table before those blocks are appended.
+    /// For states: how the table grows before the missing blocks are appended.
     pub moves: Option<Move>,
 }
 
 impl Change {
-    /// Whether nothing changes.
+    /// Whether the step changes nothing.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.dead.is_empty()
@@ -115,27 +116,27 @@ impl Change {
     }
 }
 
-/// The needs of an arriving request in one group.
+/// The blocks that an arriving request needs in one group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Arrived {
-    /// Number of leading null blocks of its table, because no token reads the hits there.
+    /// Number of leading null blocks in its table. They replace blocks of the hit that no token reads.
     pub skipped: usize,
-    /// Number of blocks to append after the skipped ones and its hits.
+    /// Number of blocks to append after the null blocks and the blocks of the hit.
     pub missing: usize,
-    /// Number of blocks for all of its tokens, if all of them must find room.
+    /// Number of blocks for all tokens of the request, if the pool must have room for all of them now.
     pub whole: usize,
 }
 
-/// The part of a table that can be cached.
+/// The blocks of a table that can be cached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Caching {
     /// Number of blocks that are already cached.
     pub known: usize,
-    /// Number of blocks that final tokens fill.
+    /// Number of blocks that are full of final tokens. A final token will not be computed again.
     pub full: usize,
     /// Number of final tokens.
     pub finals: usize,
-    /// Whether to cache the block in which the prompt ends.
+    /// Whether to cache the block in which the prompt ends, although it is not full.
     pub tail: bool,
 }
 
@@ -147,20 +148,20 @@ impl Caching {
     }
 }
 
-/// The way in which the block at the end of a prompt is cached.
+/// How to cache the block at the end of a prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tail {
     /// There is no block to cache.
     Absent,
     /// The block is already cached under this key.
     Cached(Key),
-    /// vLLM's manager has to cache the block.
+    /// The block has to be cached by vLLM's own manager.
     Partial,
 }
 
 impl Group {
-    /// Creates a group of a kind (`full`, `sliding`, `chunked` or `state`) whose window or chunk has
-    /// `span` tokens. By default it caches its full blocks, as the only group of its model.
+    /// Creates a group of a kind (`full`, `sliding`, `chunked` or `state`). Its window or chunk has
+    /// `span` tokens. By default it caches full blocks and is the only group of its model.
     ///
     /// # Errors
     /// [`VllmError::Setting`] for an unknown kind, a size of 0, or a block size that is not a multiple
@@ -197,9 +198,10 @@ impl Group {
         })
     }
 
-    /// Sets up to where the group caches. Hits end at multiples of `alignment`. The group caches up to
-    /// multiples of `ends` (`None` for the only group of a model), except for the last `recomputed`
-    /// tokens. `drops` states whether draft heads compute the end of a hit again.
+    /// Sets which tokens the group caches. Hits end at multiples of `alignment`. The group caches
+    /// tokens up to a multiple of `ends` (`None` for the only group of a model), but never the last
+    /// `recomputed` tokens. `drops` is true if draft heads (EAGLE, MTP) have to recompute the end of a
+    /// hit.
     ///
     /// # Errors
     /// [`VllmError::Setting`] for an `alignment` or `ends` of 0.
@@ -217,24 +219,24 @@ impl Group {
         Ok(self)
     }
 
-    /// Number of tokens of a digest.
+    /// Number of tokens that one digest covers.
     #[must_use]
     pub const fn unit(&self) -> usize {
         self.spec.block_tokens / self.scale
     }
 
-    /// Whether the group also caches the ends of prompts.
+    /// Whether the group also caches blocks in which prompts end.
     #[must_use]
     pub const fn looks_at_prompts(&self) -> bool {
         self.prompt_tail.is_some() || self.states.is_some()
     }
 
-    /// Plans a step of a running request. A group of states needs `noted`, which is `None` if the state
-    /// is shared, exported or absent.
+    /// Plans a step of a running request. A group of states needs `noted`. It is `None` if the state is
+    /// shared, exported or absent.
     #[must_use]
     pub fn step(&self, table: &impl Table, step: &Step, noted: Option<Noted>) -> Option<Change> {
         if table.is_empty() {
-            return None; // the request does not run yet
+            return None; // the request is not running yet
         }
         let slots = step.slots.saturating_add(self.more_slots);
         let growth = Growth::of(&self.spec, Step { slots, ..*step }, table.len(), self.retained);
@@ -263,8 +265,8 @@ impl Group {
         })
     }
 
-    /// Plans the admission of a request with a hit of [`Step::computed`] tokens, of which the group has
-    /// `hits` blocks.
+    /// Plans the admission of a request that has a hit of [`Step::computed`] tokens. The group has
+    /// `hits` blocks of this hit.
     #[must_use]
     pub fn arrival(&self, step: &Step, hits: usize) -> Option<Arrived> {
         if hits > 0 && !step.computed.is_multiple_of(self.spec.block_tokens) {
@@ -283,14 +285,14 @@ impl Group {
         Some(Arrived { skipped, missing, whole })
     }
 
-    /// Returns the growth of an arriving request's table, which has `hits` blocks, before missing
+    /// Returns how the table of an arriving request, which has `hits` blocks, grows before the missing
     /// blocks are appended.
     #[must_use]
     pub fn first_move(&self, step: &Step, hits: usize) -> Option<Move> {
         self.states.as_ref()?.first_move(&self.spec, hits, step.main)
     }
 
-    /// Returns the part of a table that can be cached after the KV of `tokens` tokens is computed.
+    /// Returns the blocks of a table that can be cached after the KV of `tokens` tokens is computed.
     /// `known` blocks are already cached.
     #[must_use]
     pub fn caching(&self, prompt: &Prompt, table: &impl Table, known: usize, tokens: usize) -> Caching {
@@ -300,8 +302,8 @@ impl Group {
         Caching { tail: finals > 0 && self.has_tail(prompt, table, &caching), ..caching }
     }
 
-    /// Whether the prompt ends inside of a block that should be cached because of that, or with a
-    /// state.
+    /// Whether the prompt ends inside of a block that should be cached for that reason, or together
+    /// with a state.
     fn has_tail(&self, prompt: &Prompt, table: &impl Table, caching: &Caching) -> bool {
         let (unit, finals) = (self.unit(), caching.finals);
         if let Some(states) = &self.states {
@@ -318,14 +320,14 @@ impl Group {
             return false;
         }
         let at = self.spec.full_blocks(Tokens(end)).0;
-        // This step appends the block, or caches it under the key of all its tokens.
+        // This step appends the block, or caches the block under the key of all its tokens.
         if at >= table.len() || (caching.known..caching.full).contains(&at) {
             return true;
         }
         table.hash(at).and_then(|(_, tokens)| tokens).is_none_or(|tokens| (tokens as usize) < end)
     }
 
-    /// Returns for each block whether it is worth a place in the index.
+    /// Returns for each block whether it should be indexed.
     #[must_use]
     pub fn kept(&self, blocks: Range<usize>, retains: &Retains, prompt: &Prompt) -> Vec<bool> {
         if matches!(self.retention.reads, Reads::Full | Reads::Chunk(_)) {
@@ -342,7 +344,7 @@ impl Group {
         if self.states.is_none() || !finals.is_multiple_of(self.spec.block_tokens) {
             return Tail::Partial;
         }
-        // The prompt ends at the end of a block, which most often is already cached.
+        // The prompt ends at the end of a block. Usually this block is already cached.
         let at = finals / self.spec.block_tokens - 1;
         if at >= table.len() || table.block(at) == Some(0) {
             return Tail::Absent;
@@ -358,12 +360,13 @@ fn at_least_1(name: &'static str, value: usize) -> Result<(), VllmError> {
     if value == 0 { Err(VllmError::setting(name, &0, "at least 1")) } else { Ok(()) }
 }
 
-/// Returns a position and its block, unless that is the null block or not a block of the pool.
+/// Returns a position and its block. `None` for the null block, and for a block that does not belong to
+/// the pool.
 fn held(table: &impl Table, at: usize) -> Option<(usize, u32)> {
     table.block(at).filter(|&block| block != 0).map(|block| (at, block))
 }
 
-/// Whether no other request holds the blocks of drafts, and no key leads to them.
+/// Whether the blocks of drafts can be written: no other request holds them, and they have no key.
 fn are_writable(table: &impl Table, drafts: Range<usize>) -> bool {
     let is_own =
         |(_, block)| table.look(|pool| pool.ref_count(block) == 1 && pool.keys().hash_of(block).is_none());

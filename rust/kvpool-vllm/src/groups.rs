@@ -1,8 +1,8 @@
-//! `Growth` and `Arrival`: the needs of a step in one KV-cache group.
+//! `Growth` and `Arrival`: the blocks that a step needs in one KV-cache group.
 //!
-//! This is the arithmetic of vLLM's `allocate_slots`: the number of blocks of a table that no token
-//! reads any more, and the number of blocks that the table lacks. [`kvpool::groups`] defines which
-//! tokens a token reads.
+//! This is the arithmetic of vLLM's `allocate_slots`: how many blocks of a table no token reads any
+//! more, and how many blocks are missing. [`kvpool::groups`] defines which earlier tokens a token
+//! reads.
 
 use kvpool::groups::{Blocks, GroupSpec, Tokens};
 
@@ -19,21 +19,22 @@ use kvpool::groups::{Blocks, GroupSpec, Tokens};
 pub struct Call {
     /// Number of tokens to compute now.
     pub new: usize,
-    /// Number of slots in addition to those of the new tokens.
+    /// Number of additional slots after those of the new tokens, for drafts.
     pub lookahead: usize,
     /// Whether full blocks are cached.
     pub caches: bool,
-    /// Whether all tokens of the request must find room, and not only those of this call.
+    /// Whether the pool must have room for all tokens of the request, and not only for those of this
+    /// call.
     pub whole: bool,
-    /// Number of blocks that are reserved for others.
+    /// Number of free blocks that are reserved for other requests.
     pub reserved: usize,
     /// Whether the watermark applies to waiting requests.
     pub watermark: bool,
 }
 
 impl Call {
-    /// Returns the step of a request from its numbers of tokens: computed, in flight, and in total. No
-    /// request grows beyond `max_len`.
+    /// Returns the step of a request. The arguments are its numbers of tokens: computed, in flight, and
+    /// in total. No request has more than `max_len` tokens.
     #[must_use]
     pub fn step(&self, computed: usize, in_flight: usize, tokens: usize, max_len: usize) -> Step {
         let computed = computed.min(max_len);
@@ -52,33 +53,33 @@ impl Call {
 /// A step of a request. All fields are numbers of tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Step {
-    /// Computed tokens. An arriving request has those of its hit.
+    /// Computed tokens. For an arriving request, these are the tokens of its hit.
     pub computed: usize,
-    /// Computed tokens that are not in flight. No running step reads blocks before them or takes them
-    /// back.
+    /// Computed tokens that are not in flight. Running steps neither read the blocks before them nor
+    /// revert these tokens.
     pub settled: usize,
-    /// Tokens that need slots: computed ones, those of this step, and lookahead.
+    /// Tokens that need slots: computed tokens, tokens of this step, and lookahead.
     pub slots: usize,
-    /// Computed tokens after this step, without lookahead.
+    /// Number of tokens that are computed after this step, without lookahead.
     pub main: usize,
-    /// The part of `main` whose blocks may be cached.
+    /// How many of the `main` tokens may be cached.
     pub cached: usize,
-    /// All tokens of the request, if all of them must find room.
+    /// All tokens of the request, if the pool must have room for all of them.
     pub whole: Option<usize>,
 }
 
-/// The changes that a step needs in a group.
+/// The changes to a group's table that a step needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Growth {
     /// Number of leading blocks of the table that no token reads any more.
     pub dead: usize,
-    /// Number of blocks that the table lacks.
+    /// Number of blocks to append to the table.
     pub missing: usize,
 }
 
 impl Growth {
-    /// Computes the changes for a group whose table has `table` blocks. `retained` tokens before those
-    /// that are read are kept, too.
+    /// Computes the changes for a group whose table has `table` blocks. The group also keeps `retained`
+    /// tokens before the tokens that layers read.
     #[must_use]
     pub fn of(spec: &GroupSpec, step: Step, table: usize, retained: usize) -> Self {
         let reach = spec.kind.reach(Tokens(step.settled)).minus(Tokens(retained));
@@ -89,7 +90,7 @@ impl Growth {
     }
 }
 
-/// The free blocks that a call must leave.
+/// The number of free blocks that an allocation must leave.
 ///
 /// ```
 /// use kvpool_vllm::Room;
@@ -99,33 +100,34 @@ impl Growth {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Room {
-    /// Number of blocks that are reserved for others.
+    /// Number of blocks that are reserved for other requests.
     pub reserved: usize,
-    /// Number of blocks that stay free when a request arrives.
+    /// Number of blocks that must remain free when a request arrives.
     pub watermark: usize,
 }
 
 impl Room {
-    /// Whether a call may take `blocks` of `free` blocks.
+    /// Whether an allocation of `blocks` blocks is allowed if `free` blocks are free.
     #[must_use]
     pub const fn fits(self, blocks: usize, free: usize) -> bool {
         blocks.saturating_add(self.reserved).saturating_add(self.watermark) <= free
     }
 }
 
-/// The needs of an arriving request in a group.
+/// The blocks that an arriving request needs in a group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Arrival {
-    /// Number of leading blocks of its table that no token reads. These are null blocks.
+    /// Number of leading blocks in its table that no token reads. The table has null blocks at these
+    /// positions.
     pub skipped: usize,
-    /// Number of blocks that it lacks after the skipped ones and its hits.
+    /// Number of blocks to append after the null blocks and the blocks of the hit.
     pub missing: usize,
 }
 
 impl Arrival {
-    /// Computes the needs for a group that has `hits` blocks of the request's first `computed` tokens.
-    /// The request needs slots for `slots` tokens, in at most `most` blocks. `retained` tokens before
-    /// those that are read are kept, too.
+    /// Computes the needs of a request in a group. The group has `hits` blocks of the request's first
+    /// `computed` tokens. The request needs slots for `slots` tokens, in at most `most` blocks. The
+    /// group also keeps `retained` tokens before the tokens that layers read.
     #[must_use]
     pub fn of(
         spec: &GroupSpec,

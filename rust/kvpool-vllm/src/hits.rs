@@ -1,28 +1,29 @@
-//! `Hits`: the blocks of the longest hit of a request, group by group.
+//! `Hits`: finds the blocks of a request's longest hit, in each group.
 //!
 //! [`Lookup`] finds the length of a hit. `Hits` looks up the blocks in the pool, for all groups of a
-//! family together. It keeps the hit of full attention for the next lookup ([`LastHit`]). The caller
-//! provides the digests of a request.
+//! family (groups that keep the same blocks) together. It stores the hit of full attention for the next
+//! lookup ([`LastHit`]). The caller provides the digests of a request.
 
 use crate::error::VllmError;
 use crate::group::Group;
 use crate::last_hit::{Digests, LastHit};
 use crate::lookup::{Family, Found, Index, Lookup, Reads};
 
-/// The part of a hit that one group has.
+/// The blocks of a hit in one group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GroupFound {
     /// Number of leading null blocks.
     pub nulls: usize,
-    /// Number of blocks after the null blocks. They are the first ones of the group's [`LastHit`].
+    /// Number of blocks after the null blocks that are stored in the group's [`LastHit`]. They are its
+    /// first blocks.
     pub known: usize,
-    /// The blocks after the null blocks and the known ones.
+    /// The remaining blocks: those after the null blocks and the known blocks.
     pub blocks: Vec<u32>,
-    /// Number of tokens of all these blocks.
+    /// Number of tokens in all these blocks.
     pub tokens: usize,
 }
 
-/// The lookups of the groups of a model.
+/// Looks up requests in the groups of a model.
 ///
 /// ```
 /// use kvpool_vllm::{Group, Hits};
@@ -35,20 +36,21 @@ pub struct GroupFound {
 #[derive(Clone, Debug)]
 pub struct Hits {
     lookup: Lookup,
-    /// The groups of each family, as positions.
+    /// The groups of each family, as indices into the list of groups.
     members: Vec<Vec<usize>>,
     /// The number of each group.
     numbers: Vec<u32>,
 }
 
 impl Hits {
-    /// Creates lookups of groups, which are looked up together in families. A family has the positions
-    /// of its groups, whether draft heads compute the end of a hit again, and how many tokens after a
-    /// hit are looked up in that case. Hits end at multiples of `alignment`.
+    /// Prepares lookups of groups, which are looked up together in families. A family has three parts:
+    /// the indices of its groups, whether draft heads (EAGLE, MTP) have to recompute the end of a hit,
+    /// and how many tokens after a hit are looked up in that case. Hits end at multiples of
+    /// `alignment`.
     ///
     /// # Errors
-    /// [`VllmError::Families`] for a family without groups or with missing groups, and for sizes that
-    /// do not fit together.
+    /// [`VllmError::Families`] for a family without groups or with unknown groups, and for sizes that
+    /// are incompatible.
     pub fn new(
         groups: &[Group],
         alignment: usize,
@@ -78,9 +80,9 @@ impl Hits {
         Ok(Self { lookup, members, numbers: groups.iter().map(|group| group.number).collect() })
     }
 
-    /// Finds the longest hit of at most `limit` tokens. Returns its blocks by group, its number of
-    /// tokens, and the number of further tokens that the longest group has. `last` has the last hit of
-    /// each group.
+    /// Finds the longest hit of at most `limit` tokens. Returns its blocks for each group, its number
+    /// of tokens, and how many more tokens the group with the longest match has cached. `last` contains
+    /// the last hit of each group.
     ///
     /// # Errors
     /// The errors of the digests.
@@ -95,7 +97,8 @@ impl Hits {
         Ok((asked.blocks(&hit.found)?, hit.tokens, hit.longest.saturating_sub(hit.tokens)))
     }
 
-    /// Finds the hit of each group alone, of at most `limit` tokens.
+    /// Finds the hit of each group alone, regardless of the other groups. Each hit has at most `limit`
+    /// tokens.
     ///
     /// # Errors
     /// The errors of the digests.
@@ -111,7 +114,7 @@ impl Hits {
     }
 }
 
-/// One lookup.
+/// The state of one lookup.
 struct Asked<'a, D> {
     hits: &'a Hits,
     digests: &'a D,
@@ -119,15 +122,15 @@ struct Asked<'a, D> {
 }
 
 impl<D: Digests> Asked<'_, D> {
-    /// Returns the blocks under the digest of a unit, for the groups of a family; `None` if a group has
-    /// none.
+    /// Returns the block under the digest of a unit, for each group of a family. `None` if a group has
+    /// no such block.
     fn at(&self, family: usize, unit: usize) -> Result<Option<Vec<u32>>, D::Error> {
         let key = |&member: &usize| self.digests.key(unit, self.hits.numbers[member]);
         let keys = self.hits.members[family].iter().map(key).collect::<Result<Vec<_>, _>>()?;
         Ok(self.digests.look(|pool| pool.find_all(&keys)))
     }
 
-    /// Returns the blocks of each group. A group that is in no family has none.
+    /// Returns the blocks of each group. The list is empty for a group that is in no family.
     fn blocks(&self, found: &[Found]) -> Result<Vec<GroupFound>, D::Error> {
         let mut groups = vec![GroupFound::default(); self.hits.numbers.len()];
         for (family, found) in found.iter().enumerate() {
@@ -173,7 +176,7 @@ mod tests {
     use crate::pool::{Pool, history::Start};
     use crate::{Digests, Group, Key, LastHit};
 
-    /// The digests of a request whose digests are numbers from 0 on.
+    /// The digests of a request in a test. They are the numbers 0, 1, 2, ...
     struct Plain<'a>(usize, &'a Pool);
 
     impl Digests for Plain<'_> {
@@ -208,8 +211,8 @@ mod tests {
         Key::new(&[unit as u8 + 1; 32], group).unwrap()
     }
 
-    /// Makes a pool with full attention and a window of 3 tokens, whose second block is missing. Blocks
-    /// have 2 tokens and one digest.
+    /// Makes a pool with a group of full attention and a group with a window of 3 tokens, in which the
+    /// second block is missing. Blocks have 2 tokens and one digest.
     fn cached() -> (Pool, Vec<Group>) {
         let mut pool = Pool::new(20, true).unwrap();
         pool.allocate(12, &mut Vec::new(), None).unwrap();
@@ -232,7 +235,7 @@ mod tests {
         let window = GroupFound { nulls: 3, known: 0, blocks: vec![10], tokens: 8 };
         assert_eq!((found, tokens, more), (vec![full(4, 8), window], 8, 0));
         assert_eq!((last[0].blocks(), last[0].changes()), (&[1, 2, 3, 4][..], 1));
-        // A shorter limit ends at the window's first block. Full attention needs no new lookup.
+        // A lower limit ends at the window's first block. Full attention needs no new lookup for it.
         let (found, tokens, more) = hits.find(&Plain(9, &pool), &mut last, 5).unwrap();
         let window = GroupFound { nulls: 0, known: 0, blocks: vec![7], tokens: 2 };
         assert_eq!((found, tokens, more), (vec![full(1, 2), window], 2, 2));

@@ -1,5 +1,5 @@
-//! `Key`: a block hash with the number of its KV-cache group, in vLLM's format: the bytes of the
-//! digest, then the group as four bytes, big endian.
+//! `Key`: a block hash with the number of its KV-cache group, in vLLM's format. The bytes of the digest
+//! are followed by the group as four bytes, big endian.
 
 use std::fmt;
 
@@ -9,12 +9,12 @@ use serde::{Serialize, Serializer};
 
 use crate::error::VllmError;
 
-/// Number of bytes of a group number.
+/// Number of bytes in a group number.
 const GROUP: usize = 4;
-/// Largest number of bytes of a key. Digests of vLLM's hash functions have 16 or 32.
+/// Largest number of bytes in a key. Digests of vLLM's hash functions have 16 or 32 bytes.
 const MAX: usize = 39;
 
-/// A block hash and the KV-cache group for which it was cached. 40 bytes, `Copy`.
+/// A block hash and the KV-cache group for which the block was cached. 40 bytes, `Copy`.
 ///
 /// ```
 /// use kvpool_vllm::Key;
@@ -30,7 +30,7 @@ pub struct Key {
 }
 
 impl Key {
-    /// Makes the key of `digest` in `group`.
+    /// Makes the key for `digest` in `group`.
     ///
     /// # Errors
     /// [`VllmError::KeyTooLong`] for a digest of more than 35 bytes.
@@ -69,7 +69,7 @@ impl Key {
         Ok(Self { len: key.len() as u8, bytes })
     }
 
-    /// Makes the key of the first `digest_len` bytes of a core hash, in a group.
+    /// Makes a key from the first `digest_len` bytes of a core hash, and its group.
     #[inline]
     pub(crate) fn of_name(name: Name<'_>, digest_len: usize) -> Self {
         let digest_len = digest_len.min(32);
@@ -80,9 +80,9 @@ impl Key {
         Self { len: (digest_len + GROUP) as u8, bytes }
     }
 
-    /// Returns the hash and the group by which the core knows the key, if its digest has `digest_len`
-    /// bytes, at most 32. Two keys have the same name only if they are equal, because all digests of
-    /// that length have the same padding.
+    /// Returns the name that the core uses for the key: a hash and a group. `None` unless the digest
+    /// has exactly `digest_len` bytes, at most 32. All digests of that length have the same padding, so
+    /// two keys have the same name only if they are equal.
     #[inline]
     pub(crate) fn name(&self, digest_len: usize) -> Option<(BlockHash, u16)> {
         if usize::from(self.len).checked_sub(GROUP) != Some(digest_len) {
@@ -94,8 +94,9 @@ impl Key {
         Some((padded(self.bytes.get(..digest_len)?)?, group))
     }
 
-    /// Returns the hash that the core stores for a content that no name leads to. Its first eight bytes
-    /// are [`Self::content`], by which policies identify contents.
+    /// Returns the hash that the core stores for a hidden content, which is a content that no lookup of
+    /// the core finds. The first eight bytes of the hash are [`Self::content`]. Policies use them to
+    /// identify contents.
     pub(crate) fn hidden_hash(&self) -> BlockHash {
         let mut bytes = [0; 32];
         bytes.copy_from_slice(&self.bytes[..32]);
@@ -103,28 +104,29 @@ impl Key {
         BlockHash::from_bytes(bytes)
     }
 
-    /// The whole key.
+    /// Returns the bytes of the whole key.
     #[must_use]
     #[inline]
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len)]
     }
 
-    /// The digest without the group.
+    /// Returns the digest without the group.
     #[must_use]
     pub fn digest(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len).saturating_sub(GROUP)]
     }
 
-    /// Returns a number for the content of the key, which is the same in every process: the first eight
-    /// bytes of the digest, as in kvpool's own pools, combined with the group.
+    /// Returns a number that identifies the content of the key. The number is the same in every
+    /// process. It combines the first eight bytes of the digest, as in kvpool's own pools, with the
+    /// group.
     #[must_use]
     pub fn content(&self) -> u64 {
         let [a, b, c, d, e, f, g, h, ..] = self.bytes;
         u64::from_le_bytes([a, b, c, d, e, f, g, h]) ^ u64::from(self.group())
     }
 
-    /// The group: the last four bytes.
+    /// Returns the group, which is stored in the last four bytes.
     #[must_use]
     pub fn group(&self) -> u32 {
         let tail = &self.as_bytes()[self.digest().len()..];
@@ -132,7 +134,7 @@ impl Key {
     }
 }
 
-/// Pads a digest to the length of the core's hashes; `None` if it is longer.
+/// Pads a digest to the length of the core's hashes. Returns `None` if the digest is longer.
 #[inline]
 pub(crate) fn padded(digest: &[u8]) -> Option<BlockHash> {
     if let Ok(whole) = digest.try_into() {
@@ -146,7 +148,7 @@ pub(crate) fn padded(digest: &[u8]) -> Option<BlockHash> {
 impl PartialEq for Key {
     #[inline]
     fn eq(&self, other: &Self) -> bool {
-        // The bytes after `len` are zero in both.
+        // The bytes after `len` are zero in both keys.
         self.len == other.len && self.bytes == other.bytes
     }
 }
@@ -156,8 +158,9 @@ impl Eq for Key {}
 impl std::hash::Hash for Key {
     #[inline]
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
-        // Mixes nearly all bytes of a digest. The group distinguishes keys of the same digest. Digests
-        // are uniform, or chosen without knowledge of the hasher's key.
+        // Hash nearly all bytes of a digest, and the group, which distinguishes keys with the same
+        // digest. Digests are uniformly distributed, or chosen by someone who does not know the
+        // hasher's key.
         let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| self.bytes[at + i]));
         state.write_u64(word(0) ^ word(16));
         state.write_u64(word(8) ^ word(24) ^ (u64::from(self.group()) << 32));
@@ -171,7 +174,7 @@ impl fmt::Debug for Key {
     }
 }
 
-// Journals contain complete keys, because the same key has to lead to the same block.
+// Serializes the complete key. Journals need it, because equal keys have to refer to the same block.
 impl Serialize for Key {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_bytes(self.as_bytes())

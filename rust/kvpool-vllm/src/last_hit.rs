@@ -1,9 +1,9 @@
-//! `LastHit`: the result of the last lookup, from which the next one continues.
+//! `LastHit`: the result of the last lookup, which the next lookup reuses.
 //!
-//! A request that waits at the head of vLLM's queue is looked up at every step. A digest identifies
-//! everything before it. So the blocks that were found for one request are valid for every request with
-//! the same digest at that position, as long as no key has been removed. Only the digests after it have
-//! to be looked up.
+//! A request that waits at the head of vLLM's queue is looked up at every step. A digest identifies the
+//! whole prefix up to its position. Suppose that a lookup found blocks for one request. They are valid
+//! for every other request that has the same digest at that position, as long as no key was removed.
+//! Only later digests have to be looked up.
 //!
 //! Costs: O(1) for a lookup whose last result is valid, otherwise O(new blocks); 4 bytes per block of
 //! the last hit.
@@ -13,10 +13,11 @@ use std::ops::Range;
 use crate::key::Key;
 use crate::pool::Pool;
 
-/// Number of digests that are looked up together after the first one. The first stretch is short.
+/// Number of digests that are looked up together, after the first digest. The first stretch is short,
+/// because most lookups miss early.
 const STRETCHES: [usize; 2] = [16, 256];
 
-/// The digests of a request, and the pool in which they are looked up.
+/// Access to the digests of a request, and to the pool in which they are looked up.
 pub trait Digests {
     /// The error of a digest that cannot be read.
     type Error;
@@ -29,17 +30,17 @@ pub trait Digests {
         self.len() == 0
     }
 
-    /// Returns the key of a digest in a group.
+    /// Returns the key for a digest in a group.
     ///
     /// # Errors
-    /// [`Self::Error`]
+    /// [`Self::Error`] if the digest cannot be read.
     fn key(&self, unit: usize, group: u32) -> Result<Key, Self::Error>;
 
-    /// Appends the blocks under the last digest of each of a range of blocks, in a group
-    /// ([`Pool::find_run`]). A block has `scale` digests.
+    /// Looks up a range of blocks in a group, and appends the cached blocks up to the first miss
+    /// ([`Pool::find_run`]). A block has `scale` digests, and its last digest identifies it.
     ///
     /// # Errors
-    /// [`Self::Error`]
+    /// [`Self::Error`] if a digest cannot be read.
     fn find_run(
         &self,
         blocks: Range<usize>,
@@ -48,7 +49,7 @@ pub trait Digests {
         out: &mut Vec<u32>,
     ) -> Result<(), Self::Error>;
 
-    /// Calls `look` with the pool.
+    /// Calls `look` with the pool, and returns its result.
     fn look<R>(&self, look: impl FnOnce(&Pool) -> R) -> R;
 }
 
@@ -69,7 +70,7 @@ pub trait Digests {
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct LastHit {
-    /// [`Pool::removals`](crate::Pool::removals) at the time of the lookup.
+    /// Value of [`Pool::removals`](crate::Pool::removals) at the time of the lookup.
     removals: u64,
     last: Option<Key>,
     blocks: Vec<u32>,
@@ -77,20 +78,20 @@ pub struct LastHit {
 }
 
 impl LastHit {
-    /// The blocks.
+    /// Returns the blocks of the last hit.
     #[must_use]
     pub fn blocks(&self) -> &[u32] {
         &self.blocks
     }
 
-    /// Number of times that [`Self::look`] found other blocks than before.
+    /// Number of calls of [`Self::look`] that found different blocks from the call before.
     #[must_use]
     pub const fn changes(&self) -> u64 {
         self.changes
     }
 
-    /// Returns how many of a request's first `blocks` blocks, counted from the first, are cached in a
-    /// group. A block has `scale` digests.
+    /// Returns how many leading blocks of a request are cached in a group, out of its first `blocks`
+    /// blocks. A block has `scale` digests.
     ///
     /// # Errors
     /// The errors of the digests.
@@ -105,7 +106,7 @@ impl LastHit {
         let removals = digests.look(Pool::removals);
         let key_of = |at: usize| digests.key((at + 1) * scale - 1, group);
         let find = |Range { start: mut first, end }: Range<usize>, out: &mut Vec<u32>| {
-            // Most lookups that miss do so at the first block.
+            // Most misses occur at the first block.
             if first < end {
                 let key = key_of(first)?;
                 let Some(block) = digests.look(|pool| pool.find(&key)) else { return Ok(()) };
@@ -129,9 +130,10 @@ impl LastHit {
         Ok(self.blocks.len())
     }
 
-    /// Looks up a prompt of `len` blocks. `key_of` returns the key of a position. `find` appends the
-    /// blocks of a range of positions, up to the first that is not cached. `removals` is that of the
-    /// pool. Returns whether the blocks differ from the previous ones.
+    /// Looks up a prompt of `len` blocks. `key_of` returns the key for a position. `find` appends the
+    /// blocks for a range of positions, up to the first block that is not cached. `removals` is the
+    /// pool's present number of removals. Returns whether the blocks differ from those of the last
+    /// lookup.
     ///
     /// # Errors
     /// The errors of `key_of` and `find`.
@@ -169,8 +171,8 @@ mod tests {
         Key::new(&[n as u8; 32], 0).unwrap()
     }
 
-    /// Looks up keys `from..`, where keys below `cached` lead to themselves. Returns whether the blocks
-    /// differ, and the number of lookups.
+    /// Looks up the keys `from..`. Each key below `cached` has the block with the same number. Returns
+    /// whether the blocks differ, and the number of lookups.
     fn look(hit: &mut LastHit, removals: u64, from: usize, len: usize, cached: usize) -> (bool, usize) {
         let mut asked = 0;
         let find = |positions: Range<usize>, out: &mut Vec<u32>| {

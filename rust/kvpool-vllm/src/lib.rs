@@ -1,26 +1,28 @@
-//! vLLM's block pool, implemented over kvpool's.
+//! vLLM's block pool, implemented on top of kvpool's block pool.
 //!
-//! vLLM's pool allows more than [`kvpool::BlockPool`]: its callers name single blocks, set reference
-//! counts themselves, give a block several keys, and expect one queue with an exact order. This crate
+//! vLLM's pool allows more than [`kvpool::BlockPool`]: its callers select single blocks by id, write
+//! reference counts, give a block several keys, and expect one queue with an exact order. This crate
 //! adds these operations to one [`kvpool::BlockPool`]. It has no counts, lists or tables of its own. It
-//! does not depend on Python: the bindings convert, and `kvpool.integrations.vllm` connects it to vLLM.
+//! does not depend on Python. The Python bindings convert arguments, and `kvpool.integrations.vllm`
+//! connects the crate to vLLM.
 //!
 //! - [`Pool`]: reference counts, hash keys, the queue, eviction. [`Start`]: the position of a run of
 //!   blocks in its table.
-//! - [`Keys`]: the keys of blocks, and the blocks of keys in the order in which they were cached.
-//! - [`LastHit`]: the result of the last lookup, from which the next one continues.
+//! - [`Keys`]: looks up the keys of a block, and the blocks of a key in the order in which they were
+//!   cached.
+//! - [`LastHit`]: the result of the last lookup, which the next lookup reuses.
 //! - [`find_window`]: the lookup of a sliding window, which skips positions that cannot hit.
-//! - [`Hits`]: the blocks of the longest hit of a request, by group. [`Lookup`]: the length of that
-//!   hit.
-//! - [`Group`]: the decisions of vLLM's manager of a group about a request, over the caller's tables
-//!   ([`Table`]).
-//! - [`Finals`], [`Retention`]: the blocks of a request that are cached.
-//! - [`Arrival`], [`Growth`]: the blocks that an arriving request, or a step of a running one, needs in
-//!   each group. [`Room`]: whether it may take them.
-//! - [`FeedLog`]: the stored and removed contents, which a publisher of KV events reads.
+//! - [`Hits`]: finds the blocks of the longest hit of a request, for each group. [`Lookup`]: finds the
+//!   length of that hit.
+//! - [`Group`]: makes the decisions of vLLM's manager for one group and one request. It reads the
+//!   caller's tables ([`Table`]).
+//! - [`Finals`], [`Retention`]: select the blocks of a request that are cached.
+//! - [`Arrival`], [`Growth`]: the blocks that an arriving request, or a step of a running request,
+//!   needs in each group. [`Room`]: whether the request may take them.
+//! - [`FeedLog`]: a log of stored and removed contents, which a publisher of KV events reads.
 //!
-//! The semantics are those of vLLM 0.32 and 0.33 (`vllm/v1/core/block_pool.py`). Where the two differ,
-//! or kvpool differs from both, the item documents it.
+//! The semantics are those of vLLM 0.32 and 0.33 (`vllm/v1/core/block_pool.py`). If the two versions
+//! differ, or kvpool differs from both, the documentation of the item describes the difference.
 //!
 //! ```
 //! use kvpool_vllm::{Key, Pool};

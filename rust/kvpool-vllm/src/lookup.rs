@@ -1,35 +1,37 @@
-//! `Lookup`: the longest hit of a request in several KV-cache groups, as vLLM's coordinator finds it.
+//! `Lookup`: finds the longest hit of a request in several KV-cache groups, in the same way as vLLM's
+//! coordinator.
 //!
-//! Groups that keep the same blocks form a [`Family`]. They are looked up together, and a block counts
-//! only if all of them have it. Families take turns. Each accepts the length so far or shortens it.
-//! When a family has shortened it, all of them look again. Full attention looks only once, because its
-//! blocks of a length include those of any shorter length.
+//! Groups that keep the same blocks form a [`Family`]. They are looked up together, and a block is a
+//! hit only if all of them have it. The families take turns. Each family accepts the present length or
+//! shortens it. When a family has shortened the length, all families look again. Full attention looks
+//! only once, because its blocks for a length include the blocks for any shorter length.
 //!
-//! The core's own algorithm ([`kvpool::groups::Groups::longest_hit`]) finds the same length unless the
-//! end of a hit is computed again. With EAGLE or MTP vLLM does not always find the longest hit, and may
-//! even find an invalid one. A family that has once looked beyond the end of its hit does not do so
-//! again at a length that another such family has shortened. A drop-in replacement has to hit exactly
-//! what vLLM hits. So this module keeps the order of vLLM's lookups, and their results for each kind.
+//! The core's own algorithm ([`kvpool::groups::Groups::longest_hit`]) finds the same length, unless the
+//! end of a hit is recomputed. With EAGLE or MTP, vLLM does not always find the longest hit, and may
+//! even find an invalid one. The reason is that a family which recomputes the end of a hit looks beyond
+//! that end only once. It does not do so again after another such family has shortened the length. A
+//! drop-in replacement has to hit exactly the tokens that vLLM hits. Therefore this module keeps the
+//! order of vLLM's lookups, and their results for each kind of group.
 //!
-//! Costs: for full attention one lookup per cached block; for windows and chunks a few per tried
-//! length; for states one per block from the right. Only the results of the families are allocated.
+//! Costs: full attention needs one lookup per cached block. Windows and chunks need a few per tried
+//! length. States need one per block, from the right. Only the results of the families are allocated.
 
 use crate::window::find_window;
 
-/// The tokens that the layers of a family read.
+/// Which earlier tokens the layers of a family read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reads {
     /// All earlier tokens.
     Full,
-    /// This number of tokens, including the last one.
+    /// The last tokens, in this number, including the present token.
     Window(usize),
-    /// The earlier tokens of its chunk, which has this number of tokens.
+    /// The earlier tokens of the same chunk. A chunk has this number of tokens.
     Chunk(usize),
     /// The state after the previous token.
     State,
 }
 
-/// Groups of the same kind, size, and window or chunk.
+/// Groups that have the same kind, block size, and window or chunk.
 ///
 /// ```
 /// use kvpool_vllm::{Family, Lookup, Reads};
@@ -40,76 +42,79 @@ pub enum Reads {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Family {
-    /// The tokens that their layers read.
+    /// The tokens that the layers of the family read.
     pub reads: Reads,
     /// Number of tokens per block.
     pub block_tokens: usize,
-    /// Whether draft heads compute the end of a hit again.
+    /// Whether draft heads (EAGLE, MTP) have to recompute the end of a hit.
     pub drops: bool,
-    /// Number of tokens after a length that are looked up because of that; 0 if a hit loses its end
-    /// instead.
+    /// If `drops` is set, the number of tokens after a length that are looked up, so that they can be
+    /// dropped. If it is 0, the hit itself is shortened.
     pub margin: usize,
 }
 
-/// The cached blocks of a request, by family. A lookup of a family covers all of its groups.
+/// Looks up the cached blocks of a request, by family. A block is cached only if all groups of the
+/// family have it.
 pub trait Index {
     /// The error of a failed lookup.
     type Error;
 
-    /// Returns the number of leading blocks that are cached, out of the first `blocks` blocks.
+    /// Returns how many of the first `blocks` blocks are cached without a gap.
     ///
     /// # Errors
-    /// [`Self::Error`]
+    /// [`Self::Error`] if the lookup fails.
     fn run(&mut self, family: usize, blocks: usize) -> Result<usize, Self::Error>;
 
-    /// Whether a block is cached under the digest of a unit.
+    /// Whether a block is cached under the digest of a unit. A unit is the tokens that one digest
+    /// covers.
     ///
     /// # Errors
-    /// [`Self::Error`]
+    /// [`Self::Error`] if the lookup fails.
     fn has(&mut self, family: usize, unit: usize) -> Result<bool, Self::Error>;
 }
 
-/// The part of a hit in one family.
+/// The blocks of a hit in one family.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Found {
-    /// Number of tokens.
+    /// Number of tokens of the hit in this family.
     pub tokens: usize,
-    /// The first block of `first..end`. Blocks before it are not needed.
+    /// Position of the first block of `first..end`. Blocks before it are not needed.
     pub first: usize,
-    /// One past the last block.
+    /// The position after the last block.
     pub end: usize,
-    /// The unit whose digest leads to one more block. The hit ends inside of that block.
+    /// If the hit ends inside of a block, the unit whose digest identifies that block.
     pub tail: Option<usize>,
 }
 
-/// A hit.
+/// The hit of a request in all families.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GroupsHit {
     /// Number of tokens of the hit.
     pub tokens: usize,
-    /// The longest length that any family had during the lookup. If it exceeds `tokens`, the other
-    /// families have fewer cached blocks.
+    /// Largest number of tokens that any family had cached during the lookup. If it exceeds `tokens`,
+    /// other families have fewer cached blocks.
     pub longest: usize,
     /// The part of the hit in each family.
     pub found: Vec<Found>,
 }
 
-/// The families of a model.
+/// Looks up requests in the families of a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lookup {
     families: Vec<Family>,
-    /// Number of tokens of a digest.
+    /// Number of tokens that one digest covers.
     unit: usize,
-    /// The length of a hit is a multiple of this.
+    /// The length of a hit is a multiple of this number of tokens.
     alignment: usize,
-    /// Whether one turn is enough: for a single family, or for one beside full attention.
+    /// Whether one turn per family is enough. This is the case for a single family, and for one family
+    /// in addition to full attention.
     one_turn: bool,
 }
 
 impl Lookup {
-    /// Creates a lookup of families, in the order of their turns, full attention first. Block sizes are
-    /// multiples of `unit`, and either divide `alignment` or are multiples of it. `None` for other
-    /// sizes.
+    /// Creates a lookup of families, in the order of their turns. Full attention has to be first. Block
+    /// sizes have to be multiples of `unit`. They also have to divide `alignment`, or be multiples of
+    /// it. Returns `None` for other sizes.
     #[must_use]
     pub fn new(families: Vec<Family>, unit: usize, alignment: usize) -> Option<Self> {
         let fits = |family: &Family| {
@@ -124,19 +129,19 @@ impl Lookup {
         families.iter().all(fits).then_some(Self { families, unit, alignment, one_turn })
     }
 
-    /// The families.
+    /// Returns the families.
     #[must_use]
     pub fn families(&self) -> &[Family] {
         &self.families
     }
 
-    /// Number of digests per block of a family.
+    /// Returns the number of digests per block of a family.
     #[must_use]
     pub fn scale(&self, family: usize) -> usize {
         self.families.get(family).map_or(1, |family| family.block_tokens / self.unit)
     }
 
-    /// Finds the hit of at most `limit` tokens, for a request with `units` digests.
+    /// Finds the hit of a request with `units` digests. The hit has at most `limit` tokens.
     ///
     /// # Errors
     /// The errors of the index.
@@ -145,7 +150,7 @@ impl Lookup {
         let mut hit =
             GroupsHit { tokens: limit, longest: 0, found: vec![Found::default(); self.families.len()] };
         let mut asked = vec![false; self.families.len()];
-        // Families that have looked beyond the end of the hit, which they do once per length.
+        // Families that have already looked beyond the end of the hit. They do so once per length.
         let mut proven = vec![false; self.families.len()];
         loop {
             let mut length = hit.tokens;
@@ -155,7 +160,7 @@ impl Lookup {
                     continue;
                 }
                 let drops = family.drops && !proven[at];
-                // States at the end of a hit are never computed again.
+                // The end of a hit is never recomputed for states.
                 let margin = if drops && family.reads != Reads::State { family.margin } else { 0 };
                 let most = length.saturating_add(margin).min(hashed);
                 let found = self.look(at, most, drops, units, index)?;
@@ -188,7 +193,8 @@ impl Lookup {
         Ok(hit)
     }
 
-    /// Finds for each family alone its part of at most `limit` tokens.
+    /// Finds the hit of each family alone, regardless of the other families. Each hit has at most
+    /// `limit` tokens.
     ///
     /// # Errors
     /// The errors of the index.
@@ -206,8 +212,8 @@ impl Lookup {
         self.families.iter().enumerate().map(alone).collect()
     }
 
-    /// Finds the part of a family, of at most `most` tokens. With `drops`, less the end that is
-    /// computed again.
+    /// Finds the hit of a family, with at most `most` tokens. With `drops`, removes the end that is
+    /// recomputed.
     fn look<I: Index>(
         &self,
         at: usize,
@@ -218,7 +224,7 @@ impl Lookup {
     ) -> Result<Found, I::Error> {
         let Family { reads, block_tokens: size, .. } = self.families[at];
         let (blocks, scale) = (most / size, size / self.unit);
-        // Digests inside of blocks may lead to blocks, too.
+        // A digest that ends inside of a block may also identify a cached block.
         let inside = self.alignment < size && size.is_multiple_of(self.alignment);
         match reads {
             Reads::Full => {
@@ -296,7 +302,7 @@ impl Lookup {
         }
     }
 
-    /// Returns the largest number of blocks, at most `blocks`, after which a hit may end.
+    /// Returns the largest number of blocks, up to `blocks`, after which a hit may end.
     fn aligned(&self, mut blocks: usize, size: usize) -> usize {
         while size != self.alignment && !(blocks * size).is_multiple_of(self.alignment) {
             blocks -= 1;
@@ -305,7 +311,7 @@ impl Lookup {
     }
 }
 
-/// Returns the last of a range of units whose digest leads to a cached block.
+/// Returns the last unit of a range whose digest identifies a cached block.
 fn last_cached<I: Index>(
     units: std::ops::Range<usize>,
     family: usize,

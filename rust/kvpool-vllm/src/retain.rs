@@ -1,10 +1,12 @@
-//! The blocks of a request that vLLM caches in each group. [`Finals`] defines up to which token, and
-//! [`Retention`] which blocks before that.
+//! Selects the blocks of a request that vLLM caches in each group. [`Finals`] determines up to which
+//! token, and [`Retention`] selects blocks before that token.
 //!
-//! A hit can end only where every group has the blocks that it needs. So blocks of windows and states
-//! that no hit can use are not indexed. Hits are expected to end at *boundaries*: at regular intervals
-//! (vLLM's `prefix_cache_retention_interval`; `None`: wherever a hit can end; 0: nowhere), at the end
-//! of the prompt ([`replays`]), and at a *junction*, where this request diverged from an earlier one.
+//! A hit can end only at a position where every group has the blocks that it needs. Therefore blocks of
+//! windows and states that no hit can use are not indexed. Hits are expected to end at *boundaries*:
+//! - at regular intervals (vLLM's `prefix_cache_retention_interval`; `None` means every position at
+//!   which a hit can end, and 0 means none),
+//! - at the end of the prompt ([`replays`]),
+//! - at a *junction*, which is the position at which this request diverged from an earlier one.
 //!
 //! The core expresses the same rules in other terms ([`kvpool::groups::Keep`]). This module selects
 //! exactly the same blocks as vLLM.
@@ -13,7 +15,7 @@
 
 use crate::lookup::Reads;
 
-/// The number of tokens of a group that are final and may be cached.
+/// Computes how many tokens of a group are final, which means that they may be cached.
 ///
 /// ```
 /// use kvpool_vllm::Finals;
@@ -23,19 +25,19 @@ use crate::lookup::Reads;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Finals {
-    /// The length of a hit is a multiple of this; `None` for a single group.
+    /// The length of a hit is a multiple of this number of tokens. `None` for a single group.
     pub alignment: Option<usize>,
-    /// Number of tokens at the end that a later step may compute again.
+    /// Number of tokens at the end of a request that a later step may compute again.
     pub recomputed: usize,
-    /// Whether draft heads compute the end of a hit again. A hit is then looked up one block beyond its
-    /// end, so that block is cached, too.
+    /// Whether draft heads (EAGLE, MTP) have to recompute the end of a hit. A lookup then needs one
+    /// block beyond the end of the hit, so that block is cached, too.
     pub drops: bool,
     /// Number of tokens per block.
     pub block_tokens: usize,
 }
 
 impl Finals {
-    /// Returns how many of the first `tokens` tokens, all of them computed, may be cached.
+    /// Returns how many of the first `tokens` tokens may be cached. All of these tokens are computed.
     #[must_use]
     pub const fn of(&self, tokens: usize) -> usize {
         let settled = tokens.saturating_sub(self.recomputed);
@@ -49,12 +51,12 @@ impl Finals {
     }
 }
 
-/// The properties of a request that decide which of its blocks are cached.
+/// The properties of a request that determine which of its blocks are cached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Prompt {
     /// Number of tokens of the prompt.
     pub tokens: usize,
-    /// Position at which the request diverged from an earlier prompt; 0 if it did not.
+    /// Position at which the request diverged from an earlier prompt; 0 if there is none.
     pub junction: usize,
     /// Number of tokens of the request that were computed before this step.
     pub computed: usize,
@@ -64,21 +66,21 @@ pub struct Prompt {
     pub interval: Option<usize>,
 }
 
-/// The settings of a model that decide which blocks its groups keep.
+/// The settings of a model that determine which blocks its groups keep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retains {
-    /// Number of tokens of a block of the scheduler.
+    /// Number of tokens in a block of vLLM's scheduler.
     pub scheduler_block: usize,
-    /// Whether some group drops the end of a hit.
+    /// Whether any group recomputes the end of a hit for draft heads.
     pub drops: bool,
-    /// Whether vLLM is 0.33 or later, which keeps more at junctions.
+    /// Whether the vLLM version is 0.33 or later, which keeps more blocks at junctions.
     pub by_series_33: bool,
 }
 
 impl Retains {
-    /// Returns the expected ends of later hits: the replays of this prompt, and its junction. `before`
-    /// adds the end that is this number of tokens before the junction, for draft heads that compute the
-    /// end of a hit again.
+    /// Returns the positions at which later hits are expected to end: the replays of this prompt, and
+    /// its junction. `before` adds the position that is this number of tokens before the junction, for
+    /// draft heads that recompute the end of a hit.
     pub(crate) fn boundaries(&self, prompt: &Prompt, before: Option<usize>) -> Vec<usize> {
         let mut ends = replays(prompt.tokens, self.scheduler_block, self.drops).to_vec();
         if prompt.junction > 0 {
@@ -89,8 +91,8 @@ impl Retains {
     }
 }
 
-/// Returns where later requests can end their hit: one with the same prompt, and one that continues the
-/// prompt.
+/// Returns where the hits of two later requests can end: a request with the same prompt, and a request
+/// that continues the prompt.
 fn replays(prompt: usize, scheduler_block: usize, drops: bool) -> [usize; 2] {
     let again = prompt.saturating_sub(1);
     if !drops {
@@ -100,7 +102,7 @@ fn replays(prompt: usize, scheduler_block: usize, drops: bool) -> [usize; 2] {
     [ends(again), ends(prompt)]
 }
 
-/// Selects the blocks of a group that are worth a place in the index.
+/// Selects the blocks of a group that are indexed.
 ///
 /// ```
 /// use kvpool_vllm::{Reads, Retention};
@@ -111,19 +113,19 @@ fn replays(prompt: usize, scheduler_block: usize, drops: bool) -> [usize; 2] {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retention {
-    /// The tokens that its layers read.
+    /// The tokens that the layers of the group read.
     pub reads: Reads,
     /// Number of tokens per block.
     pub block_tokens: usize,
-    /// The length of a hit is a multiple of this.
+    /// The length of a hit is a multiple of this number of tokens.
     pub alignment: usize,
-    /// See [`Finals::drops`].
+    /// Whether draft heads have to recompute the end of a hit, as in [`Finals::drops`].
     pub drops: bool,
 }
 
 impl Retention {
-    /// Whether the block at a position is kept. Windows and states are kept at every `interval` tokens
-    /// and at `boundaries`.
+    /// Whether the block at a position is kept. Windows and states are kept at multiples of `interval`
+    /// tokens and at `boundaries`.
     #[must_use]
     pub fn keeps(&self, at: usize, interval: Option<usize>, boundaries: &[usize]) -> bool {
         let size = self.block_tokens;
@@ -177,8 +179,8 @@ mod tests {
         assert_eq!([7, 8, 15, 16].map(|tokens| of.of(tokens)), [0, 8, 8, 16]);
         let drops = Finals { drops: true, ..of };
         assert_eq!([7, 8, 11, 12, 15, 16].map(|tokens| drops.of(tokens)), [0, 8, 11, 12, 12, 16]);
-        // Tokens that are computed again are not final: 17 tokens less 2 are 15, of which a hit can use
-        // 8.
+        // Tokens that are computed again are not final: of 17 tokens, 15 are final, and a hit can use 8
+        // of them.
         assert_eq!(Finals { recomputed: 2, ..drops }.of(17), 12);
     }
 
@@ -193,14 +195,14 @@ mod tests {
     #[test]
     fn a_window_keeps_the_blocks_of_a_hit_at_a_boundary() {
         let of = Retention { reads: Reads::Window(5), block_tokens: 2, alignment: 8, drops: false };
-        // The window keeps blocks 2 and 3 of every four: a hit of 8 tokens reads 4 tokens.
+        // Blocks 2 and 3 of every four are kept, because a hit of 8 tokens reads the last 4 tokens.
         assert_eq!(kept(of, 9, None, &[]), [2, 3, 6, 7]);
         assert_eq!(kept(of, 9, Some(16), &[]), [6, 7]);
         assert_eq!(kept(of, 9, Some(0), &[]), []);
         assert_eq!(kept(of, 9, Some(0), &[15, 3]), [2, 3]);
-        // Some hit reads every block.
+        // Each block is read by some hit.
         assert_eq!(kept(Retention { alignment: 4, ..of }, 4, None, &[]), [0, 1, 2, 3]);
-        // Boundaries between the ends of blocks cannot be distinguished, so all blocks are kept.
+        // With this alignment, boundaries are not at the ends of blocks, so all blocks are kept.
         assert_eq!(kept(Retention { alignment: 3, ..of }, 3, Some(0), &[]), [0, 1, 2]);
     }
 

@@ -1,10 +1,10 @@
-//! `States`: the position of a request's aligned recurrent state, and its moves.
+//! `States`: the position of a request's aligned recurrent state, and the moves of this state.
 //!
-//! vLLM updates a state within its block until the block's tokens are full. The state then moves to the
-//! next block, and the previous block keeps a copy that can be hit. After the running state there are
-//! blocks for the states of drafts, which move with it. Positions within a chunk of a prompt at which
-//! no state ends are null. This is the arithmetic of vLLM 0.32 and 0.33 (`MambaManager`, mode `align`).
-//! The caller owns the tables.
+//! vLLM updates a state within its block until the tokens of that block are complete. The state then
+//! moves to the next block, and the previous block keeps a copy that can be hit. After the block of the
+//! running state, the table has blocks for the states of drafts, which move together with it. Inside of
+//! a prompt chunk, the table has null blocks at positions at which no state ends. This is the
+//! arithmetic of vLLM 0.32 and 0.33 (`MambaManager`, mode `align`). The caller owns the tables.
 
 use kvpool::groups::GroupSpec;
 
@@ -19,34 +19,36 @@ use crate::groups::Arrival;
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct States {
-    /// Number of blocks after the running state, for drafts.
+    /// Number of blocks after the running state that hold the states of drafts.
     pub speculative: usize,
-    /// Whether draft heads compute the end of a hit again.
+    /// Whether draft heads (EAGLE, MTP) have to recompute the end of a hit.
     pub drops: bool,
-    /// Number of tokens after a block that its digest includes; `None` if vLLM has no such digests.
+    /// Number of tokens after a block that the digest of the block includes. `None` if vLLM has no such
+    /// digests.
     pub lookahead: Option<usize>,
-    /// Whether the state at a junction is cached, too.
+    /// Whether to cache also the state at a junction, the position at which a request diverged from an
+    /// earlier one.
     pub junctions: bool,
 }
 
-/// The growth of a table when its state moves.
+/// How a table grows when its state moves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Move {
-    /// Previous position of the state; `None` for an arriving request without a hit.
+    /// Previous position of the state. `None` for an arriving request without a hit.
     pub from: Option<usize>,
     /// Number of null blocks to append, for positions at which no state ends.
     pub nulls: usize,
-    /// Range of positions whose blocks are moved to the end, for drafts.
+    /// Range of positions of the draft blocks that are moved to the end of the table.
     pub drafts: (usize, usize),
 }
 
-/// The error of a table without a block for the state and its drafts.
+/// The error for a table that has no block for the state and its drafts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoState;
 
 impl States {
-    /// Returns the needs of an arriving request with `hits` blocks of its first `computed` tokens, and
-    /// `main` tokens after this step. It needs at most one state and its drafts.
+    /// Returns the blocks that an arriving request needs. It has `hits` blocks of its first `computed`
+    /// tokens, and `main` tokens after this step. It needs blocks for at most one state and its drafts.
     #[must_use]
     pub fn arrival(&self, spec: &GroupSpec, computed: usize, main: usize, hits: usize) -> Arrival {
         let required = main.div_ceil(spec.block_tokens).saturating_add(self.speculative);
@@ -54,7 +56,7 @@ impl States {
         Arrival { missing, ..Arrival::of(spec, computed, 0, hits, 0, usize::MAX) }
     }
 
-    /// Returns the growth of an arriving request's table, which has the `len` blocks of its hit.
+    /// Returns how the table of an arriving request grows. The table has the `len` blocks of the hit.
     #[must_use]
     pub fn first_move(&self, spec: &GroupSpec, len: usize, main: usize) -> Option<Move> {
         let end = main.div_ceil(spec.block_tokens);
@@ -63,10 +65,10 @@ impl States {
         grows.then(|| Move { from: len.checked_sub(1), nulls, drafts: (0, 0) })
     }
 
-    /// Returns the growth of a table of `len` blocks for `main` tokens, if it grows.
+    /// Returns how a table of `len` blocks grows for `main` tokens, if it grows.
     ///
     /// # Errors
-    /// [`NoState`] for a table that is too short to have a state.
+    /// [`NoState`] if the table is too short to contain a state.
     pub fn next_move(&self, spec: &GroupSpec, len: usize, main: usize) -> Result<Option<Move>, NoState> {
         let end = main.div_ceil(spec.block_tokens);
         if end.saturating_add(self.speculative) <= len {
@@ -78,14 +80,15 @@ impl States {
         Ok(Some(Move { from: Some(from), nulls: skipped.saturating_sub(len), drafts }))
     }
 
-    /// Whether the previous state, at position `last`, is useless once `settled` tokens are settled.
+    /// Whether the previous state, at position `last`, is no longer needed once `settled` tokens are
+    /// settled.
     #[must_use]
     pub const fn is_past(&self, spec: &GroupSpec, last: usize, settled: usize) -> bool {
         last < settled.div_ceil(spec.block_tokens).saturating_sub(1)
     }
 
-    /// Returns the end of the last state in a prompt that the next request with this prompt can use.
-    /// `unit` is the number of tokens of a digest.
+    /// Returns the end of the last state in a prompt that a later request with the same prompt can use.
+    /// `unit` is the number of tokens per digest.
     #[must_use]
     pub const fn tail(&self, prompt: usize, unit: usize) -> usize {
         let lookahead = match self.lookahead {
@@ -112,7 +115,7 @@ mod tests {
         assert_eq!(states.next_move(&SPEC, 1, 4), Ok(None));
         let next = Move { from: Some(0), nulls: 0, drafts: (1, 1) };
         assert_eq!(states.next_move(&SPEC, 1, 5), Ok(Some(next)));
-        // Tokens 5 to 16 are computed in one step, so the states at 8 and 12 never exist.
+        // Tokens 5 to 16 are computed in one step, so there are no states after 8 and 12 tokens.
         assert_eq!(states.next_move(&SPEC, 1, 16), Ok(Some(Move { nulls: 2, ..next })));
         assert_eq!(states.next_move(&SPEC, 0, 1), Err(NoState));
     }
@@ -121,8 +124,8 @@ mod tests {
     fn drafts_move_along() {
         let states = States { speculative: 2, ..States::default() };
         assert_eq!(states.next_move(&SPEC, 3, 4), Ok(None));
-        // The state moves from position 0 to 1, where the first draft was. That draft moves behind the
-        // other one.
+        // The state moves from position 0 to 1, which was the position of the first draft. The block of
+        // that draft moves to the end.
         assert_eq!(states.next_move(&SPEC, 3, 5), Ok(Some(Move { from: Some(0), nulls: 0, drafts: (1, 1) })));
         assert_eq!(
             states.next_move(&SPEC, 3, 12),

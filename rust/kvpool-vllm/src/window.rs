@@ -1,27 +1,27 @@
-//! The lookup of a sliding window: finds the rightmost run of cached blocks that is long enough to
-//! attend from.
+//! The lookup of a sliding window: finds the rightmost run of cached blocks that covers the whole
+//! window.
 //!
-//! vLLM probes every block from the right until such a run is complete, and its source notes that
-//! skipping would be better. This lookup skips: it probes a window from its left end, so that a miss
-//! rules out every window that contains it. A prompt without a hit costs one probe per window instead
-//! of one per block.
+//! vLLM looks up every block from the right until such a run is complete. Its source notes that
+//! skipping would be better. This lookup skips: it looks up the blocks of a window from the left, so
+//! that a miss rules out every window that contains the missing block. A prompt without a hit therefore
+//! costs one lookup per window instead of one per block.
 
 use crate::key::Key;
 use crate::pool::Pool;
 
-/// The result of a lookup: blocks `first..end`, all cached.
+/// The result of a lookup: the blocks `first..end`, which are all cached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
     /// First block of the run.
     pub first: usize,
-    /// One past the last block.
+    /// The position after the last block of the run.
     pub end: usize,
 }
 
-/// Finds the rightmost run of `need` cached blocks in `0..len` whose end `may_end` accepts. Without
-/// such a run, returns the run from block 0 to the largest accepted end, which needs no block before
-/// it. `cached(i)` is called once per block, and again for the first `need`. The argument of `may_end`
-/// is one past the last block of a run.
+/// Finds the rightmost run of `need` cached blocks in `0..len` whose end `may_end` accepts. If there is
+/// no such run, returns the longest run from block 0 that has an accepted end. Such a run needs no
+/// blocks before it. `cached(i)` is called once per block, and again for the first `need` blocks. The
+/// argument of `may_end` is the position after the last block of a run.
 ///
 /// ```
 /// use kvpool_vllm::{Window, find_window};
@@ -36,7 +36,7 @@ pub fn find_window(
     may_end: impl Fn(usize) -> bool,
 ) -> Window {
     let mut end = len;
-    // Blocks from `known` to `end` are known to be cached.
+    // All blocks from `known` to `end` are cached.
     let mut known = end;
     while end >= need && need > 0 {
         if !may_end(end) {
@@ -55,29 +55,29 @@ pub fn find_window(
     Window { first: 0, end }
 }
 
-/// The size and the possible ends of a window to look up.
+/// The size of a window, and the positions at which a hit may end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowSearch {
-    /// Number of blocks of a window that a hit needs.
+    /// Number of consecutive cached blocks that a hit needs.
     pub need: usize,
     /// Number of tokens per block.
     pub block_size: usize,
-    /// The length of a hit is a multiple of this.
+    /// The length of a hit is a multiple of this number of tokens.
     pub alignment: usize,
-    /// Number of blocks after the end of a hit that are computed again.
+    /// Number of blocks after the end of a hit that are looked up too, and then computed again.
     pub shift: usize,
 }
 
 impl Pool {
-    /// Returns the block of each key; `None` if a key has no block.
+    /// Returns the block of each key. `None` if any key has no block.
     #[must_use]
     pub fn find_all(&self, keys: &[Key]) -> Option<Vec<u32>> {
         keys.iter().map(|key| self.find(key)).collect()
     }
 
-    /// Finds the rightmost window of blocks that several groups have. Returns its blocks by group, with
-    /// null blocks before them, and whether the window has all blocks that a hit needs. `keys` has one
-    /// key per group for each block.
+    /// Finds the rightmost window of blocks that are cached in several groups. Returns its blocks for
+    /// each group, with null blocks before them, and whether the window has all blocks that a hit
+    /// needs. `keys` contains, for each block, one key per group.
     #[must_use]
     pub fn find_window(&self, keys: &[Key], groups: usize, search: WindowSearch) -> (Vec<Vec<u32>>, bool) {
         let WindowSearch { need, block_size, alignment, shift } = search;
@@ -103,7 +103,7 @@ mod tests {
 
     use super::{Window, find_window};
 
-    /// Does the lookup like vLLM: every block from the right.
+    /// Does the lookup as vLLM does: checks every block from the right.
     fn one_by_one(cached: &[bool], need: usize, may_end: impl Fn(usize) -> bool) -> Window {
         let mut run = 0;
         for block in (0..cached.len()).rev() {

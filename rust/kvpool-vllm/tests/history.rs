@@ -1,4 +1,4 @@
-//! Policies that keep a history: the pool notifies them of the contents of its blocks, of the parent
+//! Policies that keep a history. The pool notifies them of the contents of its blocks, of the parent
 //! and the depth of each content, and of its uses. Each test compares the order in which blocks are
 //! reused.
 #![expect(clippy::unwrap_used, reason = "a test stops at the first error")]
@@ -9,7 +9,7 @@ use kvpool_policies::eviction_policy;
 use kvpool_vllm::{Key, Pool, Start};
 
 const BLOCK_SIZE: usize = 4;
-/// The group of full attention. Group 1 is a sliding window.
+/// The number of the group with full attention. Group 1 is a sliding window.
 const CHAINED: u32 = 0;
 
 fn key(prompt: &[u8], group: u32) -> Key {
@@ -19,7 +19,7 @@ fn key(prompt: &[u8], group: u32) -> Key {
     Key::new(&digest, group).unwrap()
 }
 
-/// Returns the key for half of a block after `prompt`.
+/// Returns the key for a half-full block after `prompt`.
 fn half(prompt: &[u8], group: u32) -> Key {
     let mut digest = [0xff; 32];
     digest[..prompt.len()].copy_from_slice(prompt);
@@ -44,8 +44,8 @@ fn take(pool: &mut Pool, n: usize) -> Vec<u32> {
     taken
 }
 
-/// Caches blocks of a table from `start` on. The key of each block is that of the prompt up to that
-/// block.
+/// Caches consecutive blocks of a table, beginning at `start`. The key of each block is that of the
+/// prompt up to and including this block.
 fn cache(pool: &mut Pool, start: Start, blocks: &[u32], prompt: &[u8], group: u32) {
     let key_of = |i: usize| Some(key(&prompt[..=start.first + i], group));
     pool.cache_full(start, blocks, key_of, BLOCK_SIZE, &mut Vec::new(), None).unwrap();
@@ -98,7 +98,8 @@ fn an_evicted_content_that_comes_back_is_known_again() {
             pool.touch(&[1]).unwrap();
             pool.free([1]).unwrap();
         }
-        // The six blocks that were used once are reused first, then the one that was used often.
+        // The six blocks that were used once are reused first. The block that was used often is reused
+        // last.
         assert_eq!(take(&mut pool, 7).last(), Some(&1));
         for (block, prompt) in (1..8).zip([prompt, 12, 13, 14, 15, 16, 17]) {
             cache(&mut pool, Start::at(0), &[block], &[prompt], CHAINED);
@@ -106,8 +107,8 @@ fn an_evicted_content_that_comes_back_is_known_again() {
         }
         cached(&pool).iter().position(|&block| block == 1)
     };
-    // A content with the same key counts as used before and is reused last. Another content is the
-    // oldest one and is reused first.
+    // The policy remembers a content with the same key as used before, so its block is reused last. A
+    // different content is treated as new, and its block is reused first.
     assert_eq!((reused(1), reused(11)), (Some(6), Some(0)));
 }
 
@@ -117,7 +118,8 @@ fn a_chain_is_evicted_from_its_end_whatever_call_cached_it() {
     let table = take(&mut pool, 3);
     cache(&mut pool, Start::at(0), &table[..2], &[1, 2, 3], CHAINED);
     cache(&mut pool, Start { first: 2, before: Some(table[1]) }, &table[2..], &[1, 2, 3], CHAINED);
-    // The blocks are freed from the front, so the last block is reused first only because of the chain.
+    // The blocks are freed in the order of the prompt. The last block is nevertheless reused first,
+    // because the other blocks are its ancestors.
     for &block in &table {
         pool.free([block]).unwrap();
     }
@@ -134,7 +136,7 @@ fn a_block_after_an_uncached_block_has_no_parent() {
         pool.free([block]).unwrap();
     }
     assert_eq!(cached(&pool), [1, 3]);
-    // The null block does not count as a parent either.
+    // The null block is not a parent either.
     let mut pool = self::pool("s3-fifo");
     take(&mut pool, 1);
     cache(&mut pool, Start { first: 1, before: Some(0) }, &[1], &[1, 2], CHAINED);
@@ -144,7 +146,7 @@ fn a_block_after_an_uncached_block_has_no_parent() {
 
 #[test]
 fn a_block_may_have_a_parent_with_its_own_key() {
-    // Block 1 got by hand the key that is also the parent of the next block.
+    // Block 1 was given a key directly. It is also the key of the next block's parent.
     let mut pool = pool("s3-fifo");
     let table = take(&mut pool, 2);
     pool.insert_hash(key(&[1, 2], CHAINED), 1, Some(8));
@@ -163,11 +165,12 @@ fn a_window_is_no_chain() {
     cache(&mut pool, Start::at(0), &table, &[1, 2, 3], 1);
     pool.free([1]).unwrap();
     pool.free([3, 2]).unwrap();
-    // The block that left the window is reused first, although the others come later in the prompt.
+    // The block that has left the window is reused first, although the other blocks are later in the
+    // prompt.
     assert_eq!(cached(&pool), [1, 3, 2]);
 }
 
-/// An evictor that orders blocks by the depth of their content, the least deep first.
+/// An evictor that evicts the block with the smallest depth first.
 #[derive(Clone, Debug)]
 struct ByDepth {
     depths: Vec<u32>,
@@ -226,7 +229,7 @@ fn blocks_of_one_release_are_evicted_from_the_end_of_the_table() {
     cache(&mut pool, Start::at(2), &table[2..], &[1, 2, 3], 1);
     pool.free(table).unwrap();
     assert_eq!(cached(&pool), [3, 2, 1]);
-    // The deepest block is reused last, although it was freed first.
+    // The block with the largest depth is reused last, although it was freed first.
     let by_depth = || {
         let mut pool = Pool::with_policy(8, true, eviction_policy!("by-depth", ByDepth::new)).unwrap();
         pool.chain_group(CHAINED);
@@ -239,7 +242,7 @@ fn blocks_of_one_release_are_evicted_from_the_end_of_the_table() {
     cache(&mut pool, Start::at(0), &table[1..], &[9], CHAINED);
     pool.free([2]).unwrap();
     assert_eq!(cached(&pool), [2, 1]);
-    // A content that is moved to another block keeps its depth.
+    // A content keeps its depth when it is moved to another block.
     let mut pool = by_depth();
     let table = take(&mut pool, 3);
     cache(&mut pool, Start::at(2), &table[..1], &[1, 2, 3], CHAINED);
@@ -271,7 +274,8 @@ fn each_of_two_copies_has_its_own_parent() {
     cache(&mut pool, Start::at(0), &table[..2], &[1, 2], CHAINED);
     cache(&mut pool, Start::at(0), &table[2..], &[1, 2], CHAINED);
     pool.free([1, 3, 2]).unwrap();
-    // Block 4 is in use, and so does not keep block 3 in the cache.
+    // Block 4 is in use. Only a cached-free block keeps its parent in the cache, so block 3 is not
+    // kept.
     assert_eq!(cached(&pool), [2, 1, 3]);
     pool.free([4]).unwrap();
     assert_eq!(cached(&pool), [2, 1, 4, 3]);
@@ -287,7 +291,7 @@ fn a_partial_block_has_the_block_of_its_parents_key_as_parent() {
     pool.free([1]).unwrap();
     pool.free([2]).unwrap();
     assert_eq!(cached(&pool), [2, 1]);
-    // Uses of a part of a block do not count for the full block that replaces it.
+    // Uses of a partial block are not counted for the full block that replaces it.
     for _ in 0..3 {
         pool.touch(&[2]).unwrap();
         pool.free([2]).unwrap();
@@ -409,7 +413,8 @@ fn what_is_taken_out_of_the_queue_by_hand_is_known_until_somebody_claims_it() {
 
 #[test]
 fn what_is_popped_and_claimed_was_evicted_as_far_as_the_policy_knows() {
-    // The policy sees the same as for an ordinary allocation: when the content comes back, it is known.
+    // The policy gets the same notifications as for an ordinary allocation. When the content is cached
+    // again, the policy recognizes it.
     let reused = |by_hand: bool| {
         let mut pool = pool("arc");
         singles(&mut pool, &[1, 2, 3, 4, 5, 6, 7]);

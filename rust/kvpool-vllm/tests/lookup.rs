@@ -1,5 +1,5 @@
-//! The lookup over several groups, compared with the core's lookup, and the cases in which vLLM's
-//! result differs.
+//! The lookup over several groups: compares it with the core's lookup, and tests the cases in which
+//! vLLM's result is different.
 #![expect(clippy::unwrap_used, reason = "a test stops at the first error")]
 
 use std::convert::Infallible;
@@ -11,7 +11,7 @@ use proptest::prelude::*;
 
 const UNIT: usize = 2;
 
-/// The cached units, by family, and the size of a unit of each family.
+/// For each family, which units are cached and how many units a block has.
 #[derive(Clone, Debug, Default)]
 struct Units(Vec<Vec<bool>>, Vec<usize>);
 
@@ -28,7 +28,7 @@ impl Index for Units {
     }
 }
 
-/// Answers the core's lookup from the same units.
+/// Provides the same units to the core's lookup.
 impl Cached for Units {
     fn find_run(&mut self, group: usize, first: Blocks, end: Blocks, out: &mut Vec<BlockId>) {
         let scale = self.1[group];
@@ -51,7 +51,8 @@ fn find(families: Vec<Family>, alignment: usize, limit: usize, cached: &[&[usize
 }
 
 proptest! {
-    /// If no block is computed again, the result is the longest hit that all families can serve.
+    /// If no family recomputes the end of a hit, the result is the longest hit that all families can
+    /// serve.
     #[test]
     fn the_hit_is_the_longest_that_all_families_serve(
         kinds in prop::collection::vec((0..4usize, 1..4usize, 2..14usize), 1..4),
@@ -64,7 +65,8 @@ proptest! {
             specs.push(match kind {
                 0 => GroupSpec::new(GroupKind::Full, size),
                 1 => GroupSpec::new(GroupKind::Sliding { window: span }, size),
-                // vLLM's chunks consist of whole blocks of the size that all families share.
+                // In vLLM, a chunk consists of whole blocks, and all families have blocks of the same
+                // size.
                 2 if kinds.iter().all(|&(_, other, _)| other == blocks) =>
                     GroupSpec::new(GroupKind::Chunked { chunk: span * size }, size),
                 _ => GroupSpec::new(GroupKind::State, size),
@@ -96,8 +98,8 @@ proptest! {
 #[test]
 fn a_hit_inside_a_block_ends_where_full_attention_and_a_state_both_have_a_digest() {
     let families = vec![family(Reads::Full, 8), family(Reads::State, 8)];
-    // Full attention has block 0 and the first 4 and 6 tokens of block 1. States exist after 4, 12 and
-    // 18 tokens.
+    // Full attention has block 0, and partial blocks with the first 4 and the first 6 tokens of block
+    // 1. There are states after 4, 12 and 18 tokens.
     let hit = find(families, UNIT, 19, &[&[3, 5, 6], &[1, 5, 8]]);
     assert_eq!((hit.tokens, hit.longest), (12, 14));
     assert_eq!(hit.found[0], Found { tokens: 12, first: 0, end: 1, tail: Some(6) });
@@ -116,8 +118,8 @@ fn a_digest_s_tokens_are_dropped_where_hits_end_inside_blocks() {
 fn a_family_with_a_margin_does_not_look_again_when_another_shortens_the_hit() {
     let dropping = |window| Family { drops: true, margin: UNIT, ..family(Reads::Window(window), UNIT) };
     let all: Vec<_> = (0..8).collect();
-    // The first family has blocks 5 to 7 (a hit of 14 tokens needs one more) and block 3. The second
-    // one has none after token 8.
+    // The first family has blocks 5 to 7 and block 3; a hit of 14 tokens needs one block more. The
+    // second family has no blocks after token 8.
     let hit = find(
         vec![family(Reads::Full, UNIT), dropping(3), dropping(5)],
         UNIT,

@@ -1,5 +1,5 @@
-//! The separate parts: keys, the table of keys, and the number of blocks of a call, compared with
-//! vLLM's formulas.
+//! Tests the parts of the crate one by one: keys, the table of keys, and the number of blocks of a
+//! call. The results are compared with vLLM's formulas.
 #![expect(clippy::unwrap_used, reason = "a test stops at the first error")]
 
 use kvpool::groups::{GroupKind, GroupSpec};
@@ -19,7 +19,7 @@ fn a_content_is_the_start_of_the_digest_combined_with_the_group() {
     let mut other = digest;
     other[7] = 0;
     assert_ne!(content(&other, 0), content(&digest, 0));
-    // A digest that is too short for a content is not an error.
+    // `content` also accepts a digest that is shorter than eight bytes.
     assert_eq!(Key::from_bytes(&[]).unwrap().content(), 0);
 }
 
@@ -39,7 +39,7 @@ fn a_key_has_at_most_39_bytes() {
     assert_eq!(Key::new(&[1; 36], 0), Err(VllmError::KeyTooLong { len: 36, max: 35 }));
     assert_eq!(Key::from_bytes(&[1; 39]).unwrap().as_bytes(), [1; 39]);
     assert_eq!(Key::from_bytes(&[1; 40]), Err(VllmError::KeyTooLong { len: 40, max: 39 }));
-    // More than one byte can count: a length is never truncated.
+    // The length in the error is larger than a byte, so it was not truncated.
     assert_eq!(Key::new(&[1; 260], 0), Err(VllmError::KeyTooLong { len: 260, max: 35 }));
     assert_eq!(Key::from_bytes(&[1; 260]), Err(VllmError::KeyTooLong { len: 260, max: 39 }));
 }
@@ -60,7 +60,7 @@ fn a_pool_without_a_null_block_is_refused() {
     assert!(error.contains("num_gpu_blocks"), "{error}");
 }
 
-/// Returns a pool of `num_blocks` blocks, all of them in use.
+/// Returns a pool of `num_blocks` blocks that are all in use.
 fn in_use(num_blocks: usize) -> Pool {
     let mut pool = Pool::new(num_blocks, true).unwrap();
     pool.allocate(num_blocks - 1, &mut Vec::new(), None).unwrap();
@@ -79,7 +79,7 @@ fn zeros_at_the_end_of_a_key_count() {
 
 #[test]
 fn a_digest_differs_from_its_prefix_padded_with_zeros() {
-    // The order of the lengths does not matter. The core pads names to one length, and the other
+    // Any order of the lengths works. The core pads the digests of one length, and digests of other
     // lengths never become one of its names.
     for lengths in [[16, 17, 32, 15], [32, 16, 17, 31], [17, 16, 32, 0]] {
         let keys: Vec<Key> = lengths.iter().map(|&len| Key::new(&[0; 32][..len], 0).unwrap()).collect();
@@ -95,8 +95,8 @@ fn a_digest_differs_from_its_prefix_padded_with_zeros() {
     }
 }
 
-/// Random calls found this bug: token counts from 2^31 on lost their top bit if the last count of a run
-/// passed 2^32.
+/// Regression test for a bug that random calls found: token counts of 2^31 and more lost their highest
+/// bit if the last count of a run was above 2^32.
 #[test]
 fn a_run_beyond_the_last_token_count_keeps_its_counts() {
     let mut pool = in_use(3);
@@ -146,8 +146,8 @@ fn a_group_is_not_its_low_bits() {
 }
 
 proptest! {
-    /// Digests that differ in one byte, and groups that differ in one byte, give different keys. The
-    /// pool distinguishes them.
+    /// Keys are different if their digests differ in one byte, or if their groups differ in one byte.
+    /// The pool distinguishes them.
     #[test]
     fn keys_that_differ_anywhere_are_two(
         digest in prop::collection::vec(any::<u8>(), 16..=32),
@@ -168,8 +168,8 @@ proptest! {
         prop_assert_eq!((pool.find(&one), pool.find(&other)), (Some(1), Some(2)));
     }
 
-    /// A lookup of a run finds the same blocks as lookups of its keys one by one, with any digests and
-    /// any cached blocks.
+    /// A lookup of a run finds the same blocks as separate lookups of its keys, for any digests and any
+    /// cached blocks.
     #[test]
     fn a_run_is_found_as_its_keys_are(
         lengths in prop::collection::vec(prop::sample::select(&[32usize, 32, 32, 16, 0][..]), 1..150),
@@ -207,12 +207,11 @@ fn a_key_can_have_two_blocks_and_ends_with_the_last() {
         (pool.keys().copies(&key(0)), pool.keys().len(), pool.keys().was_shared(&key(0))),
         (vec![1, 2, 3], 1, true)
     );
-    // A key that a block already has is not added again, whether it is the block's hash or a further
-    // key.
+    // A key that a block already has, as its hash or as a further key, is not added again.
     assert!(!pool.insert_hash(key(0), 1, None) && !pool.insert_hash(key(0), 2, None));
     let gone: Vec<_> = [1, 2].into_iter().flat_map(|block| pool.remove_hashes(block)).collect();
     assert_eq!(gone.iter().map(|gone| gone.last_copy).collect::<Vec<_>>(), [false, false]);
-    // The key counts as shared until no block has it.
+    // `was_shared` remains true until no block has the key.
     assert_eq!((pool.find(&key(0)), pool.keys().was_shared(&key(0))), (Some(3), true));
     assert!(pool.remove_hashes(3)[0].last_copy && pool.keys().is_empty());
     assert!(!pool.keys().was_shared(&key(0)));
@@ -291,7 +290,7 @@ fn a_pool_with_many_keys_finds_each_and_forgets_all() {
     let nth = |block: u32| Key::new(&block.to_le_bytes().repeat(8), block % 3).unwrap();
     (1..3000).for_each(|block| assert!(pool.insert_hash(nth(block), block, None)));
     assert!((1..3000).all(|block| pool.find(&nth(block)) == Some(block)));
-    // Every second key is removed, and the others are still found.
+    // Every second key is removed, and the other keys are still found.
     (2..3000).step_by(2).for_each(|block| assert!(pool.remove_hashes(block)[0].last_copy));
     assert!((1..3000).all(|block| pool.find(&nth(block)) == (block % 2 == 1).then_some(block)));
     assert_eq!((pool.keys().len(), pool.keys().iter().count()), (1500, 1500));
@@ -305,12 +304,12 @@ fn a_queue_stays_one_list_after_any_manual_change() {
     let mut pool = Pool::new(6, true).unwrap();
     let order = |pool: &Pool| pool.order().collect::<Vec<_>>();
     assert_eq!((pool.pop_from_queue(4), order(&pool)), (vec![1, 2, 3, 4], vec![5]));
-    // Nothing has counted a reference.
+    // No reference was counted.
     assert_eq!((pool.ref_count(1), pool.num_free()), (0, 1));
     pool.push_to_queue(&[4, 3], false);
     pool.push_to_queue(&[2, 1], true);
     assert_eq!(order(&pool), [2, 1, 5, 4, 3]);
-    // The result covers both parts in their order, and ends when there are no more blocks.
+    // The result contains both parts of the queue in their order, and ends when the queue is empty.
     assert_eq!(
         (pool.peek(2), pool.peek(4), pool.peek(9)),
         (vec![2, 1], vec![2, 1, 5, 4], vec![2, 1, 5, 4, 3])
@@ -319,15 +318,15 @@ fn a_queue_stays_one_list_after_any_manual_change() {
     assert!(!pool.remove_from_queue(4) && !pool.remove_from_queue(9) && !pool.remove_from_queue(0));
     assert_eq!(pool.pop_from_queue(9), [2, 5, 3]);
     assert_eq!(pool.num_free(), 0);
-    // A block that is pushed twice is in the queue once. An id that is not a block is ignored.
+    // A block that is passed twice is added once. An id that is not a block is ignored.
     pool.push_to_queue(&[2, 0, 2, 9], true);
     pool.push_to_queue(&[2], false);
     assert_eq!(order(&pool), [2]);
     pool.check_representation().unwrap();
 }
 
-/// `allocate_slots` as in vLLM for one group of full attention, with vLLM's formulas: the number of
-/// blocks to allocate and the number of full blocks afterwards, or `None`.
+/// A call of vLLM's `allocate_slots` for one group of full attention. vLLM's formulas return the number
+/// of blocks to allocate and the number of full blocks afterwards, or `None`.
 #[derive(Debug)]
 struct Case {
     block_size: i64,
@@ -349,8 +348,8 @@ struct Case {
 }
 
 impl Case {
-    /// `get_num_blocks_to_allocate`: a running request has no hits. The free blocks among a new
-    /// request's hits will no longer be free.
+    /// vLLM's `get_num_blocks_to_allocate`. A running request has no hits. For a new request, free
+    /// blocks among its hits are added, because the hit takes them out of the free blocks.
     fn blocks_to_allocate(&self, num_tokens: i64) -> i64 {
         let required = (num_tokens + self.block_size - 1) / self.block_size;
         0.max(required - (self.hits + self.table)) + self.evictable
@@ -420,7 +419,7 @@ proptest! {
         };
         let taken = size(case.evictable);
         let (reserved, watermark) = (size(case.reserved), size(case.watermark));
-        // Checks every number of free blocks, because one block more or less decides.
+        // Try every number of free blocks, because a difference of one block can change the result.
         for free in 0..40 {
             let whole = Room { reserved: 0, watermark }.fits(comes(tokens) + taken, size(free));
             let fits = Room { reserved, watermark }.fits(missing + taken, size(free));
@@ -439,7 +438,7 @@ proptest! {
 }
 
 proptest! {
-    /// Each probe is a lookup of one key in every group.
+    /// Each probe is a lookup of one key per group.
     #[test]
     fn a_window_asks_for_a_block_once_and_for_the_first_ones_again(
         cached in prop::collection::vec(prop::bool::weighted(0.8), 0..40),

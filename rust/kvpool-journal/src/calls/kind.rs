@@ -1,8 +1,9 @@
-//! `kinds!`: makes the kinds of arguments from a table with one row per kind.
+//! `kinds!`: defines the kinds of arguments from a table with one row per kind.
 
-/// Defines kinds of arguments of a subject. A row has three types: of the record, of the argument, and
-/// of the value that a replay owns and lends. Then three closures convert between these. The last item
-/// is the description in words. The slot is in parentheses if its name differs from that of the kind.
+/// Defines kinds of arguments of a subject. A row has three types: that of the record, that of the
+/// argument, and that of the value that a replay owns and lends. Three closures follow, which convert
+/// between these types. The last item describes the argument in words. If the name of the
+/// `Slot` variant differs from that of the kind, it is given in parentheses.
 macro_rules! kinds {
     ($any:tt $subject:ty; $(
         $(#[$doc:meta])*
@@ -60,7 +61,7 @@ macro_rules! kind {
     };
 }
 
-/// The slot of a kind.
+/// Makes the `Slot` variant of a kind.
 macro_rules! slot {
     ($kind:ident) => {
         $crate::calls::Slot::$kind
@@ -71,7 +72,7 @@ macro_rules! slot {
 }
 
 /// Defines kinds whose arguments are copied. A row has the kind, the types of record and argument, the
-/// two conversions, and the words.
+/// two conversions, and the description in words.
 macro_rules! copied {
     ($($(#[$doc:meta])* $kind:ident: $record:ty, $live:ty, $to:expr, $of:expr, $words:expr;)*) => {
         $crate::calls::kind::kinds! { [S: $crate::Recordable] S; $(
@@ -94,8 +95,8 @@ macro_rules! copied {
     };
 }
 
-/// Defines kinds whose arguments are slices, recorded unchanged. A row has the kind, the type of an
-/// item, and the words.
+/// Defines kinds whose arguments are slices that are recorded unchanged. A row has the kind, the type
+/// of an item, and the description in words.
 macro_rules! slices {
     ($($(#[$doc:meta])* $kind:ident: $item:ty, $words:expr;)*) => {
         $crate::calls::kind::kinds! { [S: $crate::Recordable] S; $(

@@ -1,5 +1,5 @@
-//! Kinds of arguments of pools. Several are lists of block ids, because a laboratory generates each of
-//! them differently.
+//! Kinds of arguments of pools. Several kinds are lists of block ids, because the code that generates
+//! random calls treats each of them differently.
 
 use kvpool::hash::{ChainLink, HashChain};
 use kvpool::retention::{Retention, TenantId};
@@ -12,23 +12,23 @@ use crate::{ChainRecord, Ids, LinkRecord, MatchRecord, RetentionRecord, SignalRe
 copied! {
     /// A number of blocks.
     Count: usize, usize, |n| n, |n| n, |n| words::counted(n, "block");
-    /// The most blocks of a prompt.
+    /// The largest number of blocks of a prompt to match.
     AtMost: usize, usize, |n| n, |n| n, words::at_most;
     /// A position in a prompt.
     Start: usize, usize, |n| n, |n| n, |n| n.to_string();
-    /// The number of blocks of a pool.
+    /// The number of blocks in a pool.
     Size: usize, usize, |n| n, |n| n, |n| words::counted(n, "block");
-    /// A step.
+    /// The number of a step.
     Step: u64, u64, |n| n, |n| n, |n| n.to_string();
-    /// The ticket to end.
+    /// The ticket of a fence that the call ends.
     Ticket: u64, kvpool::Ticket, kvpool::Ticket::get, kvpool::Ticket::new, |n| n.to_string();
-    /// A ticket for whose end blocks wait.
+    /// The ticket of a fence that must end before blocks can be allocated again.
     Until: u64, kvpool::Ticket, kvpool::Ticket::get, kvpool::Ticket::new, |n| n.to_string();
-    /// A time.
+    /// A time in seconds.
     Seconds: f64, f64, |n| n, |n| n, |n| n.to_string();
     /// A tenant.
     Tenant: u32, TenantId, |tenant| tenant.0, TenantId, |n| n.to_string();
-    /// The tenant that a lookup is for.
+    /// The tenant for which a lookup is made.
     ForTenant: Option<u32>, Option<TenantId>, |tenant| tenant.map(|tenant| tenant.0), |n| n.map(TenantId),
         |tenant| tenant.map_or_else(String::new, |tenant| format!("; tenant {tenant}"));
     /// A block that the caller holds.
@@ -43,11 +43,11 @@ copied! {
 lists! {
     /// Blocks that the caller holds.
     Held,
-    /// Blocks that the caller holds, of a prompt, from a position on.
+    /// Blocks of a prompt that the caller holds, beginning at a position.
     Part,
     /// All blocks of a table.
     Table,
-    /// Any blocks.
+    /// Any block ids.
     Named,
     /// Free blocks.
     Free,
@@ -62,11 +62,11 @@ kinds! { [] BlockPool;
             to.journal.chain(chain, tokens, if is_indexed { to.indexed } else { 0 })
         },
         |record, from| from.chain(record), |chain| chain, words::chain;
-    /// The position in a prompt at which a block is registered. No chain of the journal has named this
-    /// content before.
+    /// The position in a prompt at which a block is registered. No earlier chain in the journal
+    /// contains this content.
     Link: LinkRecord, &'a ChainLink, ChainLink,
         |link, to| to.journal.link(link), |record, from| from.link(record), |link| link, words::link;
-    /// A position in a prompt that is looked up.
+    /// The position in a prompt that a call looks up.
     Place (Link): LinkRecord, &'a ChainLink, ChainLink,
         |link, _| LinkRecord::new(link), |record, from| from.link(record), |link| link, words::link;
     /// A match that an earlier lookup returned.

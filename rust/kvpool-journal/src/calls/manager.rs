@@ -29,9 +29,9 @@ type Answer<T> = Result<T, ManagerError>;
 calls! {
     /// A call of a [`CacheManager`].
     pub enum ManagerCall of CacheManager;
-    /// The calls of a [`CacheManager`], recorded if there is a journal. `Journaled<CacheManager>` has
-    /// the calls that consume an argument, and those whose records contain digests that the manager
-    /// computed.
+    /// The calls of a [`CacheManager`], which are recorded if there is a journal. Calls that consume an
+    /// argument are methods of `Journaled<CacheManager>` instead. So are calls whose records contain
+    /// digests that the manager computed.
     pub trait ManagerCalls;
 
     /// See [`CacheManager::admit_with`].
@@ -81,10 +81,12 @@ calls! {
             let mut plan = memory.plan(manager, plan)?;
             manager.commit_step(&mut plan)
         }));
-    /// [`CacheManager::end_of_life`] is this call with [`kvpool::RetentionRange::end_of_life`].
+    /// Also records [`CacheManager::end_of_life`], with [`kvpool::RetentionRange::end_of_life`] as
+    /// argument.
     Retain retain(request: Request, ranges: Ranges) -> Answer<HintReport>, "{request}, {ranges}";
     SetTenant set_tenant(request: Request, tenant: Tenant) -> Answer<()>, "{request}, tenant {tenant}";
-    /// [`CacheManager::end_of_life_of`] is this call with [`kvpool::RetentionRange::end_of_life`].
+    /// Also records [`CacheManager::end_of_life_of`], with [`kvpool::RetentionRange::end_of_life`] as
+    /// argument.
     RetainPrefix retain_prefix(prompt: Prompt, ranges: Ranges) -> Answer<HintReport>, "{prompt}; {ranges}";
     AdvanceTime advance_time(now: Seconds) -> Answer<usize>, "to {now} s";
     CompleteStep complete_step(step: Step) -> Answer<usize>, "step {step}";
@@ -100,10 +102,11 @@ calls! {
     Fence fence() -> Answer<kvpool::Ticket>, "";
     EndFence end_fence(ticket: Ticket) -> Answer<usize>, "ticket {ticket}";
     EndSession end_session(request: Request, until: Reuse) -> Answer<HintReport>, "{request}{until}";
-    /// The caller passes the blocks of `drop_cached`, but only the number of blocks for this call.
+    /// Evicts the given number of blocks in the order of eviction. For `drop_cached`, the caller
+    /// selects the blocks.
     EvictNext evict(blocks: Count) -> Answer<Vec<BlockId>>, "{blocks}";
     ReleaseBatch release_batch(requests: Requests, until: Reuse) -> Answer<()>, "{requests}{until}";
-    /// Parents, and a child for each.
+    /// The arguments are parent requests, and a child for each.
     ForkBatch fork_batch(forks: Forks) -> Answer<()>, "{forks}",
         |manager| manager.fork_batch(forks.0, forks.1);
     ExtendEncoder extend_encoder(request: Request, tokens: Length) -> Answer<Vec<TableChange>>,
@@ -111,21 +114,21 @@ calls! {
     ReleaseBatchWith release_batch_with(ended: Ending, until: Reuse) -> Answer<()>, "{ended}{until}";
 }
 
-/// Returns 1 if a call looked up its whole batch. A call does so unless it is refused because of a
-/// request id.
+/// Returns 1 if the manager looked up the whole batch, otherwise 0. It does so unless it refuses the
+/// call because of a request id.
 const fn looked_up<T>(answer: &Answer<T>) -> usize {
     matches!(answer, Ok(_) | Err(ManagerError::OutOfBlocks(_))) as usize
 }
 
-/// Number of cached blocks of a prompt, which the journal has recorded before. 0 if all groups are
-/// windows, chunks, or uncached, because a hit then needs no particular cached block.
+/// Returns the number of cached blocks of a prompt that earlier records contain. Returns 0 if all
+/// groups are windows, chunks, or uncached, because a hit then needs no particular block to be cached.
 fn cached(manager: &CacheManager, cursor: &HashCursor, cached_tokens: usize) -> usize {
     let full = |groups: &Groups| groups.specs().iter().any(|spec| spec.kind.is_full() && spec.is_cached());
     if manager.groups().is_none_or(full) { cached_tokens / cursor.hasher().block_size() } else { 0 }
 }
 
-/// Makes the record of a planned operation. The record of an append does not contain the blocks that it
-/// fills.
+/// Makes the record of a planned operation. For an append, the record does not contain the blocks that
+/// it fills.
 fn planned(manager: &CacheManager, journal: &mut Journal, planned: &PlannedOperation) -> Planned {
     let name = |id: &RequestId| name(manager, id.as_ref());
     match planned {
@@ -154,8 +157,8 @@ fn planned(manager: &CacheManager, journal: &mut Journal, planned: &PlannedOpera
     }
 }
 
-/// Returns the append and the blocks that it filled, if its record has no other arguments than a
-/// [`SteadyAppend`].
+/// Returns the steady append and the blocks that it filled. `None` if its record has other arguments
+/// than a [`SteadyAppend`].
 fn steady(
     manager: &CacheManager,
     journal: &Journal,
@@ -246,8 +249,8 @@ impl Journaled<CacheManager> {
         self.call(record, move |manager| manager.resume_with(request, part), |record, _, _, _| Some(record))
     }
 
-    /// Records [`CacheManager::append_ragged`]. If the append differs from the previous one only in the
-    /// blocks that it fills, the journal copies the bytes of that record.
+    /// Records [`CacheManager::append_ragged`]. If the append differs from the previous append only in
+    /// the blocks that it fills, the journal copies the bytes of the previous record.
     ///
     /// # Errors
     /// The errors of that method.
@@ -268,8 +271,9 @@ impl Journaled<CacheManager> {
         )
     }
 
-    /// Records [`CacheManager::append_turn`], or [`CacheManager::append_tokens`] if there are no items.
-    /// The record has no items, but the keys of the filled blocks depend on them.
+    /// Records [`CacheManager::append_turn`], or [`CacheManager::append_tokens`] if there are no
+    /// multimodal items. The record does not contain the items. The keys of the filled blocks depend on
+    /// them.
     ///
     /// # Errors
     /// The errors of that method.
@@ -299,8 +303,8 @@ impl Journaled<CacheManager> {
         )
     }
 
-    /// Records [`CacheManager::commit_step`]. The blocks that appends fill are added to the record
-    /// after the call.
+    /// Records [`CacheManager::commit_step`]. The record also contains the blocks that appends have
+    /// filled, which are known only after the call.
     ///
     /// # Errors
     /// The errors of that method.

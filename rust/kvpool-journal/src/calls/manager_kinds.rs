@@ -1,5 +1,5 @@
-//! Kinds of arguments of managers. A record names a request by its slot, which is free again after a
-//! release.
+//! Kinds of arguments of managers. A record refers to a request by its slot, a small number that
+//! another request can get after the release.
 
 use kvpool::hash::HashCursor;
 use kvpool::{
@@ -16,18 +16,18 @@ use crate::{
 };
 
 copied! {
-    /// When released blocks may be handed out again.
+    /// When released blocks can be allocated again.
     Reuse: UntilRecord, Until, Until::into, |record| record.until(), words::until;
-    /// How much of a prompt is admitted.
+    /// The part of a prompt that is admitted.
     Portion: PartRecord, Part, Part::into, |record| record.part(), words::part;
     /// A number of tokens.
     Length: usize, usize, |n| n, |n| n, |n| words::counted(n, "token");
-    /// A swap.
+    /// The id of a swap.
     Swap: u64, SwapId, SwapId::get, SwapId::from_number, |n| n.to_string();
 }
 
 slices! {
-    /// Numbers of tokens, one for each request.
+    /// A list of numbers of tokens, one for each request.
     Lengths: usize, |counts: &[usize]| words::list(counts.iter());
 }
 
@@ -35,7 +35,7 @@ pub(super) fn name(manager: &CacheManager, id: RequestRef<'_>) -> Name {
     manager.slot_of(id).map_or_else(|| Name::Id(id.to_owned()), |slot| Name::Slot(slot as u32))
 }
 
-/// Returns the record of the requests of a batch: by id if `looked_up` is 0, otherwise by slot.
+/// Returns the record of a batch's requests: by id if `looked_up` is 0, otherwise by slot.
 pub(super) fn batch(
     manager: &CacheManager,
     journal: &mut Journal,
@@ -49,15 +49,15 @@ pub(super) fn batch(
 }
 
 kinds! { [] CacheManager;
-    /// A request.
+    /// An existing request.
     Request: Name, RequestRef<'a>, RequestId,
         |id, to| name(to.subject, id), |name, from| from.id(name), |id| id.as_ref(), words::name;
-    /// Requests.
+    /// A list of existing requests.
     Requests: Vec<Name>, &'a [RequestRef<'a>], Vec<RequestId>,
         |ids, to| ids.iter().map(|&id| name(to.subject, id)).collect(), |names, from| from.ids(names),
         |ids| &refs(ids), |names: &[Name]| words::list(names.iter().map(words::name));
-    /// The requests of a batch. The record is made after the call. It names them by slot if the manager
-    /// looked all of them up.
+    /// The requests of a batch. The record is made after the call. It contains their slots if the
+    /// manager has looked up all of them, otherwise their ids.
     Batch: Rows, &'a [RequestRef<'a>], Vec<RequestId>,
         |ids, to| batch(to.subject, to.journal, ids, to.indexed), |rows, from| from.batch(rows),
         |ids| &refs(ids), words::rows;
@@ -65,7 +65,7 @@ kinds! { [] CacheManager;
     NewRequest: IdRecord, RequestRef<'a>, RequestId,
         |id, _| id.into(), |id, from| Ok(from.expect(id)), |id| id.as_ref(),
         |IdRecord(id): &IdRecord| id.to_string();
-    /// Requests to fork, and a new request for each.
+    /// Requests to fork, with the id of the new request for each.
     Forks: ForksRecord, (&'a [RequestRef<'a>], &'a [RequestRef<'a>]), (Vec<RequestId>, Vec<RequestId>),
         |(parents, children), to| ForksRecord {
             parents: parents.iter().map(|&id| name(to.subject, id)).collect(),
@@ -75,7 +75,7 @@ kinds! { [] CacheManager;
             Ok((from.ids(&record.parents)?, record.children.iter().map(|id| from.expect(id)).collect()))
         },
         |(parents, children)| (&refs(parents), &refs(children)), words::forks;
-    /// Ended requests, and a signal for each.
+    /// Requests that have ended, with a signal for each.
     Ending: EndedRecord, &'a [(RequestRef<'a>, Signal)], Vec<(RequestId, Signal)>,
         |ended, to| EndedRecord {
             requests: ended.iter().map(|&(id, _)| name(to.subject, id)).collect(),
@@ -86,7 +86,7 @@ kinds! { [] CacheManager;
             Ok(from.ids(&record.requests)?.into_iter().zip(signals).collect())
         },
         |ended| &ended.iter().map(|(id, signal)| (id.as_ref(), *signal)).collect::<Vec<_>>(), words::ending;
-    /// A prompt whose cached blocks were recorded before.
+    /// A prompt whose cached blocks earlier records contain.
     Prompt: PromptRecord, &'a HashCursor, HashCursor,
         |cursor, to| {
             let found = to.subject.pool().probe(cursor.chain(), usize::MAX);
@@ -106,13 +106,13 @@ kinds! { [] CacheManager;
     /// The external tokens that have arrived.
     Load: LoadedRecord, Loaded<'a>, LoadedRecord,
         |loaded, _| loaded.into(), |record, _| Ok(record.clone()), |record| record.loaded(), words::loaded;
-    /// The blocks of a prompt that is hashed again.
+    /// The blocks of a prompt that was hashed again.
     Rehashed: Option<Filled>, &'a Option<Filled>, Option<Filled>,
         |filled, _| filled.clone(), |filled, _| Ok(filled.clone()), |filled| filled, words::rehashed;
-    /// Tokens for the requests of a batch. A replay makes them up.
+    /// Tokens for the requests of a batch. A replay generates other tokens.
     Append: AppendRecord, &'a AppendRecord, AppendRecord,
         |record, _| record.clone(), |record, _| Ok(record.clone()), |record| record, words::append;
-    /// Tokens for one request. A replay makes them up.
+    /// Tokens for one request. A replay generates other tokens.
     Turn: TurnRecord, &'a TurnRecord, TurnRecord,
         |record, _| record.clone(), |record, _| Ok(record.clone()), |record| record, words::turn;
     /// A planned step. A replay makes the plan again.

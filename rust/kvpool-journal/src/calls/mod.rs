@@ -2,11 +2,11 @@
 //!
 //! Owns: the tables of calls (`calls!` in `table.rs`), one per subject, and the kinds of their
 //! arguments. A kind defines how a journal stores an argument, how a replay makes it, and its text for
-//! people. Code that shrinks, renames or exports arguments matches on [`Slot`], which has a variant for
-//! each kind.
+//! people. [`Slot`] has a variant for each kind. Code that shrinks, translates or exports arguments
+//! matches on it.
 //!
-//! Invariant: the order of a table's calls and of their arguments is the format of journals. New calls
-//! are added at the end.
+//! Invariant: the order of a table's calls, and of their arguments, is the format of journals. New
+//! calls are added at the end.
 
 mod kind;
 pub mod kinds;
@@ -36,27 +36,28 @@ use crate::journaled::Recordable;
 use crate::value::Answer;
 use crate::{Check, Journal};
 
-/// The context in which the arguments of a call are recorded: its subject and its journal.
+/// The context in which the arguments of a call are recorded: the subject and its journal.
 #[derive(Debug)]
 pub struct Recorder<'a, S> {
     subject: &'a S,
     journal: &'a mut Journal,
-    /// Number of blocks at the start of a chain that were recorded before, provided that the last of
-    /// them is in the index. For a batch, 1 if the manager has looked up its requests.
+    /// Number of leading blocks of a chain that earlier records contain. The last of these blocks must
+    /// be in the index. For a batch, 1 if the manager has looked up its requests.
     indexed: usize,
 }
 
-/// A kind of argument of the calls of `S`. A kind is a meaning, not a type: several kinds are lists of
-/// block ids.
+/// A kind of argument of the calls of `S`. A kind represents a meaning, not a type: for example,
+/// several kinds are lists of block ids.
 pub trait Argument<S: Recordable> {
-    /// The form in a journal. Its encoding is the format.
+    /// The form that a journal stores. Its encoding is part of the format.
     type Record;
-    /// The form that a method takes. It is borrowed, so that a call without a journal copies nothing.
+    /// The form that the subject's method takes. It is borrowed, so that a call without a journal
+    /// copies nothing.
     type Live<'a>: Copy;
-    /// The form that a replay owns, and lends to the method.
+    /// The form that a replay owns and lends to the method.
     type Own;
 
-    /// The record of an argument.
+    /// Makes the record of an argument.
     fn record(live: Self::Live<'_>, to: &mut Recorder<'_, S>) -> Self::Record;
 
     /// Makes the argument that a record describes.
@@ -65,38 +66,38 @@ pub trait Argument<S: Recordable> {
     /// [`ReplayError`] if the record describes an impossible argument.
     fn own(record: &Self::Record, from: &mut S::Memory) -> Result<Self::Own, ReplayError>;
 
-    /// Calls `call` with the argument.
+    /// Calls `call` with the argument in borrowed form.
     fn lend<R>(own: &Self::Own, call: impl FnOnce(Self::Live<'_>) -> R) -> R;
 
-    /// The argument as readable text.
+    /// Returns the argument as readable text.
     fn words(record: &Self::Record) -> String;
 
-    /// The record as a slot of its kind.
+    /// Returns the record as the [`Slot`] variant of its kind.
     fn slot(record: &mut Self::Record) -> Slot<'_>;
 }
 
-/// A call with access to its arguments by kind.
+/// A call whose arguments can be accessed by kind.
 pub trait Slots: Clone {
-    /// The methods of all calls, in the order of the table.
+    /// Names of the methods of all calls, in the order of the table.
     const NAMES: &'static [&'static str];
 
-    /// The arguments, in order.
+    /// Returns the arguments, in order.
     fn slots(&mut self) -> Vec<Slot<'_>>;
 
-    /// Returns the call at this position of the table; `None` after the last. Its arguments are zeros,
-    /// empty lists and `None`, which are encoded as zero bytes.
+    /// Returns the call at this position in the table, or `None` after the last call. Its arguments are
+    /// zeros, empty lists and `None`, whose encodings consist of zero bytes.
     #[must_use]
     fn blank(position: u8) -> Option<Self>
     where
         Self: DeserializeOwned,
     {
-        /// More bytes than the arguments of any call need.
+        /// Zero bytes to decode the arguments of any call from. No call needs more.
         const ZEROS: [u8; 64] = [0; 64];
         postcard::from_bytes(&[&[position], &ZEROS[..]].concat()).ok()
     }
 }
 
-/// Makes the answer that a replay compares.
+/// Converts a reply into the answer that a replay compares.
 pub(crate) fn answer(reply: &impl crate::value::Reply) -> Answer {
     Answer {
         check: Check::of(reply),

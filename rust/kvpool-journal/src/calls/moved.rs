@@ -1,5 +1,5 @@
-//! Translates the calls of one run into calls of another run, which has other blocks, swaps, or another
-//! epoch.
+//! Translates the recorded calls of one run for another run, which has different block ids and swap
+//! ids, and may have another epoch.
 
 use hashbrown::HashMap;
 use kvpool::BlockId;
@@ -7,24 +7,24 @@ use kvpool::BlockId;
 use super::{Mention, Slot};
 use crate::{Answer, Ids};
 
-/// The ids in which two runs of the same calls differ.
+/// The ids that differ between two runs of the same calls.
 #[derive(Debug, Default)]
 pub struct Moved {
-    /// Maps blocks of the recorded run to blocks of this run.
+    /// Maps block ids of the recorded run to those of this run.
     blocks: HashMap<BlockId, BlockId>,
-    /// Maps swaps of the recorded run to swaps of this run.
+    /// Maps swap ids of the recorded run to those of this run.
     swaps: HashMap<u64, u64>,
 }
 
 impl Moved {
-    /// Returns the block of this run for a recorded block. A block that was never handed out keeps its
-    /// id.
+    /// Returns the block id of this run for a recorded block id. If no call has returned the block, the
+    /// id does not change.
     fn block(&self, block: BlockId) -> BlockId {
         self.blocks.get(&block).copied().unwrap_or(block)
     }
 
-    /// Replaces the ids in the arguments of a recorded call by those of this run. Prompts of the epoch
-    /// `from` become prompts of the epoch `to`.
+    /// Replaces the ids in the arguments of a recorded call by the ids of this run. Moves prompts from
+    /// the epoch `from` to the epoch `to`.
     pub fn translate(&self, slots: Vec<Slot<'_>>, from: u64, to: u64) {
         let epoch = |epoch: &mut u64| *epoch = if *epoch == from { to } else { *epoch };
         for mention in slots.into_iter().flat_map(Slot::mentions) {
@@ -42,13 +42,13 @@ impl Moved {
         }
     }
 
-    /// Records the answers of a call in the recorded run and in this one.
+    /// Learns new ids from the answers of a call in the recorded run and in this run.
     pub fn learn(&mut self, recorded: &Answer, own: &Answer) {
         self.blocks.extend(recorded.blocks.iter().copied().zip(own.blocks.iter().copied()));
         self.swaps.extend(recorded.swap.zip(own.swap));
     }
 
-    /// Forgets everything, because a new process begins.
+    /// Removes all ids, because a new process begins.
     pub(crate) fn clear(&mut self) {
         self.blocks.clear();
         self.swaps.clear();

@@ -18,7 +18,7 @@ type Answer<T> = Result<T, PoolError>;
 calls! {
     /// A call of a [`BlockPool`].
     pub enum PoolCall of BlockPool;
-    /// The calls of a [`BlockPool`], recorded if there is a journal.
+    /// The calls of a [`BlockPool`], which are recorded if there is a journal.
     pub trait PoolCalls;
 
     Allocate allocate(blocks: Count) -> Answer<Vec<BlockId>>, "{blocks}";
@@ -27,7 +27,7 @@ calls! {
     ReleaseTable release_table(blocks: Table) -> Answer<()>, "{blocks}";
     ReleaseAfter release_after(blocks: Table, step: Step) -> Answer<()>, "{blocks} after step {step}";
     CompleteStep complete_step(step: Step) -> Answer<usize>, "step {step}";
-    /// With a tenant, the call is [`BlockPool::match_and_acquire_for`].
+    /// If a tenant is given, the call is [`BlockPool::match_and_acquire_for`].
     Match match_and_acquire(chain: Chain, max_blocks: AtMost, tenant: ForTenant) -> Answer<Vec<BlockId>>,
         found |found| found.as_ref().map_or(0, Vec::len), "{chain}{max_blocks}{tenant}",
         |pool| match tenant {

@@ -1,4 +1,4 @@
-//! Smaller arguments of an operation: fewer tokens, blocks and requests.
+//! Makes the arguments of an operation smaller: fewer tokens, blocks and requests.
 
 use super::slot::plain;
 use super::{Slot, Slots};
@@ -9,8 +9,8 @@ use crate::{
 
 /// A call whose arguments can be made smaller.
 pub trait Simpler: Sized {
-    /// Returns the operation with one argument made smaller. `which` numbers the possible ways. `None`
-    /// if there are fewer ways.
+    /// Returns the operation with one argument made smaller. There are several ways to do this, and
+    /// `which` is the number of one of them. Returns `None` if there are fewer ways.
     fn simpler(&self, which: usize) -> Option<Self>;
 }
 
@@ -18,15 +18,15 @@ fn fewer_keys(keys: &Keys, most: usize) -> Keys {
     Keys::pack(&keys.unpack().take(most).collect::<Vec<_>>())
 }
 
-/// The start of a prompt.
+/// Returns the record of a chain's first `tokens` tokens.
 fn with_tokens(chain: &ChainRecord, tokens: usize) -> ChainRecord {
     let blocks = tokens / chain.block_size.max(1);
     let (keys, fingerprints) = (fewer_keys(&chain.keys, blocks), fewer_keys(&chain.fingerprints, blocks));
     ChainRecord { tokens, keys, fingerprints, ..chain.clone() }
 }
 
-/// Returns the `which`-th of the ways that are possible. If there are fewer, subtracts their number
-/// from `which`.
+/// Returns the way with the number `which` out of those that are possible. If there are fewer possible
+/// ways, subtracts their number from `which`.
 fn take<T: Copy>(which: &mut usize, ways: &[T], is_possible: impl Fn(T) -> bool) -> Option<T> {
     let ways: Vec<T> = ways.iter().copied().filter(|&way| is_possible(way)).collect();
     let way = ways.get(*which).copied();
@@ -34,18 +34,18 @@ fn take<T: Copy>(which: &mut usize, ways: &[T], is_possible: impl Fn(T) -> bool)
     way
 }
 
-/// Returns the position of an item that can be left out. The last remaining item cannot.
+/// Returns the position of an item that can be removed. A single remaining item cannot be removed.
 fn one_of(items: usize, which: &mut usize) -> Option<usize> {
     take(which, &(0..items).collect::<Vec<_>>(), |_| items > 1)
 }
 
-/// Leaves out one item.
+/// Removes one item. Returns whether it did.
 fn one_less<T>(items: &mut Vec<T>, which: &mut usize) -> bool {
     one_of(items.len(), which).map(|at| items.remove(at)).is_some()
 }
 
-/// Makes an argument smaller, in the `which`-th way. If it has fewer ways, subtracts their number from
-/// `which`.
+/// Makes an argument smaller in the way with the number `which`. If the argument has fewer ways,
+/// subtracts their number from `which`.
 fn make_smaller(slot: Slot<'_>, which: &mut usize) -> bool {
     let ids = |ids: &mut Ids, which: &mut usize, only_the_last: bool| {
         let mut all = ids.unpack();
@@ -61,7 +61,8 @@ fn make_smaller(slot: Slot<'_>, which: &mut usize) -> bool {
     match slot {
         Slot::Count(number) | Slot::Length(number) => count(number, which),
         Slot::Held(list) | Slot::Table(list) | Slot::Named(list) => ids(list, which, false),
-        // The other blocks keep their positions in the chain, so only the last can be left out.
+        // The remaining blocks must keep their positions in the chain, so only the last block can be
+        // removed.
         Slot::Part(list) | Slot::Free(list) => ids(list, which, true),
         Slot::Numbers(blocks) | Slot::Objects(blocks) | Slot::Freed(blocks) => one_less(blocks, which),
         Slot::Chain(chain) => {

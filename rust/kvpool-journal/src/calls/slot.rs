@@ -1,4 +1,4 @@
-//! The arguments of calls, by their kinds.
+//! The arguments of calls as an enum with a variant for each kind.
 
 use kvpool_vllm::Key;
 
@@ -8,8 +8,8 @@ use crate::{
     RetentionRecord, Rows, SignalRecord, StartRecord, TurnRecord, UntilRecord,
 };
 
-/// The record of an argument as a variant of its kind: [`super::kinds`], [`super::manager_kinds`],
-/// [`super::vllm_kinds`].
+/// The record of an argument, as a variant of its kind. The kinds are defined in [`super::kinds`],
+/// [`super::manager_kinds`] and [`super::vllm_kinds`].
 #[derive(Debug)]
 #[expect(missing_docs, reason = "as the kinds of these names")]
 pub enum Slot<'a> {
@@ -71,7 +71,7 @@ pub enum Slot<'a> {
     Plan(&'a mut PlanRecord),
 }
 
-/// An id in an argument. Another run may use another id for the same thing.
+/// An id in an argument. Another run may use a different id for the same object.
 #[derive(Debug)]
 #[expect(missing_docs, reason = "the names describe them")]
 pub enum Mention<'a> {
@@ -85,7 +85,7 @@ pub enum Mention<'a> {
     Swap(&'a mut u64),
 }
 
-/// The kinds that contain no [`Mention`], and that a shrinker does not change.
+/// The kinds whose arguments contain no [`Mention`], and that a shrinker does not change.
 macro_rules! plain {
     () => {
         Slot::AtMost(_)
@@ -119,7 +119,7 @@ macro_rules! plain {
 pub(super) use plain;
 
 impl<'a> Slot<'a> {
-    /// The ids in the argument, in order.
+    /// Returns the ids in the argument, in order.
     #[must_use]
     pub fn mentions(self) -> Vec<Mention<'a>> {
         match self {
@@ -155,7 +155,7 @@ impl<'a> Slot<'a> {
     }
 }
 
-/// The ids in an operation of a step.
+/// Returns the ids in one operation of a planned step.
 fn planned(planned: &mut Planned) -> Vec<Mention<'_>> {
     match planned {
         Planned::Admit { prompt, .. } => vec![Mention::Chain(prompt)],

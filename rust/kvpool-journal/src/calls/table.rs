@@ -1,25 +1,26 @@
-//! `calls!`: generates all code about calls from one table.
+//! `calls!`: generates all code about calls from one table. It generates:
 //!
 //! - An enum with a variant per call, in the order of the table, and a field per argument. This is the
 //!   format of journals.
-//! - The names of all calls. Each call has its name, its words, and its arguments by kind
-//!   ([`super::Slot`]).
-//! - `run`, which makes the arguments of a record and calls the subject with them.
-//! - A trait with a method per call. It takes the arguments of the subject's own method, runs that
-//!   method, and records the call.
+//! - The names of all calls. For each call: its name, its description in words, and its arguments by
+//!   kind ([`super::Slot`]).
+//! - `run`, which makes the arguments from a record and calls the subject with them.
+//! - A trait with a method per call. The method takes the same arguments as the subject's own method,
+//!   runs that method, and records the call.
 //!
 //! A row has a variant, a method, arguments with their kinds, and the type of the answer. For a method
-//! that is written by hand, `by hand` replaces the answer. These items follow, as needed:
-//! - `known n`: the journal knows the first `n` blocks of the chain, if they are in the index;
-//! - `found |answer| n`: like `known`, but computed after the call, which is then recorded after it
-//!   ran;
-//! - `only |subject| condition`: calls are recorded only under this condition;
-//! - the words, which name arguments in braces;
-//! - `|subject| expression`: runs the call in another way than by the method of this name. For calls
-//!   written by hand, this is how a replay runs the call, with its memory if needed:
-//!   `|subject, memory| result`.
+//! that is written by hand, `by hand` replaces the type. The following items are optional:
+//! - `known n`: if the first `n` blocks of the chain are in the index, earlier records contain them;
+//! - `found |answer| n`: like `known`, but `n` depends on the answer, so the record is made after the
+//!   call;
+//! - `only |subject| condition`: the call is recorded only under this condition;
+//! - the description in words, which contains arguments in braces;
+//! - `|subject| expression`: runs the call with this expression instead of the method of the same name.
+//!   For a call written by hand, this is how a replay runs the call. The form
+//!   `|subject, memory| result` also receives the memory of the replay.
 
-/// Runs a call with borrowed arguments. Each is lent to a closure around the next.
+/// Runs a call with borrowed arguments. Each argument is lent to a closure, which lends the next
+/// argument.
 macro_rules! lend {
     ([$subject:ty] $call:expr;) => { $call };
     ([$subject:ty] $call:expr; $field:ident: $kind:ident $(, $more:ident: $mores:ident)*) => {
@@ -29,7 +30,7 @@ macro_rules! lend {
     };
 }
 
-/// Runs a call, and makes its record before or after it.
+/// Runs a call, and makes its record before or after the call.
 macro_rules! recorded {
     ($this:ident $run:ident $record:ident) => {
         $crate::calls::table::recorded!($this $run $record known 0)
@@ -55,7 +56,7 @@ macro_rules! recorded {
     };
 }
 
-/// Defines the method of a call, unless it is written by hand.
+/// Defines the method of a call. Does nothing if the method is written by hand.
 macro_rules! method {
     ({ $($by_hand:tt)+ } $($row:tt)*) => {};
     (
@@ -85,7 +86,7 @@ macro_rules! method {
     };
 }
 
-/// Runs a call by its method, unless the table has an expression for it.
+/// Runs a call with its method, or with its expression if the table has one.
 macro_rules! run {
     ($subject:ident.$method:ident($($field:ident),*)) => { $subject.$method($($field),*) };
     ($subject:ident.$method:ident($($field:ident),*) |$this:ident| $run:expr) => {{
@@ -94,7 +95,7 @@ macro_rules! run {
     }};
 }
 
-/// Runs a call in a replay, and returns its answer.
+/// Runs a call in a replay, and returns the answer.
 macro_rules! replayed {
     (
         { $($by_hand:tt)+ } [$methods:ident] $subject:ident.$method:ident($($field:ident),*) $from:ident
@@ -169,7 +170,7 @@ macro_rules! calls {
         }
 
         impl $calls {
-            /// Runs the call on a subject, with arguments made from the record.
+            /// Runs the call on a subject, with arguments that are made from the record.
             pub(crate) fn run(
                 &self,
                 subject: &mut $crate::Journaled<$subject>,

@@ -1,8 +1,8 @@
 //! The calls of vLLM's [`Pool`].
 //!
-//! Keys are written in full, because the same key has to lead to the same block. A journal does not
-//! contain withheld blocks ([`Pool::set_num_free`]). It also omits calls that are refused only because
-//! of them, since those change nothing.
+//! Keys are recorded completely, because equal keys must refer to the same block. A journal does not
+//! record [`Pool::set_num_free`], which withholds free blocks. It also omits calls that are refused
+//! only because of withheld blocks, since those calls change nothing.
 
 use kvpool::BlockId;
 use kvpool::retention::HintReport;
@@ -24,8 +24,8 @@ type Answer<T> = Result<T, VllmError>;
 calls! {
     /// A call of vLLM's [`Pool`].
     pub enum VllmCall of Pool;
-    /// The calls of vLLM's [`Pool`], recorded if there is a journal. `Journaled<Pool>` has the calls
-    /// that lend lists or closures.
+    /// The calls of vLLM's [`Pool`], which are recorded if there is a journal. Calls whose arguments
+    /// are lists or closures are methods of `Journaled<Pool>` instead.
     pub trait VllmCalls;
 
     Allocate allocate(blocks: Count) by hand, "{blocks}",
@@ -34,7 +34,8 @@ calls! {
     Touch touch(blocks: Objects) -> Answer<()>, "{blocks}";
     Free free(blocks: Freed) by hand, "{blocks}", |pool| answer(&pool.free(blocks.iter().copied()));
     Unpin unpin(blocks: Objects) -> Answer<()>, "{blocks}";
-    /// With the position of the block: [`Pool::insert_hash_behind`].
+    /// Also records the depth of the block and the key of its parent, as in
+    /// [`Pool::insert_hash_behind`].
     InsertHash insert_hash(key: Hash, block: Id, num_tokens: Tokens, depth: Depth, parent: Parent) -> bool,
         "block {block}: {key} at depth {depth}, behind {parent}",
         |pool| pool.insert_hash_behind(key, block, num_tokens, depth, parent);
@@ -67,7 +68,7 @@ calls! {
     Signal signal(blocks: Numbers, signal: Ended) -> Answer<()>, "{blocks}; {signal}";
 }
 
-/// Block ids as an answer. Their check does not include their number.
+/// An answer that consists of block ids. The number of ids is not part of its check.
 #[derive(Clone, Debug)]
 pub struct Ids<T>(pub T);
 
@@ -87,8 +88,8 @@ impl<T: AsRef<[u32]> + std::fmt::Debug> Reply for Ids<T> {
     }
 }
 
-/// Has no digests: each operation has the check of its answer, and every allocation shows the order of
-/// reuse.
+/// The journal of this pool has no digests. Each operation has the check of its answer, and the ids
+/// that an allocation returns depend on the order of the whole queue.
 impl Recordable for Pool {
     type Config = VllmConfig;
     type Watch = ();
@@ -148,7 +149,8 @@ impl Journaled<Pool> {
         self.call(|_, _| (), run, |(), _, _, _| Some(VllmCall::Claim { blocks: blocks.to_vec() }))
     }
 
-    /// Records [`Pool::free`], without the null block. With a journal, the blocks are iterated twice.
+    /// Records [`Pool::free`], without the null block. If there is a journal, the blocks are iterated
+    /// twice.
     ///
     /// # Errors
     /// The errors of that method.
@@ -160,7 +162,7 @@ impl Journaled<Pool> {
         self.call(record, run, |blocks, _, _, _| Some(VllmCall::Free { blocks }))
     }
 
-    /// Records [`Pool::cache_full`]. With a journal, each key is requested twice.
+    /// Records [`Pool::cache_full`]. If there is a journal, the key of each block is requested twice.
     ///
     /// # Errors
     /// The errors of that method.

@@ -7,15 +7,15 @@ use super::words;
 use crate::StartRecord;
 
 copied! {
-    /// A block, by id.
+    /// The id of a block.
     Id: u32, u32, |n| n, |n| n, |n| n.to_string();
-    /// A block, which Python passes as an object.
+    /// The id of a block that Python passes as an object.
     Object: u32, u32, |n| n, |n| n, |n| n.to_string();
-    /// Position at which the blocks of a table begin.
+    /// The position at which a run of blocks begins in its table.
     At: StartRecord, Start, Start::into, StartRecord::into, |start| start.first.to_string();
     /// A key.
     Hash: Key, Key, |key| key, |key| key, |key| words::hash(&key);
-    /// The number of tokens of a partial block.
+    /// The number of tokens in a partial block.
     Tokens: Option<u32>, Option<u32>, |n| n, |n| n, |_| String::new();
     /// A position in a prompt.
     Depth: u32, u32, |n| n, |n| n, |n| n.to_string();
@@ -23,27 +23,27 @@ copied! {
     Group: u32, u32, |n| n, |n| n, |n| n.to_string();
     /// A reference count.
     References: i32, i32, |n| n, |n| n, |n| n.to_string();
-    /// Yes or no.
+    /// A truth value.
     Flag: bool, bool, |is| is, |is| is, |_| String::new();
-    /// The front of the queue, or its back.
+    /// The end of the queue to use: true is the front, false is the back.
     QueueEnd: bool, bool, |is| is, |is| is, |is| if is { "front" } else { "back" }.into();
 }
 
 slices! {
-    /// Blocks by id.
+    /// A list of block ids.
     Numbers: u32, words::numbers;
-    /// Blocks that exist, by id.
+    /// A list of ids of existing blocks.
     Claimed: u32, words::numbers;
-    /// Blocks, which Python passes as objects.
+    /// A list of ids of blocks that Python passes as objects.
     Objects: u32, words::numbers;
-    /// Blocks that are released, which Python passes as objects.
+    /// A list of ids of blocks that are released, and that Python passes as objects.
     Freed: u32, words::numbers;
-    /// The keys of blocks.
+    /// The key of each block, or `None` for a block to skip.
     Hashes: Option<Key>, words::hashes;
 }
 
 kinds! { [] Pool;
-    /// The key of the block before.
+    /// The key of the previous block.
     Parent: Option<Key>, Option<&'a Key>, Option<Key>,
         |key, _| key.copied(), |key, _| Ok(*key), |key| key.as_ref(),
         |key: &Option<Key>| key.as_ref().map_or_else(|| "nothing".into(), words::hash);

@@ -1,7 +1,7 @@
 //! Operations as text: the call and its arguments in one line, without tokens.
 //!
-//! A content is shown as the first eight bytes of its digest, in the order of the digest's bytes, so
-//! that it can be found in events and logs. Long lists are cut.
+//! A content is displayed as the first eight bytes of its digest, in the byte order of the digest, so
+//! that users can find it in events and logs. Long lists are truncated.
 
 use std::fmt::Write;
 
@@ -14,18 +14,18 @@ use kvpool::Part;
 use kvpool::retention::{Keep, Retention, Then, Ttl};
 use kvpool_vllm::Key;
 
-/// Number of items of a list that are shown.
+/// Number of items of a list that are displayed.
 const SHOWN: usize = 8;
 
-/// An operation that has a readable text.
+/// An operation that can be displayed as text.
 pub trait Words {
-    /// Name of the called method.
+    /// Returns the name of the called method.
     fn call(&self) -> &'static str;
-    /// The arguments as text; may be empty.
+    /// Returns the arguments as text, which may be empty.
     fn words(&self) -> String;
 }
 
-/// Text of the start of a digest, in the byte order that is used elsewhere.
+/// Formats the first eight bytes of a digest, in the byte order that events and logs use.
 pub(crate) fn key(key: u64) -> String {
     format!("{:016x}", key.swap_bytes())
 }
@@ -248,7 +248,7 @@ pub(super) fn numbers(blocks: &[u32]) -> String {
     format!("{}: {}", counted(blocks.len(), "block"), list(blocks.iter()))
 }
 
-/// Text of the start of vLLM's own hash.
+/// Formats the first bytes of vLLM's own hash.
 pub(super) fn hash(key: &Key) -> String {
     key.digest().iter().take(8).map(|byte| format!("{byte:02x}")).collect()
 }

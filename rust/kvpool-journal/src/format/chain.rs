@@ -1,4 +1,5 @@
-//! Prompts and chains in the form that a journal stores: by the keys of their digests.
+//! Prompts and chains in the form that a journal stores: each block is represented by its key, which is
+//! the start of its digest.
 
 use kvpool::Match;
 use kvpool::hash::{ChainLink, HashAlgorithm, HashChain};
@@ -6,12 +7,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::Keys;
 
-/// Position of an algorithm in [`HashAlgorithm::ALL`].
+/// Returns the position of an algorithm in [`HashAlgorithm::ALL`].
 fn number(algorithm: HashAlgorithm) -> u8 {
     HashAlgorithm::ALL.iter().position(|&known| known == algorithm).unwrap_or(0) as u8
 }
 
-/// The first eight bytes of a block's digest and of its fingerprint; 0 without a fingerprint.
+/// The first eight bytes of a block's digest, and of its fingerprint. The second number is 0 if there
+/// is no fingerprint.
 pub type ContentKey = (u64, u64);
 
 pub(crate) fn content_key(chain: &HashChain, position: usize, verified: bool) -> Option<ContentKey> {
@@ -20,27 +22,27 @@ pub(crate) fn content_key(chain: &HashChain, position: usize, verified: bool) ->
     Some((chain.hashes().get(position)?.key(), fingerprint))
 }
 
-/// A hash chain, and the number of its tokens.
+/// The record of a hash chain, with the number of its tokens.
 ///
-/// Its first blocks may be *known*: they form a chain whose last block was recorded before. The other
-/// blocks follow.
+/// The first blocks may be *known*: they form a chain whose last block an earlier record contains. The
+/// record lists only the other blocks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChainRecord {
-    /// Number of tokens, including those of the last, partial block.
+    /// Number of tokens, including those of the last block if it is partial.
     pub tokens: usize,
     /// The epoch in which the chain was hashed.
     pub epoch: u64,
-    /// The algorithm, by its position in [`HashAlgorithm::ALL`].
+    /// The algorithm, as its position in [`HashAlgorithm::ALL`].
     pub algorithm: u8,
     /// Number of tokens per block.
     pub block_size: usize,
-    /// Number of known blocks, and the key and fingerprint of the last of them.
+    /// Number of known blocks, with the key and the fingerprint of the last known block.
     pub known: Option<(usize, ContentKey)>,
-    /// The keys of the blocks after these.
+    /// The keys of the blocks after the known blocks.
     pub keys: Keys,
-    /// The first eight bytes of their fingerprints; empty without fingerprints.
+    /// The first eight bytes of these blocks' fingerprints. Empty if there are no fingerprints.
     pub fingerprints: Keys,
-    /// Whether the chain carries tokens.
+    /// Whether the recorded chain contained tokens.
     pub has_tokens: bool,
 }
 
@@ -77,25 +79,25 @@ impl ChainRecord {
         }
     }
 
-    /// Number of blocks of the chain.
+    /// Returns the number of blocks in the chain.
     #[must_use]
     pub fn blocks(&self) -> usize {
         self.known.map_or(0, |(blocks, _)| blocks) + self.keys.len()
     }
 }
 
-/// The position of one block in a chain.
+/// The record of a link, which describes the position of one block in a chain.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LinkRecord {
-    /// The algorithm, by its position in [`HashAlgorithm::ALL`].
+    /// The algorithm, as its position in [`HashAlgorithm::ALL`].
     pub algorithm: u8,
-    /// Number of tokens of the block.
+    /// Number of tokens in the block.
     pub block_size: usize,
     /// The epoch in which the block was hashed.
     pub epoch: u64,
     /// The key of the block.
     pub key: u64,
-    /// The first eight bytes of its fingerprint, if it has one.
+    /// The first eight bytes of the block's fingerprint, if it has one.
     pub fingerprint: Option<u64>,
     /// The key of the block before it.
     pub parent: Option<u64>,

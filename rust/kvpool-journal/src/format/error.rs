@@ -1,10 +1,10 @@
 //! Errors of journals and of their files.
 
-/// A journal that cannot be kept or read.
+/// The reason why a journal cannot be written or read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum JournalError {
-    /// A setting is outside of its range.
+    /// A setting is out of range.
     #[error("{field} is {value}: must be {expected}")]
     InvalidConfig {
         /// Name of the setting.
@@ -14,7 +14,7 @@ pub enum JournalError {
         /// The allowed values.
         expected: String,
     },
-    /// The file exists already.
+    /// The file already exists.
     #[error("{path} exists: a journal overwrites nothing. Remove it, or give another path")]
     Exists {
         /// Path of the file.
@@ -23,23 +23,23 @@ pub enum JournalError {
     /// The operating system returned an error.
     #[error("{0}")]
     Io(String),
-    /// The bytes are not those of a journal.
+    /// The bytes do not begin like a journal.
     #[error("not a journal: it begins with {found:02x?} instead of {expected:02x?}")]
     NotAJournal {
-        /// The first bytes.
+        /// The first bytes that were found.
         found: Vec<u8>,
         /// The first bytes of a journal.
         expected: [u8; 8],
     },
-    /// This version of the crate does not read the version of the format.
+    /// This crate cannot read this version of the format.
     #[error("the journal has format version {found:?}: this version of kvpool reads {expected}")]
     Version {
-        /// Version digits of the journal.
+        /// Version digits in the journal.
         found: String,
         /// Version digits that can be read.
         expected: String,
     },
-    /// The first frame is damaged or missing, so the others are useless.
+    /// The first frame is damaged or missing, so the other frames cannot be used.
     #[error("the journal's header is damaged or cut off: nothing of it can be replayed")]
     NoHeader,
     /// A record cannot be read although its frame is complete.
@@ -50,7 +50,7 @@ pub enum JournalError {
         /// The reason.
         reason: String,
     },
-    /// The frames are not consecutive: operations are written twice, or are missing.
+    /// The frames are not consecutive: some operations occur twice or are missing.
     #[error(
         "the frame at byte {at} begins with operation {found}, and operation {expected} comes next: {}. \
          The first {at} bytes are a journal up to there", if found < expected {
@@ -67,7 +67,7 @@ pub enum JournalError {
         /// Number of the operation that should be next.
         expected: u64,
     },
-    /// The header names an eviction policy that only earlier versions had.
+    /// The header contains an eviction policy that only earlier versions had.
     #[error(
         "the journal was made with {field} {policy:?}, which kvpool no longer has: it has {known}. \
          Record a new journal with {instead}, or replay this one with the version that wrote it"
@@ -77,12 +77,12 @@ pub enum JournalError {
         field: &'static str,
         /// Name of the policy in the journal.
         policy: String,
-        /// The policies that this reader knows.
+        /// Names of the policies that this reader knows.
         known: String,
-        /// The policy with the most similar order of eviction.
+        /// Name of the policy with the most similar order of eviction.
         instead: &'static str,
     },
-    /// This version of the crate does not know a setting in the header.
+    /// The header contains a setting that this version of the crate does not know.
     #[error("the journal was made with {field} {value:?}, which this version of kvpool does not know")]
     UnknownSetting {
         /// Name of the setting.

@@ -1,4 +1,4 @@
-//! Creates the file of a journal, which only its owner can read.
+//! Creates the file of a journal. Only its owner can read it.
 
 use std::fs::File;
 use std::io::ErrorKind;

@@ -15,16 +15,16 @@ use xxhash_rust::xxh3::xxh3_64;
 /// The first bytes of a journal. The last two digits are the version of the format.
 pub const MAGIC: [u8; 8] = *b"KVPJRN04";
 
-/// The first bytes of the journal of a manager with KV-cache groups. The groups are written after its
-/// header, so readers that do not know groups refuse the journal because of its version.
+/// The first bytes of a journal of a manager with KV-cache groups. The groups follow the header.
+/// Readers that do not support groups refuse the journal because of its version.
 pub const MAGIC_OF_GROUPS: [u8; 8] = *b"KVPJRN05";
 
 /// One entry of a journal.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Entry<O> {
-    /// An operation, and the check of its result.
+    /// An operation, and the check of its answer.
     Operation(O, u32),
-    /// The digest of the state after the operations before it.
+    /// The digest of the state after all operations before this entry.
     Digest(u64),
 }
 
@@ -35,7 +35,7 @@ pub(crate) const PREFIX: usize = HEAD + RECORDS;
 /// Number of bytes of a payload before its records.
 pub(super) const RECORDS: usize = 12;
 
-/// Appends to a list of bytes, for postcard.
+/// Lets postcard append to a list of bytes.
 struct Push<'a>(&'a mut Vec<u8>);
 
 impl Flavor for Push<'_> {
@@ -47,7 +47,7 @@ impl Flavor for Push<'_> {
     }
 
     fn try_extend(&mut self, bytes: &[u8]) -> postcard::Result<()> {
-        // Most numbers take one byte, for which a call of memcpy does not pay off.
+        // Most numbers take one byte, for which a call of `memcpy` would cost more than a push.
         match bytes {
             &[byte] => self.0.push(byte),
             bytes => self.0.extend_from_slice(bytes),
@@ -60,7 +60,7 @@ impl Flavor for Push<'_> {
     }
 }
 
-/// Begins a frame.
+/// Begins a frame whose first operation has the number `first`.
 pub(crate) fn open(frame: &mut Vec<u8>, first: u64) {
     frame.extend_from_slice(&[0; HEAD]);
     frame.extend_from_slice(&first.to_le_bytes());
@@ -71,12 +71,12 @@ pub(crate) fn open(frame: &mut Vec<u8>, first: u64) {
 pub(crate) fn push(frame: &mut Vec<u8>, value: &impl Serialize) {
     let before = frame.len();
     if postcard::serialize_with_flavor(value, Push(frame)).is_err() {
-        // No type of this crate fails to serialize. If one did, half a record must not remain.
+        // No type of this crate fails to serialize. If one did, remove the incomplete record.
         frame.truncate(before);
     }
 }
 
-/// Appends a number like [`push`]: seven bits per byte, the lowest first.
+/// Appends a number in the same encoding as [`push`]: seven bits per byte, the lowest bits first.
 #[inline]
 pub(crate) fn push_number(frame: &mut Vec<u8>, mut number: usize) {
     while number >= 0x80 {
@@ -86,11 +86,11 @@ pub(crate) fn push_number(frame: &mut Vec<u8>, mut number: usize) {
     frame.push(number as u8);
 }
 
-/// Appends a byte string like [`push`].
+/// Appends a byte string in the same encoding as [`push`].
 #[inline]
 pub(crate) fn push_bytes(frame: &mut Vec<u8>, bytes: &[u8]) {
     push_number(frame, bytes.len());
-    // Most strings are empty, for which a call of memcpy does not pay off.
+    // Most strings are empty, so avoid the call of `memcpy`.
     if !bytes.is_empty() {
         frame.extend_from_slice(bytes);
     }

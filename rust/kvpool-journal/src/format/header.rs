@@ -1,9 +1,9 @@
 //! The header: the kind of the recorded subject, and the settings that a replay needs.
 //!
-//! Settings with named values are texts, so that a journal stays readable when variants are added. Keys
-//! and seeds of hashes are omitted, because a replay computes no digest. The name of a policy refers to
-//! the reader's policy of that name. A caller's own evictor has no name, so a pool with one cannot have
-//! a journal.
+//! Settings with named values are stored as text, so that old journals can still be read when values
+//! are added. Keys and seeds of hashes are omitted, because a replay computes no digests. The header
+//! contains the name of a policy, and the reader uses its own policy with that name. A caller's own
+//! evictor has no name, so a pool with such an evictor cannot have a journal.
 
 use kvpool::groups::Groups;
 use kvpool::hash::Verify;
@@ -34,7 +34,7 @@ pub struct JournalHeader {
     pub subject: Kind,
     /// Version of the crate that wrote the journal.
     pub crate_version: String,
-    /// Number of operations from one digest to the next; 0 for no digests.
+    /// Number of operations between two digests; 0 if there are no digests.
     pub digest_every: u32,
     num_blocks: usize,
     block_size: usize,
@@ -48,9 +48,9 @@ pub struct JournalHeader {
     watermark: f64,
     host_blocks: usize,
     block_bytes: u64,
-    /// Whether vLLM's pool keeps hashes. True for other subjects.
+    /// Whether blocks of vLLM's pool keep their hashes. True for other subjects.
     pub caching: bool,
-    /// The KV-cache groups of a hybrid model. They are written after the header, if there are any.
+    /// The KV-cache groups of a hybrid model. If there are any, they are written after the header.
     #[serde(skip)]
     groups: Vec<GroupSettings>,
 }
@@ -100,7 +100,7 @@ impl JournalHeader {
         }
     }
 
-    /// Makes the header of a [`kvpool_vllm::Pool`], whose keys vLLM has hashed.
+    /// Makes the header of a [`kvpool_vllm::Pool`]. vLLM itself computes the keys of this pool.
     #[must_use]
     pub fn of_vllm_pool(
         num_blocks: usize,
@@ -114,7 +114,7 @@ impl JournalHeader {
         Self { subject: Kind::VllmPool, caching, ..Self::of_manager(&manager, &watch, journal) }
     }
 
-    /// The first bytes of the journal.
+    /// Returns the first bytes of the journal.
     pub(crate) const fn magic(&self) -> [u8; 8] {
         if self.groups.is_empty() { MAGIC } else { MAGIC_OF_GROUPS }
     }
@@ -127,20 +127,20 @@ impl JournalHeader {
         }
     }
 
-    /// Reads a header that [`Self::write`] has written.
+    /// Reads a header that [`Self::write`] wrote.
     pub(crate) fn read(bytes: &[u8], grouped: bool) -> Result<Self, JournalError> {
         let (header, groups): (Self, _) =
             postcard::take_from_bytes(bytes).map_err(|_| JournalError::NoHeader)?;
         if !grouped {
-            // No checksum covers the version, so a journal with groups could pass for one without.
-            // Refuse it.
+            // No checksum covers the version, so a flipped bit could make a journal with groups look
+            // like one without groups. Refuse such a journal.
             return if groups.is_empty() { Ok(header) } else { Err(JournalError::NoHeader) };
         }
         let groups = postcard::from_bytes(groups).map_err(|_| JournalError::NoHeader)?;
         Ok(Self { groups, ..header })
     }
 
-    /// The KV-cache groups, hashed in units of a block.
+    /// Returns the KV-cache groups. One digest covers `block_size` tokens.
     fn groups(&self) -> Result<Option<Groups>, JournalError> {
         if self.groups.is_empty() {
             return Ok(None);
@@ -151,12 +151,13 @@ impl JournalHeader {
         Groups::new(specs, Some(self.block_size)).map(Some).map_err(refused)
     }
 
-    /// Whether hits are verified.
+    /// Whether the recorded subject verified its hits.
     pub(crate) fn verified(&self) -> bool {
         self.verify != Verify::None.name()
     }
 
-    /// Returns the settings of the recorded observers, as far as the header contains them.
+    /// Returns the settings of the recorded observers. The header contains only the settings that
+    /// affect recorded answers.
     ///
     /// # Errors
     /// [`JournalError::UnknownSetting`].
@@ -168,8 +169,8 @@ impl JournalHeader {
         })
     }
 
-    /// Returns the settings of the pool, with policies from `policies`. For a manager, those of its
-    /// device pool.
+    /// Returns the settings of the pool. `policies` are the policies that the reader knows. For a
+    /// manager, returns the settings of its device pool.
     ///
     /// # Errors
     /// [`JournalError::UnknownSetting`].
@@ -177,7 +178,8 @@ impl JournalHeader {
         Ok(self.manager_config(policies)?.pool())
     }
 
-    /// Returns the settings of the manager, with policies from `policies`, but without key and seed.
+    /// Returns the settings of the manager, without key and seed of the hasher. `policies` are the
+    /// policies that the reader knows.
     ///
     /// # Errors
     /// [`JournalError::UnknownSetting`].

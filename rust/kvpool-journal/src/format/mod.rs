@@ -1,29 +1,30 @@
 //! The format of journals: the records of calls, a check of each answer, and the frames that contain
 //! them.
 //!
-//! Owns: the header, and the checks of answers ([`Check`]). A [`Journal`] writes both to a bounded ring
-//! in memory, or to a thread that writes. A [`JournalReader`] reads them from bytes or from a
-//! [`JournalFile`], with one frame at a time in memory. This module only defines the format and runs no
-//! calls.
+//! Owns: the header, and the checks of answers ([`Check`]). A [`Journal`] writes records either to a
+//! bounded ring in memory or to a thread that writes them. A [`JournalReader`] reads them from bytes or
+//! from a [`JournalFile`], with one frame at a time in memory. This module only defines the format. It
+//! runs no calls.
 //!
 //! - *No tokens*: of each full block, a journal stores the first eight bytes of its digest (salted like
-//!   the request), and of its fingerprint if hits are verified. So a replay distinguishes contents like
-//!   the recorded run, except for two digests with the same first eight bytes. A prompt cannot be read
-//!   from a journal. Request ids are stored unchanged.
-//! - *Results* are compared by a 32-bit check per operation, and the state by a 64-bit digest every
-//!   [`JournalConfig::digest_every`] operations ([`kvpool_observe::PoolWatch::state_digest`]).
-//! - *Format*: a magic number with the version, then frames. A frame has a length, an XXH3 checksum and
-//!   a payload. The payloads contain the header, then records in postcard's encoding (`frame.rs`
-//!   describes every byte). A file that was cut at any byte contains all frames before the cut.
-//! - *A journal never fails an operation, and no operation waits for a disk*. If it cannot be written,
-//!   or not fast enough, it stops and reports the reason ([`Journal::error`]). The part written until
-//!   then is a valid journal.
-//! - A *ring* that has dropped its oldest frames can be read, but not replayed, because the operations
+//!   the request), and the first eight bytes of its fingerprint if hits are verified. A replay
+//!   therefore distinguishes the same contents as the recorded run, unless two digests have the same
+//!   first eight bytes. A prompt cannot be read from a journal. Request ids are stored unchanged.
+//! - *Answers* are compared by a 32-bit check per operation. The state is compared by a 64-bit digest
+//!   every [`JournalConfig::digest_every`] operations ([`kvpool_observe::PoolWatch::state_digest`]).
+//! - *Format*: a magic number with the version, followed by frames. A frame has a length, an XXH3
+//!   checksum and a payload. The payloads contain the header, then records in postcard's encoding
+//!   (`frame.rs` describes every byte). If a file is truncated at any byte, all frames before this byte
+//!   can be read.
+//! - *A journal never fails an operation, and no operation waits for a disk*. If the journal cannot be
+//!   written, or not fast enough, it stops and reports the reason ([`Journal::error`]). The part that
+//!   was written before is a valid journal.
+//! - A *ring* that has dropped its oldest frames can be read but not replayed, because the operations
 //!   before its first one are lost.
 //!
-//! Costs: a few bytes per operation. A steady decode step of any batch takes 8 bytes, and 8 per block
-//! that it fills. A new block of a prompt takes 8 bytes, and a block id that a caller of a pool passes
-//! takes 4. Digests cost large pools 24 bytes of memory per block.
+//! Costs: a few bytes per operation. A steady decode step takes 8 bytes for a batch of any size, and 8
+//! bytes per block that it fills. A new block of a prompt takes 8 bytes, and a block id that a caller
+//! passes to a pool takes 4. In large pools, digests cost 24 bytes of memory per block.
 
 mod chain;
 mod error;
@@ -82,10 +83,11 @@ use writer::Background;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JournalConfig {
-    /// Number of operations from one digest of the state to the next; 0 for no digests.
+    /// Number of operations between two digests of the state; 0 means no digests.
     pub digest_every: u32,
-    /// Number of bytes that are collected into one frame, 64 to 2^24. A crash of the process loses the
-    /// collected bytes, and the frames that wait to be written (at most [`QUEUE_BYTES`]).
+    /// Number of bytes that are collected before a frame is written, 64 to 2^24. A crash of the process
+    /// loses the collected bytes, and the frames that are waiting to be written (at most
+    /// [`QUEUE_BYTES`]).
     pub frame_bytes: usize,
 }
 
@@ -112,31 +114,32 @@ impl JournalConfig {
     }
 }
 
-/// Number of chain ends that are remembered, so that a repeated prompt is not written again.
+/// Number of chain ends that the journal remembers, so that it does not write a repeated prompt again.
 const KNOWN_ENDS: usize = 1024;
 
-/// A journal that is being written.
+/// Writes a journal.
 pub struct Journal {
     config: JournalConfig,
     sink: Sink,
     /// Whether hits are verified. If so, fingerprints are written, too.
     verified: bool,
-    /// Whether blocks with fingerprints were registered by a link.
+    /// Whether any block with a fingerprint was registered by a link.
     linked: bool,
     /// The payload of the frame that is being filled.
     payload: Vec<u8>,
-    /// Number of the first operation in this frame.
+    /// Number of the first operation in the frame that is being filled.
     first: u64,
     /// Number of recorded operations.
     operations: u64,
     /// Number of operations since the last digest.
     since_digest: u32,
-    /// The ends of recorded chains, oldest first. `known` maps each to the length of its chain.
+    /// The last blocks of recorded chains, oldest first. `known` maps each of them to the length of its
+    /// chain.
     ends: VecDeque<ContentKey>,
     known: HashMap<ContentKey, usize>,
-    /// The slots of the batch that was recorded last.
+    /// The request slots of the batch that was recorded last.
     rows: Vec<usize>,
-    /// The first bytes of the last steady append.
+    /// The first bytes of the record of the last steady append.
     steady: Encoded,
 }
 
@@ -151,11 +154,11 @@ impl fmt::Debug for Journal {
 }
 
 impl Journal {
-    /// Creates a journal in memory that keeps approximately the latest `capacity` bytes, in whole
-    /// frames.
+    /// Creates a journal in memory, as a ring of whole frames. It keeps approximately the latest
+    /// `capacity` bytes.
     ///
     /// # Errors
-    /// [`JournalError::InvalidConfig`] for a ring with room for less than four frames.
+    /// [`JournalError::InvalidConfig`] if the ring has no room for four frames.
     pub fn ring(capacity: usize, config: JournalConfig) -> Result<Self, JournalError> {
         if capacity < 4 * config.frame_bytes {
             return Err(JournalError::InvalidConfig {
@@ -167,10 +170,10 @@ impl Journal {
         Self::over(Sink::ring(capacity), config)
     }
 
-    /// Creates a journal that writes each frame to `writer` without further buffering. A thread of its
-    /// own writes, so that no recorded operation waits. If more than [`QUEUE_BYTES`] wait to be
-    /// written, the journal stops. In a fork of the process the journal stops and reports that as its
-    /// error.
+    /// Creates a journal that writes each frame to `writer` without further buffering. A separate
+    /// thread writes, so that no recorded operation waits. If more than [`QUEUE_BYTES`] are waiting to
+    /// be written, the journal stops. In a forked child process the journal stops, too, and
+    /// [`Self::error`] reports this.
     ///
     /// ```
     /// use kvpool_journal::{Journal, JournalConfig};
@@ -187,8 +190,8 @@ impl Journal {
         Self::over(Sink::Writer(Background::start(writer)?), config)
     }
 
-    /// Creates a journal in a new file ([`create_file`]), which is written like that of
-    /// [`Self::to_writer`]. The file belongs to the process that creates the journal.
+    /// Creates a journal in a new file ([`create_file`]), which is written as in [`Self::to_writer`].
+    /// The file belongs to the process that creates the journal.
     ///
     /// # Errors
     /// Like [`create_file`] and [`Self::to_writer`]. After an error the file does not exist.
@@ -196,13 +199,13 @@ impl Journal {
         config.check()?;
         let file = create_file(path)?;
         Self::to_writer(Box::new(file), config).inspect_err(|_| {
-            // Report the first error.
+            // Ignore an error of the removal, because the first error is returned.
             let _ = std::fs::remove_file(path);
         })
     }
 
-    /// Makes the journal wait for a slow writer instead of stopping, for runs in which no engine waits
-    /// for a step.
+    /// Makes the journal wait for a slow writer instead of stopping. Use this only if no engine waits
+    /// for the recorded operations.
     #[must_use]
     pub fn waiting(mut self) -> Self {
         self.sink.wait();
@@ -227,7 +230,7 @@ impl Journal {
         })
     }
 
-    /// The settings of the journal.
+    /// Returns the settings of the journal.
     #[must_use]
     pub const fn config(&self) -> JournalConfig {
         self.config
@@ -239,27 +242,27 @@ impl Journal {
         self.operations
     }
 
-    /// Number of bytes written, or kept in the ring. Collected bytes, and frames that wait to be
-    /// written, are not counted.
+    /// Returns the number of bytes that were written, or that the ring contains. Does not count
+    /// collected bytes and frames that are waiting to be written.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.sink.bytes()
     }
 
-    /// The reason why the journal stopped recording, if it did.
+    /// Returns the reason if the journal has stopped recording.
     #[must_use]
     pub fn error(&self) -> Option<&str> {
         self.sink.error()
     }
 
-    /// Writes the collected bytes, and waits until everything is written. [`Self::error`] reports
-    /// failures.
+    /// Writes the collected bytes, and waits until everything is written. If writing fails,
+    /// [`Self::error`] returns the reason.
     pub fn flush(&mut self) {
         self.start_flush().wait();
     }
 
-    /// Starts to write the collected bytes. The returned object waits for the end without the journal,
-    /// so a lock around the journal may be released first.
+    /// Starts to write the collected bytes. The returned object waits until they are written. It does
+    /// not need the journal, so the caller may first release a lock that protects the journal.
     pub fn start_flush(&mut self) -> Flush {
         if self.payload.len() > frame::PREFIX {
             self.write_frame();
@@ -267,14 +270,15 @@ impl Journal {
         self.sink.flush()
     }
 
-    /// Returns the content of a ring, flushed, as the bytes of a file; `None` for another journal.
+    /// Flushes the journal. Returns the content of a ring as the bytes of a file, or `None` for another
+    /// kind of journal.
     pub fn image(&mut self) -> Option<Vec<u8>> {
         self.flush();
         self.sink.image()
     }
 
     /// Writes the header, which is the first frame of a new journal, and waits until it is written.
-    /// From then on the file is a valid journal.
+    /// From then on, the file is a valid journal.
     pub fn begin(&mut self, header: &JournalHeader) {
         self.verified = header.verified();
         frame::open(&mut self.payload, 0);
@@ -284,13 +288,14 @@ impl Journal {
         self.payload.clear();
     }
 
-    /// Records one operation. Returns whether a digest of the state is due.
+    /// Records one operation, with the check of its answer. Returns whether a digest of the state is
+    /// due.
     pub fn record(&mut self, operation: &impl Serialize, check: u32) -> bool {
         self.record_as(operation, check, None)
     }
 
-    /// Like [`Self::record`]. If `steady` is given, it describes the whole operation, and
-    /// [`Self::repeat`] can copy its bytes.
+    /// Like [`Self::record`]. If `steady` is given, it contains all arguments of the operation, and
+    /// [`Self::repeat`] can copy the recorded bytes.
     pub(crate) fn record_as(
         &mut self,
         operation: &impl Serialize,
@@ -313,8 +318,8 @@ impl Journal {
         self.count()
     }
 
-    /// Records an append that differs from the last steady one only in its filled blocks and its check.
-    /// If it differs otherwise, returns `None` and records nothing.
+    /// Records an append that differs from the last steady append only in its filled blocks and its
+    /// check. If there is another difference, records nothing and returns `None`.
     #[inline]
     pub(crate) fn repeat(&mut self, append: SteadyAppend, filled: &Filled, check: u32) -> Option<bool> {
         if self.sink.error().is_some() {
@@ -329,7 +334,7 @@ impl Journal {
         Some(self.count())
     }
 
-    /// Appends the end of the record of an append.
+    /// Appends the last part of an append's record: the filled blocks and the check.
     #[inline]
     fn push_end(&mut self, Filled { keys, fingerprints }: &Filled, check: u32) {
         self.payload.reserve(32); // enough for most records
@@ -338,14 +343,14 @@ impl Journal {
         frame::push_number(&mut self.payload, check as usize);
     }
 
-    /// Whether this batch was recorded last.
+    /// Whether the batch that was recorded last has these slots.
     #[must_use]
     #[inline]
     pub(crate) fn is_batch(&self, slots: &[usize]) -> bool {
         self.rows == slots
     }
 
-    /// Counts an operation. Returns whether a digest is due.
+    /// Counts one operation. Returns whether a digest is due.
     #[inline]
     fn count(&mut self) -> bool {
         self.operations += 1;
@@ -354,7 +359,7 @@ impl Journal {
         self.config.digest_every > 0 && self.since_digest >= self.config.digest_every
     }
 
-    /// Records a digest of the state after the operations so far.
+    /// Records a digest of the state after all operations so far.
     pub fn digest(&mut self, digest: u64) {
         self.since_digest = 0;
         self.open();
@@ -382,20 +387,20 @@ impl Journal {
         self.sink.frame(&mut self.payload);
     }
 
-    /// Makes the record of a link by which a block is registered.
+    /// Makes the record of a link that registers a block.
     pub(crate) fn link(&mut self, link: &ChainLink) -> LinkRecord {
         self.linked |= self.verified;
         LinkRecord::new(link)
     }
 
-    /// Makes the record of a chain. Its first `indexed` blocks are in the index, so they were recorded
-    /// before.
+    /// Makes the record of a chain. Its first `indexed` blocks are in the index, so earlier records
+    /// contain them.
     #[inline]
     pub(crate) fn chain(&mut self, chain: &HashChain, num_tokens: usize, indexed: usize) -> ChainRecord {
         let end = chain.len().checked_sub(1).and_then(|last| chain::content_key(chain, last, self.verified));
         let whole = end.is_some_and(|end| self.known.get(&end) == Some(&chain.len()));
-        // A link does not contain the fingerprints of the blocks before it, so those blocks are written
-        // again.
+        // The record of a link does not contain the fingerprints of the blocks before it, so those
+        // blocks have to be written again.
         let indexed = if self.linked { 0 } else { indexed.min(chain.len()) };
         let known = if whole { chain.len() } else { indexed };
         if let Some(end) = end.filter(|_| !whole) {
@@ -411,13 +416,13 @@ impl Journal {
         ChainRecord::new(chain, num_tokens, known, self.verified)
     }
 
-    /// Makes the record of a match: its part of the chain.
+    /// Makes the record of the part of a chain that a match covers.
     #[must_use]
     pub(crate) fn part(&self, found: &Match) -> ChainRecord {
         ChainRecord::of_match(found, self.verified)
     }
 
-    /// Makes the record of a batch. A batch that equals the previous one is recorded as [`Rows::Same`].
+    /// Makes the record of a batch. If the batch equals the previous one, the record is [`Rows::Same`].
     #[inline]
     pub(crate) fn rows(&mut self, slots: &[usize]) -> Rows {
         if self.rows == slots {

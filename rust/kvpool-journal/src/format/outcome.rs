@@ -1,4 +1,4 @@
-//! Checks of results: a number that is equal in two runs if they gave the same answer.
+//! Checks of answers. A check is a number that is equal in two runs if they gave the same answer.
 
 use kvpool::hash::HashError;
 use kvpool::retention::HintReport;
@@ -9,8 +9,8 @@ use kvpool::{
 use kvpool_observe::{BlockEvent, EventBatch};
 use kvpool_vllm::{Removed, VllmError};
 
-/// Mixes numbers in order. The multiplier is that of Fibonacci hashing (from the golden ratio), and is
-/// part of the format.
+/// Combines numbers into a check. The result depends on their order. The multiplier is that of
+/// Fibonacci hashing (from the golden ratio), and is part of the format.
 #[derive(Clone, Copy, Debug)]
 pub struct Check(u64);
 
@@ -23,7 +23,7 @@ impl Check {
         check.finish()
     }
 
-    /// Mixes in a number.
+    /// Adds a number to the check.
     pub fn add(&mut self, number: u64) {
         self.0 = (self.0 ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
     }
@@ -35,7 +35,7 @@ impl Check {
 
 /// The answer of an operation.
 pub trait Outcome {
-    /// Adds everything in which two equal answers agree.
+    /// Adds every part of the answer that a replay has to reproduce.
     fn add_to(&self, check: &mut Check);
 }
 
@@ -93,7 +93,7 @@ impl Outcome for () {
     fn add_to(&self, _: &mut Check) {}
 }
 
-/// Implements answers that are one number.
+/// Implements `Outcome` for answers that are one number.
 macro_rules! numbers {
     ($($answer:ty: |$given:ident| $number:expr;)*) => { $(
         impl Outcome for $answer {
@@ -242,7 +242,7 @@ impl Outcome for PoolError {
             Self::TooDeep { .. } => 120,
             Self::UnknownTicket { .. } => 121,
             Self::StaleMatch { .. } => 122,
-            // The same number as for managers.
+            // The number is the same as for an error of a manager.
             _ => 199,
         });
     }
@@ -285,7 +285,7 @@ impl Outcome for ManagerError {
             Self::BadOffset { .. } => 413,
             Self::BadExternalCount { .. } => 414,
             Self::TooManyChanges { .. } => 415,
-            // Kinds that were added later. Give them a number here when they are added.
+            // Errors that were added later. Assign a number here when you add an error.
             _ => 499,
         });
     }
@@ -315,7 +315,7 @@ impl Outcome for VllmError {
             Self::KeyTooLong { .. } => 505,
             Self::Pool(PoolError::Poisoned { .. }) => 506,
             Self::Pool(_) => 507,
-            // Kinds that were added later. Give them a number here when they are added.
+            // Errors that were added later. Assign a number here when you add an error.
             _ => 599,
         });
     }

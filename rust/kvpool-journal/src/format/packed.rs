@@ -1,4 +1,5 @@
-//! Lists of numbers as byte strings, which are copied in one call, and validated when read.
+//! Lists of numbers that are stored as byte strings, so that one call copies a list. A list is
+//! validated when it is read.
 
 use kvpool::BlockId;
 use kvpool::hash::{BlockHash, Fingerprint};
@@ -11,7 +12,7 @@ pub struct Packed<const N: usize>(Vec<u8>);
 
 /// A list of block ids.
 pub type Ids = Packed<4>;
-/// A list of the first eight bytes of digests or fingerprints.
+/// A list of 64-bit numbers, which are the first eight bytes of digests or fingerprints.
 pub type Keys = Packed<8>;
 
 impl<const N: usize> Packed<N> {
@@ -19,7 +20,7 @@ impl<const N: usize> Packed<N> {
         Self(items.collect::<Vec<_>>().into_flattened())
     }
 
-    /// The bytes of all items.
+    /// Returns the bytes of all items.
     #[inline]
     pub(crate) fn as_bytes(&self) -> &[u8] {
         &self.0
@@ -57,7 +58,7 @@ impl Ids {
 }
 
 impl Keys {
-    /// Packs the keys of digests.
+    /// Packs the first eight bytes of digests.
     #[must_use]
     pub fn of_hashes(hashes: &[BlockHash]) -> Self {
         Self::of(hashes.iter().map(|hash| hash.key().to_le_bytes()))

@@ -1,8 +1,8 @@
-//! Reads the records of a journal, which may be cut or damaged.
+//! Reads the records of a journal, which may be truncated or damaged.
 //!
-//! A reader stops at the first frame that is incomplete or whose checksum differs, and reports the position.
-//! It refuses complete frames whose operation numbers are not consecutive, because no process writes
-//! such frames.
+//! A reader stops at the first frame that is incomplete or has a wrong checksum, and reports its
+//! position. If complete frames have operation numbers that are not consecutive, the reader refuses the
+//! journal, because no process writes such frames.
 
 use std::marker::PhantomData;
 
@@ -13,22 +13,23 @@ use super::frame::{HEAD, RECORDS};
 use super::source::{JournalSource, Stretch};
 use crate::{Entry, JournalError, JournalHeader, MAGIC, MAGIC_OF_GROUPS};
 
-/// The end of a journal.
+/// How a journal ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Tail {
-    /// At the end of the last frame.
+    /// The journal ends with a complete frame.
     Complete,
-    /// After the last whole frame. The bytes that are left belong to a frame that was cut or changed.
+    /// The bytes after the last complete frame belong to a frame that was truncated or changed.
     Cut {
-        /// Position of the frame in bytes.
+        /// Position of that frame in bytes.
         at: usize,
-        /// Number of bytes that are left.
+        /// Number of bytes after the last complete frame.
         bytes: usize,
     },
 }
 
-/// The numbers of a complete frame. Its records follow the first twelve bytes of the payload.
+/// The numbers at the start of a complete frame. The records follow after the first twelve bytes of the
+/// payload.
 #[derive(Clone, Copy, Debug)]
 struct Frame {
     /// Number of the first operation.
@@ -37,7 +38,7 @@ struct Frame {
 }
 
 impl Frame {
-    /// Number of the operation after the last one of the frame.
+    /// Number of the operation after the last operation of the frame.
     const fn end(&self) -> u64 {
         self.first.saturating_add(self.operations as u64)
     }
@@ -53,7 +54,7 @@ struct Frames<'a> {
 }
 
 impl Frames<'_> {
-    /// Describes the bytes after the frames read so far.
+    /// Describes the bytes after the frames that were read so far.
     const fn tail(&self) -> Tail {
         match self.source.len() - self.at {
             0 => Tail::Complete,
@@ -61,7 +62,7 @@ impl Frames<'_> {
         }
     }
 
-    /// Reads the next complete frame; `None` after the last.
+    /// Reads the next complete frame. Returns `None` after the last one.
     fn next(&mut self) -> Result<Option<Frame>, JournalError> {
         let left = self.source.len() - self.at;
         if left < HEAD {
@@ -90,13 +91,13 @@ impl Frames<'_> {
         self.payload.from(self.source, 0)
     }
 
-    /// The records of the frame that was read last, from the byte `at` of its payload on.
+    /// Returns the records of the frame that was read last, beginning at the byte `at` of its payload.
     fn records(&self, at: usize) -> &[u8] {
         self.payload.from(self.source, at)
     }
 }
 
-/// Reads a journal that was written.
+/// Reads a complete or truncated journal.
 ///
 /// ```
 /// use kvpool::{BlockPool, PoolConfig};
@@ -123,8 +124,8 @@ pub struct JournalReader<'a> {
 }
 
 impl<'a> JournalReader<'a> {
-    /// Reads the header, and checks every frame of bytes or of a [`crate::JournalFile`]. One frame of a
-    /// file at a time is in memory. O(bytes).
+    /// Reads the header, and checks every frame of the bytes or of a [`crate::JournalFile`]. Only one
+    /// frame of a file is in memory at a time. O(bytes).
     ///
     /// # Errors
     /// [`JournalError::NotAJournal`], [`JournalError::Version`], [`JournalError::NoHeader`],
@@ -154,7 +155,7 @@ impl<'a> JournalReader<'a> {
         let (mut first, mut next) = (None, None);
         let mut at = walk.at;
         while let Some(frame) = walk.next()? {
-            // A ring may begin with any operation.
+            // A ring may begin with any operation number.
             let expected = next.unwrap_or(frame.first);
             if frame.first != expected {
                 return Err(JournalError::OutOfOrder { at, found: frame.first, expected });
@@ -167,39 +168,40 @@ impl<'a> JournalReader<'a> {
         Ok(Self { header, frames, first, operations, tail: walk.tail() })
     }
 
-    /// The header: the subject and its settings.
+    /// Returns the header, which contains the kind of the subject and its settings.
     #[must_use]
     pub const fn header(&self) -> &JournalHeader {
         &self.header
     }
 
-    /// Number of the first operation in the journal: 0, unless a ring has dropped earlier ones.
+    /// Number of the first operation in the journal. It is 0, unless a ring has dropped earlier
+    /// operations.
     #[must_use]
     pub const fn first_operation(&self) -> u64 {
         self.first
     }
 
-    /// Number of the operation after the last one, which is the number of all operations that were
-    /// recorded and not lost at the end.
+    /// Number of the operation after the last one. This is the number of all recorded operations,
+    /// without those that were lost at the end.
     #[must_use]
     pub const fn operations(&self) -> u64 {
         self.operations
     }
 
-    /// Whether the last frame is whole.
+    /// Returns whether the last frame is complete.
     #[must_use]
     pub const fn tail(&self) -> Tail {
         self.tail
     }
 
-    /// Number of bytes of the journal, including those of a cut last frame.
+    /// Number of bytes in the journal, including those of an incomplete last frame.
     #[must_use]
     pub const fn bytes(&self) -> usize {
         self.frames.source.len()
     }
 
-    /// Iterates over the operations and digests in order. `O` is [`crate::PoolCall`],
-    /// [`crate::ManagerCall`] or [`crate::VllmCall`], according to the header.
+    /// Iterates over the operations and digests in order. The type `O` depends on the header:
+    /// [`crate::PoolCall`], [`crate::ManagerCall`] or [`crate::VllmCall`].
     #[must_use]
     pub fn records<O: DeserializeOwned>(&self) -> Records<'a, O> {
         let (frames, first) = (self.frames.clone(), self.first);
@@ -214,17 +216,17 @@ impl<'a> JournalReader<'a> {
     }
 }
 
-/// Iterates over the operations and digests of a journal, with their numbers. A digest has the number
-/// of the operation after it.
+/// Iterates over the operations and digests of a journal, with their numbers. The number of a digest is
+/// that of the next operation.
 #[derive(Clone, Debug)]
 pub struct Records<'a, O> {
     frames: Frames<'a>,
-    /// Position of the next record in the payload of the frame.
+    /// Position of the next record in the payload of the present frame.
     at: usize,
     number: u64,
-    /// Number of the operation after the last one of the frame, from the frame's head.
+    /// Number of the operation after the last one of the frame, as the head of the frame specifies it.
     end: u64,
-    /// Number of the operation after the last one of the journal.
+    /// Number of the operation after the last operation of the journal.
     last: u64,
     kind: PhantomData<O>,
 }
@@ -265,7 +267,7 @@ impl<O: DeserializeOwned> Records<'_, O> {
 }
 
 impl<O> Records<'_, O> {
-    /// Ends the iteration, because the records after an unreadable one cannot be read.
+    /// Ends the iteration, because no record after an unreadable one can be read.
     const fn stop(&mut self) {
         (self.at, self.number, self.end) = (usize::MAX, self.last, self.last);
         self.frames.at = self.frames.source.len();

@@ -1,7 +1,7 @@
-//! Records of arguments: the form in which a journal stores them, and the conversions in both
+//! Records of arguments: the form in which a journal stores arguments, and the conversions in both
 //! directions.
 //!
-//! The order of fields and variants is the format. New ones are added at the end.
+//! The order of fields and variants is part of the format. New ones are added at the end.
 
 use std::ops::Range;
 
@@ -26,7 +26,7 @@ impl From<RequestRef<'_>> for IdRecord {
     }
 }
 
-/// A prompt, and whether another hasher than the manager's hashed it.
+/// A prompt. A flag states whether its hasher was a different one from the manager's.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "the first sentence of the type describes them")]
 pub struct PromptRecord {
@@ -34,7 +34,8 @@ pub struct PromptRecord {
     pub foreign: bool,
 }
 
-/// Tokens that are appended to the requests of a batch, and which of them are computed and covered.
+/// Tokens that are appended to the requests of a batch, and how many of them are computed and covered
+/// by blocks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "as those of `kvpool::Rows`")]
 pub struct AppendRecord {
@@ -45,12 +46,12 @@ pub struct AppendRecord {
     pub computed: ComputedRecord,
     pub covered: CoveredRecord,
     pub most_changes: Option<usize>,
-    /// The blocks that became full, row by row.
+    /// The blocks that became full, one row after the other.
     pub filled: Filled,
 }
 
 impl AppendRecord {
-    /// Returns the rows, with requests and tokens.
+    /// Returns the rows as an argument, with these requests and tokens.
     #[must_use]
     pub fn rows<'a>(&'a self, requests: &'a [RequestRef<'a>], tokens: &'a [u32]) -> kvpool::Rows<'a> {
         let Self { offsets, computed, covered, most_changes, .. } = self;
@@ -58,7 +59,7 @@ impl AppendRecord {
         kvpool::Rows { requests, tokens, offsets, computed, covered, most_changes }
     }
 
-    /// Returns the positions of a row's tokens.
+    /// Returns the range of a row's tokens in the list of all tokens.
     #[must_use]
     pub fn ends(&self, row: usize) -> Range<usize> {
         match self.offsets.get(row..row + 2) {
@@ -80,7 +81,7 @@ pub struct TurnRecord {
     pub filled: Filled,
 }
 
-/// Ended requests, and a signal for each.
+/// Requests that have ended, with a signal for each.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "the first sentence of the type describes them")]
 pub struct EndedRecord {
@@ -88,7 +89,7 @@ pub struct EndedRecord {
     pub signals: Vec<SignalRecord>,
 }
 
-/// Requests to fork, and a new request for each.
+/// Requests to fork, with the id of the new request for each.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "the first sentence of the type describes them")]
 pub struct ForksRecord {
@@ -96,7 +97,7 @@ pub struct ForksRecord {
     pub children: Vec<IdRecord>,
 }
 
-/// A planned step, and whether the plan was made for an earlier state or by another manager.
+/// A planned step. A flag states whether the plan was made for an earlier state or by another manager.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "the first sentence of the type describes them")]
 pub struct PlanRecord {
@@ -112,8 +113,8 @@ pub enum Planned {
     Admit { request: IdRecord, prompt: ChainRecord, options: OptionsRecord },
     /// [`kvpool::CacheManager::plan_resume_with`]
     Resume { request: Name, part: PartRecord, rehashed: Option<Filled> },
-    /// [`kvpool::CacheManager::plan_append_ragged`], row by row. `covered` is the number of slots that
-    /// the table covers afterwards.
+    /// [`kvpool::CacheManager::plan_append_ragged`], one operation per row. `covered` is the number of
+    /// slots that the block table has afterwards.
     Append { request: Name, tokens: usize, covered: usize, filled: Filled },
     /// [`kvpool::CacheManager::plan_preempt`]
     Preempt { request: Name, until: UntilRecord },
@@ -121,8 +122,8 @@ pub enum Planned {
     Release { request: Name, until: UntilRecord },
 }
 
-/// The part of a prompt that was admitted: number of tokens to allocate, number of external tokens, and
-/// whether the admission skipped the lookup.
+/// The part of a prompt that was admitted: the number of tokens to allocate, the number of external
+/// tokens, and whether the admission skipped the lookup.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PartRecord(Option<usize>, usize, bool);
 
@@ -133,14 +134,14 @@ impl From<Part> for PartRecord {
 }
 
 impl PartRecord {
-    /// Returns the argument.
+    /// Returns the argument that this record describes.
     #[must_use]
     pub const fn part(&self) -> Part {
         Part { allocate_tokens: self.0, external_tokens: self.1, compute_all: self.2 }
     }
 }
 
-/// The time from which released blocks could be handed out again.
+/// When released blocks can be allocated again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "as those of `Until`")]
 pub enum UntilRecord {
@@ -161,7 +162,7 @@ impl From<Until> for UntilRecord {
 }
 
 impl UntilRecord {
-    /// Returns the argument.
+    /// Returns the argument that this record describes.
     #[must_use]
     pub const fn until(&self) -> Until {
         match *self {
@@ -172,7 +173,7 @@ impl UntilRecord {
     }
 }
 
-/// The computed tokens of a batch.
+/// The tokens of a batch whose KV is computed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "as those of `Computed`")]
 pub enum ComputedRecord {
@@ -193,7 +194,7 @@ impl From<Computed<'_>> for ComputedRecord {
 }
 
 impl ComputedRecord {
-    /// Returns the argument.
+    /// Returns the argument that this record describes.
     #[must_use]
     pub fn computed(&self) -> Computed<'_> {
         match self {
@@ -225,7 +226,7 @@ impl From<Covered<'_>> for CoveredRecord {
 }
 
 impl CoveredRecord {
-    /// Returns the argument.
+    /// Returns the argument that this record describes.
     #[must_use]
     pub fn covered(&self) -> Covered<'_> {
         match self {
@@ -256,7 +257,7 @@ impl From<Loaded<'_>> for LoadedRecord {
 }
 
 impl LoadedRecord {
-    /// Returns the argument.
+    /// Returns the argument that this record describes.
     #[must_use]
     pub fn loaded(&self) -> Loaded<'_> {
         match self {
@@ -268,10 +269,11 @@ impl LoadedRecord {
 }
 
 /// A request, by slot or by id. A slot is a small number that the manager assigns at admission and
-/// reuses after the release. The id is used if no request has it, and wherever slots may differ.
+/// reuses after the release. The id is used if no request has it, and in records that must also be
+/// valid in a run with different slots.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Name {
-    /// The slot of a request that the manager knows.
+    /// The slot of an existing request.
     Slot(u32),
     /// The id of a request.
     Id(#[serde(with = "RequestIdRecord")] RequestId),
@@ -280,12 +282,12 @@ pub enum Name {
 /// The requests of a batch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Rows {
-    /// The same requests as in the previously recorded batch.
+    /// The requests are the same as in the batch that was recorded before.
     Same,
     /// Slots of the requests.
     Slots(Vec<u32>),
-    /// Ids of the requests. For a batch that names a missing request, or a request twice, and wherever
-    /// slots may differ.
+    /// Ids of the requests. Used if a request does not exist or occurs twice, and in records that must
+    /// also be valid in a run with different slots.
     Ids(Vec<IdRecord>),
 }
 
@@ -294,7 +296,7 @@ pub enum Rows {
 pub struct RetentionRecord {
     /// 0 to 100: a priority; 101: pinned; 102: demoted.
     keep: u8,
-    /// Time to live in seconds; false: since the last use, true: absolute.
+    /// Time to live in seconds. False: the time since the last use. True: an absolute time.
     ttl: Option<(bool, f64)>,
     demote_then: bool,
 }
@@ -302,7 +304,8 @@ pub struct RetentionRecord {
 /// How a request ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SignalRecord {
-    /// 0: unknown, 1: end of turn, 2: tool calls, 3: a limit, 4: aborted; other values: unknown.
+    /// How the generation ended. 1: end of turn, 2: tool calls, 3: a limit, 4: aborted; 0 and other
+    /// values: unknown.
     finish: u8,
     output_tokens: Option<u32>,
 }
@@ -321,7 +324,7 @@ impl From<Signal> for SignalRecord {
 }
 
 impl SignalRecord {
-    /// Returns the argument.
+    /// Returns the argument that this record describes.
     #[must_use]
     pub const fn signal(self) -> Signal {
         let finish = match self.finish {
@@ -354,7 +357,7 @@ impl From<Retention> for RetentionRecord {
 }
 
 impl RetentionRecord {
-    /// Returns the argument.
+    /// Returns the argument that this record describes.
     #[must_use]
     pub fn retention(&self) -> Retention {
         let keep = match self.keep {
@@ -385,7 +388,7 @@ impl From<&RetentionRange> for RangeRecord {
 }
 
 impl RangeRecord {
-    /// Returns the argument.
+    /// Returns the argument that this record describes.
     #[must_use]
     pub fn range(&self) -> RetentionRange {
         RetentionRange { start: self.start, end: self.end, retention: self.retention.retention() }
@@ -410,7 +413,7 @@ impl From<&AdmitOptions> for OptionsRecord {
 }
 
 impl OptionsRecord {
-    /// Returns the argument.
+    /// Returns the argument that this record describes.
     #[must_use]
     pub fn options(&self) -> AdmitOptions {
         let ranges = self.ranges.iter().map(RangeRecord::range).collect();
@@ -419,7 +422,7 @@ impl OptionsRecord {
     }
 }
 
-/// A match: its blocks, its part of a chain, and the start of that part.
+/// A match: its blocks, the part of a chain that it covers, and the position at which that part begins.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "as those of `kvpool::Match`")]
 pub struct MatchRecord {
@@ -428,7 +431,7 @@ pub struct MatchRecord {
     pub start: usize,
 }
 
-/// The part of a table that is cached: its start, and the block before it.
+/// The start of the blocks that a call caches: their position in the table, and the block before them.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "as those of `kvpool_vllm::Start`")]
 pub struct StartRecord {

@@ -1,8 +1,8 @@
 //! The form in which journals store types of other crates: request ids, and settings of retention, of
 //! the advisor, and of KV-cache groups.
 //!
-//! The order of fields and variants is the format. Policies are stored by name, so that journals stay
-//! readable when policies are added.
+//! The order of fields and variants is part of the format. Policies are stored by name, so that old
+//! journals can still be read when policies are added.
 
 use kvpool::groups::{GroupKind, GroupSpec, Keep};
 use kvpool::retention::{RetentionConfig, TenantId, TenantLimits};
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::JournalError;
 
-/// A request id: `#[serde(with = "RequestIdRecord")]`.
+/// The encoding of a request id. Use it with `#[serde(with = "RequestIdRecord")]`.
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "RequestId")]
 pub(crate) enum RequestIdRecord {
@@ -21,11 +21,11 @@ pub(crate) enum RequestIdRecord {
     Uint(u64),
 }
 
-/// A [`RetentionConfig`].
+/// The stored form of a [`RetentionConfig`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct RetentionSettings {
     pin_budget: usize,
-    /// Tenant, floor, ceiling.
+    /// For each tenant: its id, floor, and ceiling.
     tenants: Vec<(u32, usize, Option<usize>)>,
 }
 
@@ -43,7 +43,7 @@ impl RetentionSettings {
     }
 }
 
-/// An [`AdvisorConfig`].
+/// The stored form of an [`AdvisorConfig`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct AdvisorSettings {
     max_sampled_blocks: usize,
@@ -84,13 +84,13 @@ impl AdvisorSettings {
     }
 }
 
-/// A [`GroupSpec`].
+/// The stored form of a [`GroupSpec`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct GroupSettings {
-    /// Name of the kind, and its size in tokens for kinds that have one.
+    /// Name of the kind, and the size in tokens if the kind has one.
     kind: (String, usize),
     block_tokens: usize,
-    /// Name of the keep rule, and its interval if it has one.
+    /// Name of the rule that determines which blocks are kept, and its interval if it has one.
     keep: (String, usize),
     margin: usize,
     partial_hits: bool,
@@ -129,12 +129,12 @@ impl GroupSettings {
     }
 }
 
-/// Parses a setting by its name.
+/// Parses the name of a setting's value.
 pub(crate) fn known<T: std::str::FromStr>(field: &'static str, name: &str) -> Result<T, JournalError> {
     name.parse().map_err(|_| JournalError::UnknownSetting { field, value: name.into() })
 }
 
-/// Returns the policy with this name from those that the reader knows.
+/// Returns the policy with this name, out of the policies that the reader knows.
 pub(crate) fn named(
     field: &'static str,
     name: &str,
@@ -165,7 +165,7 @@ mod tests {
         assert_eq!(&postcard::from_bytes::<T>(bytes).unwrap(), value);
     }
 
-    /// These bytes never change, because journals of older versions contain them.
+    /// These bytes must never change, because older journals contain them.
     #[test]
     fn the_format_is_unchanged() {
         assert_written(&Name::Id(RequestId::Int(-1)), &[1, 0, 1]);

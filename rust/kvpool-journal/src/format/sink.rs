@@ -1,4 +1,4 @@
-//! The destination of frames: a ring in memory, or the thread that writes.
+//! The destination of frames: a ring in memory, or a thread that writes them.
 
 use std::collections::VecDeque;
 
@@ -6,7 +6,7 @@ use super::writer::{Background, Flush};
 
 /// The destination of a journal's frames.
 pub(crate) enum Sink {
-    /// The latest frames, and the header.
+    /// The header, and the latest frames.
     Ring { header: Vec<u8>, frames: VecDeque<Vec<u8>>, bytes: usize, capacity: usize },
     /// A file, or another writer.
     Writer(Background),
@@ -33,8 +33,8 @@ impl Sink {
     pub(crate) fn frame(&mut self, frame: &mut Vec<u8>) {
         match self {
             Self::Ring { frames, bytes, capacity, .. } => {
-                // The next frame reuses the memory of the last frame that this one replaces. So a full
-                // ring allocates nothing, and touches no new page.
+                // The next frame reuses the memory of the last frame that is dropped here. Therefore a
+                // full ring allocates nothing, and accesses no new page.
                 let mut place = Vec::new();
                 while bytes.saturating_add(frame.len()) > *capacity
                     && let Some(oldest) = frames.pop_front()
@@ -44,7 +44,7 @@ impl Sink {
                 }
                 place.clear();
                 if frame.capacity() / 2 > frame.len() {
-                    // Most of the buffer's memory is not needed here, so copy the frame.
+                    // The buffer is much larger than the frame, so copy the frame.
                     place = frame.clone();
                     frame.clear();
                 } else {
@@ -65,7 +65,7 @@ impl Sink {
         }
     }
 
-    /// Makes a journal wait for a slow writer, instead of stopping.
+    /// Makes the journal wait for a slow writer instead of stopping.
     pub(crate) const fn wait(&mut self) {
         if let Self::Writer(writer) = self {
             writer.waits = true;
@@ -107,8 +107,8 @@ mod tests {
         let (mut model, mut seed) = (Vec::<Vec<u8>>::new(), 1_u64);
         for _ in 0..3000 {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            // Small frames, usual frames, and one in sixteen that fills the ring or is too large for
-            // it.
+            // Small frames, frames of usual size, and one frame in sixteen that fills the ring or does
+            // not fit into it.
             let len = match seed >> 60 {
                 0 => 900 + (seed >> 40) as usize % 300,
                 1..=7 => 1 + (seed >> 40) as usize % 20,

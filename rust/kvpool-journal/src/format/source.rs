@@ -1,8 +1,9 @@
-//! The source of a journal: bytes in memory, or a file, of which one frame at a time is in memory.
+//! The source of a journal: bytes in memory, or a file. Only one frame of a file is in memory at a
+//! time.
 //!
-//! Owns: the length of a journal, fixed when it was opened. Bytes that are appended to a file later are
-//! not read. If a file is shortened or changed while it is read, the reader returns an error, and never
-//! another journal.
+//! Owns: the length of the journal, which is fixed when the source is opened. Bytes that are appended
+//! to a file later are not read. If a file is truncated or changed while it is read, the reader returns
+//! an error. It never returns the content of another journal.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -11,7 +12,7 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::JournalError;
 
-/// A journal in a file, which is read as needed. Memory does not grow with its length.
+/// A journal in a file, which is read piece by piece. The memory use does not depend on its length.
 ///
 /// ```
 /// use kvpool_journal::{Journal, JournalConfig, JournalFile, JournalHeader, JournalReader};
@@ -27,12 +28,13 @@ use crate::JournalError;
 pub struct JournalFile {
     path: PathBuf,
     bytes: usize,
-    /// All readers share the file position, so each locks the file and seeks first.
+    /// All readers share the position in the file, so each of them locks the file before it seeks.
     file: Mutex<File>,
 }
 
 impl JournalFile {
-    /// Opens a regular file. For an input that cannot be read twice (a pipe), read all bytes instead.
+    /// Opens a regular file. An input that cannot be read twice, such as a pipe, is not supported; read
+    /// all of its bytes instead.
     ///
     /// # Errors
     /// [`JournalError::Io`].
@@ -47,7 +49,7 @@ impl JournalFile {
         Ok(Self { path: path.into(), bytes, file: Mutex::new(file) })
     }
 
-    /// Number of bytes when the file was opened.
+    /// Returns the number of bytes that the file had when it was opened.
     #[must_use]
     pub const fn bytes(&self) -> usize {
         self.bytes
@@ -60,24 +62,24 @@ impl JournalFile {
         read.map_err(|error| JournalError::Io(format!("{}: at byte {at}: {error}", self.path.display())))
     }
 
-    /// Returns the error of a file that has changed while it was read.
+    /// Returns the error for a file that has changed while it was read.
     pub(crate) fn changed(&self) -> JournalError {
         JournalError::Io(format!("{}: has changed while it was read", self.path.display()))
     }
 }
 
-/// The source of a journal.
+/// Where a reader finds the bytes of a journal.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum JournalSource<'a> {
-    /// All bytes in memory.
+    /// All bytes are in memory.
     Bytes(&'a [u8]),
-    /// A file.
+    /// The bytes are in a file.
     File(&'a JournalFile),
 }
 
 impl JournalSource<'_> {
-    /// Number of bytes, including those of a cut last frame.
+    /// Returns the number of bytes, including those of an incomplete last frame.
     #[must_use]
     pub const fn len(&self) -> usize {
         match self {
@@ -117,7 +119,8 @@ impl<'a> From<&'a JournalFile> for JournalSource<'a> {
     }
 }
 
-/// A range of a journal: borrowed if the journal is in memory, otherwise read into a reused buffer.
+/// A range of bytes of a journal. It is borrowed if the journal is in memory. Otherwise it is read into
+/// a buffer that is reused.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Stretch {
     start: usize,
@@ -126,7 +129,7 @@ pub(crate) struct Stretch {
 }
 
 impl Stretch {
-    /// Moves to `length` bytes at `at`. The journal has these bytes.
+    /// Moves the range to `length` bytes at the position `at`. The journal must have these bytes.
     pub(crate) fn read(
         &mut self,
         source: JournalSource<'_>,
@@ -136,7 +139,7 @@ impl Stretch {
         (self.start, self.length) = (at, 0);
         if let JournalSource::File(file) = source {
             self.buffer.clear();
-            // The length comes from the file, and may be gigabytes.
+            // The length comes from the file. It may be very large, so the allocation may fail.
             if self.buffer.try_reserve(length).is_err() {
                 let reason = format!("{}: no memory for a frame of {length} bytes", file.path.display());
                 return Err(JournalError::Io(reason));
@@ -148,7 +151,7 @@ impl Stretch {
         Ok(())
     }
 
-    /// The bytes of the range from the byte `at` on.
+    /// Returns the bytes of the range, beginning at the byte `at`.
     pub(crate) fn from<'s>(&'s self, source: JournalSource<'s>, at: usize) -> &'s [u8] {
         let whole = match source {
             JournalSource::Bytes(bytes) => bytes.get(self.start..self.start + self.length),

@@ -1,8 +1,9 @@
-//! Appends that differ from the previous one only in the blocks that they fill, like most steps of a
-//! decode.
+//! Steady appends: appends that differ from the previous append only in the blocks that they fill, like
+//! most decode steps.
 //!
-//! Owns: the arguments of such an append, and the first bytes of its record, which all of them share. A
-//! record that contains only a [`SteadyAppend`] and [`Filled`] need not be made and encoded again.
+//! Owns: the arguments of the last steady append, and the first bytes of its record, which are the same
+//! for the next steady append. If a record contains only a [`SteadyAppend`] and [`Filled`], it need not
+//! be made and encoded again.
 //!
 //! Invariant: the bytes are those of a record of the previous batch with the stored arguments, up to
 //! its filled blocks.
@@ -13,18 +14,18 @@ use serde::{Deserialize, Serialize};
 
 use crate::Keys;
 
-/// The keys and fingerprints of the blocks that tokens filled, in order. The record of an append ends with
-/// them.
+/// The keys and fingerprints of the blocks that tokens have filled, in order. The record of an append
+/// ends with them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Filled {
-    /// The first eight bytes of their digests.
+    /// The first eight bytes of the blocks' digests.
     pub keys: Keys,
-    /// The first eight bytes of their fingerprints, if hits are verified.
+    /// The first eight bytes of the blocks' fingerprints, if hits are verified.
     pub fingerprints: Keys,
 }
 
 impl Filled {
-    /// Returns all blocks of a prompt.
+    /// Returns the keys and fingerprints of all blocks of a prompt.
     pub(crate) fn whole(cursor: &HashCursor) -> Self {
         let mut filled = Self::default();
         filled.add(cursor, 0);
@@ -35,13 +36,13 @@ impl Filled {
     #[inline]
     pub(crate) fn add_last(&mut self, cursor: &HashCursor, tokens: usize) {
         let (chain, before) = (cursor.chain(), cursor.num_tokens().saturating_sub(tokens));
-        // Most tokens fill no block. Avoid the division then.
+        // Most tokens fill no block. This check avoids a division for them.
         if before < chain.len() * chain.block_size() {
             self.add(cursor, before / chain.block_size());
         }
     }
 
-    /// Adds the blocks of a prompt after the first `before`.
+    /// Adds the blocks of a prompt, without the first `before` blocks.
     fn add(&mut self, cursor: &HashCursor, before: usize) {
         let chain = cursor.chain();
         chain.hashes().iter().skip(before).for_each(|hash| self.keys.push(hash.key()));
@@ -49,7 +50,7 @@ impl Filled {
     }
 }
 
-/// An append of one token to each row of the previous batch: all its arguments, without the filled
+/// An append of one token to each row of the previous batch. Contains all arguments, but not the filled
 /// blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SteadyAppend {
@@ -60,8 +61,8 @@ pub(crate) struct SteadyAppend {
 }
 
 impl SteadyAppend {
-    /// Returns the append, if it has one token for each row, and its computed and covered tokens are
-    /// given for all rows together.
+    /// Returns the steady append, if each row has one token, and the computed and covered tokens are
+    /// the same for all rows.
     #[must_use]
     pub(crate) const fn of(rows: &Rows<'_>) -> Option<Self> {
         let all_but_last_computed = match rows.computed {
@@ -82,7 +83,7 @@ impl SteadyAppend {
     }
 }
 
-/// The last steady append, encoded up to its filled blocks.
+/// The last steady append, with the encoded bytes of its record up to its filled blocks.
 #[derive(Debug, Default)]
 pub(crate) struct Encoded {
     append: Option<SteadyAppend>,
@@ -90,7 +91,7 @@ pub(crate) struct Encoded {
 }
 
 impl Encoded {
-    /// Stores an append whose record begins with `beginning`.
+    /// Stores an append and the first bytes of its record.
     pub(crate) fn note(&mut self, append: SteadyAppend, beginning: &[u8]) {
         self.bytes.clear();
         self.bytes.extend_from_slice(beginning);
@@ -103,7 +104,7 @@ impl Encoded {
         self.append == Some(append)
     }
 
-    /// The first bytes of its record.
+    /// Returns the first bytes of the stored append's record.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes
     }

@@ -1,15 +1,16 @@
 //! The thread that writes frames, so that no operation waits for a disk.
 //!
-//! Owns: the writer, the frames that wait for it, and the reason why it stopped.
+//! Owns: the writer, the queue of frames, and the reason why the thread stopped.
 //!
 //! Invariants:
-//! - Frames are written in order, and no frame is written after one that was written only in part.
-//! - At most [`QUEUE_BYTES`] wait, or a single frame that is larger.
-//! - A fork has a copy of the queue but no thread. So a fork passes no frames, waits for nothing, and
-//!   ends nothing. The file belongs to the parent, which writes the same operations itself.
+//! - Frames are written in order. After a frame that was only partly written, no frame is written.
+//! - The queue has at most [`QUEUE_BYTES`], or a single frame that is larger.
+//! - A forked child process has a copy of the queue but no thread. Therefore a child passes no frames,
+//!   waits for nothing, and stops nothing. The file belongs to the parent process, which writes the
+//!   same operations itself.
 //!
-//! Costs: one message per frame, and one back that returns memory for the next frame; and the system
-//! call that detects a fork.
+//! Costs: one message per frame, one message back that returns memory for the next frame, and the
+//! system call that detects a fork.
 
 use std::io::Write;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -19,16 +20,16 @@ use std::thread::{Builder, JoinHandle};
 
 use crate::JournalError;
 
-/// Number of bytes that may wait to be written. Beyond it, a journal stops, or waits
-/// ([`crate::Journal::waiting`]).
+/// Largest number of bytes that may be waiting to be written. Above it, a journal stops, or waits if
+/// [`crate::Journal::waiting`] was called.
 pub const QUEUE_BYTES: usize = 64 << 20;
 
-/// Number of written frames whose memory is kept for the next ones.
+/// Number of written frames whose memory is kept for later frames.
 const SPARES: usize = 4;
 
 enum Message {
     Frame(Vec<u8>),
-    /// The thread answers when all frames before this message are written and flushed.
+    /// A request to reply when all frames before this message are written and flushed.
     Flush(Sender<()>),
 }
 
@@ -40,17 +41,17 @@ struct Progress {
     failed: OnceLock<String>,
 }
 
-/// Waits until everything that a journal has recorded is written.
+/// Waits until everything that a journal has recorded so far is written.
 #[derive(Debug)]
 #[must_use = "nothing is known to be written before it is waited for"]
 pub struct Flush(Option<Receiver<()>>);
 
 impl Flush {
-    /// There is nothing to wait for.
+    /// A flush that has nothing to wait for.
     pub(crate) const DONE: Self = Self(None);
 
-    /// Waits until everything is written or writing has failed. [`crate::Journal::error`] reports a
-    /// failure.
+    /// Waits until everything is written or writing has failed. After a failure,
+    /// [`crate::Journal::error`] returns the reason.
     pub fn wait(self) {
         if let Some(reached) = self.0 {
             let _gone = reached.recv();
@@ -60,17 +61,17 @@ impl Flush {
 
 struct Thread {
     frames: Sender<Message>,
-    /// Empty buffers with the memory of written frames.
+    /// Receives empty buffers with the memory of written frames.
     spares: Receiver<Vec<u8>>,
     handle: JoinHandle<()>,
 }
 
-/// A writer with a thread of its own.
+/// A writer that runs on a separate thread.
 pub(crate) struct Background {
-    /// The process that has the thread.
+    /// Id of the process to which the thread belongs.
     process: u32,
     progress: Arc<Progress>,
-    /// `None` only while it is dropped.
+    /// The thread. `None` only while this value is being dropped.
     thread: Option<Thread>,
     /// The reason why no more frames are passed to the thread.
     stopped: Option<String>,
@@ -92,10 +93,11 @@ impl Background {
         Ok(Self { process, progress, thread, stopped: None, waits: false })
     }
 
-    /// Passes bytes to the thread, unless it has stopped, and empties the buffer.
+    /// Passes bytes to the thread, unless the journal has stopped, and empties the buffer.
     pub(crate) fn write(&mut self, bytes: &mut Vec<u8>) {
         if self.is_open() {
-            // The next frame will have about the same length.
+            // Reuse the memory of a written frame, because the next frame will have about the same
+            // length.
             let spare = self.thread.as_ref().and_then(|thread| thread.spares.try_recv().ok());
             let next = spare.unwrap_or_else(|| Vec::with_capacity(bytes.len()));
             self.hand_over(std::mem::replace(bytes, next));
@@ -119,7 +121,8 @@ impl Background {
         self.send(Message::Frame(bytes));
     }
 
-    /// Starts to write everything that was passed, even if the journal has stopped since.
+    /// Starts to write everything that was passed to the thread. This also works after the journal has
+    /// stopped.
     pub(crate) fn flush(&mut self) -> Flush {
         if self.is_fork() {
             self.is_open();
@@ -130,12 +133,12 @@ impl Background {
         Flush(Some(reached))
     }
 
-    /// Bytes written.
+    /// Returns the number of bytes that were written.
     pub(crate) fn bytes(&self) -> u64 {
         self.progress.written.load(Ordering::Acquire)
     }
 
-    /// The reason why writing has stopped.
+    /// Returns the reason if writing has stopped.
     pub(crate) fn error(&self) -> Option<&str> {
         self.stopped.as_deref().or_else(|| self.progress.failed.get().map(String::as_str))
     }
@@ -144,7 +147,7 @@ impl Background {
         std::process::id() != self.process
     }
 
-    /// Whether bytes can be passed to the thread. In a fork the journal stops here.
+    /// Whether bytes can be passed to the thread. In a forked child process, this stops the journal.
     fn is_open(&mut self) -> bool {
         if self.error().is_none() && self.is_fork() {
             let (this, owner) = (std::process::id(), self.process);
@@ -158,7 +161,7 @@ impl Background {
 
     fn send(&self, message: Message) {
         if let Some(thread) = &self.thread {
-            // A thread that has ended has recorded the reason.
+            // Ignore the error: a thread that has ended has recorded its reason.
             let _gone = thread.frames.send(message);
         }
     }
@@ -168,17 +171,18 @@ impl Drop for Background {
     fn drop(&mut self) {
         let Some(thread) = self.thread.take() else { return };
         if self.is_fork() {
-            // The thread that would release the locks of the queues does not exist in a fork.
+            // Do not drop these in a forked child: the drop could wait for ever for a lock that the
+            // missing thread held.
             std::mem::forget(thread);
             return;
         }
         drop(thread.frames);
-        // If the thread panicked, it has recorded the reason.
+        // Ignore the error: a thread that panicked has recorded its reason.
         let _panic = thread.handle.join();
     }
 }
 
-/// Records an error if the thread ends by a panic.
+/// Records an error if the thread ends because of a panic.
 struct Panicked<'a>(&'a Progress);
 
 impl Drop for Panicked<'_> {
@@ -189,7 +193,7 @@ impl Drop for Panicked<'_> {
     }
 }
 
-/// Writes the frames that arrive, until the journal closes the channel.
+/// Writes the frames that it receives, until the journal closes the channel.
 fn write(
     mut writer: Box<dyn Write + Send>,
     messages: &Receiver<Message>,
@@ -214,10 +218,10 @@ fn write(
                 }
                 progress.waiting.fetch_sub(bytes.len(), Ordering::AcqRel);
                 bytes.clear();
-                // Ignore the error: enough buffers are kept, or the journal is gone.
+                // Ignore the error: either enough buffers are kept, or the journal was dropped.
                 let _kept = spares.try_send(bytes);
             }
-            // Ignore the error: the waiting caller may be gone.
+            // Ignore the error: the waiting caller may have stopped waiting.
             Message::Flush(reached) => drop(reached.send(())),
         }
     }

@@ -1,4 +1,4 @@
-//! The bytes of a journal: cut anywhere, damaged anywhere, or random.
+//! Tests the bytes of a journal: truncated at any byte, damaged at any byte, or random.
 
 use std::sync::{Arc, Mutex};
 
@@ -21,8 +21,8 @@ fn recorded(config: ManagerConfig, calls: &[super::world::Call]) -> Vec<u8> {
     manager.take_journal().unwrap().image().unwrap()
 }
 
-/// The second of two equal appends copies the bytes of the first. All differences between appends are
-/// in their records.
+/// If two appends are equal, the record of the second copies the bytes of the first. If they differ,
+/// their records contain every difference.
 #[test]
 fn records_of_appends_contain_the_arguments() {
     let config = ManagerConfig { num_blocks: 64, block_size: 4, ..ManagerConfig::default() };
@@ -37,7 +37,7 @@ fn records_of_appends_contain_the_arguments() {
     let (mut asked, mut random) = (Vec::new(), 1_u64);
     for step in 0..1000 {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        // From time to time the step differs from the one before.
+        // One in four steps has random arguments. All other steps have the same kind.
         let kind = if random >> 62 == 0 { random >> 32 } else { 0 };
         let rows: &[usize] = [&[0, 1][..], &[0], &[1], &[1, 0]][(kind % 4) as usize];
         let requests: Vec<_> = rows.iter().map(|&row| both[row]).collect();
@@ -55,7 +55,7 @@ fn records_of_appends_contain_the_arguments() {
             Rows { requests: &requests, tokens: &tokens, offsets: &offsets, computed, covered, most_changes };
         let answer = manager.append(&rows_asked);
         if answer.is_err() {
-            // The requests are full: both begin again, in the order of their slots.
+            // The requests are full, so both begin again. They keep the order of their slots.
             for (id, request) in [("a", both[0]), ("b", both[1])] {
                 manager.release(request, Until::Now).unwrap();
                 admit(&mut manager, id);
@@ -94,8 +94,8 @@ fn records_of_appends_contain_the_arguments() {
     assert_eq!(replay(&image, Options::default(), &mut |_| true).unwrap().difference, None);
 }
 
-/// No checksum covers the version. If one of its bits is flipped, a journal with groups claims to have
-/// none.
+/// No checksum covers the version. If one bit of it flips, a journal with groups looks like one without
+/// groups.
 #[test]
 fn a_journal_with_groups_is_not_read_as_one_without() {
     let groups = Groups::new(vec![GroupSpec::new(GroupKind::Full, 4)], Some(4)).unwrap();
@@ -111,7 +111,7 @@ fn a_journal_with_groups_is_not_read_as_one_without() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// A journal that a kill cut at any byte replays up to its last whole frame.
+    /// If a journal is truncated at any byte, its complete frames can be replayed.
     #[test]
     fn every_beginning_replays(config in any_settings(), calls in calls(120),
         cuts in prop::collection::vec(any::<u32>(), 20)) {
@@ -120,7 +120,8 @@ proptest! {
         for cut in cuts {
             let at = cut as usize % image.len();
             match JournalReader::new(&image[..at]) {
-                // If the cut is inside the magic number or the header, there is no journal yet.
+                // The journal was truncated inside of the magic number or the header, so there is no
+                // journal yet.
                 Err(JournalError::NotAJournal { .. } | JournalError::NoHeader) => {}
                 Err(other) => panic!("{other}"),
                 Ok(reader) => {
@@ -137,7 +138,7 @@ proptest! {
         }
     }
 
-    /// A flipped bit is detected: everything before it is replayed, and nothing after it.
+    /// A flipped bit is detected: all operations before its frame are replayed, and none after it.
     #[test]
     fn a_flipped_bit_ends_the_journal(config in any_settings(), calls in calls(120),
         at in any::<u32>(), bit in 0u8..8) {
@@ -156,7 +157,7 @@ proptest! {
         }
     }
 
-    /// For any bytes, reading and replaying ends with an error or at the end of the journal.
+    /// Reading and replaying arbitrary bytes ends with an error, or at the end of the journal.
     #[test]
     fn any_bytes_are_an_error_or_a_journal(
         bytes in prop::collection::vec(any::<u8>(), 0..400), header in any::<bool>()) {
@@ -169,7 +170,7 @@ proptest! {
         let _ = replay(&file, Options::default(), &mut |_| true);
     }
 
-    /// Impossible records: valid frames with random operations, names and chains.
+    /// Valid frames that contain impossible records, with random operations, ids and chains.
     #[test]
     fn impossible_records_are_refused(config in any_settings(), calls in calls(60),
         from in any::<u32>(), to in any::<u32>()) {
@@ -186,7 +187,8 @@ proptest! {
     }
 }
 
-/// A file whose bytes can be read while a journal writes it. It fails after a number of bytes.
+/// A file whose bytes the test can read while a journal writes them. Writing fails after a given number
+/// of bytes.
 #[derive(Clone, Default)]
 struct Shared(Arc<Mutex<Vec<u8>>>, usize);
 
@@ -220,7 +222,7 @@ fn a_disk_that_is_full_stops_the_journal_and_not_the_pool() {
         let blocks = pool.allocate(3).unwrap();
         pool.release(&blocks).unwrap();
     }
-    // By now the writing thread has failed because the disk is full, so nothing is recorded any more.
+    // The writing thread has failed because the disk is full, so no further calls are recorded.
     pool.flush_journal();
     let operations = pool.journal().unwrap().operations();
     assert!(pool.journal().unwrap().error().unwrap().contains("no space left"));
@@ -261,7 +263,7 @@ fn another_answer_is_reported_as_a_difference() {
     let image = pool.take_journal().unwrap().image().unwrap();
     let reader = JournalReader::new(&image).unwrap();
     let mut entries: Vec<_> = reader.records::<PoolCall>().map(|entry| entry.unwrap()).collect();
-    // The result of the release in the file differs from the one of this build.
+    // Change the answer of the release in the file, so that this build gives a different answer.
     if let Entry::Operation(_, check) = &mut entries[2].1 {
         *check ^= 1;
     }
@@ -274,7 +276,7 @@ fn another_answer_is_reported_as_a_difference() {
     let apart = compare(&image, &forged).unwrap().unwrap();
     assert_eq!(apart.operation, 1);
 
-    // Here a digest differs.
+    // Change a digest in the file.
     let mut entries: Vec<_> = reader.records::<PoolCall>().map(|entry| entry.unwrap()).collect();
     if let Entry::Digest(digest) = &mut entries[3].1 {
         *digest ^= 1;
@@ -300,7 +302,7 @@ fn other_versions_and_other_files_are_refused_by_name() {
     assert_eq!(JournalReader::new(&image[..8]).unwrap_err(), JournalError::NoHeader);
 }
 
-/// Returns a pool's journal, split into its header and its frames of four operations.
+/// Returns the journal of a pool, split into its header and frames of four operations each.
 fn in_frames() -> (Vec<u8>, Vec<Vec<u8>>) {
     let config = JournalConfig { digest_every: 0, frame_bytes: 64 };
     let journal = Journal::ring(1 << 20, config).unwrap();
@@ -323,8 +325,8 @@ fn in_frames() -> (Vec<u8>, Vec<Vec<u8>>) {
     (header, frames)
 }
 
-/// A file that two processes wrote, or from which a frame was cut: all frames are valid, but the file
-/// is no journal.
+/// Two processes wrote the same file, or one frame is missing. All frames are valid, but the file is
+/// not a valid journal.
 #[test]
 fn operations_that_are_repeated_or_missing_are_refused() {
     let (header, frames) = in_frames();

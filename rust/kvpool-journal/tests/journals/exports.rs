@@ -1,5 +1,5 @@
-//! Exported tests: they equal the files beside this module, they are bounded, and they are written
-//! piece by piece.
+//! Exported tests: they equal the expected files in this folder, their size is limited, and they are
+//! written piece by piece.
 
 use std::io::Write;
 
@@ -22,9 +22,9 @@ pub(crate) fn exported(image: &[u8], language: Language) -> Result<String, Repla
     Ok(String::from_utf8(text).unwrap())
 }
 
-/// The exported texts compile and run: `exported_manager.rs` and the others are tests of this crate.
-/// `make journal-check` compiles and runs exports that contain every call. With `KVPOOL_BLESS=1` this
-/// test writes the texts again.
+/// The exported texts equal the expected files. These files compile and run, because
+/// `exported_manager.rs` and the others are tests of this crate. `make journal-check` compiles and runs
+/// exports that contain every call. With `KVPOOL_BLESS=1`, this test writes the expected files again.
 #[test]
 fn exported_tests_are_these() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
@@ -84,7 +84,7 @@ fn long(operations: usize) -> Vec<u8> {
     pool.take_journal().unwrap().image().unwrap()
 }
 
-/// A writer that records its input, and refuses more bytes than it has room for.
+/// A writer that records its input, and refuses input that exceeds its capacity.
 struct Narrow {
     room: usize,
     written: usize,
@@ -119,8 +119,8 @@ fn an_export_is_bounded() {
     }
 }
 
-/// The exporter keeps none of the text: each piece is at most a few lines, and the first piece that is
-/// refused ends the export.
+/// The exporter does not store the text: each piece has at most a few lines, and the first piece that
+/// the writer refuses ends the export.
 #[test]
 fn an_export_is_written_while_it_is_made() {
     for language in [Language::Rust, Language::Python] {
@@ -139,13 +139,13 @@ fn an_export_is_written_while_it_is_made() {
     }
 }
 
-/// Rust can make calls of vLLM's pool that Python does not have.
+/// Rust supports calls of vLLM's pool that Python does not support.
 #[test]
 fn what_python_cannot_ask_is_refused_by_name() {
     let mut pool = super::vllm::recorded(9, true, kvpool_policies::LRU);
     let mut held = Vec::new();
     pool.allocate(2, &mut held, None).unwrap();
-    // A refused call is left out.
+    // The export omits a call that was refused.
     pool.touch(&[99]).unwrap_err();
     pool.cache_full(
         Start::at(0),
@@ -163,7 +163,7 @@ fn what_python_cannot_ask_is_refused_by_name() {
     assert!(refused.to_string().contains("several groups"));
 }
 
-/// A hint from Python cannot have a negative time to live. A refused hint is left out of the test.
+/// Python cannot pass a negative time to live. The export omits a hint that was refused.
 #[test]
 fn a_hint_that_python_cannot_make_is_refused_by_name() {
     for retention in [None, Some(RetentionConfig::default())] {
@@ -185,7 +185,7 @@ fn a_hint_that_python_cannot_make_is_refused_by_name() {
     }
 }
 
-/// Calls of these kinds, with arguments that are the same in every run.
+/// Generates calls of these kinds. The arguments are the same in every run.
 fn script(kinds: impl IntoIterator<Item = u8>, seed: u32) -> Vec<super::world::Call> {
     let mut state = seed;
     let mut next = || {
@@ -210,7 +210,7 @@ fn scripted_settings() -> ManagerConfig {
 const LONG_ID: &str =
     "a fork, \"of\" the request 93 \\, whose id does not fit into one literal of an exported test";
 
-/// Makes calls that are rarely accepted among random ones.
+/// Makes calls that a manager rarely accepts if their arguments are random.
 fn accepted(manager: &mut Journaled<CacheManager>) {
     let prompt = |manager: &CacheManager, last: u32| {
         manager.prepare(&[1, 2, 3, 4, last], ExtraKeys::default()).unwrap()
@@ -239,8 +239,8 @@ fn accepted(manager: &mut Journaled<CacheManager>) {
     manager.plan_release(&mut plan, 90, Some(3)).unwrap();
     manager.commit_step(&mut plan).unwrap();
     manager.complete_step(3).unwrap();
-    // One prompt comes before and after an epoch bump, and from a request that was preempted before.
-    // before.
+    // The same prompt is used before and after an epoch bump. It is also used by a request that was
+    // preempted before the bump.
     manager.preempt(92.into(), kvpool::Until::Now).unwrap();
     manager.bump_epoch().unwrap();
     manager.admit("again".into(), prompt(manager, 6), &AdmitOptions::default()).unwrap();
@@ -270,7 +270,8 @@ fn scripted_groups() -> Vec<u8> {
     let config = ManagerConfig { num_blocks: 128, retention: None, groups, ..scripted_settings() };
     let mut manager = recorded_manager(config, 8, ring(1));
     for turn in 0..3 {
-        // The end of a prompt is a boundary: if a commit ends there, the state is kept.
+        // The end of a prompt is a boundary. If a commit ends there, the state at this position remains
+        // cached.
         let prompt = manager.prepare(&[1, 2, 3, 4, 5, 6, 7, 8, turn], ExtraKeys::default()).unwrap();
         let part = Part { allocate_tokens: Some(8), external_tokens: 0, compute_all: turn == 2 };
         let options = AdmitOptions { part, ..AdmitOptions::default() };
@@ -285,7 +286,8 @@ fn scripted_groups() -> Vec<u8> {
     manager.take_journal().unwrap().image().unwrap()
 }
 
-/// The test of a manager with groups creates the same manager, and compares the tables group by group.
+/// The exported test for a manager with groups creates the same manager, and compares the block tables
+/// of each group.
 #[test]
 fn an_exported_python_test_knows_the_groups() {
     let text = exported(&scripted_groups(), Language::Python).unwrap().replace(",\n            ", ", ");
@@ -297,7 +299,7 @@ fn an_exported_python_test_knows_the_groups() {
          kvpool.GroupSpec(\"full\", 2, keep=\"none\")]",
         "allocate_tokens=8, reuse=False",
         "    columns = 4\n",
-        // Two blocks of the group with the encoder's output.
+        // Two blocks of the group that caches the encoder's output.
         "answer(manager.extend, \"kept\", 3, encoder=True) == [[0, 20, 3], [1, 21, 3]]",
     ] {
         assert!(text.contains(part), "{part}");

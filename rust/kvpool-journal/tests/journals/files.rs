@@ -1,5 +1,5 @@
-//! A journal in a file is read frame by frame and gives the same result as its bytes. A file that
-//! changes meanwhile is an error.
+//! A journal in a file is read frame by frame. The result is the same as for its bytes in memory. If
+//! the file changes while it is read, the reader returns an error.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -43,7 +43,7 @@ fn recorded(config: ManagerConfig, calls: &[Call]) -> Vec<u8> {
     manager.take_journal().unwrap().image().unwrap()
 }
 
-/// Returns everything that a reader can find out about a journal, as text.
+/// Returns all results of a reader for a journal, as text.
 fn told<'a>(source: impl Into<JournalSource<'a>>) -> Vec<String> {
     let source = source.into();
     let mut told = match JournalReader::new(source) {
@@ -68,7 +68,7 @@ fn told<'a>(source: impl Into<JournalSource<'a>>) -> Vec<String> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// The file is whole, cut anywhere, or has one flipped bit.
+    /// The file is complete, truncated at any byte, or has one flipped bit.
     #[test]
     fn a_file_reads_as_its_bytes(
         config in any_settings(),
@@ -136,7 +136,7 @@ fn a_file_that_changes_while_it_is_read_is_an_error() {
         assert!(0 < read && read < all, "{change}: {read} of {all}");
         // The iterator has ended.
         assert!(records.next().is_none());
-        // A reader that is opened now reads the current file.
+        // A new reader reads the file as it is now.
         let now = kept.open();
         assert!(JournalReader::new(&now).unwrap().operations() < reader.operations());
     }

@@ -1,5 +1,5 @@
-//! Journals of random runs: they replay bit by bit, survive a cut at any byte, and refuse every other
-//! file.
+//! Tests journals of random runs: replays give identical results, a truncated journal is still
+//! readable, and every other file is refused.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking, as tests do")]
 

@@ -1,5 +1,5 @@
-//! Journals that need more memory than the machine has: they are refused with a clear error. Each test
-//! runs in a separate process with little memory.
+//! Journals that need more memory than is available are refused with a clear error. Each test runs in a
+//! separate process that has little memory.
 
 use std::process::Command;
 
@@ -12,7 +12,7 @@ use kvpool_journal::{
 
 use super::world::ring;
 
-/// Runs a test of this program again, with this number of MiB of address space.
+/// Runs a test of this program in a new process whose address space is limited to this number of MiB.
 fn with_little_memory(test: &str, mib: usize) -> std::process::Output {
     let limited = format!("ulimit -v {}; exec \"$0\" \"$@\"", mib << 10);
     let program = std::env::current_exe().unwrap();
@@ -33,7 +33,7 @@ fn a_journal_that_asks_for_too_much_is_refused() {
 #[test]
 #[ignore = "runs with little memory, started by another"]
 fn of_a_huge_pool_of_vllms() {
-    // Its lists would fit into memory, but its keys do not.
+    // The lists of this pool would fit into memory, but its keys do not.
     let header =
         JournalHeader::of_vllm_pool(20_000_000, kvpool_policies::LRU, None, true, JournalConfig::default());
     let mut journal = ring(0);
@@ -55,7 +55,8 @@ fn of_a_huge_append() {
     assert!(matches!(refused, ReplayError::TooManyTokens { tokens: 1_099_511_627_776, .. }), "{refused}");
 }
 
-/// A record of a few bytes names four billion tokens, which would fit into the memory of many machines.
+/// A record of a few bytes specifies four billion tokens, which would fit into the memory of many
+/// machines.
 #[test]
 fn an_append_with_more_tokens_than_a_call_can_have_is_refused() {
     let config = ManagerConfig { num_blocks: 8, ..ManagerConfig::default() };
@@ -78,11 +79,12 @@ fn an_append_with_more_tokens_than_a_call_can_have_is_refused() {
     }
 }
 
-/// The number of bytes of a request id that makes a journal long, and the number of such ids.
+/// Number of bytes in each long request id. The second constant is the number of such ids. Together
+/// they make the journal long.
 const NAME: usize = 1 << 20;
 const NAMES: usize = 128;
 
-/// The name of the environment variable for the file that the test below reads.
+/// Environment variable with the path of the file that the next test reads.
 const LONG: &str = "KVPOOL_TEST_LONG_JOURNAL";
 
 /// A reader of a journal in a file keeps only one frame in memory: a journal of 128 MiB is read with
@@ -98,7 +100,7 @@ fn a_journal_in_a_file_is_read_with_less_memory_than_it_has_bytes() {
         manager.release((&*name).into(), Until::Now).unwrap_err();
     }
     drop(manager);
-    // The other process inherits the limit.
+    // The new process inherits the limit.
     let limited = "ulimit -v 114688; exec \"$0\" \"$@\"";
     let done = Command::new("sh")
         .args(["-c", limited])
@@ -119,7 +121,7 @@ fn of_a_long_journal() {
     let mut going = |_| true;
     let file = JournalFile::open(&path).unwrap();
     assert!(file.bytes() > NAME * NAMES);
-    // Reading all bytes at once does not fit.
+    // All bytes at once do not fit into memory.
     assert_eq!(std::fs::read(&path).unwrap_err().kind(), std::io::ErrorKind::OutOfMemory);
 
     let (summary, lines) = show(&file, None, 2).unwrap();

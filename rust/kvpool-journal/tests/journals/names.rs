@@ -1,4 +1,4 @@
-//! Names of policies in a journal's header.
+//! Tests the names of policies in the header of a journal.
 
 use kvpool::{BlockPool, EvictionPolicy, PoolConfig};
 use kvpool_journal::{
@@ -8,7 +8,7 @@ use kvpool_observe::{AdvisorConfig, WatchConfig};
 use kvpool_policies::{ADVISED, ALL, Recency, eviction_policy};
 
 const MINE: EvictionPolicy = eviction_policy!("mine", Recency::new);
-/// A policy with a name that kvpool's own policies had in earlier versions.
+/// A policy whose name a policy of kvpool had in earlier versions.
 const SIEVE: EvictionPolicy = eviction_policy!("sieve", Recency::new);
 
 fn image(config: &PoolConfig, watch: &WatchConfig) -> Vec<u8> {
@@ -16,7 +16,8 @@ fn image(config: &PoolConfig, watch: &WatchConfig) -> Vec<u8> {
     Journaled::<BlockPool>::with_watch(config.clone(), watch, journal).unwrap().journal_image().unwrap()
 }
 
-/// A journal contains names of policies: its reader resolves them among the policies that it knows.
+/// A journal contains names of policies. The reader looks them up in the list of policies that it
+/// knows.
 #[test]
 fn a_journal_is_read_with_the_policies_of_its_reader() {
     let own = PoolConfig { num_blocks: 8, eviction: MINE, ..PoolConfig::default() };
@@ -36,7 +37,7 @@ fn a_journal_is_read_with_the_policies_of_its_reader() {
     }
 }
 
-/// Pools, managers and advisors of earlier versions could use policies that no longer exist.
+/// Pools, managers and advisors of earlier versions may have used policies that no longer exist.
 #[test]
 fn a_journal_of_a_removed_policy_is_refused_with_the_policy_to_use_instead() {
     let evicted = PoolConfig { num_blocks: 8, eviction: SIEVE, ..PoolConfig::default() };
@@ -59,7 +60,7 @@ fn a_journal_of_a_removed_policy_is_refused_with_the_policy_to_use_instead() {
                  this one with the version that wrote it"
             )
         );
-        // A policy of the reader's own with that name is known.
+        // If the reader has its own policy with that name, the journal is accepted.
         let header = JournalReader::new(&image).unwrap().header().clone();
         assert_eq!(header.pool_config(&[ALL, &[SIEVE]].concat()).unwrap().eviction, config.eviction);
     }

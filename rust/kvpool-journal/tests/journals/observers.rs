@@ -1,5 +1,6 @@
-//! Observers change nothing: managers that run the same random calls evict in the same order, with any
-//! observers, under every policy, with a host tier, with and without retention.
+//! Observers change nothing: managers that run the same random calls evict blocks in the same order
+//! with any observers. This is tested under every policy, with a host tier, and with and without
+//! retention.
 
 use kvpool::{CacheManager, ManagerConfig};
 use kvpool_journal::{Journaled, Observed, Observers, Options, Recordable, observe};
@@ -8,7 +9,7 @@ use proptest::prelude::*;
 
 use super::world::{Call, any_settings, calls, ring, run_manager};
 
-/// Each observer alone, and all of them together.
+/// Settings with each observer alone, and with all of them together.
 fn observers() -> [ManagerWatchConfig; 7] {
     let none = ManagerWatchConfig::default;
     let (explain, advisor) = (Some(ExplainConfig::default()), Some(AdvisorConfig::default()));
@@ -31,7 +32,7 @@ fn observers() -> [ManagerWatchConfig; 7] {
     ]
 }
 
-/// Returns the state of a manager that a caller can see.
+/// Returns the state of a manager that callers can read.
 fn seen(manager: &CacheManager) -> impl PartialEq + std::fmt::Debug + use<> {
     let tiers = manager.tiers();
     let pools = (0..tiers.len()).map(|tier| tiers.pool(tier).unwrap());
@@ -45,7 +46,7 @@ fn run(manager: &mut Journaled<CacheManager>, calls: &[Call]) {
     manager.unrecorded(Recordable::digest);
 }
 
-/// A replay with the same observers reports the same as the run.
+/// A replay with the same observers gives the same reports as the recorded run.
 fn observed_again(manager: &mut Journaled<CacheManager>) {
     let image = manager.journal_image().unwrap();
     let observers =

@@ -1,4 +1,5 @@
-//! A poisoned pool leaves a journal with all operations up to the one that met the fault.
+//! The journal of a poisoned pool (a pool that has detected a broken invariant) contains all operations
+//! up to the one that detected the fault.
 
 use std::io::Write;
 use std::sync::{Arc, Mutex};
@@ -46,12 +47,12 @@ impl Write for Shared {
 
 fn pool(sink: &Shared) -> Journaled<BlockPool> {
     let config = PoolConfig { num_blocks: 16, ..PoolConfig::default() };
-    // The scrubber needs this digest, because a journal of such a small pool keeps none.
+    // The scrubber needs a digest. A journal of such a small pool does not provide one.
     let watch = WatchConfig { digest: true, ..WatchConfig::default() };
     let mut pool = Journaled::<BlockPool>::with_watch(config, &watch, sink.journal()).unwrap();
     let blocks = pool.allocate(3).unwrap();
     pool.release(&blocks[..1]).unwrap();
-    // The journal has so few operations that none has been written yet.
+    // There are so few operations that none of them has been written yet.
     assert!(sink.operations::<PoolCall>().is_empty());
     let _counted = pool.unrecorded(Recordable::digest);
     assert!(pool.unrecorded(|pool| pool.inject(Fault::References(blocks[2], 5))));
@@ -107,7 +108,7 @@ fn a_poisoned_manager_writes_its_journal_whichever_tier_is_broken() {
         assert!(is_poisoned(&manager.unrecorded(|manager| scrubber.scrub(manager, 1))));
         let written = sink.operations();
         assert!(matches!(written[..], [ManagerCall::Admit { .. }]), "tier {tier}: {written:?}");
-        // The refused calls from now on are also written, at once.
+        // Later calls are refused, and also written immediately.
         assert!(is_poisoned(&manager.release("a".into(), kvpool::Until::Now)));
         assert_eq!(sink.operations::<ManagerCall>().len(), 2);
     }

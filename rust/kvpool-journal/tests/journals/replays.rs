@@ -1,4 +1,4 @@
-//! A replay repeats the run exactly.
+//! Tests that a replay repeats the recorded run exactly.
 
 use kvpool::{CacheManager, HashAlgorithm, ManagerConfig, Verify};
 use kvpool_journal::{Journal, Options, replay};
@@ -45,7 +45,7 @@ proptest! {
         prop_assert_eq!(report.digests, recorded / u64::from(every));
     }
 
-    /// A pool with a journal and one without give the same results and have the same state.
+    /// A pool with a journal and a pool without one give the same answers and have the same state.
     #[test]
     fn a_journal_changes_nothing(config in any_settings(), calls in calls(120)) {
         let mut with = recorded_manager(config.clone(), EVENTS, ring(3));
@@ -59,7 +59,8 @@ proptest! {
     }
 }
 
-/// A chain of digests alone does not show which of two epochs' contents is the parent of which.
+/// A chain without fingerprints does not determine which content of which epoch is the parent of
+/// another.
 #[test]
 fn chains_without_fingerprints_do_not_link_epochs() {
     let config = ManagerConfig {

@@ -1,5 +1,5 @@
-//! Compares a journaled run with the same run after a restart: with LRU there is no difference, and
-//! with other settings the difference is reported.
+//! Compares a recorded run with the same run that is restarted. With LRU there is no difference. With
+//! other settings the comparison reports the difference.
 
 use super::numbers::Numbers;
 use kvpool::groups::{GroupKind, GroupSpec, Groups};
@@ -15,7 +15,7 @@ use kvpool_journal::{
 
 use super::world::{recorded_manager, recorded_pool, ring};
 
-/// The workload of an engine: the requests that it serves, with pauses.
+/// The workload of an engine: it serves requests and sometimes pauses.
 struct Engine {
     manager: Journaled<CacheManager>,
     numbers: Numbers,
@@ -41,7 +41,7 @@ impl Engine {
         (0..length).map(|at| if at < 5 { 1 } else { 10 * family + at as u32 % 3 }).collect()
     }
 
-    /// Takes a random id out of the list.
+    /// Removes a random id from the list and returns it.
     fn any(numbers: &mut Numbers, ids: &mut Vec<i64>) -> Option<i64> {
         (!ids.is_empty()).then(|| ids.swap_remove(numbers.below(ids.len())))
     }
@@ -131,7 +131,7 @@ impl Engine {
         }
     }
 
-    /// Returns the hints of a request, or none if the manager has no retention.
+    /// Returns retention hints for a request, or no hints if the manager has no retention.
     fn hints(&mut self) -> AdmitOptions {
         if self.manager.retention_stats().is_none() {
             return AdmitOptions::default();
@@ -158,7 +158,7 @@ impl Engine {
         for id in std::mem::take(&mut self.running).into_iter().chain(std::mem::take(&mut self.preempted)) {
             self.manager.release(id.into(), Until::Now).unwrap();
         }
-        // Planned copies hold the blocks at both ends.
+        // Planned copies hold both their source and their destination blocks, so take the plan.
         self.manager.take_plan().unwrap();
     }
 
@@ -167,8 +167,8 @@ impl Engine {
     }
 }
 
-/// The weights change while requests wait: their prompts are hashed again, and share blocks with others
-/// in every way.
+/// The weights change while requests are waiting. Their prompts are hashed again, and share blocks with
+/// other requests in every possible way.
 #[test]
 fn a_long_day_replays_bit_by_bit() {
     for seed in 0..3 {
@@ -256,7 +256,7 @@ fn a_restarted_pool_gives_the_same_answers() {
                 table.extend(new);
                 if numbers.below(3) > 0 {
                     pool.register(&table[hits..], chain, hits).unwrap();
-                    // Not all blocks are computed when the request ends.
+                    // When the request ends, some of its blocks are not computed.
                     let computed = hits + numbers.below(table.len() - hits + 1);
                     pool.mark_computed(&table[hits..computed]).unwrap();
                 } else {
@@ -283,9 +283,9 @@ fn a_restarted_pool_gives_the_same_answers() {
     }
 }
 
-/// The counts of a policy do not survive a restart, nor does the order of blocks with the same
-/// priority. The comparison finds these differences, so the tests above are able to fail. Nothing else
-/// differs, and the restored state is valid.
+/// The counts of a policy do not survive a restart, and neither does the order of blocks that have the
+/// same priority. The comparison finds these differences, which proves that the tests above can fail.
+/// Nothing else differs, and the restored state is valid.
 #[test]
 fn the_comparison_finds_state_that_a_restart_loses() {
     let limits = TenantLimits { tenant: TenantId(1), floor: 2, ceiling: Some(5) };

@@ -1,5 +1,5 @@
-//! The text that `show` prints contains every operation of the journal once, in order. It can also
-//! print any part.
+//! The text that `show` returns contains every operation of the journal once, in order. `show` can also
+//! return any part of it.
 
 use kvpool::{CacheManager, ManagerConfig};
 use kvpool_journal::{Journal, Line, show};
@@ -13,7 +13,7 @@ fn image(journal: Option<Journal>) -> Vec<u8> {
     journal.unwrap().image().unwrap()
 }
 
-/// Returns the lines of a part, taken from the lines of the whole journal.
+/// Returns the expected lines for a part of the journal, from the lines of the whole journal.
 fn part(lines: &[Line], from: u64, count: u64) -> Vec<Line> {
     let in_part = |line: &&Line| {
         line.number >= from

@@ -1,4 +1,4 @@
-//! Shrinking and export of journals.
+//! Tests shrinking and exporting journals.
 
 use kvpool::retention::{RetentionConfig, TenantId, TenantLimits};
 use kvpool::{BlockPool, CacheManager, ManagerConfig, PoolConfig};
@@ -11,7 +11,7 @@ use super::world::{EVENTS, any_settings, calls, recorded_manager, ring, run_mana
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// The remaining items still fail, and none of them can be left out.
+    /// The remaining items still fail, and none of them can be removed.
     #[test]
     fn the_shrunk_list_is_minimal(items in prop::collection::vec(0u8..20, 0..40),
         needed in prop::collection::vec(0u8..20, 1..4)) {
@@ -25,8 +25,8 @@ proptest! {
         }
     }
 
-    /// Finds the fewest operations of a long journal that give the same result. Each remaining
-    /// operation is needed, and their journal replays.
+    /// Shrinking a long journal finds the fewest operations that give the same answer. Each remaining
+    /// operation is needed, and the journal of these operations can be replayed.
     #[test]
     fn an_answer_shrinks(config in any_settings(), calls in calls(60), at in any::<u32>()) {
         let mut manager = recorded_manager(config, EVENTS, ring(1));
@@ -85,8 +85,8 @@ fn out_of_blocks_shrinks_to_the_allocation_that_needs_it() {
     assert_eq!(operations, ["allocate 7 blocks", "release 2 blocks: 1 2", "allocate 4 blocks"]);
 }
 
-/// If a prompt is shortened, an append may fill blocks that the recorded one did not fill. These are
-/// new contents, and not the journal's first content in the middle of another prompt.
+/// If a prompt is shortened, an append may fill blocks that the recorded append did not fill. Such a
+/// block has a new content. It does not have the first content of the journal.
 #[test]
 fn blocks_that_only_a_shorter_prompt_fills_are_new_contents() {
     let tenants = vec![TenantLimits { tenant: TenantId(1), floor: 1, ceiling: Some(3) }];

@@ -1,4 +1,5 @@
-//! Journals of vLLM's pool: a script of every call, and the calls that a journal leaves out.
+//! Tests journals of vLLM's pool: a sequence that contains every call, and the calls that a journal
+//! omits.
 
 use kvpool::retention::{Keep, Priority, Retention, TenantId, Then, Ttl};
 use kvpool::{EvictionPolicy, Finish, Signal};

@@ -1,4 +1,4 @@
-//! Random runs of a pool and of a manager, with every call and with a journal.
+//! Random runs of a pool and of a manager that have a journal. The runs contain every call.
 
 use kvpool::groups::{self, GroupKind, GroupSpec, Groups};
 use kvpool::retention::{Keep, Priority, Retention, RetentionConfig, TenantId, TenantLimits, Then, Ttl};
@@ -11,7 +11,7 @@ use kvpool_journal::{Journal, JournalConfig, Journaled, ManagerCalls, PoolCalls}
 use kvpool_observe::{ManagerWatchConfig, WatchConfig};
 use proptest::prelude::*;
 
-/// One call: its kind, and numbers from which its arguments are made.
+/// One call: its kind, and three numbers from which its arguments are made.
 pub(crate) type Call = (u8, u32, u32, u32);
 
 pub(crate) fn calls(most: usize) -> impl Strategy<Value = Vec<Call>> {
@@ -42,7 +42,7 @@ pub(crate) fn settings() -> impl Strategy<Value = ManagerConfig> {
     )
 }
 
-/// Draws settings of a hybrid model. There, hits are not verified.
+/// Generates settings of a manager for a hybrid model, in which hits are not verified.
 pub(crate) fn hybrid_settings() -> impl Strategy<Value = ManagerConfig> {
     let keep = prop_oneof![
         Just(groups::Keep::All),
@@ -76,7 +76,7 @@ pub(crate) fn hybrid_settings() -> impl Strategy<Value = ManagerConfig> {
     })
 }
 
-/// Draws settings of managers with and without KV-cache groups.
+/// Generates settings of managers with and without KV-cache groups.
 pub(crate) fn any_settings() -> impl Strategy<Value = ManagerConfig> {
     prop_oneof![settings(), hybrid_settings()]
 }
@@ -100,7 +100,8 @@ fn retention(a: u32) -> Retention {
     Retention { keep, ttl, then: if a.is_multiple_of(2) { Then::Normal } else { Then::Demote } }
 }
 
-/// Makes prompts that share prefixes: runs of one token, of two kinds.
+/// Makes prompts that share prefixes. A prompt is a run of equal tokens, followed by tokens that
+/// alternate between two values.
 fn prompt(a: u32, b: u32) -> Vec<u32> {
     let same = a as usize % 12;
     (0..same).map(|_| b % 2).chain((0..b as usize / 2 % 9).map(|at| b / 32 % 3 + at as u32 % 2)).collect()
@@ -110,7 +111,7 @@ fn extra(a: u32) -> ExtraKeys {
     ExtraKeys { salt: a.is_multiple_of(5).then(|| b"salt".as_slice().into()), ..ExtraKeys::default() }
 }
 
-/// Runs calls on a manager, with its journal.
+/// Runs calls on a manager, which records them in its journal.
 pub(crate) fn run_manager(manager: &mut Journaled<CacheManager>, calls: &[Call]) {
     let mut step = 0;
     for &(call, a, b, c) in calls {
@@ -118,7 +119,7 @@ pub(crate) fn run_manager(manager: &mut Journaled<CacheManager>, calls: &[Call])
         let name = |a: u32| RequestRef::from(i64::from(a % 6));
         let after = c.is_multiple_of(3).then_some(u64::from(c % 8) + step);
         let ranges = [RetentionRange { start: (b % 9) as usize, end: None, retention: retention(c) }];
-        // Refusals are recorded, too, so the results are ignored.
+        // Ignore the results, because refused calls are recorded, too.
         match call % 40 {
             0..6 => {
                 let mut cursor = manager.prepare(&prompt(b, c), extra(c)).unwrap();
@@ -277,7 +278,7 @@ pub(crate) fn run_manager(manager: &mut Journaled<CacheManager>, calls: &[Call])
     }
 }
 
-/// Returns the part of a prompt, mostly the whole prompt.
+/// Returns the part of a prompt to admit. Usually this is the whole prompt.
 fn part(a: u32, b: u32) -> Part {
     Part {
         allocate_tokens: a.is_multiple_of(3).then_some((b % 7) as usize),
@@ -290,7 +291,7 @@ fn until(c: u32, after: Option<u64>) -> Until {
     if c.is_multiple_of(7) { Ticket::new(u64::from(c % 8)).into() } else { after.into() }
 }
 
-/// Makes a call with a batch of rows of different lengths.
+/// Makes a call for a batch whose rows have different lengths.
 fn ragged(manager: &mut Journaled<CacheManager>, a: u32, b: u32, c: u32) {
     let ids: Vec<_> = (0..b % 4).map(|at| RequestRef::from(i64::from((a + at) % 6))).collect();
     let mut offsets = vec![0];
@@ -348,7 +349,7 @@ pub(crate) fn pool_settings(config: &ManagerConfig) -> PoolConfig {
     }
 }
 
-/// The capacity of the event log: small enough that some events are lost.
+/// Capacity of the event log. It is small, so that some events are lost.
 pub(crate) const EVENTS: usize = 64;
 
 /// Returns a manager with an event log and a journal.
@@ -371,7 +372,7 @@ pub(crate) fn recorded_pool(
     Journaled::with_watch(pool_settings(config), &watch, journal).unwrap()
 }
 
-/// Runs calls on a pool, with chains of a manager's hasher.
+/// Runs calls on a pool. The chains come from a manager's hasher.
 pub(crate) fn run_pool(pool: &mut Journaled<BlockPool>, hashed_by: &CacheManager, calls: &[Call]) {
     use kvpool::hash::{BlockHasher, ChainLink, HashChain, HashCursor, HasherConfig};
     let mut tables: Vec<Vec<BlockId>> = vec![Vec::new(); 5];
@@ -524,7 +525,7 @@ pub(crate) fn run_pool(pool: &mut Journaled<BlockPool>, hashed_by: &CacheManager
                 }
             },
             _ => {
-                // Some chains are of another kind than the pool's.
+                // Some chains were hashed with a different algorithm or block size than the pool's.
                 let chain = match c % 4 {
                     0 => HashChain::from_digests(
                         chain.algorithm(),

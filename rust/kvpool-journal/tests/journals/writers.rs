@@ -1,5 +1,5 @@
-//! Writers that are slow, hang, or panic: no operation waits for them, and the bytes that were written
-//! are a journal.
+//! Writers that are slow, block, or panic: no operation waits for them, and the bytes that were written
+//! form a valid journal.
 
 use std::io::Write;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -10,8 +10,8 @@ use kvpool_journal::{
     Journal, JournalConfig, JournalReader, Journaled, Options, PoolCalls, QUEUE_BYTES, Tail, replay,
 };
 
-/// A writer that reports when a write begins, and waits for a message before it continues. When the
-/// sender is gone, it continues at once.
+/// A writer that reports when a write begins, and then waits for a message. If the sender of messages
+/// was dropped, it does not wait.
 struct Gate {
     begun: Sender<()>,
     words: Receiver<()>,
@@ -30,7 +30,7 @@ impl Write for Gate {
     }
 }
 
-/// A journal whose header is written. Every further write waits for a message on `words`.
+/// A journal whose header is already written. Every further write waits for a message on `words`.
 struct Gated {
     journal: Journal,
     begun: Receiver<()>,
@@ -59,7 +59,7 @@ fn turn(pool: &mut Journaled<BlockPool>) {
     pool.release(&blocks).unwrap();
 }
 
-/// Makes an operation of 4 MiB, which is refused.
+/// Makes an operation whose record has 4 MiB. The pool refuses the operation.
 fn large(pool: &mut Journaled<BlockPool>) {
     pool.acquire(&vec![BlockId::new(99); 1 << 20]).unwrap_err();
 }
@@ -78,12 +78,12 @@ fn a_blocked_writer_stops_no_operation_and_a_flush_waits_for_it() {
     let mut pool = pool(journal);
     begun.recv().unwrap();
     let header = written.lock().unwrap().len() as u64;
-    // Many frames wait. The write of the first one never ends.
+    // Many frames are waiting, because the write of the first one never ends.
     (0..100).for_each(|_| turn(&mut pool));
     begun.recv().unwrap();
     let journal = pool.journal().unwrap();
     assert_eq!((journal.operations(), journal.bytes(), journal.error()), (200, header, None));
-    // A caller waits for a flush without the pool, which is used meanwhile.
+    // A caller waits for a flush without holding the pool, while other calls use the pool.
     let flush = pool.start_flush().unwrap();
     (0..100).for_each(|_| turn(&mut pool));
     drop(words);
@@ -109,8 +109,8 @@ fn a_journal_that_is_too_slow_stops_with_an_error() {
     assert!(error.contains("bytes wait to be written, and no step waits for a disk"), "{error}");
     turn(&mut pool);
     assert_eq!(pool.journal().unwrap().operations(), recorded as u64);
-    // The frames that were handed over are written after all, and are a journal. It lacks the operation
-    // that did not fit.
+    // The frames that were passed to the writer are written, and form a valid journal. The operation
+    // that exceeded the limit is missing.
     drop(words);
     pool.flush_journal();
     assert_eq!(pool.journal().unwrap().error(), Some(&*error));
@@ -125,7 +125,7 @@ fn a_journal_that_waits_loses_nothing() {
     let most = QUEUE_BYTES / (4 << 20) + 4;
     std::thread::scope(|scope| {
         let recorded = scope.spawn(|| (0..most).for_each(|_| large(&mut pool)));
-        // The writer hangs, and as much as possible is handed over to it.
+        // The writer blocks, and the queue of frames is full.
         begun.recv().unwrap();
         drop(words);
         recorded.join().unwrap();
@@ -143,11 +143,11 @@ fn a_dropped_journal_writes_its_last_frame() {
     turn(&mut pool);
     drop(pool);
     assert_eq!(operations(&written), 2);
-    // The writer was dropped with the journal.
+    // Dropping the journal has also dropped the writer.
     assert_eq!(Arc::strong_count(&written), 1);
 }
 
-/// Fails in different ways from the second write on.
+/// A writer that panics from its second write on. The field counts the writes.
 struct Broken(usize);
 
 impl Write for Broken {

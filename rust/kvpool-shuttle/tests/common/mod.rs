@@ -1,8 +1,8 @@
-//! Runs a model under a fixed number of schedules. One half of them are uniformly random, the other
-//! half have few preemptions at random places.
+//! Runs a model (a small concurrent program) under a fixed number of thread schedules. One half of the
+//! schedules is uniformly random. The other half has few preemptions at random positions.
 //!
-//! The schedules are the same in every run. `KVPOOL_SHUTTLE_SCHEDULES=n` runs n of each kind. A failing
-//! test prints a schedule that `shuttle::replay` accepts.
+//! The schedules are the same in every run. `KVPOOL_SHUTTLE_SCHEDULES=n` runs n schedules of each kind.
+//! A failing test prints a schedule that `shuttle::replay` accepts.
 
 #![allow(dead_code, clippy::allow_attributes, reason = "each test binary uses a part of it")]
 
@@ -12,12 +12,12 @@ use shuttle::{Config, MaxSteps, Runner, thread};
 /// Default number of schedules of each kind.
 const SCHEDULES: usize = 1000;
 
-/// Number of preemptions of a schedule that has few.
+/// Number of preemptions in a schedule of the second kind.
 const DEPTH: usize = 3;
 
 fn config() -> Config {
     let mut config = Config::new();
-    // Large enough for a hasher, a manager and the message of a panic.
+    // The stack is large enough for a hasher, a manager and the message of a panic.
     config.stack_size = 1 << 18;
     config.max_steps = MaxSteps::FailAfter(200_000);
     config

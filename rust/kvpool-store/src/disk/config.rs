@@ -1,8 +1,8 @@
-//! `DiskConfig`: the settings of a disk.
+//! `DiskConfig`: the settings of a disk store.
 
 use std::path::PathBuf;
 
-/// Folder of a disk store, and its share of the disk.
+/// The folder of a disk store, and the amount of disk space that it may use.
 ///
 /// ```
 /// use kvpool_store::disk::DiskConfig;
@@ -14,25 +14,25 @@ use std::path::PathBuf;
 pub struct DiskConfig {
     /// Path of the folder. It is created if it does not exist.
     pub folder: PathBuf,
-    /// Largest number of bytes of the objects, headers and padding included.
+    /// Largest number of bytes that all objects take, including headers and padding.
     pub capacity_bytes: u64,
-    /// Largest number of bytes of a payload. A slot takes this, rounded up to 4 KiB, plus 4 KiB for its
-    /// header.
+    /// Largest number of bytes in a payload. A place takes this number, rounded up to 4 KiB, plus 4 KiB
+    /// for its header.
     pub max_payload: u32,
-    /// Bytes of the disk that stay free, regardless of the capacity.
+    /// Number of bytes of the disk that must remain free, regardless of the capacity.
     pub free_floor: u64,
-    /// Whether to bypass the page cache, where that is possible.
+    /// Whether to bypass the page cache, if the file system supports it.
     pub direct: bool,
-    /// Number of threads that read headers at the start.
+    /// Number of threads that read headers when the store opens.
     pub scanners: usize,
-    /// Whether a worker has several transfers in flight at once by `io_uring`, where that is possible
-    /// ([`DiskBackend::io`](super::DiskBackend::io)).
+    /// Whether each worker uses `io_uring`, if it is available, to have several transfers in flight at
+    /// once ([`DiskBackend::io`](super::DiskBackend::io)).
     pub io_uring: bool,
 }
 
 impl DiskConfig {
-    /// Settings with the defaults for the other fields: 4 GiB stay free, direct I/O, 8 scanners,
-    /// `io_uring`.
+    /// Returns settings with default values for the other fields: 4 GiB remain free, direct I/O, 8
+    /// scanners, `io_uring`.
     #[must_use]
     pub fn new(folder: impl Into<PathBuf>, capacity_bytes: u64, max_payload: u32) -> Self {
         let folder = folder.into();

@@ -1,9 +1,9 @@
-//! `HeaderCopy`: copies of the headers of all places in one file, so that a start reads megabytes
-//! instead of every place.
+//! `HeaderCopy`: copies of the headers of all places in one file. When a store opens, it reads the
+//! megabytes of this file instead of every place.
 //!
-//! Owns: that file. The file is only a hint, because every load compares the header and the payload
-//! that are at the place. An entry that is unknown or damaged is read from its place. A wrong entry
-//! leads to a miss.
+//! Owns: that file. The file is only a hint, because every load compares the header and the payload at
+//! the place. If an entry is unknown or damaged, the store reads the header from the place. A wrong
+//! entry leads to a miss.
 //!
 //! | bytes | content |
 //! |---|---|
@@ -11,13 +11,14 @@
 //! | 32..4096 | zeros |
 //! | 4096 + 128 n | entry of place n |
 //!
-//! An entry has the 112 bytes of the header, or zeros if the place is free. The XXH3-64 of these bytes,
-//! seeded with n, is the seal. 8 zeros follow.
+//! An entry has the 112 bytes of the header, or zeros if the place is free. A checksum follows, which
+//! is the *seal* of the entry: the XXH3-64 of these bytes, seeded with n. The entry ends with 8 zeros.
 //!
-//! An entry without its seal is unknown. The seal is broken before a place is written, and made anew
-//! after that. So a process that is killed in between leaves an unknown entry, never a wrong one. After
-//! a power loss entries may be older than their places. A start therefore compares [`SAMPLED_ENTRIES`]
-//! entries with their places, and ignores all entries if one differs.
+//! An entry whose seal is wrong is unknown. Before a place is written, its seal is overwritten. After
+//! the write, the entry gets a new seal. Therefore a process that is killed in between leaves an
+//! unknown entry, never a wrong one. After a power loss, entries may be older than their places. A
+//! store therefore compares [`SAMPLED_ENTRIES`] entries with their places when it opens. If one of them
+//! differs, it ignores all entries.
 //!
 //! Cost: 128 bytes per place in addition to the slab, and two small writes into the page cache per
 //! object. Neither write waits for the disk.
@@ -35,17 +36,17 @@ use crate::header::HEADER_BYTES;
 use crate::object::{PAGE, Place};
 use crate::private::{self, For};
 
-/// The first bytes of an object's page, valid or not; zeros for a free place.
+/// The first bytes of an object's page, which may be no valid header. Zeros for a free place.
 pub(super) type Bytes = [u8; HEADER_BYTES];
 
-/// Number of places that a start reads before it uses the copy.
+/// Number of places that a store reads when it opens, to check the copy before it uses it.
 pub(super) const SAMPLED_ENTRIES: u32 = 64;
 
 const MAGIC: [u8; 8] = *b"kvpoolhc";
 const VERSION: u32 = 1;
-/// Number of bytes of the file's own header that its checksum covers.
+/// Number of bytes of the file's own header that are covered by its checksum.
 const CHECKED: usize = 28;
-/// Bytes of an entry. `SEALED` is the number of its bytes that have a meaning.
+/// Number of bytes in an entry. `SEALED` is the number of these bytes that are used.
 pub(super) const ENTRY: usize = 128;
 const SEALED: usize = HEADER_BYTES + 8;
 
@@ -55,18 +56,19 @@ pub(super) struct HeaderCopy {
 }
 
 impl HeaderCopy {
-    /// Opens or creates the copy of a slab, with room on the disk for every place. A copy of another
-    /// slab is emptied.
+    /// Opens or creates the copy for a slab (the file with all objects), with disk space for every
+    /// place. If the copy belongs to another slab, empties it.
     pub(super) fn open(path: &Path, slab: &File, slot_bytes: u64, places: u32) -> io::Result<Self> {
         let file = private::open(path, For::Keeping)?;
         let own = identity(slab.metadata()?.ino(), slot_bytes);
         let mut found = [0; CHECKED + 8];
-        // A file that is too short belongs to another slab.
+        // A file that is too short also belongs to another slab.
         if file.read_exact_at(&mut found, 0).is_err() || found != own {
             file.set_len(0)?;
             file.write_all_at(&own, 0)?;
         }
-        // Cut a longer file: entries after the end would be used when the slab grows again.
+        // Truncate a longer file. Otherwise the entries after the end would be used if the slab grows
+        // again.
         let bytes = begin(places);
         file.set_len(bytes)?;
         match fallocate(&file, FallocateFlags::empty(), 0, bytes) {
@@ -75,7 +77,8 @@ impl HeaderCopy {
         }
     }
 
-    /// Opens the copy that a folder has, of any slab, to break seals.
+    /// Opens the copy in a folder, for whichever slab it was made, so that the caller can invalidate
+    /// entries.
     pub(super) fn of(path: &Path) -> io::Result<Option<Self>> {
         match private::open(path, For::Writing) {
             Ok(file) => Ok(Some(Self { file })),
@@ -84,17 +87,17 @@ impl HeaderCopy {
         }
     }
 
-    /// Makes the entry of a place unknown. Called before the place is written.
+    /// Marks the entry of a place as unknown. Callers do this before they write the place.
     pub(super) fn forget(&self, place: Place) -> io::Result<()> {
         self.file.write_all_at(&[0; 8], begin(place) + HEADER_BYTES as u64)
     }
 
-    /// Stores the header of a place. Called after the place was written.
+    /// Stores the header of a place. Callers do this after they have written the place.
     pub(super) fn note(&self, place: Place, header: &Bytes) -> io::Result<()> {
         self.file.write_all_at(&sealed(place, header)[..SEALED], begin(place))
     }
 
-    /// Stores the headers of the places from `first` on.
+    /// Stores the headers of consecutive places, beginning at `first`.
     pub(super) fn note_all(&self, first: Place, headers: &[Option<Bytes>]) -> io::Result<()> {
         let sealed = |(place, header): (Place, &Option<Bytes>)| {
             header.as_ref().map_or([0; ENTRY], |header| sealed(place, header))
@@ -103,7 +106,7 @@ impl HeaderCopy {
         self.file.write_all_at(&entries, begin(first))
     }
 
-    /// Reads `count` entries from `first` on. Entries after the end of the file are unknown.
+    /// Reads `count` entries, beginning at `first`. Entries after the end of the file are unknown.
     pub(super) fn read(&self, first: Place, count: usize) -> io::Result<Vec<Option<Bytes>>> {
         let mut bytes = vec![0; count * ENTRY];
         let mut done = 0;
@@ -136,7 +139,8 @@ fn identity(inode: u64, slot_bytes: u64) -> [u8; CHECKED + 8] {
     bytes
 }
 
-/// The seed binds the seal to its place, so an entry at another place is unknown.
+/// Computes the seal of an entry. The seed depends on the place, so an entry at another place is
+/// unknown.
 fn seal(place: Place, header: &[u8]) -> [u8; 8] {
     xxh3_64_with_seed(header, u64::from(place) + 1).to_le_bytes()
 }
@@ -157,8 +161,8 @@ fn unsealed(place: Place, entry: &[u8]) -> Option<Bytes> {
 mod tests {
     use super::*;
 
-    /// A change of any bit of an entry that has a meaning makes the entry unknown, and so does another
-    /// place.
+    /// A change of any used bit of an entry makes the entry unknown. An entry at another place is also
+    /// unknown.
     #[test]
     fn a_changed_entry_is_unknown() {
         let header: Bytes = std::array::from_fn(|at| at as u8);

@@ -1,7 +1,7 @@
-//! `Inspector`: inspects a folder of objects from outside, for people and tools.
+//! `Inspector`: lists, verifies and removes the objects in a folder, for people and tools.
 //!
-//! It needs neither a namespace nor memory of slots. Headers may be read while a store uses the folder;
-//! an object that is being written then looks damaged or absent. Operations that change the folder take
+//! It needs neither a namespace nor an arena. Headers can be read while a store uses the folder. An
+//! object that is being written then appears damaged or absent. Operations that change the folder take
 //! its lock.
 
 use std::collections::BTreeMap;
@@ -29,27 +29,27 @@ use crate::private;
 pub struct Inspector {
     folder: PathBuf,
     slab: Slab,
-    /// The copy of the headers, if this inspector may change the folder and the copy exists.
+    /// The copy of the headers, if the copy exists and this inspector may change the folder.
     copy: Option<HeaderCopy>,
     /// The lock of the folder, if this inspector may change it.
     lock: Option<Lock>,
 }
 
 impl Inspector {
-    /// Opens a folder for reading.
+    /// Opens a folder for reading only.
     ///
     /// # Errors
-    /// [`StoreError::NoStore`] if the folder has no objects; [`StoreError::Backend`].
+    /// [`StoreError::NoStore`] if the folder contains no store; [`StoreError::Backend`].
     pub fn look(folder: &Path) -> Result<Self, StoreError> {
         Self::open(folder, None)
     }
 
-    /// Opens a folder that no store uses, to verify it or to clear places.
+    /// Opens a folder that no store uses, in order to verify objects or to clear places.
     ///
     /// # Errors
     /// [`StoreError::FolderInUse`]; otherwise like [`Self::look`].
     pub fn exclusive(folder: &Path) -> Result<Self, StoreError> {
-        // Look first, because a lock creates its file.
+        // Call `look` first, because taking the lock would create its file.
         Self::look(folder)?;
         Self::open(folder, Some(Lock::take(folder)?))
     }
@@ -68,23 +68,23 @@ impl Inspector {
         }
     }
 
-    /// Largest number of objects in the folder.
+    /// Largest number of objects that the folder can hold.
     #[must_use]
     pub const fn places(&self) -> u32 {
         self.slab.places()
     }
 
-    /// Bytes of the disk per object.
+    /// Number of bytes of the disk per object.
     #[must_use]
     pub const fn object_bytes(&self) -> u64 {
         self.slab.slot_bytes()
     }
 
-    /// Returns the header at a place; `None` if there is no object.
+    /// Returns the header at a place. Returns `None` if there is no object.
     ///
     /// # Errors
     /// [`HeaderError`] in the inner result if the place contains no intact header. [`BackendError`] if
-    /// it cannot be read.
+    /// the place cannot be read.
     pub fn header(&self, place: Place) -> Result<Result<Option<Header>, HeaderError>, BackendError> {
         let mut page = Page::zeroed();
         self.slab.read_header(place, &mut page)?;
@@ -95,10 +95,11 @@ impl Inspector {
         })
     }
 
-    /// Reads the object at a place, and compares its checksums; `None` if there is no object.
+    /// Reads the object at a place, and compares its checksums. Returns `None` if there is no object.
     ///
     /// # Errors
-    /// [`Mismatch`] in the inner result if the object is damaged. [`StoreError`] if it cannot be read.
+    /// [`Mismatch`] in the inner result if the object is damaged. [`StoreError`] if the place cannot be
+    /// read.
     pub fn verify(&self, place: Place) -> Result<Result<Option<Header>, Mismatch>, StoreError> {
         let header = match self.header(place)? {
             Ok(Some(header)) => header,
@@ -115,7 +116,7 @@ impl Inspector {
         Ok(header.verify(&payload).map(|()| Some(header)))
     }
 
-    /// Makes a place free.
+    /// Removes the object at a place, so that the place is free.
     ///
     /// # Errors
     /// [`StoreError::ReadOnly`] unless [`Self::exclusive`] opened the folder; [`StoreError::Backend`].
@@ -126,7 +127,8 @@ impl Inspector {
         Ok(self.slab.write_header(place, &super::BLANK)?)
     }
 
-    /// Returns all namespaces that ever had objects here; `None` for a text that is missing or damaged.
+    /// Returns all namespaces that have ever been used in this folder. The value is `None` if the text
+    /// of a namespace is missing or damaged.
     ///
     /// # Errors
     /// [`BackendError`] if the folder cannot be read.

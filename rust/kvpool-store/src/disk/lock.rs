@@ -1,6 +1,6 @@
-//! `Lock`: the exclusive use of a folder by one store.
+//! `Lock`: lets only one store use a folder at a time.
 //!
-//! Owns: the file `lock` in the folder. The process id in it is only used for messages.
+//! Owns: the file `lock` in the folder. The file contains a process id, which is only used in messages.
 
 use std::io::{self, Write};
 use std::path::Path;

@@ -1,20 +1,22 @@
-//! Disk: objects in the slots of one preallocated file, which survive any end of the process.
+//! Disk: stores objects in the slots of one preallocated file. The objects survive the process, even if
+//! it is killed.
 //!
 //! - **Bound**: the file has `capacity_bytes`, or less if the disk would otherwise have less than
 //!   `free_floor` bytes left ([`DiskBackend::shortage`]). It never grows.
-//! - **Write**: header and payload in one write. After a partial write the header's checksum does not
-//!   fit the payload.
+//! - **Write**: header and payload in one write. After a partial write, the checksum in the header does
+//!   not match the payload.
 //! - **Load**: header and payload in one read, directly into the slot of the arena.
-//! - **Threads**: each worker has several transfers in flight by [`io_uring`](Io), if that is available
-//!   at run time, otherwise one.
-//! - **Start**: reads a copy of all headers. Several threads read the headers of places that the copy
-//!   does not know. A place without an intact header is free.
-//! - **`kill -9`** loses the objects that were being written, and those that they replaced. No write
-//!   waits for the disk's cache (`fsync`), and none has to.
-//! - **Power loss**: checksums find whatever does not fit together, in whatever order the disk wrote.
-//! - **Two processes**: the second is refused ([`StoreError::FolderInUse`]).
+//! - **Threads**: each worker has several transfers in flight with [`io_uring`](Io), if that is
+//!   available at run time. Otherwise each worker has one transfer in flight.
+//! - **Start**: the store reads a copy of all headers. Several threads read the headers of the places
+//!   that are unknown in the copy. A place without an intact header is free.
+//! - **`kill -9`** loses the objects that were being written, and the objects that they replaced. No
+//!   write waits until the disk has stored the bytes (`fsync`), and correctness does not depend on it.
+//! - **Power loss**: the disk may have stored writes in any order. The checksums detect every object
+//!   that is incomplete or mixed with another.
+//! - **Two processes**: the second process gets an error ([`StoreError::FolderInUse`]).
 //!
-//! Memory and disk use whole pages. So direct I/O bypasses the page cache where the file system
+//! Memory and disk use whole pages. Therefore direct I/O bypasses the page cache if the file system
 //! supports it ([`DiskBackend::is_direct`]).
 
 mod config;
@@ -59,7 +61,7 @@ pub enum Io {
 }
 
 impl Io {
-    /// Returns the best method of this machine.
+    /// Returns the best method that is available on this machine.
     #[must_use]
     pub fn found() -> Self {
         #[cfg(feature = "io-uring")]
@@ -83,7 +85,7 @@ impl fmt::Display for Io {
     }
 }
 
-/// A folder of objects.
+/// A back end that stores objects in a folder of the local disk.
 #[derive(Debug)]
 pub struct DiskBackend {
     slab: Slab,
@@ -92,16 +94,16 @@ pub struct DiskBackend {
     max_payload: u32,
     scanners: usize,
     io: Io,
-    /// The last field, so that the lock is released after the file was closed.
+    /// Must be the last field, so that the lock is released after the file was closed.
     _lock: Lock,
 }
 
 impl DiskBackend {
-    /// Opens or creates a folder, and takes its share of the disk. Waits for the disk.
+    /// Opens a folder, or creates it, and allocates its disk space. Waits for the disk.
     ///
     /// # Errors
-    /// [`StoreError::InvalidConfig`]; [`StoreError::FolderInUse`]; [`StoreError::NoRoom`] if the disk
-    /// has no room for one object above the floor; [`StoreError::Backend`] if the disk fails.
+    /// [`StoreError::InvalidConfig`]; [`StoreError::FolderInUse`]; [`StoreError::NoRoom`] if one object
+    /// would leave less than the floor free; [`StoreError::Backend`] if the disk fails.
     pub fn open(config: &DiskConfig) -> Result<Arc<Self>, StoreError> {
         for (field, value) in
             [("max_payload", u64::from(config.max_payload)), ("scanners", config.scanners as u64)]
@@ -116,7 +118,7 @@ impl DiskBackend {
         }
         private::make_folder(&config.folder, Access::Owner).map_err(BackendError::io("making the folder"))?;
         let lock = Lock::take(&config.folder)?;
-        // Because of the lock, no other process writes here.
+        // This process holds the lock, so no other process writes here.
         generation::remove_abandoned(&config.folder, Duration::ZERO)
             .map_err(BackendError::io("reading the folder"))?;
         let slab = Slab::open(config)?;
@@ -134,32 +136,32 @@ impl DiskBackend {
         self.slab.is_direct()
     }
 
-    /// The reason why the store has less room than its capacity, if it has: folder, bytes wanted, free
-    /// and taken.
+    /// Returns a message if the store has less disk space than its capacity. It names the folder, the
+    /// requested bytes, the free bytes, and the bytes taken.
     #[must_use]
     pub fn shortage(&self) -> Option<&str> {
         self.slab.shortage()
     }
 
-    /// How bytes are moved.
+    /// How this back end moves bytes between memory and the disk.
     #[must_use]
     pub const fn io(&self) -> &Io {
         &self.io
     }
 
-    /// Breaks the seal of a place before the place is written. If this fails, the place must not be
-    /// written, because the copy would be wrong.
+    /// Marks the place as unknown in the header copy, before the place is written. If this fails, the
+    /// caller must not write the place, because the entry would be wrong.
     fn forget(&self, place: Place) -> Result<(), BackendError> {
         self.copy.forget(place).map_err(BackendError::io("writing the copy of the headers"))
     }
 
-    /// Stores the header of a place after the place was written. If this fails, the next start reads
-    /// the place.
+    /// Stores the header of a place in the header copy, after the place was written. If this fails, the
+    /// next start reads the header from the place.
     fn note(&self, place: Place, page: &Page) {
         page.0.first_chunk().into_iter().for_each(|header| drop(self.copy.note(place, header)));
     }
 
-    /// Whether a sample of the entries of the copy agrees with the places.
+    /// Whether a sample of the entries in the header copy matches the headers at their places.
     fn believes_copy(&self) -> bool {
         let step = (self.places() / SAMPLED_ENTRIES).max(1);
         let mut page = Page::zeroed();
@@ -169,14 +171,14 @@ impl DiskBackend {
         })
     }
 
-    /// Reads the first bytes of a place; `None` if they cannot be read.
+    /// Reads the first bytes of a place. Returns `None` if they cannot be read.
     fn header(&self, place: Place, page: &mut Page) -> Option<Bytes> {
         page.0.fill(0);
         self.slab.read_header(place, page).ok()?;
         page.0.first_chunk().copied()
     }
 
-    /// Reads the first bytes of places by several threads, one page per place.
+    /// Reads the first bytes of places with several threads, one page per place.
     fn scan(&self, places: &[Place]) -> Result<Vec<(Place, Option<Bytes>)>, BackendError> {
         let each = places.len().div_ceil(self.scanners).max(1);
         let scan = |places: &[Place]| {
@@ -196,9 +198,9 @@ impl DiskBackend {
 
 /// Number of places whose headers are read and reported together.
 const AT_ONCE: u32 = 8192;
-/// The bytes that replace a header that cannot be read. They are neither a header nor a free place.
+/// Replaces a header that cannot be read. These bytes represent neither a header nor a free place.
 const UNREADABLE: Bytes = [u8::MAX; HEADER_BYTES];
-/// The bytes of a free place.
+/// The first bytes of a free place.
 const FREE: Bytes = [0; HEADER_BYTES];
 
 impl Backend for DiskBackend {

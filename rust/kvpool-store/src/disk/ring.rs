@@ -1,12 +1,12 @@
-//! `Ring`: several transfers of one worker in flight at once, by `io_uring`.
+//! `Ring`: runs several transfers of one worker at the same time, with `io_uring`.
 //!
-//! Owns: the memory of the transfers that the kernel has, from [`Lane::start`] until [`Lane::next`]
-//! returns them. A transfer that ends short, or that is to be tried again, is repeated by a blocking
-//! call.
+//! Owns: the memory of the transfers that were submitted to the kernel, from [`Lane::start`] until
+//! [`Lane::next`] returns them. If the kernel moves only a part of a transfer, or asks to try again, a
+//! blocking call repeats the transfer.
 //!
-//! Invariants: the buffers of a transfer stay at their addresses, and its guards are held, for as long
-//! as the kernel may touch them. Dropping the ring waits for that. If the end cannot be determined, the
-//! memory is leaked and its slots stay taken.
+//! Invariants: as long as the kernel may access the buffers of a transfer, the buffers remain at their
+//! addresses and their guards are held. Dropping the ring waits for the kernel. If the ring cannot
+//! determine whether the kernel has finished, it leaks the memory, and the slots remain in use.
 
 #![expect(unsafe_code, reason = "passes the kernel addresses of memory that outlives its work")]
 
@@ -21,18 +21,18 @@ use crate::error::BackendError;
 use crate::object::{PAGE, Page};
 use crate::transfer::Transfer;
 
-/// Largest number of transfers of one worker in flight.
+/// Largest number of transfers that one worker has in flight.
 const ROOM: usize = 8;
-/// Number of bytes from which on a transfer is submitted to the kernel at once, and not together with
-/// the next ones: compared with its checksum, a system call costs little.
+/// Smallest number of bytes of a transfer that is submitted to the kernel immediately. Smaller
+/// transfers are submitted together, because the cost of a system call matters for them.
 const AT_ONCE: usize = 32 << 10;
 
-/// Whether the kernel allows this process a ring.
+/// Checks whether the kernel allows this process to create a ring.
 pub(super) fn try_one() -> io::Result<()> {
     IoUring::new(1).map(drop)
 }
 
-/// A transfer that the kernel has.
+/// A transfer that was submitted to the kernel.
 struct Flight {
     transfer: Transfer,
     /// The page of the header, and the pages of the payload.
@@ -42,9 +42,9 @@ struct Flight {
 struct Ring<'a> {
     disk: &'a DiskBackend,
     ring: IoUring,
-    /// Transfers by number. The list has a fixed length, and its items are never moved.
+    /// Transfers by number. The list has a fixed length, so its items are never moved.
     flights: Box<[Option<Flight>]>,
-    /// Number of transfers that were not submitted to the kernel yet.
+    /// Number of transfers that were not yet submitted to the kernel.
     unsent: usize,
     broken: bool,
     /// Transfers that the kernel did not accept.
@@ -64,7 +64,7 @@ impl<'a> Ring<'a> {
         Ok(Self { disk, ring, flights, unsent: 0, broken: false, refused: Vec::new() })
     }
 
-    /// Waits for the end of a transfer. Returns its number and the kernel's result.
+    /// Waits until a transfer ends. Returns its number and the result from the kernel.
     fn wait(&mut self) -> Option<(usize, i32)> {
         loop {
             if self.unsent > 0 || self.ring.completion().is_empty() {
@@ -86,7 +86,7 @@ impl<'a> Ring<'a> {
         }
     }
 
-    /// Repeats a transfer by a blocking call.
+    /// Repeats a transfer with a blocking call.
     fn again(&self, transfer: &mut Transfer) -> Result<(), BackendError> {
         perform(transfer, self.disk)
     }
@@ -117,7 +117,7 @@ impl Lane for Ring<'_> {
             (Ok(_), None) => return self.refused.push((transfer, full())),
         };
         let none = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
-        // Take the addresses at the final place: the transfer is not moved again before it has ended.
+        // Take the addresses only now, because the transfer is not moved again before it has finished.
         let Flight { transfer, buffers } =
             self.flights[number].insert(Flight { transfer, buffers: [none; 2] });
         let (page, payload, len) = transfer.memory();
@@ -131,11 +131,11 @@ impl Lane for Ring<'_> {
         } else {
             opcode::Readv::new(file, first, count).offset(offset).build()
         };
-        // SAFETY: the buffers are the header's page, which the transfer has on the heap, and the pages
-        // of a slot. The transfer holds the guard of the slot, so that nothing else touches these
-        // pages. From a transfer that is written, the kernel only reads. The transfer, and with it the
-        // two `iovec`s, stays at its place in `flights` until the kernel has reported its end, or for
-        // ever. The file is open as long as the disk, which this ring borrows.
+        // SAFETY: the buffers are the page of the header, which the transfer owns on the heap, and the
+        // pages of a slot. The transfer holds the guard of the slot, so no other code accesses these
+        // pages. If the transfer is a write, the kernel only reads them. The transfer and its two
+        // `iovec`s remain in `flights` until the kernel has reported the end, or for ever. The file is
+        // open as long as the disk, which this ring borrows.
         let pushed = unsafe { self.ring.submission().push(&entry.user_data(number as u64)) };
         if pushed.is_err()
             && let Some(flight) = self.flights[number].take()
@@ -143,8 +143,8 @@ impl Lane for Ring<'_> {
             return self.refused.push((flight.transfer, full()));
         }
         self.unsent += 1;
-        // Submit now, so that the disk does not idle while the worker checks the next transfer. `wait`
-        // submits what the kernel does not accept here.
+        // Submit now, so that the disk is busy while the worker checks the next transfer. `wait`
+        // submits the transfers that the kernel does not accept here.
         if len >= AT_ONCE
             && let Ok(sent) = self.ring.submit()
         {
@@ -169,7 +169,7 @@ impl Lane for Ring<'_> {
                 }
                 Ok(())
             }
-            // The file ended early, for example because it was cut.
+            // The kernel moved fewer bytes, for example because the file was truncated.
             Ok(_) => self.again(&mut transfer),
             Err(_) if matches!(-result, libc::EINTR | libc::EAGAIN) => self.again(&mut transfer),
             Err(_) => {
@@ -181,8 +181,8 @@ impl Lane for Ring<'_> {
     }
 }
 
-/// The error of a full ring. It does not occur: a worker starts no more transfers than `ROOM`, and the
-/// ring has that number of entries.
+/// Returns the error of a full ring. It does not occur, because a worker starts at most `ROOM`
+/// transfers, and the ring has this number of entries.
 fn full() -> BackendError {
     BackendError::io("starting a transfer")(io::Error::other("the ring is full"))
 }

@@ -1,11 +1,11 @@
-//! `Slab`: one preallocated file of slots, read and written by position.
+//! `Slab`: one preallocated file of slots, which are read and written by position.
 //!
 //! Owns: the file, and the flags with which it was opened. A slot is the page of the header, followed
-//! by the pages of the payload. The size of a slot is part of the file's name, so a file is never read
-//! with another size. The file has no other metadata that could be damaged.
+//! by the pages of the payload. The name of the file contains the size of a slot, so that a file is
+//! never read with another size. The file has no other metadata that could be damaged.
 //!
-//! Direct I/O is tried where the file system claims to support it, and dropped if the first read shows
-//! that it does not.
+//! The slab uses direct I/O if the file system claims to support it. It stops using direct I/O if the
+//! first read shows that the claim is wrong.
 
 use std::fs::{self, File};
 use std::io::{self, IoSlice, IoSliceMut};
@@ -31,12 +31,13 @@ pub(super) struct Slab {
     shortage: Option<String>,
 }
 
-/// Bytes for the other files of the folder: namespaces, lock, and the first page of the header copy.
+/// Number of bytes for the other files in the folder: namespaces, lock, and the first page of the
+/// header copy.
 const OTHER_FILES_BYTES: u64 = 64 << 10;
 
 impl Slab {
-    /// Opens or creates the file of `config`, with room on the disk for every slot. Removes files of
-    /// other slot sizes.
+    /// Opens or creates the file for `config`, with disk space for every slot. Removes files with other
+    /// slot sizes.
     pub(super) fn open(config: &DiskConfig) -> Result<Self, StoreError> {
         let slot_bytes = (PAGE + pages(config.max_payload as usize)) as u64;
         if config.capacity_bytes < slot_bytes {
@@ -64,8 +65,8 @@ impl Slab {
         Ok(Self { file, slot_bytes, places, direct, fresh, shortage })
     }
 
-    /// Opens the slab of a folder to inspect it, without creating or resizing it. `None` if the folder
-    /// has no slab.
+    /// Opens the slab in a folder to inspect it, without creating or resizing it. Returns `None` if the
+    /// folder has no slab.
     pub(super) fn of(folder: &Path, writable: bool) -> Result<Option<Self>, BackendError> {
         let opening = BackendError::io("opening the slab");
         for entry in fs::read_dir(folder).map_err(BackendError::io("reading the folder"))? {
@@ -95,17 +96,17 @@ impl Slab {
         self.direct
     }
 
-    /// Whether the file was empty when it was opened, so that no slot was ever written.
+    /// Whether the file was empty when it was opened, which means that no slot was ever written.
     pub(super) const fn is_fresh(&self) -> bool {
         self.fresh
     }
 
-    /// The reason why the slab is smaller than its capacity, if it is.
+    /// Returns the reason if the slab is smaller than the capacity.
     pub(super) fn shortage(&self) -> Option<&str> {
         self.shortage.as_deref()
     }
 
-    /// The file of the slab, which identifies it.
+    /// Returns the file of the slab. Its inode identifies the slab.
     pub(super) const fn file(&self) -> &File {
         &self.file
     }
@@ -139,8 +140,8 @@ impl Slab {
         self.read(place, page, &mut [])
     }
 
-    /// Reads a header and its payload in one system call. Bytes after the end of the file stay
-    /// unchanged.
+    /// Reads a header and its payload in one system call. If the file ends early, the remaining bytes
+    /// are unchanged.
     pub(super) fn read(
         &self,
         place: Place,
@@ -166,12 +167,12 @@ fn open(path: &Path, direct: bool) -> io::Result<File> {
     private::open_with(path, For::Keeping, if direct { OFlags::DIRECT } else { OFlags::empty() })
 }
 
-/// Name of a slab's file, or of a file that belongs to a slab.
+/// Returns the name of a slab's file, or of another file that belongs to the slab.
 pub(super) fn file_name(slot_bytes: u64, kind: &str) -> String {
     format!("objects-{slot_bytes}.{kind}")
 }
 
-/// Size of a slot, from the name of a slab's file.
+/// Parses the size of a slot from the name of a slab's file.
 fn slot_bytes_of(name: &str, kind: &str) -> Option<u64> {
     let bytes: u64 = name.strip_prefix("objects-")?.strip_suffix(kind)?.strip_suffix('.')?.parse().ok()?;
     (bytes > PAGE as u64 && bytes.is_multiple_of(PAGE as u64)).then_some(bytes)
@@ -190,9 +191,9 @@ fn remove_others(folder: &Path, own: &[String]) -> io::Result<()> {
     Ok(())
 }
 
-/// Allocates slots up to the capacity, but only while the disk has room above the floor for them and
-/// for the copy of their headers. Returns the number of slots, and the reason if they are fewer than
-/// the capacity allows.
+/// Allocates disk space for slots, up to the capacity. Leaves at least the floor free, and counts the
+/// copy of the headers. Returns the number of slots, and the reason if there are fewer slots than the
+/// capacity allows.
 fn allocate(file: &File, slot_bytes: u64, config: &DiskConfig) -> Result<(u32, Option<String>), StoreError> {
     let asking = BackendError::io("asking for free space");
     let disk = fstatvfs(file).map_err(|error| asking(error.into()))?;
@@ -215,12 +216,12 @@ fn allocate(file: &File, slot_bytes: u64, config: &DiskConfig) -> Result<(u32, O
         return Err(short());
     }
     let sizing = |error: io::Error| match BackendError::io("taking room for the slab")(error) {
-        BackendError::Full => short(), // another process was faster
+        BackendError::Full => short(), // another process has taken the space
         error => error.into(),
     };
     match fallocate(file, FallocateFlags::empty(), 0, bytes) {
-        // File systems without `fallocate` leave holes in the file, so a later write may find the disk
-        // full.
+        // File systems without `fallocate` leave holes in the file, so that a later write may fail
+        // because the disk is full.
         Ok(()) | Err(Errno::OPNOTSUPP) => file.set_len(bytes).map_err(sizing)?,
         Err(error) => return Err(sizing(error.into())),
     }

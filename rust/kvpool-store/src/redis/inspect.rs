@@ -1,9 +1,9 @@
-//! `Inspector`: inspects the objects of a server from outside, for people and tools, while engines use
-//! the server.
+//! `Inspector`: lists, verifies and removes the objects of a server, for people and tools, while
+//! engines use the server.
 //!
-//! It lists keys in pages, with one round trip for the keys of a page and one for their headers. It
-//! removes only the objects that the caller names. Keys that the server adds or evicts meanwhile may be
-//! missing. A key may be listed twice while the server's table grows or shrinks.
+//! It lists keys in pages. Each page needs one round trip for its keys and one for their headers. It
+//! removes only the objects that the caller names. If the server adds or evicts a key meanwhile, the
+//! listing may omit this key. A key may be listed twice while the server's table grows or shrinks.
 
 use std::io;
 
@@ -14,12 +14,12 @@ use crate::header::{HEADER_BYTES, Header, Mismatch};
 use crate::namespace::{Namespace, NamespaceDigest};
 use crate::object::ObjectName;
 
-/// Approximate number of keys of a page.
+/// Approximate number of keys per page.
 const PAGE_KEYS: &[u8] = b"512";
-/// Largest number of bytes of a key, or of a namespace's text, that is read.
+/// Largest number of bytes that the inspector reads of a key or of a namespace's text.
 const TEXT: usize = 1 << 20;
-/// Largest number of bytes of a page. `PAGE_MOST` is the largest number of keys. Both are more than 100
-/// times those of an ordinary page.
+/// Largest number of bytes in a page. `PAGE_MOST` is the largest number of keys. An ordinary page needs
+/// less than a hundredth of either limit.
 const PAGE_BYTES: u64 = 16 << 20;
 const PAGE_MOST: usize = 1 << 16;
 
@@ -27,7 +27,7 @@ const PAGE_MOST: usize = 1 << 16;
 #[derive(Debug)]
 pub struct Inspector(std::sync::Arc<RedisBackend>);
 
-/// An object as the server has it.
+/// An object on the server.
 #[derive(Clone, Debug)]
 pub struct Seen {
     /// Name of the object on the server.
@@ -43,7 +43,7 @@ pub struct Scanned {
     pub next: u64,
     /// Objects of the page, valid or not.
     pub objects: Vec<Seen>,
-    /// Namespaces of the page; `None` for a damaged text.
+    /// Namespaces whose text is in this page. `None` if the text is damaged.
     pub namespaces: Vec<(NamespaceDigest, Option<Namespace>)>,
     /// Number of keys that do not belong to kvpool.
     pub others: u64,
@@ -59,10 +59,10 @@ impl Inspector {
         RedisBackend::open(bounds).map(Self)
     }
 
-    /// Returns the number of keys of the database, including those of other applications.
+    /// Returns the number of keys in the database, including those of other applications.
     ///
     /// # Errors
-    /// [`BackendError`].
+    /// [`BackendError`] if the server does not answer.
     pub fn keys(&self) -> Result<u64, BackendError> {
         self.0.call("counting keys", 0, |server| {
             server.send(&[&command(&[b"DBSIZE"])])?;
@@ -73,11 +73,11 @@ impl Inspector {
         })
     }
 
-    /// Returns the page of keys at `cursor`, which is 0 for the first page. With `verify`, reads and
-    /// compares all bytes of its objects.
+    /// Returns the page of keys at `cursor`. The cursor of the first page is 0. With `verify`, reads
+    /// all bytes of each object and compares the checksums.
     ///
     /// # Errors
-    /// [`BackendError`].
+    /// [`BackendError`] if the server does not answer.
     pub fn scan(&self, cursor: u64, verify: bool) -> Result<Scanned, BackendError> {
         let (next, keys) = self.0.call("listing keys", PAGE_BYTES, |server| {
             server.send(&[&command(&[b"SCAN", cursor.to_string().as_bytes(), b"COUNT", PAGE_KEYS])])?;
@@ -100,7 +100,7 @@ impl Inspector {
         }
         let headers = self.headers(&names)?;
         for (name, header) in names.into_iter().zip(headers) {
-            let Some((bytes, header)) = header else { continue }; // gone meanwhile
+            let Some((bytes, header)) = header else { continue }; // removed meanwhile
             let mut header = Header::seen(&header, &name, bytes);
             if verify
                 && let Ok(intact) = header
@@ -113,10 +113,10 @@ impl Inspector {
         Ok(scanned)
     }
 
-    /// Removes objects.
+    /// Removes objects from the server.
     ///
     /// # Errors
-    /// [`BackendError`].
+    /// [`BackendError`] if the server does not answer.
     pub fn remove(&self, names: &[ObjectName]) -> Result<(), BackendError> {
         crate::backend::Backend::clear(self.0.as_ref(), None, names)
     }
@@ -124,7 +124,7 @@ impl Inspector {
     /// Removes the text of a namespace, and the record of its generation.
     ///
     /// # Errors
-    /// [`BackendError`].
+    /// [`BackendError`] if the server does not answer.
     pub fn forget(&self, namespace: NamespaceDigest) -> Result<(), BackendError> {
         self.0.call("removing the text of a namespace", 0, |server| {
             let text = format!("kvpool/{namespace}.json");
@@ -133,8 +133,8 @@ impl Inspector {
         })
     }
 
-    /// Returns lengths and first bytes of values, in one round trip; `None` for a value that is missing
-    /// or is not a string.
+    /// Returns the length and the first bytes of each value, in one round trip. `None` for a value that
+    /// is missing or is not a string.
     fn headers(&self, names: &[ObjectName]) -> Result<Vec<Option<Front>>, BackendError> {
         let last = (HEADER_BYTES - 1).to_string();
         let asked: Vec<_> = names
@@ -156,7 +156,7 @@ impl Inspector {
                         Some((bytes.cast_unsigned(), header))
                     }
                     (Reply::Integer(_), _) => None,
-                    // A value of another type, such as a list.
+                    // The value has another type, such as a list.
                     _ => Some((0, Vec::new())),
                 });
             }
@@ -164,7 +164,7 @@ impl Inspector {
         })
     }
 
-    /// Returns a whole value, if it still has `bytes` bytes.
+    /// Returns a whole value. Returns `None` if it is missing or longer than `bytes` bytes.
     fn value(&self, name: &ObjectName, bytes: u64) -> Result<Option<Vec<u8>>, BackendError> {
         let get = command(&[b"GET", &super::key(name)]);
         let bytes = bytes.min(u64::from(super::LONGEST));
@@ -183,7 +183,7 @@ impl Inspector {
     }
 }
 
-/// Length of a value, and its first bytes.
+/// The length of a value, and its first bytes.
 type Front = (u64, Vec<u8>);
 
 fn unexpected(reply: Reply) -> Fault {
@@ -193,8 +193,8 @@ fn unexpected(reply: Reply) -> Fault {
     }
 }
 
-/// Reads a string of at most `most` bytes, and skips a longer one. `None` if there is no string of this
-/// length.
+/// Reads a string of at most `most` bytes. Skips a longer string. Returns `None` if the reply contains
+/// no string of at most this length.
 fn string(server: &mut Connection, most: usize) -> Result<Option<Vec<u8>>, Fault> {
     match server.reply()? {
         Reply::Bulk(len) if len <= most => {
@@ -220,7 +220,7 @@ fn page(server: &mut Connection) -> Result<(u64, Vec<Vec<u8>>), Fault> {
     let next = next.ok_or_else(|| Fault::Refused("a page without the number of the next".into()))?;
     let keys = server.array()?.map_err(unexpected)?;
     if keys > PAGE_MOST {
-        // Without this error the rest of the reply would be read as other replies.
+        // Without this error, the client would read the rest of this reply as other replies.
         let why = format!("a page of {keys} keys: at most {PAGE_MOST} are read");
         return Err(Fault::Broken(io::Error::new(io::ErrorKind::InvalidData, why)));
     }

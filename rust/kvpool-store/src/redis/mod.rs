@@ -1,27 +1,28 @@
-//! Redis or Valkey: objects as values of a server that several engines share.
+//! Redis or Valkey: stores objects as values of a server that several engines share.
 //!
-//! - **Key**: `kvpool/` and the object's name: its namespace, the digest of its prefix, its group.
-//!   Other weights have other keys.
-//! - **Value**: header and payload, in one `SET`. The payload is sent from the slot to the socket, and
-//!   a load receives it from the socket into the slot.
-//! - **Bound**: the objects that this store wrote are bounded like those on a disk. For all stores
+//! - **Key**: `kvpool/` and the name of the object: its namespace, the digest of its prefix, its group.
+//!   Objects of other weights have other keys.
+//! - **Value**: header and payload, in one `SET`. A write sends the payload from the slot to the
+//!   socket, and a load receives the payload from the socket into the slot.
+//! - **Bound**: the capacity limits the objects that this store wrote, as on a disk. For all stores
 //!   together, set the server's `maxmemory` and an eviction policy.
 //! - **Generation**: the record `kvpool/NAMESPACE.generation`, which never expires. An engine that asks
-//!   for objects reads it, and writes it again if it was lost.
-//! - **Start**: a server is not listed. [`Store::probe`](crate::Store::probe) finds the objects that
-//!   other stores wrote, or this store before its start.
-//! - **Age**: values expire after [`RedisConfig::time_to_live`], so the objects of a store that has
-//!   ended disappear.
-//! - **Restart, failover**: connections are made again. Objects that the server has lost are misses.
+//!   for objects reads the record, and writes it again if it was lost.
+//! - **Start**: the store does not list the server's keys. [`Store::probe`](crate::Store::probe) finds
+//!   the objects that other stores wrote, or that this store wrote before a restart.
+//! - **Age**: values expire after [`RedisConfig::time_to_live`], so that the objects of a store that
+//!   has been closed disappear.
+//! - **Restart, failover**: the client connects again. Objects that the server has lost are misses.
 //! - **A blocked server**: a call ends after [`RedisConfig::timeout`] without a byte, and its
 //!   connection is closed. No further bytes arrive then.
-//! - **A slow server**: a call ends after that time, plus a second for every 4 MiB that it moves,
-//!   however the bytes arrive.
-//! - **An endless reply**: a reply has at most the requested bytes and 1 MiB. The connection of a
-//!   longer one is closed.
+//! - **A slow server**: a call ends after that time plus one second for every 4 MiB that it moves, even
+//!   if bytes still arrive.
+//! - **An endless reply**: a reply has at most the requested bytes plus 1 MiB. The connection of a
+//!   longer reply is closed.
 //!
-//! Each worker of the store has a connection of its own while it has a task. Needs Redis 4.0 or later,
-//! or any Valkey. A cluster needs a proxy, or a node that has all keys: redirections are errors.
+//! Each worker of the store has a connection of its own while it runs a task. Needs Redis 4.0 or later,
+//! or any Valkey. A cluster needs a proxy, or a node that has all keys, because redirections are
+//! errors.
 
 mod inspect;
 mod resp;
@@ -47,7 +48,7 @@ use crate::header::HEADER_BYTES;
 use crate::namespace::{Namespace, NamespaceDigest};
 use crate::object::{Object, ObjectMut, ObjectName, Place, places};
 
-/// Address of a server, and the settings of its use.
+/// Address of a server, and settings for its use.
 ///
 /// ```
 /// use kvpool_store::redis::{Address, RedisConfig};
@@ -60,28 +61,29 @@ use crate::object::{Object, ObjectMut, ObjectName, Place, places};
 pub struct RedisConfig {
     /// Address of the server.
     pub address: Address,
-    /// Name of the user, for servers that have users.
+    /// Name of the user, for servers with user accounts.
     pub username: Option<String>,
     /// Password of the user.
     pub password: Option<String>,
     /// Number of the database.
     pub database: u32,
-    /// Version of the protocol, 2 or 3.
+    /// Version of the Redis protocol (RESP): 2 or 3.
     pub protocol: u32,
-    /// Largest number of bytes of the objects of this store.
+    /// Largest number of bytes that the objects of this store take.
     pub capacity_bytes: u64,
-    /// Largest number of bytes of a payload; at most 512 MiB less a header.
+    /// Largest number of bytes in a payload; at most 512 MiB minus the size of a header.
     pub max_payload: u32,
-    /// Time from its write until a value expires; at least a second. `None`: never.
+    /// Time after its write at which a value expires; at least a second. With `None`, values never
+    /// expire.
     pub time_to_live: Option<Duration>,
-    /// Longest time in which a server sends and accepts no bytes. A whole call may take this time, plus
-    /// a second for every 4 MiB that it moves.
+    /// Longest time without any byte sent or received. A whole call may take this time plus one second
+    /// for every 4 MiB that it moves.
     pub timeout: Duration,
 }
 
 impl RedisConfig {
-    /// Settings with the defaults for the other fields: no user, database 0, protocol 2, a time to live
-    /// of a day, a timeout of 5 seconds.
+    /// Returns settings with default values for the other fields: no user, database 0, protocol 2, a
+    /// time to live of one day, a timeout of 5 seconds.
     #[must_use]
     pub const fn new(address: Address, capacity_bytes: u64, max_payload: u32) -> Self {
         Self {
@@ -98,7 +100,7 @@ impl RedisConfig {
     }
 }
 
-/// Omits the password.
+/// Does not print the password.
 impl fmt::Debug for RedisConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisConfig")
@@ -112,29 +114,31 @@ impl fmt::Debug for RedisConfig {
 
 type Connection = Resp<Stream>;
 
-/// A back end over a server.
+/// A back end that stores objects on a Redis or Valkey server.
 #[derive(Debug)]
 pub struct RedisBackend {
     config: RedisConfig,
     at: Where,
     places: u32,
-    /// Connections that no worker uses. The lock is held for a push or a pop.
+    /// Connections that no worker uses now. The lock is held only for a push or a pop.
     idle: Mutex<Vec<Connection>>,
-    /// The command that records the served generation, unless there is a record.
+    /// The command that records the served generation if the server has no record.
     record: Mutex<Vec<u8>>,
 }
 
-/// Bytes that a server needs for a value besides its content: the key, its objects, the allocator's
-/// rounding. Measured: 300 to 360.
+/// Number of bytes that a server needs for a value besides its content: the key, the server's own
+/// structures, and the allocator's rounding. The measured values are 300 to 360.
 const VALUE_OVERHEAD: u64 = 400;
-/// Largest number of bytes of a value in Redis.
+/// Largest number of bytes in a Redis value.
 const LONGEST: u32 = 512 << 20;
 
-/// Largest number of other bytes in replies: statuses, errors, and pushed messages.
+/// Largest number of bytes in replies besides the requested bytes: statuses, errors, and pushed
+/// messages.
 const SMALL: u64 = 1 << 20;
 /// Approximate number of bytes of a name in a command or a reply.
 const NAME: u64 = 256;
-/// Slowest accepted rate in bytes per second, by which the time limit of a call grows.
+/// Slowest accepted transfer rate, in bytes per second. It determines by how much the time limit of a
+/// call grows with the number of bytes.
 const SLOWEST: f64 = (4 << 20) as f64;
 
 fn object_bytes(config: &RedisConfig) -> u64 {
@@ -142,10 +146,11 @@ fn object_bytes(config: &RedisConfig) -> u64 {
 }
 
 impl RedisBackend {
-    /// Connects, and checks that the server accepts the user.
+    /// Connects to a server, and checks that the server accepts the user.
     ///
     /// # Errors
-    /// [`StoreError::InvalidConfig`]; [`StoreError::Backend`] if the server is unreachable or refuses.
+    /// [`StoreError::InvalidConfig`]; [`StoreError::Backend`] if the server is unreachable or refuses
+    /// the connection.
     pub fn open(config: RedisConfig) -> Result<Arc<Self>, StoreError> {
         let places = places(config.capacity_bytes, object_bytes(&config));
         let longest = u64::from(LONGEST) - HEADER_BYTES as u64;
@@ -197,10 +202,11 @@ impl RedisBackend {
         Ok(server)
     }
 
-    /// Runs `work` with a connection. The server may have closed an idle connection; then a new one is
-    /// tried once.
+    /// Runs `work` with a connection. If the server has closed an idle connection, tries a new
+    /// connection once.
     ///
-    /// The whole call has a time limit. `bytes` is the number of bytes that it moves, besides statuses.
+    /// The whole call has a time limit. `bytes` is the number of bytes that the call moves, besides
+    /// statuses.
     fn call<T>(
         &self,
         operation: &'static str,
@@ -256,14 +262,14 @@ fn key(name: &ObjectName) -> Vec<u8> {
     format!("kvpool/{name}").into_bytes()
 }
 
-/// The command that removes values. `UNLINK` frees them in the background of the server.
+/// Encodes the command that removes values. The server frees the memory of `UNLINK` in the background.
 fn unlink(names: &[ObjectName]) -> Vec<u8> {
     let keys: Vec<_> = names.iter().map(key).collect();
     let arguments: Vec<_> = [&b"UNLINK"[..]].into_iter().chain(keys.iter().map(Vec::as_slice)).collect();
     if keys.is_empty() { Vec::new() } else { command(&arguments) }
 }
 
-/// The key of the record of a namespace's generation.
+/// Returns the key under which a namespace's generation is recorded.
 fn record_key(of: NamespaceDigest) -> Vec<u8> {
     format!("kvpool/{of}.generation").into_bytes()
 }
@@ -323,7 +329,7 @@ impl Backend for RedisBackend {
         Ok(found)
     }
 
-    /// The record does not expire, because it has to outlive the objects.
+    /// The record never expires, because it has to outlive the objects.
     fn record_generation(
         &self,
         of: NamespaceDigest,
@@ -387,8 +393,8 @@ impl Backend for RedisBackend {
                 server.send(&[&get])?;
                 match server.reply()? {
                     Reply::Bulk(total) => {
-                        // A value of another length is another object. Its header or its checksum shows
-                        // that.
+                        // A value of another length is a different object. Its header or its checksum
+                        // will differ.
                         let front = total.min(HEADER_BYTES);
                         server.take(&mut header.0[..front])?;
                         let payload = (total - front).min(len as usize);
@@ -406,13 +412,13 @@ impl Backend for RedisBackend {
 
     fn exist(&self, names: &[ObjectName]) -> Result<Vec<bool>, BackendError> {
         let asked: Vec<_> = names.iter().flat_map(|name| command(&[b"EXISTS", &key(name)])).collect();
-        // Send the record with each question. A server that evicts the least recently used keys then
-        // keeps it, and a server that was emptied gets it again. So an engine that starts now finds the
-        // objects of this one.
+        // Send the record with each question. If the server evicts the least recently used keys, this
+        // keeps the record; if the server was emptied, this restores it. An engine that starts now then
+        // finds the objects of this engine.
         let record = self.record.lock().unwrap_or_else(PoisonError::into_inner).clone();
         self.call("asking for objects", NAME * names.len() as u64, |server| {
             server.send(&[&record, &asked])?;
-            // A server without room refuses the record, but the answers do not depend on it.
+            // A server without free memory refuses the record, but its answers are still valid.
             if !record.is_empty()
                 && let Err(fault @ Fault::Broken(_)) = done(server)
             {

@@ -1,30 +1,30 @@
 //! `Resp`: sends commands to a Redis or Valkey server, and reads its replies, in RESP2 and RESP3.
 //!
 //! Owns: the bytes that were received but not read yet, and the number of bytes that may still arrive
-//! for a command. A bulk string is received directly into its destination; only bytes that arrived
-//! together with the line before it are copied once. Any input leads to a reply or to an error. After
-//! an error of the connection the connection cannot be used any more.
+//! for a command. A bulk string is received directly into its destination. Only the bytes that arrived
+//! together with the preceding line are copied once. Any input leads to a reply or to an error. After
+//! an error, the connection cannot be used any more.
 
 use std::io::{self, IoSlice, Read, Write};
 
-/// A reply. The bytes of a bulk string follow and have to be taken.
+/// A reply of the server. The bytes of a bulk string follow the reply, and the caller has to read them.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Reply {
-    /// `+OK`, or another value of which only the success matters.
+    /// `+OK`, or another value that only signals success.
     Done,
     Integer(i64),
     Bulk(usize),
     Null,
-    /// The server's message.
+    /// The error message of the server.
     Error(String),
 }
 
-/// A failed command.
+/// The reason why a command failed.
 #[derive(Debug)]
 pub(super) enum Fault {
     /// The connection is broken and cannot be used any more.
     Broken(io::Error),
-    /// The server refused. The connection is still usable.
+    /// The server refused the command. The connection is still usable.
     Refused(String),
 }
 
@@ -34,7 +34,7 @@ impl From<io::Error> for Fault {
     }
 }
 
-/// Largest number of bytes of a line, which is an error or a length.
+/// Largest number of bytes in a line. A line contains an error or a length.
 const LINE: usize = 4096;
 /// Largest depth of nested replies.
 const DEPTH: u32 = 8;
@@ -54,7 +54,7 @@ fn nonsense(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("not a reply of Redis: {what}"))
 }
 
-/// Encodes a command of small arguments.
+/// Encodes a command that has only small arguments.
 pub(super) fn command(arguments: &[&[u8]]) -> Vec<u8> {
     let mut bytes = format!("*{}\r\n", arguments.len()).into_bytes();
     arguments.iter().for_each(|argument| append(&mut bytes, argument));
@@ -73,7 +73,7 @@ impl<S: Read + Write> Resp<S> {
         Self { stream, received: vec![0; 4 * LINE].into(), from: 0, to: 0, allowed: 0 }
     }
 
-    /// Begins a command, whose replies have at most `bytes`, and returns the connection.
+    /// Begins a command, whose replies may have at most `bytes` bytes, and returns the stream.
     pub(super) const fn begin(&mut self, bytes: u64) -> &mut S {
         self.allowed = bytes;
         &mut self.stream
@@ -95,7 +95,7 @@ impl<S: Read + Write> Resp<S> {
         self.stream.flush()
     }
 
-    /// Reads the next reply. Skips messages that a server pushes.
+    /// Reads the next reply. Skips messages that the server pushes.
     pub(super) fn reply(&mut self) -> io::Result<Reply> {
         loop {
             let line = self.line()?;
@@ -131,8 +131,8 @@ impl<S: Read + Write> Resp<S> {
         }
     }
 
-    /// Reads the next reply, which should be an array, and returns the number of items. The caller
-    /// takes the items one by one. A reply of another type is returned as the inner error.
+    /// Reads the next reply, which must be an array, and returns its number of items. The caller reads
+    /// the items one by one. A reply of another type is returned as the inner error.
     pub(super) fn array(&mut self) -> io::Result<Result<usize, Reply>> {
         while self.from == self.to {
             self.receive()?;
@@ -145,7 +145,7 @@ impl<S: Read + Write> Resp<S> {
         items.map(Ok).ok_or_else(|| nonsense("null where an array was expected"))
     }
 
-    /// Takes bytes of a bulk string.
+    /// Reads the next bytes of a bulk string into `into`.
     pub(super) fn take(&mut self, into: &mut [u8]) -> io::Result<()> {
         let copied = into.len().min(self.to - self.from);
         into[..copied].copy_from_slice(&self.received[self.from..self.from + copied]);
@@ -154,14 +154,14 @@ impl<S: Read + Write> Resp<S> {
         self.stream.read_exact(&mut into[copied..])
     }
 
-    /// Counts received bytes, and fails if they exceed the limit.
+    /// Counts received bytes. Fails if they exceed the limit of the command.
     fn spend(&mut self, bytes: u64) -> io::Result<()> {
         let left = self.allowed.checked_sub(bytes);
         self.allowed = left.ok_or_else(|| nonsense("it has more bytes than were requested"))?;
         Ok(())
     }
 
-    /// Skips the rest of a bulk string, and its end.
+    /// Skips the rest of a bulk string and the line end after it.
     pub(super) fn finish(&mut self, mut rest: usize) -> io::Result<()> {
         if rest.saturating_sub(self.to - self.from) as u64 > self.allowed {
             self.spend(u64::MAX)?; // fails at once, before any of its bytes are read
@@ -179,7 +179,7 @@ impl<S: Read + Write> Resp<S> {
         if end == *b"\r\n" { Ok(()) } else { Err(nonsense("a string without an end")) }
     }
 
-    /// Skips items of an array.
+    /// Skips the given number of array items.
     fn pass(&mut self, items: usize, depth: u32) -> io::Result<()> {
         let depth = depth.checked_sub(1).ok_or_else(|| nonsense("arrays in arrays"))?;
         for _ in 0..items {
@@ -202,7 +202,7 @@ impl<S: Read + Write> Resp<S> {
         Ok(String::from_utf8_lossy(&text).into_owned())
     }
 
-    /// Reads the next line, without its end.
+    /// Reads the next line, without its line end.
     fn line(&mut self) -> io::Result<Vec<u8>> {
         let mut line = Vec::new();
         loop {
@@ -244,7 +244,7 @@ fn number(text: &[u8]) -> io::Result<i64> {
     text.and_then(|text| text.parse().ok()).ok_or_else(|| nonsense("a number"))
 }
 
-/// Parses a length; `None` for -1, which means null.
+/// Parses a length. Returns `None` for -1, which means null.
 fn length(text: &[u8]) -> io::Result<Option<usize>> {
     match number(text)? {
         -1 => Ok(None),
@@ -256,7 +256,8 @@ fn length(text: &[u8]) -> io::Result<Option<usize>> {
 mod tests {
     use super::*;
 
-    /// A stream that returns its bytes in pieces, and records what is written.
+    /// A stream for tests that returns its bytes in pieces, and records the bytes that are written to
+    /// it.
     #[derive(Debug, Default)]
     struct Script {
         bytes: Vec<u8>,
@@ -341,8 +342,8 @@ mod tests {
         }
     }
 
-    /// The limit holds for bytes in any form: pushed messages, items, a string, a line, or bytes that
-    /// arrive with the line before.
+    /// The limit counts all bytes: pushed messages, items, a string, a line, and bytes that arrive
+    /// together with the preceding line.
     #[test]
     fn a_reply_is_limited_in_bytes() {
         for bytes in [&b">1\r\n:1\r\n".repeat(100)[..], &b":1\r\n".repeat(300), &[b'+'; 1000], &[b'x'; 1000]]

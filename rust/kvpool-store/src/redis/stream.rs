@@ -1,7 +1,7 @@
-//! `Stream`: a connection over TCP, with TLS or without, or a Unix socket.
+//! `Stream`: a connection over TCP (with or without TLS) or over a Unix socket.
 //!
-//! Owns: deadlines. Each system call ends after the timeout, and all of them at the deadline. The
-//! deadline is implemented below TLS, because TLS reads repeatedly until a record is complete.
+//! Owns: the time limits. Each system call ends after the timeout, and every call ends at the deadline.
+//! The deadline is implemented below TLS, because TLS reads repeatedly until a record is complete.
 
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -19,9 +19,9 @@ use super::tls::{Ready, Tls};
 /// Address of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
-    /// Host name or IP address, and port.
+    /// Host name or IP address, and port, without TLS.
     Tcp(String, u16),
-    /// Host name or IP address, and port, over TLS.
+    /// Host name or IP address, and port, with TLS.
     #[cfg(feature = "tls")]
     Tls(String, u16, Tls),
     /// Path of a Unix socket on this machine.
@@ -29,7 +29,7 @@ pub enum Address {
 }
 
 impl Address {
-    /// Reads the certificates that the address names.
+    /// Reads the certificate files that the address refers to.
     pub(super) fn ready(&self) -> io::Result<Place> {
         Ok(match self {
             Self::Tcp(host, port) => Place::Tcp(host.clone(), *port),
@@ -40,7 +40,7 @@ impl Address {
     }
 }
 
-/// An address with everything that is needed to connect.
+/// An address, together with everything that is needed to connect.
 #[derive(Debug)]
 pub(super) enum Place {
     Tcp(String, u16),
@@ -54,7 +54,7 @@ pub(super) enum Place {
 pub(super) struct Limits {
     /// Longest time in which one call sends and receives no bytes.
     pub(super) timeout: Duration,
-    /// Time at which all calls end. `None`: never.
+    /// Time at which all calls end. `None` means no such time.
     pub(super) until: Option<Instant>,
 }
 
@@ -69,14 +69,14 @@ impl Limits {
     }
 }
 
-/// A socket whose calls end at a deadline, however few bytes arrive at a time.
+/// A socket whose calls end at a deadline, even if a few bytes arrive again and again.
 #[derive(Debug)]
 pub(super) struct Timed<S> {
     socket: S,
     limits: Limits,
 }
 
-/// The timeouts of a socket, which [`Timed`] sets before each call.
+/// Sets the timeouts of a socket. [`Timed`] sets them before each call.
 pub(super) trait Timeouts {
     fn read_within(&self, timeout: Duration) -> io::Result<()>;
     fn write_within(&self, timeout: Duration) -> io::Result<()>;
@@ -129,15 +129,16 @@ pub(super) enum Stream {
 }
 
 impl Stream {
-    /// Connects within the limits, including a TLS handshake. The resolution of names is not limited.
+    /// Connects within the time limits, including the TLS handshake. The lookup of the host name is not
+    /// limited.
     pub(super) fn connect(place: &Place, limits: Limits) -> io::Result<Self> {
         match place {
             Place::Tcp(host, port) => tcp(host, *port, limits).map(Self::Tcp),
             #[cfg(feature = "tls")]
             Place::Tls(host, port, tls) => {
                 let mut stream = StreamOwned::new(tls.connection()?, tcp(host, *port, limits)?);
-                // Complete the handshake before the first command, so that the password is sent to no
-                // other server.
+                // Complete the handshake before the first command, so that no other server receives the
+                // password.
                 while stream.conn.is_handshaking() {
                     stream.conn.complete_io(&mut stream.sock)?;
                 }
@@ -172,7 +173,7 @@ fn tcp(host: &str, port: u16, limits: Limits) -> io::Result<Timed<TcpStream>> {
     Err(last)
 }
 
-/// Connects. Waits at most for `timeout` if the server accepts no connections.
+/// Connects to a Unix socket. Waits at most `timeout` if the server accepts no connections.
 fn unix(path: &Path, timeout: Duration) -> io::Result<UnixStream> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(timeout))?;

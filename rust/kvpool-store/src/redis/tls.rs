@@ -1,8 +1,8 @@
-//! `Tls`: the certificates of both sides, over TLS 1.2 and 1.3.
+//! `Tls`: the certificates of client and server, for TLS 1.2 and 1.3.
 //!
-//! Owns: certificates, which are read once when the back end is opened. Unreadable files, or an empty
-//! list of authorities, are errors at that time. A server with another certificate is an error of each
-//! connection. Nothing is ever sent without TLS.
+//! Owns: the certificates, which are read once, when the back end is opened. Unreadable files, or an
+//! empty list of authorities, are errors at that time. If a server has a certificate that is not
+//! trusted, each connection to it fails. The client never falls back to a connection without TLS.
 
 use std::fmt;
 use std::io;
@@ -16,11 +16,11 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore};
 /// Settings of TLS.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tls {
-    /// PEM file of the trusted authorities. `None`: those of this system.
+    /// PEM file of the trusted certificate authorities. `None` means the authorities of this system.
     pub authorities: Option<PathBuf>,
-    /// PEM files of the client's certificate and key, for servers that ask for them.
+    /// PEM files of the client's certificate and key, for servers that require them.
     pub certificate: Option<(PathBuf, PathBuf)>,
-    /// Name in the server's certificate, if it is not the name of the host.
+    /// Name in the server's certificate, if it differs from the host name.
     pub server_name: Option<String>,
 }
 
@@ -31,7 +31,7 @@ pub(super) struct Ready {
     server_name: ServerName<'static>,
 }
 
-/// Omits the key.
+/// Does not print the key.
 impl fmt::Debug for Ready {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Tls({:?})", self.server_name)
@@ -42,7 +42,7 @@ fn invalid(what: impl fmt::Display) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, what.to_string())
 }
 
-/// Makes an error that names a file.
+/// Returns a function that converts an error into an I/O error with the path of the file.
 fn of<E: fmt::Display>(path: &Path) -> impl Fn(E) -> io::Error {
     move |error| invalid(format!("{}: {error}", path.display()))
 }

@@ -1,4 +1,4 @@
-//! Tasks in flight, and the jobs that wait for them.
+//! Tasks in flight, with the jobs that they belong to.
 
 use crate::calls::JobId;
 use crate::error::Why;
@@ -19,19 +19,20 @@ pub(super) enum Kind {
     Clear,
 }
 
-/// A task that is queued, or that a worker has.
+/// A task that is queued or that a worker runs.
 #[derive(Clone, Debug)]
 pub(super) struct Flight {
     pub(super) kind: Kind,
     pub(super) key: Option<ObjectKey>,
-    /// The keys of a probe; the answers are for consecutive objects of the job. For a write or a
-    /// clearing, the keys of the objects that are removed.
+    /// For a probe, the keys of the question, which are consecutive objects of the job. For a write or
+    /// a clearing, the keys of the objects that the task removes.
     pub(super) asked: Vec<ObjectKey>,
     pub(super) place: Option<Place>,
     pub(super) len: u32,
-    /// The job and the index of its first object, to be settled at the end. `None` after the deadline.
+    /// The job, and the index of the first object whose result the task sets. `None` after the
+    /// deadline, because the job then already has its results.
     pub(super) report: Option<(JobId, usize)>,
-    /// The slot of a staged load.
+    /// The slot into which a staged load copies its payload.
     pub(super) staged_slot: Option<StagedSlot>,
 }
 
@@ -40,7 +41,7 @@ impl Flight {
         Self { kind, key: None, asked: Vec::new(), place: None, len: 0, report: None, staged_slot: None }
     }
 
-    /// Number of objects of its job that the task settles.
+    /// Returns the number of objects whose result this task sets.
     pub(super) fn objects(&self) -> usize {
         if self.kind == Kind::Probe { self.asked.len() } else { 1 }
     }

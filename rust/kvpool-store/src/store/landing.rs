@@ -1,7 +1,7 @@
 //! The end of a task: its result arrives, or its deadline passes.
 //!
-//! This module decides which job is settled, which objects stay findable, which slots and places are
-//! free again, and what is recorded in the breaker.
+//! This module decides which job gets the result, which objects can still be found, which slots and
+//! places become free, and what the circuit breaker records.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::error::Why;
 use crate::object::{ObjectKey, Place};
 
 impl Store {
-    /// Processes a task that a worker has ended.
+    /// Processes a task that a worker has finished.
     pub(super) fn process_end(&mut self, Done { id, end }: Done, now: Duration) {
         let Some(flight) = self.flights.remove(&id) else { return };
         let late = flight.report.is_none() && flight.kind != Kind::Clear;
@@ -60,7 +60,8 @@ impl Store {
         self.report(&flight, result);
     }
 
-    /// Records that a shared back end has removed objects. Answers to earlier questions do not count.
+    /// Records that a shared back end has removed objects. Answers to questions from before the removal
+    /// are ignored from now on.
     fn removed(&mut self, keys: &[ObjectKey], now: Duration) {
         for &key in keys {
             if self.backend.is_shared() && self.directory.find(&key).is_none() {
@@ -69,8 +70,8 @@ impl Store {
         }
     }
 
-    /// Processes the answers of a shared back end. An object that this store wrote and that no longer
-    /// exists is lost, unless it was written after the question.
+    /// Processes the answers of a shared back end. If an object that this store wrote no longer exists,
+    /// the object is lost. An object that was written after the question is not affected.
     fn answered(&mut self, id: u64, flight: &Flight, answers: &[bool], late: bool, now: Duration) {
         if late {
             return;
@@ -99,7 +100,7 @@ impl Store {
         flight.asked.iter().for_each(|&key| self.directory.set_leaving(key, false));
     }
 
-    /// Settles the objects of a task in its job, if the job still waits for them.
+    /// Sets the results of a task's objects in its job, if the job still waits for them.
     fn report(&mut self, flight: &Flight, result: Result<(), Why>) {
         if let Some((job, first)) = flight.report {
             self.stats.misses += u64::from(flight.kind == Kind::Read && result.is_err());
@@ -111,7 +112,8 @@ impl Store {
         key.and_then(|key| self.directory.find(&key)).is_some_and(|found| found.place == place)
     }
 
-    /// Counts an end. Records it in the breaker, unless the deadline already has.
+    /// Counts the end of a task. Records it in the circuit breaker, unless the passed deadline was
+    /// already recorded there.
     fn count_end(&mut self, flight: &Flight, end: End, late: bool, now: Duration) -> Result<(), Why> {
         let known = flight.place.is_some();
         let (counter, why, message) = match end {
@@ -150,8 +152,8 @@ impl Store {
         Err(why)
     }
 
-    /// Ends the tasks whose deadline has passed. A task that no worker has begun is withdrawn, with its
-    /// slot.
+    /// Ends the tasks whose deadline has passed. If no worker has begun a task, the task is withdrawn
+    /// and its slot is released.
     pub(super) fn expire(&mut self, now: Duration) {
         while let Some(&(deadline, id)) = self.deadlines.front()
             && (deadline <= now || !self.flights.contains_key(&id))

@@ -1,11 +1,13 @@
-//! `Store`: the parts that all back ends have in common. It checks, bounds, admits, evicts, and never
-//! waits.
+//! `Store`: the parts that all back ends have in common. It checks, bounds, admits and evicts objects,
+//! and never waits.
 //!
-//! Owns: jobs, tasks in flight, deadlines. One thread calls it. All decisions are made in these calls,
-//! in their order. Workers only move and check bytes, and [`Store::poll`] processes their results. So a
-//! call waits for no back end. The one lock that callers and workers share is held for a push or a pop.
+//! Owns: jobs, tasks in flight, deadlines. One thread calls the store. All decisions are made in these
+//! calls, in their order. Workers only move and check bytes, and [`Store::poll`] processes their
+//! results. Therefore no call waits for a back end. Callers and workers share one lock, which is held
+//! only for a push or a pop.
 //!
-//! The caller passes the time: any clock that does not go back, the same in all calls.
+//! The caller passes the time. Any clock that never goes back is suitable, but all calls must use the
+//! same clock.
 
 mod flights;
 mod landing;
@@ -37,24 +39,24 @@ use crate::stats::Stats;
 use crate::transfer::Memory;
 use crate::worker;
 
-/// Largest number of keys in one probe of the back end.
+/// Largest number of keys in one question to the back end.
 const ASKED_AT_ONCE: usize = 128;
 /// Largest number of workers of a store. Each is a thread.
 const MAX_WORKERS: usize = 1024;
-/// Largest number of tasks for which memory is reserved at the start.
+/// Largest number of tasks for which the store reserves memory when it opens.
 const RESERVED: usize = 1024;
 
-/// A bounded store over one back end.
+/// A bounded store on top of one back end.
 #[derive(Debug)]
 pub struct Store {
     backend: Arc<dyn Backend>,
     arena: Arc<Arena>,
     config: StoreConfig,
-    /// The namespace that is served, without its generation.
+    /// Digest of the namespace that the store serves, without its generation.
     served: NamespaceDigest,
-    /// Earlier namespaces whose end is not recorded yet, because the back end failed.
+    /// Earlier namespaces whose end the back end has not recorded yet, because it failed.
     unrecorded: Vec<NamespaceDigest>,
-    /// The namespace with its generation, as objects carry it, and its digest.
+    /// The namespace that objects contain, with its generation and its digest.
     stored_namespace: Namespace,
     namespace: NamespaceDigest,
     directory: Directory,
@@ -65,11 +67,11 @@ pub struct Store {
     ended: Ended,
     workers: Vec<JoinHandle<()>>,
     flights: HashMap<u64, Flight>,
-    /// Deadlines in the order in which the tasks were sent. They ascend as long as the time does not go
-    /// back.
+    /// Deadlines in the order in which the tasks were sent. They are ascending unless the caller's time
+    /// goes back.
     deadlines: VecDeque<(Duration, u64)>,
     clearing: usize,
-    /// Whether payloads are copied through memory of the workers.
+    /// Whether payloads are copied through staging memory.
     staged: bool,
     jobs: BTreeMap<JobId, Job>,
     next_job: u64,
@@ -78,8 +80,8 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens a store over a back end, and reads which objects exist. Waits for the back end. No other
-    /// call does, except [`Self::wait`], [`Self::renew`] and [`Self::close`].
+    /// Opens a store on a back end, and reads which objects exist. Waits for the back end. The only
+    /// other calls that wait are [`Self::wait`], [`Self::renew`] and [`Self::close`].
     ///
     /// # Errors
     /// [`StoreError::InvalidConfig`]; [`StoreError::NoMemory`]; [`StoreError::Backend`] if the objects
@@ -173,9 +175,10 @@ impl Store {
         Ok(store)
     }
 
-    /// Asks whether objects exist: [`Ok`] or [`Why::Absent`] for each. A back end that only this store
-    /// uses is not asked, because everything in it is known. A shared back end is asked about all
-    /// objects, even about known ones. Its answers are used for a time ([`Self::contains`]).
+    /// Asks the back end whether objects exist. The job's result is [`Ok`] or [`Why::Absent`] for each
+    /// object. A back end that only this store uses is not asked, because the store knows everything in
+    /// it. A shared back end is asked about all objects, even about known ones. The store uses its
+    /// answers for a limited time ([`Self::contains`]).
     pub fn probe(&mut self, keys: &[ObjectKey], now: Duration) -> JobId {
         let job = self.begin(keys.len());
         for (nth, asked) in keys.chunks(ASKED_AT_ONCE).enumerate() {
@@ -200,22 +203,22 @@ impl Store {
         job
     }
 
-    /// Marks objects as used although they were not loaded, so that they are evicted later. Unknown
-    /// keys are ignored.
+    /// Marks objects as the most recently used without loading them, so that they are evicted later.
+    /// Unknown keys are ignored.
     pub fn touch(&mut self, keys: &[ObjectKey]) {
         let found = keys.iter().filter_map(|key| self.directory.find(key));
         let mut held: Vec<_> = found.filter(|found| found.held).map(|found| (found.place, false)).collect();
         self.directory.touch(&mut held);
     }
 
-    /// Returns the keys of objects that were found before and no longer are, since the last call:
-    /// evicted, removed, or damaged. Empty unless [`StoreConfig::tell_gone`] is set. If it is set, this
-    /// MUST be called regularly.
+    /// Returns the keys of objects that could be found at the previous call and cannot be found any
+    /// more. They were evicted, removed or damaged. Empty unless [`StoreConfig::tell_gone`] is set. If
+    /// it is set, the caller MUST call this regularly.
     pub fn take_gone(&mut self) -> Vec<ObjectKey> {
         self.directory.take_gone()
     }
 
-    /// Returns what is known about a key, without a call of the back end.
+    /// Returns what the store knows about a key, without calling the back end.
     #[must_use]
     pub fn contains(&self, key: &ObjectKey, now: Duration) -> Presence {
         match self.directory.find(key) {
@@ -231,9 +234,9 @@ impl Store {
         }
     }
 
-    /// Removes objects, which are no longer found from now on. Their bytes are cleared in the
-    /// background. Returns the number of objects that this store knew. A shared back end is asked once
-    /// to remove the others.
+    /// Removes objects. The store no longer finds them, and clears their bytes in the background.
+    /// Returns the number of objects that this store knew. For the other keys, a shared back end is
+    /// asked once to remove the objects.
     pub fn remove(&mut self, keys: &[ObjectKey], now: Duration) -> usize {
         let found: Vec<_> = keys.iter().filter_map(|key| self.directory.find(key)).collect();
         if self.backend.is_shared() {
@@ -247,26 +250,27 @@ impl Store {
         (self.stats.removed - before) as usize
     }
 
-    /// Returns the namespace that objects carry: the served one, with its generation.
+    /// Returns the namespace that objects contain: the served namespace with its generation.
     #[must_use]
     pub const fn namespace(&self) -> &Namespace {
         &self.stored_namespace
     }
 
-    /// Serves a namespace from now on, for example after an update of the weights. It may be the served
-    /// one.
+    /// Serves a namespace from now on, for example after an update of the weights. It may be the
+    /// namespace that is already served.
     ///
-    /// Every object of the old namespace is lost. This store does not find it any more, and neither does a
-    /// store that is opened later, however this process ends. Transfers that have not ended are misses
-    /// ([`Why::Absent`]). This store finds what other engines have stored in the new namespace. Other engines
-    /// that share the back end see no change until they open or renew a store.
+    /// Every object of the old namespace is lost. This store does not find it any more, and neither
+    /// does a store that is opened later, even if this process is killed. Transfers that have not
+    /// finished are misses ([`Why::Absent`]). This store finds the objects that other engines have
+    /// stored in the new namespace. Other engines that share the back end see no change until they open
+    /// or renew a store.
     ///
     /// Waits for the back end, which records the renewal before this returns. O(places).
     ///
     /// # Errors
     /// [`StoreError::InvalidConfig`] for a namespace with a generation; nothing has changed.
-    /// [`StoreError::NotRenewed`] if the back end fails. This store has still forgotten everything, and
-    /// the next renewal records this one, too.
+    /// [`StoreError::NotRenewed`] if the back end fails. This store then no longer finds any older
+    /// object, and the next renewal also records this renewal.
     pub fn renew(&mut self, namespace: &Namespace, now: Duration) -> Result<(), StoreError> {
         check_namespace(namespace)?;
         self.unrecorded.push(self.served);
@@ -281,8 +285,8 @@ impl Store {
         stored_namespace.map(drop).map_err(StoreError::NotRenewed)
     }
 
-    /// Ends the namespaces that were served, on the back end. Returns the new one as objects carry it from
-    /// now on.
+    /// Ends the namespaces that were served so far, in the records of the back end. Returns the new
+    /// namespace with its generation.
     fn record_renewal(&mut self, namespace: &Namespace) -> Result<Namespace, BackendError> {
         while let Some(&ended) = self.unrecorded.last() {
             self.backend.record_generation(ended, Generation::fresh(), true)?;
@@ -317,8 +321,8 @@ impl Store {
         self.clear_next(now);
     }
 
-    /// Processes ended tasks and passed deadlines. Appends the jobs that are completed by this, oldest
-    /// first.
+    /// Processes finished tasks and passed deadlines. Appends the jobs that are now complete to `out`,
+    /// oldest first.
     pub fn poll(&mut self, now: Duration, out: &mut Vec<Completion>) {
         self.ended.clear_event();
         while let Some(done) = self.ended.take() {
@@ -333,8 +337,8 @@ impl Store {
         }
     }
 
-    /// Like [`Self::poll`], but waits for an end at most for `at_most`, if any task is in flight. For a
-    /// shutdown, and for callers with a thread of their own. A scheduler calls `poll`.
+    /// Like [`Self::poll`], but waits up to `at_most` for a task to end, if any task is in flight. Use
+    /// it for a shutdown, or on a thread of your own. A scheduler calls `poll`.
     pub fn wait(&mut self, now: Duration, at_most: Duration, out: &mut Vec<Completion>) {
         if !self.flights.is_empty() && self.jobs.values().all(|job| job.left > 0) {
             let deadline = self.deadlines.front().map(|&(deadline, _)| deadline.saturating_sub(now));
@@ -343,8 +347,9 @@ impl Store {
         self.poll(now, out);
     }
 
-    /// Returns a file that is readable when [`Self::poll`] has something to process. It is for a thread
-    /// or an event loop that waits while others call the store. Deadlines do not make it readable.
+    /// Returns a file descriptor that is readable when [`Self::poll`] has something to process. A
+    /// thread or an event loop can wait for it while others call the store. Deadlines do not make it
+    /// readable.
     #[must_use]
     pub fn waiter(&self) -> Waiter {
         self.ended.waiter()
@@ -373,15 +378,15 @@ impl Store {
         }
     }
 
-    /// Recomputes every count, for tests and tools. O(places).
+    /// Recomputes every count and compares it with the stored one, for tests and tools. O(places).
     ///
     /// # Errors
-    /// A text that names the first contradiction.
+    /// A text that describes the first inconsistency.
     pub fn check_invariants(&self) -> Result<(), String> {
         self.directory.check_invariants()
     }
 
-    /// Ends the store. Drops the tasks that no worker has begun, and waits for the others as long as
+    /// Closes the store. Drops the tasks that no worker has begun, and waits for the others as long as
     /// the back end takes. Dropping a store does not wait.
     pub fn close(mut self) {
         self.queue.close();
@@ -402,7 +407,7 @@ impl Store {
         job
     }
 
-    /// Records the result of an object.
+    /// Sets the result of one object of a job.
     fn settle(&mut self, job: JobId, at: usize, result: Result<(), Why>) {
         if let Some(job) = self.jobs.get_mut(&job) {
             job.objects[at] = result;
@@ -410,8 +415,8 @@ impl Store {
         }
     }
 
-    /// Checks whether another task may be sent. Clearings do not count: [`Self::clear_next`] limits
-    /// them separately.
+    /// Checks whether another task may be sent. Clearings are not counted here, because
+    /// [`Self::clear_next`] limits them separately.
     fn has_room(&mut self, now: Duration) -> Result<(), Why> {
         if !self.breaker.would_pass(now) {
             self.stats.unavailable += 1;
@@ -433,8 +438,8 @@ impl Store {
         self.queue.push(Task { id, namespace: self.namespace, work });
     }
 
-    /// Sends the clearing of doomed places, as long as the breaker is closed. A failed clearing is sent
-    /// again.
+    /// Sends clearings of doomed places (places whose object can no longer be found) while the circuit
+    /// breaker is closed. A clearing that failed is sent again.
     fn clear_next(&mut self, now: Duration) {
         while self.clearing < self.config.queue
             && self.breaker.would_pass(now)
@@ -465,7 +470,8 @@ impl Store {
     }
 }
 
-/// Returns an error for a namespace with a generation: the back end chooses the generation.
+/// Returns an error if the caller's namespace has a generation, because only the back end chooses
+/// generations.
 fn check_namespace(namespace: &Namespace) -> Result<(), StoreError> {
     if !namespace.has_generation() {
         return Ok(());

@@ -1,4 +1,5 @@
-//! Offers and requests of callers. Some are sent to workers, and the others are answered at once.
+//! Handles offers and requests of objects. Some become tasks for workers, and the others are answered
+//! immediately.
 
 use std::time::Duration;
 
@@ -9,17 +10,18 @@ use crate::error::{StoreError, Why};
 use crate::queue::{StagedSlot, Target, Work};
 
 impl Store {
-    /// Offers objects, and writes those that are admitted. Until a write has ended, its slot is shared
-    /// with readers and cannot be written to. An object that is already held is neither read nor
-    /// written. If it was damaged meanwhile, the next load misses, and the next offer writes it.
+    /// Offers objects to the store, which writes those that it admits. Until a write has ended, its
+    /// slot can be read but not written to. If the store already has an object, it does not write the
+    /// object again, and does not check the stored bytes. If these bytes were damaged meanwhile, the
+    /// next load misses, and the next offer writes the object.
     ///
     /// # Errors
-    /// [`StoreError`] for a wrong slot or length; then nothing has happened.
+    /// [`StoreError`] for a wrong slot or length. The call has then done nothing.
     pub fn put(&mut self, objects: &[Put], now: Duration) -> Result<JobId, StoreError> {
         objects.iter().try_for_each(|object| self.check_len(object.len))?;
         let guards: Result<Vec<_>, _> = objects.iter().map(|object| self.arena.read(object.slot)).collect();
         let guards = guards?;
-        // No errors from here on.
+        // From here on, the call cannot fail.
         let job = self.begin(objects.len());
         let mut touched = Vec::with_capacity(objects.len());
         for (at, (object, from)) in objects.iter().zip(guards).enumerate() {
@@ -80,17 +82,17 @@ impl Store {
         Ok(job)
     }
 
-    /// Requests objects. A loaded object is in its slot when the job has ended. The content of a slot
-    /// whose object missed is undefined. A slot whose load timed out stays taken until the back end has
-    /// ended.
+    /// Loads objects. When the job has ended, each loaded object is in its slot. The content of a slot
+    /// whose object missed is undefined. The slot of a load that timed out remains in use until the
+    /// back end has finished.
     ///
     /// # Errors
-    /// [`StoreError`] for a wrong slot or length; then nothing has happened.
+    /// [`StoreError`] for a wrong slot or length. The call has then done nothing.
     pub fn get(&mut self, objects: &[Get], now: Duration) -> Result<JobId, StoreError> {
         objects.iter().try_for_each(|object| self.check_len(object.len))?;
         let guards: Result<Vec<_>, _> = objects.iter().map(|object| self.arena.write(object.slot)).collect();
         let guards = guards?;
-        // No errors from here on.
+        // From here on, the call cannot fail.
         let job = self.begin(objects.len());
         let mut touched = Vec::with_capacity(objects.len());
         for (at, (&Get { key, len, .. }, into)) in objects.iter().zip(guards).enumerate() {

@@ -14,10 +14,10 @@
 //! | 76..80 | bytes of the settings |
 //! | 80..88 | XXH3-64 of bytes 0 to 80 and of the settings |
 //!
-//! The settings of the owner follow as text. Chunks of [`PER_CHUNK`] records of 104 bytes follow,
-//! beginning with the block that would be evicted last. Chunks of 4-byte ids of free blocks are next.
-//! Each chunk ends with the XXH3-64 of its bytes, seeded with its number. So a chunk that is damaged or
-//! misplaced is skipped, and the others are used.
+//! The settings of the pool's owner follow as text. After them are chunks of [`PER_CHUNK`] records of
+//! 104 bytes, beginning with the block that would be evicted last. Then follow chunks of 4-byte ids of
+//! free blocks. Each chunk ends with the XXH3-64 of its bytes, seeded with the number of the chunk. A
+//! damaged or misplaced chunk is skipped, and the other chunks are used.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
@@ -34,23 +34,23 @@ use crate::private;
 const MAGIC: [u8; 8] = *b"kvpwarm2";
 const HEADER: usize = 88;
 const CHECKED: usize = 80;
-/// Bytes of the record of a block.
+/// Number of bytes in the record of a block.
 const RECORD: usize = 104;
-/// Number of records of a chunk.
+/// Number of records per chunk.
 const PER_CHUNK: usize = 1024;
 
-/// A snapshot that [`load`] has read.
+/// The content of a snapshot that [`load`] has read.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Snapshot {
-    /// The cached blocks of the pool, as far as they could be read.
+    /// The cached blocks of the pool, without those whose records were damaged.
     pub image: PoolImage,
     /// Milliseconds since 1970 when the snapshot was saved.
     pub saved_at: u64,
-    /// Number of records of blocks that could not be read. They are misses.
+    /// Number of block records that could not be read. These blocks are misses.
     pub lost: usize,
 }
 
-/// The reason why a start has no snapshot.
+/// The reason why a process starts without a snapshot.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Cold {
@@ -60,7 +60,7 @@ pub enum Cold {
     /// The file cannot be read.
     #[error("the snapshot cannot be read: {0}")]
     Unreadable(#[source] io::Error),
-    /// The file is not a snapshot, has another format, or its header is damaged.
+    /// The file is not a snapshot, has another format, or has a damaged header.
     #[error("the file is not a snapshot, has another format, or has a damaged header")]
     NoSnapshot,
     /// The snapshot belongs to another namespace, for example to other weights or another layout.
@@ -73,8 +73,8 @@ pub enum Cold {
     },
 }
 
-/// Writes a snapshot, and replaces an older one completely or not at all. It waits for the disk, so do
-/// not call it on the scheduler's thread. Two calls for one path must not run at the same time.
+/// Writes a snapshot. It replaces an older snapshot completely or not at all. This waits for the disk,
+/// so do not call it on the scheduler's thread. Two calls for one path must not run at the same time.
 ///
 /// ```
 /// use kvpool_store::warm::{PoolImage, load, save};
@@ -90,15 +90,15 @@ pub enum Cold {
 /// ```
 ///
 /// # Errors
-/// The error of the system. The older snapshot is unchanged.
+/// The error of the system. The older snapshot is then unchanged.
 pub fn save(path: &Path, image: &PoolImage, namespace: NamespaceDigest, saved_at: u64) -> io::Result<()> {
     let mut name = path.file_name().unwrap_or_default().to_os_string();
-    // The name is constant, so that the next call replaces what a crash has left.
+    // The name is constant, so that the next call replaces a file that a crash has left.
     name.push(".new");
     let fresh = path.with_file_name(name);
     let written = write(&fresh, image, namespace, saved_at).and_then(|()| fs::rename(&fresh, path));
     if written.is_err() {
-        // Report the first error.
+        // Ignore an error of the removal, because the first error is returned.
         let _ = fs::remove_file(&fresh);
     }
     written?;
@@ -151,7 +151,7 @@ fn header(image: &PoolImage, namespace: NamespaceDigest, saved_at: u64) -> [u8; 
     bytes
 }
 
-/// Returns the checksum of the first bytes of the header and of the settings.
+/// Returns the checksum of the header's first bytes and of the settings.
 fn checksum(header: &[u8; HEADER], settings: &[u8]) -> u64 {
     let mut hasher = Xxh3::new();
     hasher.update(&header[..CHECKED]);
@@ -197,14 +197,14 @@ fn read(bytes: &[u8], wanted: NamespaceDigest) -> Result<Snapshot, Cold> {
     Ok(Snapshot { image, saved_at: u64_at(header, 40), lost })
 }
 
-/// The unread chunks of a file.
+/// The chunks of a file that were not read yet.
 struct Chunks<'a> {
     bytes: &'a [u8],
     number: u64,
 }
 
 impl Chunks<'_> {
-    /// Passes `records` records to `each`, except for those of damaged chunks.
+    /// Reads `records` records and passes each to `each`. Skips the records of damaged chunks.
     fn take(&mut self, records: usize, length: usize, mut each: impl FnMut(&[u8])) {
         let mut left = records;
         while left > 0 && !self.bytes.is_empty() {
@@ -301,7 +301,7 @@ fn encode(saved: &SavedBlock) -> [u8; RECORD] {
     bytes
 }
 
-/// Decodes a record. `None` if its rank is invalid.
+/// Decodes a record. Returns `None` if its rank is invalid.
 fn decode(bytes: &[u8]) -> Option<SavedBlock> {
     let flags = bytes[82];
     let is = |flag| flags & flag != 0;

@@ -1,16 +1,18 @@
 //! `SlotHeaders`: identifies the bytes in each slot of a memory that outlives the process.
 //!
-//! Owns: a file with a [`Header`] for each slot, 128 bytes apart. The file lies next to the memory, on
-//! the same kind of file system. Bytes that a process has written to a file are there for the next
-//! process, however the first one ended.
+//! Owns: a file with a [`Header`] for each slot. The headers are 128 bytes apart. The file is next to
+//! the memory, on the same kind of file system. Bytes that a process has written to the file are there
+//! for the next process, even if the first process was killed.
 //!
-//! The caller orders the writes: [`SlotHeaders::clear`] before the first byte of a slot changes, and
-//! [`SlotHeaders::seal`] when the last byte is written. Between the two, the slot has no header.
+//! The caller orders the writes. It calls [`SlotHeaders::clear`] before the first byte of a slot
+//! changes, and [`SlotHeaders::seal`] after the last byte is written. Between the two calls, the slot
+//! has no header.
 //!
-//! Only one user at a time has the file, and so the memory: otherwise a process that is still ending
-//! could write to blocks of its successor. The system releases the lock however a process ends.
+//! Only one process at a time can use the file, and therefore the memory. Otherwise a process that is
+//! still shutting down could write to blocks of its successor. The system releases the lock even if the
+//! process is killed.
 //!
-//! Costs: a `pwrite` of 128 bytes each; a seal reads the payload once, for its checksum.
+//! Costs: one `pwrite` of 128 bytes per call. A seal also reads the payload once, for its checksum.
 
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -22,10 +24,10 @@ use crate::locked::LockedFile;
 use crate::namespace::NamespaceDigest;
 use crate::object::ObjectKey;
 
-/// Bytes from one header to the next.
+/// Number of bytes from one header to the next.
 const STRIDE: usize = 128;
 
-/// Headers of the slots of a memory.
+/// The headers of all slots of a memory.
 ///
 /// ```
 /// use kvpool_store::{NamespaceDigest, ObjectKey, warm::SlotHeaders};
@@ -48,7 +50,7 @@ pub struct SlotHeaders {
 }
 
 impl SlotHeaders {
-    /// Opens the headers in a file. Creates the file if it does not exist. A file of another length is
+    /// Opens the file of headers, and creates it if it does not exist. A file of another length is
     /// emptied, so that no slot has a header.
     ///
     /// # Errors
@@ -71,14 +73,14 @@ impl SlotHeaders {
         Ok(Self { file, namespace: Mutex::new(namespace), slots })
     }
 
-    /// The namespace in which slots are sealed.
+    /// Returns the namespace of the headers that [`Self::seal`] writes.
     #[must_use]
     pub fn namespace(&self) -> NamespaceDigest {
         *self.namespace.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Seals slots in another namespace from now on, when weights change under a running engine. Headers that
-    /// were sealed before belong to the old namespace.
+    /// Uses another namespace for headers from now on, for example when the weights change in a running
+    /// engine. Headers that were written before still belong to the old namespace.
     pub fn renew(&self, namespace: NamespaceDigest) {
         *self.namespace.lock().unwrap_or_else(PoisonError::into_inner) = namespace;
     }
@@ -97,20 +99,20 @@ impl SlotHeaders {
         Err(io::Error::new(io::ErrorKind::InvalidInput, message))
     }
 
-    /// Removes the headers of slots, whose bytes are undefined from now on.
+    /// Removes the headers of slots. The bytes of these slots are undefined from now on.
     ///
     /// # Errors
-    /// The error of the system, or a slot out of range. Then the slots must not be written to.
+    /// The error of the system, or a slot out of range. The caller must then not write to the slots.
     pub fn clear(&self, slots: &[u32]) -> io::Result<()> {
         let places: Vec<_> = slots.iter().map(|&slot| self.place(slot)).collect::<io::Result<_>>()?;
         places.into_iter().try_for_each(|place| self.file.write_all_at(&[0; STRIDE], place))
     }
 
-    /// Writes the header of a slot, whose bytes are `payload`, the KV of `key`. The bytes must not
-    /// change until the slot is cleared.
+    /// Writes the header of a slot after its bytes were written. `payload` is these bytes: the KV of
+    /// `key`. The bytes must not change until the slot is cleared.
     ///
     /// # Errors
-    /// The error of the system, a slot out of range, or a payload of 4 GiB or more. Then the slot has
+    /// The error of the system, a slot out of range, or a payload of 4 GiB or more. The slot then has
     /// no header.
     pub fn seal(&self, slot: u32, key: ObjectKey, payload: &[u8]) -> io::Result<()> {
         let place = self.place(slot)?;
@@ -135,7 +137,7 @@ impl SlotHeaders {
     }
 }
 
-/// Headers of all slots at one time.
+/// A copy of the headers of all slots.
 #[derive(Debug)]
 pub struct Headers {
     bytes: Vec<u8>,
@@ -143,7 +145,7 @@ pub struct Headers {
 }
 
 impl Headers {
-    /// Returns the header of a slot, if it has this key in the namespace.
+    /// Returns the header of a slot if it has this key and the current namespace.
     ///
     /// # Errors
     /// The first difference.

@@ -1,4 +1,4 @@
-//! Temporary folders, and stores in them.
+//! Temporary folders, and stores that use them.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ impl Folder {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let nth = NEXT.fetch_add(1, Ordering::Relaxed);
         let path = parent.as_ref().join(format!("kvpool-store-{}-{nth}", std::process::id()));
-        drop(std::fs::remove_dir_all(&path)); // left by a process that was killed
+        drop(std::fs::remove_dir_all(&path)); // a killed process may have left it
         std::fs::create_dir_all(&path).unwrap();
         Self(path)
     }
@@ -31,7 +31,7 @@ impl Folder {
         &self.0
     }
 
-    /// Returns the file that contains the objects.
+    /// Returns the path of the file that contains the objects.
     pub(crate) fn slab(&self) -> PathBuf {
         self.0.join(format!("objects-{SLOT}.slab"))
     }
@@ -43,12 +43,12 @@ impl Drop for Folder {
     }
 }
 
-/// Returns the copy of the headers that belongs to the slab.
+/// Returns the path of the header copy that belongs to the slab.
 pub(crate) fn copy_of(folder: &Folder) -> PathBuf {
     folder.path().join(format!("objects-{SLOT}.headers"))
 }
 
-/// Reads the copy's entry of each place. `disk/copy.rs` describes the format.
+/// Reads the entry of each place from the header copy. `disk/copy.rs` describes the format.
 pub(crate) fn copied(folder: &Folder) -> Vec<Option<[u8; 112]>> {
     let bytes = std::fs::read(copy_of(folder)).unwrap();
     let entries = (1..).zip(bytes[4096..].chunks_exact(128));
@@ -61,11 +61,11 @@ pub(crate) fn copied(folder: &Folder) -> Vec<Option<[u8; 112]>> {
         .collect()
 }
 
-/// Bytes of a place: one page for the header, and the pages of a payload.
+/// Number of bytes in a place: one page for the header, and the pages of a payload.
 pub(crate) const SLOT: u64 = 3 * 4096;
 
-/// A disk with `places` places. It goes through the page cache, which makes the tests faster and
-/// changes nothing that they check.
+/// Returns settings for a disk with `places` places. It uses the page cache, which makes the tests
+/// faster and does not affect the results.
 pub(crate) fn config(folder: &Path, places: u64) -> DiskConfig {
     DiskConfig { free_floor: 0, direct: false, ..DiskConfig::new(folder, places * SLOT, LEN) }
 }

@@ -1,4 +1,4 @@
-//! Common code of the tests of stores: keys, payloads, and a back end in memory that fails, stalls or
+//! Code that the tests of stores share: keys, payloads, and a back end in memory that fails, stalls or
 //! returns wrong data on demand.
 #![allow(
     dead_code,
@@ -23,7 +23,8 @@ use kvpool_store::{
 
 pub(crate) const LEN: u32 = 5000;
 
-/// The time limit of every wait, far longer than any machine needs. No test measures time with it.
+/// The time limit of every wait. It is far longer than any machine needs. No test measures time with
+/// it.
 pub(crate) const AGES: Duration = Duration::from_secs(120);
 
 /// A deterministic sequence of numbers (`SplitMix64`).
@@ -67,7 +68,7 @@ pub(crate) fn key(n: u64) -> ObjectKey {
     ObjectKey { hash: BlockHash::from_bytes(hash), group: 0 }
 }
 
-/// The payload of a key. All payloads differ, and none is only zeros.
+/// Returns the payload for a key. All payloads are different, and none consists only of zeros.
 pub(crate) fn payload(n: u64, len: u32) -> Vec<u8> {
     (0..len)
         .map(|i| {
@@ -80,7 +81,7 @@ pub(crate) fn always() -> StoreConfig {
     StoreConfig { admission: Admit::Always, workers: 2, ..StoreConfig::default() }
 }
 
-/// Waits for a job, with a clock that stands still.
+/// Waits until a job has ended. The clock of the store does not advance.
 pub(crate) fn finish(store: &mut Store, now: Duration) -> Vec<Completion> {
     let mut out = Vec::new();
     while out.is_empty() {
@@ -89,7 +90,7 @@ pub(crate) fn finish(store: &mut Store, now: Duration) -> Vec<Completion> {
     out
 }
 
-/// Waits until no call is running.
+/// Waits until no call of the back end is running.
 pub(crate) fn settle(store: &mut Store, now: Duration) -> Vec<Completion> {
     let mut out = Vec::new();
     store.poll(now, &mut out);
@@ -111,7 +112,8 @@ pub(crate) fn put(store: &mut Store, arena: &Arc<Arena>, n: u64, now: Duration) 
     settle(store, now).pop().unwrap().objects[0]
 }
 
-/// Loads an object and checks its bytes. After a miss, the slot must not contain bytes of any object.
+/// Loads an object and checks its bytes. After a miss, checks that the slot contains no bytes of an
+/// object.
 pub(crate) fn get(store: &mut Store, arena: &Arc<Arena>, n: u64, now: Duration) -> Result<(), Why> {
     arena.write(1).unwrap().fill(0);
     store.get(&[Get { key: key(n), len: LEN, slot: 1 }], now).unwrap();
@@ -136,9 +138,9 @@ pub(crate) enum Mode {
 #[derive(Debug, Default)]
 struct Inside {
     mode: Mode,
-    /// While this is true, calls wait.
+    /// While this is true, all calls wait.
     stalled: bool,
-    /// While this is true, replies wait. They contain the state from before the wait.
+    /// While this is true, replies are delayed. They contain the state from before the delay.
     answers_late: bool,
     waiting: usize,
     objects: HashMap<Place, (ObjectKey, Vec<u8>, Vec<u8>)>,
@@ -147,8 +149,8 @@ struct Inside {
 }
 
 impl Inside {
-    /// Removes the object at a place. The store knows its key, unless the header was damaged when the
-    /// store was opened.
+    /// Removes the object at a place. Checks that the store passes its key, unless the header was
+    /// already damaged when the store was opened.
     fn leave(&mut self, place: Place, names: &[ObjectName]) {
         if let Some((old, header, _)) = self.objects.remove(&place) {
             assert!(
@@ -159,7 +161,7 @@ impl Inside {
     }
 }
 
-/// A back end in memory.
+/// A back end that stores objects in memory.
 #[derive(Debug)]
 pub(crate) struct Fake {
     places: u32,
@@ -191,7 +193,7 @@ impl Fake {
         self.changed.notify_all();
     }
 
-    /// Loses an object. Returns the number of lost objects.
+    /// Loses the objects of a key. Returns the number of lost objects.
     pub(crate) fn forget(&self, n: u64) -> usize {
         let mut inside = self.inside.lock().unwrap();
         let before = inside.objects.len();
@@ -199,7 +201,7 @@ impl Fake {
         before - inside.objects.len()
     }
 
-    /// Waits until this number of stalled calls are inside.
+    /// Waits until this number of calls are stalled in the back end.
     pub(crate) fn until_waiting(&self, calls: usize) {
         let inside = self.inside.lock().unwrap();
         let (inside, _) =
@@ -219,7 +221,7 @@ impl Fake {
         self.inside.lock().unwrap().objects.values().any(|(of, ..)| *of == key(n))
     }
 
-    /// Flips a bit of an object's header or payload. Returns false if the object does not exist.
+    /// Flips a bit in an object's header or payload. Returns false if the object does not exist.
     pub(crate) fn flip(&self, n: u64, bit: usize) -> bool {
         let mut inside = self.inside.lock().unwrap();
         let Some((_, header, payload)) = inside.objects.values_mut().find(|(of, ..)| *of == key(n)) else {
@@ -231,7 +233,7 @@ impl Fake {
         true
     }
 
-    /// Enters a call about records. Such a call never stalls.
+    /// Begins a call that reads or writes a record of a generation. Such a call never stalls.
     fn record(&self) -> Result<std::sync::MutexGuard<'_, Inside>, BackendError> {
         let inside = self.inside.lock().unwrap();
         if inside.mode == Mode::Works { Ok(inside) } else { Err(BackendError::Full) }

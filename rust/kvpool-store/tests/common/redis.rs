@@ -1,4 +1,4 @@
-//! A Redis server for one test, on a Unix socket in a temporary folder.
+//! Starts a Redis server for one test, on a Unix socket in a temporary folder.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -27,8 +27,8 @@ pub(crate) struct Server {
     process: Option<Child>,
 }
 
-/// Finds the server: the one that `KVPOOL_REDIS_SERVER` names, else the one of the tests' environment,
-/// else the one on the path.
+/// Finds the program `redis-server`. Tries `KVPOOL_REDIS_SERVER` first, then the program in the tests'
+/// environment, then the search path.
 fn binary() -> Option<PathBuf> {
     let named = std::env::var_os("KVPOOL_REDIS_SERVER").map(PathBuf::from);
     let venv = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.venv/bin/redis-server");
@@ -57,7 +57,7 @@ impl Server {
         Some(server)
     }
 
-    /// Starts the server with no data, and waits until it answers.
+    /// Starts the server without data, and waits until it responds.
     pub(crate) fn restart(&mut self) {
         let process = Command::new(&self.binary)
             .args(["--port", "0", "--save", "", "--appendonly", "no", "--unixsocket"])
@@ -85,14 +85,14 @@ impl Server {
         RedisConfig::new(Address::Unix(self.socket()), places * (u64::from(LEN) + 112 + 400), LEN)
     }
 
-    /// Kills the server. Its data is lost.
+    /// Kills the server, which loses its data.
     pub(crate) fn kill(&mut self) {
         let mut process = self.process.take().unwrap();
         process.kill().unwrap();
         process.wait().unwrap();
     }
 
-    /// Stops the server's process, or continues it.
+    /// Suspends the server's process, or resumes it.
     pub(crate) fn stop(&self, stopped: bool) {
         use rustix::process::{Pid, Signal, kill_process};
         let pid = Pid::from_child(self.process.as_ref().unwrap());

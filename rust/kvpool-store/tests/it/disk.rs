@@ -1,5 +1,5 @@
-//! The disk back end: written objects can be read, damaged ones are misses, and no load returns wrong
-//! bytes.
+//! Tests the disk back end: written objects can be read, damaged objects are misses, and no load
+//! returns wrong bytes.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -28,12 +28,12 @@ fn filled(config: &DiskConfig, objects: u64) -> (Store, std::sync::Arc<Arena>) {
     (store, arena)
 }
 
-/// Writes around the page cache if the file system supports that, and also through it. The file is the
-/// same.
+/// Writes objects with direct I/O, if the file system supports it, and through the page cache. The
+/// resulting file is the same.
 #[test]
 fn stored_objects_are_there_after_a_restart() {
     let mut folders = vec![Folder::new()];
-    // A file system in memory, which may not support direct I/O.
+    // This file system is in memory, and may not support direct I/O.
     folders.extend(std::path::Path::new("/dev/shm").is_dir().then(|| Folder::in_folder("/dev/shm")));
     for folder in folders {
         let direct = DiskConfig { direct: true, ..config(folder.path(), 5) };
@@ -50,8 +50,8 @@ fn stored_objects_are_there_after_a_restart() {
     }
 }
 
-/// An engine's slots may have any address and size. Slots that are not whole pages are copied through
-/// pages, and nothing outside of them is changed.
+/// The slots of an engine may have any address and size. If they are not whole pages, they are copied
+/// through pages. Nothing outside of the slots changes.
 #[test]
 fn slots_of_an_engine_need_not_be_of_pages() {
     let folder = Folder::new();
@@ -87,7 +87,7 @@ fn slots_of_an_engine_need_not_be_of_pages() {
     }
 }
 
-/// Another thread or an event loop can wait for the file without the store.
+/// Another thread or an event loop can wait for the event file without access to the store.
 #[test]
 fn the_event_file_is_readable_until_ends_are_taken_in() {
     let folder = Folder::new();
@@ -136,7 +136,7 @@ fn a_folder_is_looked_at_from_outside() {
     assert_eq!(verified(), [Ok(true), Ok(true), Ok(true), Ok(true), Ok(false)]);
     let slab = File::options().write(true).open(folder.slab()).unwrap();
     slab.write_all_at(&[0], SLOT + PAGE as u64 + 77).unwrap(); // no payload contains a zero
-    slab.write_all_at(&[0xff], 2 * SLOT + 92).unwrap(); // a byte of the length
+    slab.write_all_at(&[0xff], 2 * SLOT + 92).unwrap(); // changes the length in the header
     let found = verified();
     assert!(matches!(found[1], Err(Mismatch::Payload { .. })), "{found:?}");
     assert!(matches!(found[2], Err(Mismatch::Header(HeaderError::Damaged { .. }))), "{found:?}");
@@ -191,14 +191,15 @@ fn the_file_never_grows() {
     let size = || folder.slab().metadata().unwrap().len();
     assert_eq!((size(), store.stats().capacity_bytes, store.stats().objects), (4 * SLOT, 4 * SLOT, 4));
     store.close();
-    // The capacity shrinks, then grows: objects after the new end are lost, and added places are empty.
+    // The capacity shrinks and then grows again. Objects after the smaller end are lost, and the places
+    // that are added again are empty.
     let (store, _) = open(&config(folder.path(), 2), always());
     assert_eq!((size(), store.stats().restored), (2 * SLOT, 2));
     store.close();
     let (store, _) = open(&config(folder.path(), 9), always());
     assert_eq!((size(), store.stats().restored, store.stats().foreign), (9 * SLOT, 2, 0));
     store.close();
-    // Slots of another size go to a new file, and the old file is removed.
+    // Slots of another size are in a new file, and the old file is removed.
     let longer = DiskConfig { max_payload: 3 * LEN, ..config(folder.path(), 9) };
     let disk = DiskBackend::open(&longer).unwrap();
     assert!(!folder.slab().exists() && disk.object_bytes() == 5 * PAGE as u64);
@@ -216,7 +217,7 @@ fn no_room_above_the_floor_is_refused() {
             .iter()
             .all(|word| text.contains(word))
     );
-    // A capacity that is too small for one object is a different error.
+    // A capacity that is too small for one object leads to a different error.
     for capacity_bytes in [0, 1, SLOT - 1] {
         let error =
             DiskBackend::open(&DiskConfig { capacity_bytes, ..config(folder.path(), 4) }).unwrap_err();
@@ -226,12 +227,13 @@ fn no_room_above_the_floor_is_refused() {
     }
     let none = DiskConfig { max_payload: 0, ..config(folder.path(), 4) };
     assert_eq!(DiskBackend::open(&none).unwrap_err().to_string(), "max_payload is 0: must be at least 1");
-    // The refused back end does not keep the folder locked.
+    // The back end that was refused has released the lock of the folder.
     DiskBackend::open(&config(folder.path(), 4)).unwrap();
 }
 
-/// If the disk has too little room, the store reports the shortage and finds its objects again at the
-/// next starts. The next rank finds no room, and its error names the folder.
+/// If the disk does not have enough room, the store reports the shortage, and finds its objects again
+/// at later starts. The store of the next rank finds no room at all, and its error contains the path of
+/// the folder.
 #[test]
 fn a_capacity_above_the_room_of_the_disk_is_reported() {
     let memory = std::path::Path::new("/dev/shm");
@@ -281,8 +283,8 @@ fn another_namespace_is_a_cold_start_and_its_bytes_stay_unread() {
     assert_eq!(open(&config(folder.path(), 4), always()).0.stats().foreign, 1);
 }
 
-/// A store with other weights runs for a while. Afterwards the first store still finds its objects,
-/// except those that had to make room.
+/// A store with other weights uses the folder for a while. Afterwards the first store still finds its
+/// objects, except those that were evicted to make room.
 #[test]
 fn empty_places_are_taken_before_those_of_other_namespaces() {
     let folder = Folder::new();
@@ -297,7 +299,7 @@ fn empty_places_are_taken_before_those_of_other_namespaces() {
     assert_eq!(open(&config(folder.path(), 5), always()).0.stats().restored, 2);
 }
 
-/// Flips bits at random places of headers and payloads, while the store is open and before it starts.
+/// Flips random bits in headers and payloads, while the store is open and before it is opened.
 #[test]
 fn every_flipped_bit_is_a_miss() {
     let folder = Folder::new();
@@ -308,7 +310,7 @@ fn every_flipped_bit_is_a_miss() {
         let file = File::options().read(true).write(true).open(folder.slab()).unwrap();
         let slot = numbers.below(4);
         let header = HEADER_BYTES as u64;
-        // Half of the flips are in headers, which have few bytes.
+        // Half of the flips are in headers, because headers have few bytes.
         let byte = numbers.below(if flip % 2 == 0 { header } else { header + u64::from(LEN) });
         let offset = slot * SLOT + if byte < header { byte } else { byte - header + PAGE as u64 };
         let mut there = [0];
@@ -319,7 +321,7 @@ fn every_flipped_bit_is_a_miss() {
             (store, arena) = open(&config, always());
             let damaged = byte < header;
             assert_eq!(store.stats().restored, 4 - u64::from(damaged), "byte {byte}");
-            // Bytes that do not start like a header do not count as foreign.
+            // If the first bytes are not those of a header, the place is not counted as foreign.
             assert_eq!(store.stats().foreign, u64::from(damaged && byte >= 8), "byte {byte}");
         }
         let missed: Vec<_> = (0..4).filter(|&n| get(&mut store, &arena, n, at(0)).is_err()).collect();
@@ -330,7 +332,7 @@ fn every_flipped_bit_is_a_miss() {
     store.check_invariants().unwrap();
 }
 
-/// Files that were truncated anywhere, and files with random content.
+/// Tests files that are truncated at any byte, and files with random content.
 #[test]
 fn truncated_and_foreign_files_are_misses() {
     let folder = Folder::new();
@@ -354,7 +356,7 @@ fn truncated_and_foreign_files_are_misses() {
     assert_eq!(get(&mut store, &arena, 0, at(0)), Ok(()));
 }
 
-/// The file is truncated while the store is open. A read after its end is a miss.
+/// The file is truncated while the store is open. A read after the new end is a miss.
 #[test]
 fn a_file_that_is_cut_while_open_is_misses() {
     let folder = Folder::new();

@@ -1,5 +1,5 @@
-//! Headers and namespaces: any bytes get a result, every flipped bit is detected, and every field
-//! counts.
+//! Tests headers and namespaces: any bytes lead to a defined result, every flipped bit is detected, and
+//! every field matters.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -20,7 +20,7 @@ fn headers() -> impl Strategy<Value = (Header, Vec<u8>)> {
         })
 }
 
-/// Returns whether the bytes are the object with this header.
+/// Checks that the bytes are the object with this header.
 fn is_object(wanted: &Header, bytes: &[u8], payload: &[u8]) -> Result<(), Mismatch> {
     let header = Header::decode(bytes)?;
     header.expect(wanted.namespace, wanted.key, wanted.len)?;
@@ -45,7 +45,7 @@ proptest! {
         prop_assert!(decoded.is_err(), "{:?}", decoded);
     }
 
-    /// Flips every single bit of the header and of the payload.
+    /// Flips each bit of the header and of the payload, one at a time.
     #[test]
     fn every_flipped_bit_is_found((header, mut payload) in headers()) {
         let mut bytes = header.encode();
@@ -102,7 +102,8 @@ proptest! {
 fn another_format_is_named() {
     let mut bytes = header_of(b"abc").encode();
     bytes[8..12].copy_from_slice(&(FORMAT_VERSION + 1).to_le_bytes());
-    // Its checksum is right, so it is a valid header of another format and not a damaged one.
+    // The checksum is correct, so this is a valid header of another format version and not a damaged
+    // one.
     let checksum = xxhash_rust::xxh3::xxh3_64(&bytes[..HEADER_BYTES - 8]);
     bytes[HEADER_BYTES - 8..].copy_from_slice(&checksum.to_le_bytes());
     assert_eq!(Header::decode(&bytes), Err(HeaderError::Version { found: FORMAT_VERSION + 1 }));
@@ -114,7 +115,7 @@ fn header_of(payload: &[u8]) -> Header {
     Header::of(namespace().digest(), key, TokenRange { first: 32, count: 16 }, payload).unwrap()
 }
 
-/// The layout is stable: every version with the same format version reads these bytes.
+/// The layout is fixed: every release with the same format version reads these bytes.
 #[test]
 fn the_layout_equals_the_documentation() {
     let header = header_of(b"abc");
@@ -149,7 +150,8 @@ fn namespace() -> Namespace {
     }
 }
 
-/// A change of any field changes the digest. Moving text from one field to the next changes it, too.
+/// A change of any field changes the digest. Moving text from one field to the next field changes it,
+/// too.
 #[test]
 fn every_field_of_a_namespace_counts() {
     let changes: [fn(&mut Namespace); 27] = [
@@ -196,7 +198,7 @@ fn every_field_of_a_namespace_counts() {
 /// cold.
 #[test]
 fn the_digest_of_a_namespace_is_fixed() {
-    // The digest of the documented encoding, computed in another language.
+    // The digest of the documented encoding. It was computed in another language.
     let digest = "f0c0f444c38777988f5dc5cc8e5eb60f6e0934f621728392dd2d51b33e256130";
     assert_eq!(namespace().digest().to_string(), digest);
 }
@@ -206,7 +208,8 @@ fn the_text_of_a_namespace_is_complete() {
     let namespace = Namespace { extra: [("engine".into(), "\"1\"\n".into())].into(), ..namespace() };
     let text = namespace.to_json();
     assert_eq!(Namespace::from_json(&text).unwrap(), namespace);
-    // A missing field differs from an empty one. An unknown field may matter, so it is refused.
+    // A missing field is different from an empty field. An unknown field may affect the bytes, so it is
+    // refused.
     for wrong in
         [text.replace("\"scales\":\"\",", ""), text.replacen('{', "{\"new\":1,", 1), text.replace("16", "-1")]
     {

@@ -1,5 +1,5 @@
-//! Tests with several processes: one that is killed while it writes leaves whole objects or nothing,
-//! and a second process on the same folder is refused.
+//! Tests with several processes. A process that is killed during a write leaves complete objects or
+//! nothing. A second process that opens the same folder is refused.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::FileExt;
@@ -11,17 +11,17 @@ use kvpool_store::disk::{DiskBackend, DiskConfig};
 use kvpool_store::{Admit, Presence, Put, StoreError, TokenRange, Why};
 
 const PLACES: u64 = 16;
-/// Number of pairs of objects that the writer may have written or started beyond the last line that was
-/// read.
+/// Largest number of pairs of objects that the writer may have written or begun after the last line
+/// that the test has read.
 const AHEAD: usize = 4;
 
-/// How often a writer is killed.
+/// Number of times that a writer is killed.
 fn kills() -> u64 {
     std::env::var("KVPOOL_STORE_KILLS").map_or(10, |kills| kills.parse().unwrap())
 }
 
-/// Returns each way to move bytes in turn: around the page cache or through it, with `io_uring` if it
-/// is available or with threads.
+/// Returns each combination in turn: with direct I/O or through the page cache, with `io_uring` (if
+/// available) or with threads.
 fn configured(folder: &std::path::Path, nth: u64) -> DiskConfig {
     DiskConfig {
         direct: nth.is_multiple_of(2),
@@ -30,8 +30,8 @@ fn configured(folder: &std::path::Path, nth: u64) -> DiskConfig {
     }
 }
 
-/// The other process: writes two objects for each line that it receives, and prints which ones it has
-/// written.
+/// The writer process. It writes two objects for each line that it receives, and prints the objects
+/// that it has written.
 #[test]
 fn writer() {
     let Ok(folder) = std::env::var("KVPOOL_STORE_WRITES") else { return }; // not the other process
@@ -57,7 +57,7 @@ fn writer() {
     }
 }
 
-/// Starts the other process.
+/// Starts the writer process.
 fn start(folder: &std::path::Path, first: u64) -> Child {
     Command::new(std::env::current_exe().unwrap())
         .args(["kill::writer", "--exact", "--nocapture"])
@@ -70,7 +70,7 @@ fn start(folder: &std::path::Path, first: u64) -> Child {
 }
 
 /// Reads `lines` lines of the writer's output. The writer may be a few lines ahead. Returns the last
-/// object that it reported as written.
+/// object that the writer has reported.
 fn follow(writer: &mut Child, lines: u64) -> u64 {
     let mut orders = writer.stdin.take().unwrap();
     orders.write_all(&[b'\n'; AHEAD]).unwrap();
@@ -92,13 +92,13 @@ fn a_killed_writer_leaves_objects_or_nothing() {
     let mut first = 0;
     for round in 0..kills() {
         let mut writer = start(folder.path(), first);
-        // The machine and the length of this loop decide what the writer is doing when the signal
-        // arrives.
+        // Kill the writer at an arbitrary moment, which depends on the machine, on the number of lines,
+        // and on the length of the loop.
         let last = follow(&mut writer, 1 + round * 7 % 23);
         (0..round * 3571 % 50_000).for_each(|n| _ = std::hint::black_box(n));
         writer.kill().unwrap();
         writer.wait().unwrap();
-        // Wherever the writer was, the copy of the headers is right about a place or does not know it.
+        // For each place, the header copy is either correct or unknown, regardless of the moment.
         let slab = std::fs::File::open(folder.slab()).unwrap();
         for (place, known) in (0..).zip(copied(&folder)) {
             let mut there = [0; 112];
@@ -107,13 +107,13 @@ fn a_killed_writer_leaves_objects_or_nothing() {
         }
         let (mut store, arena) = open(&configured(folder.path(), round), always());
         assert_eq!(store.stats().foreign, 0, "a torn header");
-        // The objects that the writer reported are present, except those that were evicted since then.
+        // The objects that the writer reported exist, except those that were evicted since then.
         let end = last + 2 * AHEAD as u64 + 3;
         let here: Vec<_> = (0..end).filter(|&n| store.contains(&key(n), at(0)) == Presence::Here).collect();
         assert!(here.contains(&last) && here.contains(&(last - 1)), "{last} of {here:?}");
         assert_eq!(here.len() as u64, store.stats().restored, "objects that nobody wrote");
         // An object that was being written may have its header and only a part of its payload. A load
-        // detects that and removes the object.
+        // detects this and removes the object.
         let mut torn = 0;
         for n in 0..end {
             let expected = match get(&mut store, &arena, n, at(0)) {

@@ -1,4 +1,4 @@
-//! All tests of stores in one program, which is linked only once.
+//! Builds all tests of stores as one program, which is linked only once.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test stops at the first error")]
 
 #[path = "../common/mod.rs"]

@@ -1,5 +1,5 @@
-//! Random operations against a model written from the documentation: the bytes are right, the capacity
-//! is respected, and the least recently used object is evicted.
+//! Compares random operations with a model that follows the documentation: the bytes are correct, the
+//! capacity is respected, and the least recently used object is evicted.
 
 use crate::common::{Fake, LEN, Mode, always, at, get, key, namespace, put, settle};
 use kvpool_store::{Arena, BreakerConfig, Presence, Store, StoreConfig, Why};
@@ -30,11 +30,11 @@ fn operations() -> impl Strategy<Value = Operation> {
     ]
 }
 
-/// The objects of the store, the oldest first, and whether their bytes were changed.
+/// The objects of the store, oldest first. The flag states whether the bytes were changed.
 #[derive(Debug, Default)]
 struct Model {
     objects: Vec<(u64, bool)>,
-    /// False after a restart, because the order of use is not stored.
+    /// Whether the order of use is known. False after a restart, because the order is not stored.
     ordered: bool,
 }
 
@@ -54,19 +54,21 @@ proptest! {
     fn a_store_equals_its_model(places in 1_u32..5, staged: bool, operations in vec(operations(), 1..60)) {
         let fake = Fake::new(places);
         let arena = Arena::new(2, LEN).unwrap();
-        // The modes change between calls, so a breaker would hide the behaviour under test.
+        // The behaviour of the back end changes between calls. An open circuit breaker would hide the
+        // effects under test.
         let breaker = BreakerConfig { failures: u32::MAX, ..BreakerConfig::default() };
         let config = StoreConfig { breaker, staged, tell_gone: true, ..always() };
         let open = || Store::open(fake.clone(), arena.clone(), &namespace(1), config).unwrap();
         let mut store = open();
         let mut model = Model { ordered: true, ..Model::default() };
         let mut mode = Mode::Works;
-        // The objects that an observer believes to exist: those reported as stored, without those
+        // The objects that an observer of the store expects: those reported as stored, without those
         // reported as gone.
         let mut told = std::collections::BTreeSet::new();
         for operation in operations {
             match operation {
-                // A failed write is cleared again and again. During that wait the back end has to work.
+                // A failed write is cleared repeatedly until this succeeds, so the back end has to work
+                // again while the test waits.
                 Operation::Mode(new) => mode = new,
                 Operation::Put(n) if mode == Mode::Works => {
                     prop_assert_eq!(put(&mut store, &arena, n, at(0)), Ok(()));
@@ -146,7 +148,8 @@ proptest! {
                     }
                 }
                 Operation::Flip(n, bit) => {
-                    // A bit that is flipped twice is unchanged, so each object gets only one flip.
+                    // Flipping the same bit twice would restore it, so flip at most one bit of each
+                    // object.
                     if let Some(found) = model.find(n) && !model.objects[found].1 {
                         prop_assert!(fake.flip(n, bit));
                         model.objects[found].1 = true;

@@ -1,5 +1,5 @@
-//! A Redis server that is stopped, killed, emptied or full, or that refuses calls: the results are
-//! misses and never wrong bytes.
+//! Tests a Redis server that is suspended, killed, emptied or full, or that refuses calls. The results
+//! are misses, never wrong bytes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,8 +35,8 @@ fn wanted(first: u64) -> Vec<Get> {
     (0..SLOTS).map(|slot| Get { key: key(first + u64::from(slot)), len: LEN, slot }).collect()
 }
 
-/// Checks that each loaded object has its bytes, and that each missed one has none. Returns the number
-/// of loaded objects.
+/// Checks that each loaded object has the right bytes, and that a missed object leaves no bytes.
+/// Returns the number of loaded objects.
 fn check(arena: &Arc<Arena>, first: u64, objects: &[Result<(), Why>]) -> usize {
     for (slot, object) in (0..SLOTS).zip(objects) {
         if object.is_ok() {
@@ -112,13 +112,12 @@ fn settings_out_of_range_are_refused() {
     ));
 }
 
-/// A server that stops during loads causes misses within the deadline. The slots stay taken until no
-/// data can arrive any more, and no wrong bytes appear afterwards.
+/// A server that is suspended during loads leads to misses within the deadline. The slots remain in use
+/// until no more data can arrive. No wrong bytes appear afterwards.
 #[test]
 fn a_server_that_is_stopped() {
     let Some(server) = Server::start(&[]) else { return };
-    // Longer than a busy machine delays this thread or the server, because `settle` waits for it once
-    // in each round.
+    // This is longer than the delays on a busy machine. `settle` waits for this timeout once per round.
     let config = RedisConfig { timeout: Duration::from_secs(2), ..server.config(64) };
     let (mut store, arena) = open(config, always());
     store.put(&fill(&arena, 0), at(0)).unwrap();
@@ -129,8 +128,8 @@ fn a_server_that_is_stopped() {
         let mut done = Vec::new();
         store.poll(at(10 * round + 2), &mut done);
         assert!(done[0].objects.iter().all(|object| *object == Err(Why::TimedOut)), "{done:?}");
-        // The socket's own timeout passes. The slots are then free, although the server is still
-        // stopped.
+        // The socket's own timeout has passed. The slots are now free, although the server is still
+        // suspended.
         settle(&mut store, at(10 * round + 2));
         assert_eq!(store.stats().quarantined, 0);
         for slot in 0..SLOTS {
@@ -138,7 +137,7 @@ fn a_server_that_is_stopped() {
         }
         server.stop(false);
         assert!((0..SLOTS).all(|slot| arena.read(slot).unwrap().iter().all(|&byte| byte == 0xee)));
-        // At first the breaker lets one call through.
+        // The circuit breaker first lets only one call through.
         store.get(&wanted(0)[..1], at(10 * round + 9)).unwrap();
         assert_eq!(finish(&mut store, at(10 * round + 9))[0].objects, [Ok(())]);
         store.get(&wanted(0), at(10 * round + 9)).unwrap();
@@ -147,7 +146,7 @@ fn a_server_that_is_stopped() {
     }
 }
 
-/// A server is killed during writes and loads, and comes back empty.
+/// A server is killed during writes and loads, and restarts without data.
 #[test]
 fn a_server_that_is_killed_and_comes_back_empty() {
     let Some(mut server) = Server::start(&[]) else { return };
@@ -184,8 +183,8 @@ fn a_server_that_is_killed_and_comes_back_empty() {
     assert_eq!(finish(&mut store, at(2000))[0].objects, [Ok(()); SLOTS as usize]);
 }
 
-/// A server without free memory returns an error for writes. The breaker stays closed, and stored
-/// objects are still served.
+/// A server without free memory returns an error for writes. The circuit breaker remains closed, and
+/// stored objects can still be loaded.
 #[test]
 fn a_server_that_is_full() {
     let Some(server) = Server::start(&["--maxmemory", "4mb", "--maxmemory-policy", "noeviction"]) else {
@@ -206,7 +205,7 @@ fn a_server_that_is_full() {
     assert_eq!(check(&arena, 0, &objects), SLOTS as usize);
 }
 
-/// The server refuses to read a value of another type. The object is a miss, and the connection stays
+/// The server refuses to read a value of another type. The object is a miss, and the connection remains
 /// usable.
 #[test]
 fn a_key_with_a_foreign_value_is_a_miss() {
@@ -224,8 +223,8 @@ fn a_key_with_a_foreign_value_is_a_miss() {
     assert!((80_000..=86_400).contains(&lives), "{lives}");
 }
 
-/// Every kind of value can be in the place of an object, in both protocols. Foreign values are counted
-/// and never changed.
+/// Puts every kind of value in place of an object, with both protocols. Foreign values are counted and
+/// never changed.
 #[test]
 fn an_inspection_names_the_fault_of_each_value() {
     let Some(server) = Server::start(&[]) else { return };
@@ -236,8 +235,8 @@ fn an_inspection_names_the_fault_of_each_value() {
     let digest = carried.digest();
     let name = |n: u64| format!("kvpool/{}", ObjectName { namespace: digest, key: key(n) }).into_bytes();
     let value = server.ask(&[b"GET", &name(1)]);
-    // The values are: another object's bytes, one byte less, one byte more, a header alone, bytes
-    // without the magic, a list. The last one has a flipped bit in its payload.
+    // The values are the bytes of another object, one byte less, one byte more, a header alone, bytes
+    // without the magic number, and a list. The last value has a flipped bit in its payload.
     server.ask(&[b"SET", &name(2), &value]);
     server.ask(&[b"SETRANGE", &name(3), (LEN + 112).to_string().as_bytes(), b"x"]);
     server.ask(&[b"SET", &name(4), &server.ask(&[b"GETRANGE", &name(4), b"0", b"5000"])]);

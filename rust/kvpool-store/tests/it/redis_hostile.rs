@@ -1,5 +1,5 @@
-//! A server that sends without end, byte by byte, or too much: calls end in time, and memory use stays
-//! small.
+//! Tests a server that sends data without end, one byte at a time, or too much. Calls end in time, and
+//! memory use remains small.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
@@ -88,13 +88,13 @@ fn serve(peer: &TcpStream, how: &AtomicU8, value: &Mutex<Vec<u8>>) -> std::io::R
             }
             (b"GET" | b"SCAN", DRIPS) => {
                 peer.write_all(b"$4000\r\n")?;
-                // Sends a byte whenever the client was silent for a while, well within the client's
-                // timeout.
+                // Sends a byte whenever the client has sent nothing for a while. The interval is much
+                // shorter than the client's timeout.
                 peer.set_read_timeout(Some(Duration::from_millis(20)))?;
                 loop {
                     peer.write_all(b"x")?;
                     if reader.fill_buf().is_ok() {
-                        return Ok(()); // the client is gone
+                        return Ok(()); // the client has disconnected
                     }
                 }
             }
@@ -121,7 +121,7 @@ fn serve(peer: &TcpStream, how: &AtomicU8, value: &Mutex<Vec<u8>>) -> std::io::R
     }
 }
 
-/// Fails if `work` does not end. Otherwise the test would wait forever.
+/// Runs `work`. Fails if it does not end in time, because the test would otherwise wait forever.
 fn ends<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     let (send, done) = mpsc::channel();
     thread::spawn(move || send.send(work()));
@@ -143,7 +143,7 @@ fn a_worker_comes_back_from_a_reply_without_end_and_its_slot_is_free() {
             let objects = settle(&mut store, at(0)).pop().unwrap().objects;
             assert_eq!(objects, [Err(Why::Failed)], "{how}: {:?}", store.stats().last_error);
             assert_eq!(store.stats().quarantined, 0);
-            // The next calls use a new connection without the bytes of the last one.
+            // The next calls use a new connection, which receives no bytes of the previous one.
             server.how.store(HONEST, Ordering::Relaxed);
             put(&mut store, &arena, 1, at(20)).unwrap();
             assert_eq!(get(&mut store, &arena, 1, at(20)), Ok(()));
@@ -162,7 +162,7 @@ fn a_look_from_outside_ends_whatever_a_server_lists() {
     }
 }
 
-/// The system's queue for new connections is full, so a client waits to connect.
+/// The system's queue for new connections is full, so a client has to wait for its connection.
 #[test]
 fn a_server_that_accepts_nothing_is_waited_for_no_longer_than_the_timeout() {
     let folder = Folder::in_folder(std::env::temp_dir());
@@ -179,7 +179,7 @@ fn a_server_that_accepts_nothing_is_waited_for_no_longer_than_the_timeout() {
             let began = Instant::now();
             let error = RedisBackend::open(config).unwrap_err().to_string();
             assert!(began.elapsed() < AGES);
-            // The connections that were not refused sent a command and got no reply.
+            // The connections that were accepted have sent a command and received no reply.
             if waiting.len() > 4 {
                 return error;
             }

@@ -1,5 +1,5 @@
-//! Processes that are killed around a renewal: after the renewal has returned, no earlier object is
-//! found.
+//! Kills processes before, during and after a renewal. Once the renewal has returned, no earlier object
+//! is found.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use kvpool_store::{Arena, Backend, Get, ObjectKey, PAGE, Put, Store, TokenRange}
 const OBJECTS: u32 = 8;
 const PLACES: u64 = 32;
 
-/// How often a process is killed on each back end.
+/// Number of times that a process is killed on each back end.
 fn kills() -> u64 {
     std::env::var("KVPOOL_STORE_KILLS").map_or(10, |kills| kills.parse().unwrap())
 }
@@ -47,7 +47,8 @@ fn bytes(n: u32, after: bool) -> Vec<u8> {
     payload(u64::from(n) + if after { 1000 } else { 0 }, LEN)
 }
 
-/// Each round uses different keys, because a store does not write an object that it already has.
+/// Returns the key of an object. Each round uses different keys, because a store does not write an
+/// object that it already has.
 fn name(round: u64, n: u32) -> ObjectKey {
     key(round * u64::from(OBJECTS) + u64::from(n))
 }
@@ -64,8 +65,8 @@ fn store_all(store: &mut Store, arena: &Arc<Arena>, round: u64, after: bool) {
     assert!(finish(store, at(0))[0].objects.iter().all(Result::is_ok));
 }
 
-/// Returns which objects a store finds from before the renewal, and the number of objects from after
-/// it.
+/// Returns the objects from before the renewal that a store finds, and the number of objects that it
+/// finds from after the renewal.
 fn found(kind: &str, path: &Path, model: u8, round: u64) -> (Vec<u32>, usize) {
     let (mut store, arena) = open(kind, path, model);
     store
@@ -87,7 +88,7 @@ fn found(kind: &str, path: &Path, model: u8, round: u64) -> (Vec<u32>, usize) {
     (before, after)
 }
 
-/// The other process stores objects, renews, and stores objects again.
+/// The process that is killed. It stores objects, renews, and stores objects again.
 #[test]
 fn renewer() {
     let Ok(kind) = std::env::var("KVPOOL_STORE_RENEWS") else { return }; // not the other process
@@ -105,7 +106,8 @@ fn renewer() {
     std::io::stdin().read_line(&mut String::new()).unwrap(); // the other process kills this one
 }
 
-/// Kills a process around its renewal to `to`. Returns the lines that it has printed.
+/// Kills a process at some moment around its renewal to `to`. Returns the number of lines that the
+/// process has printed.
 fn kill_around(kind: &str, path: &Path, to: u8, round: u64) -> usize {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["renewals::renewer", "--exact", "--nocapture"])
@@ -122,7 +124,8 @@ fn kill_around(kind: &str, path: &Path, to: u8, round: u64) -> usize {
     let wanted = if round.is_multiple_of(4) { 3 } else { 1 + round as usize % 2 };
     let read = lines.by_ref().take(wanted).count();
     assert_eq!(read, wanted, "the process has ended");
-    // The machine and the length of this loop decide what the process is doing when the signal arrives.
+    // Kill the process at an arbitrary moment, which depends on the machine and on the length of this
+    // loop.
     (0..round * 7919 % 200_000).for_each(|n| _ = std::hint::black_box(n));
     child.kill().unwrap();
     child.wait().unwrap();
@@ -140,7 +143,8 @@ fn kill_and_look(kind: &str, path: &Path) {
         if lines > 1 {
             assert!(before.is_empty(), "{kind}, round {round}, to {to}: {before:?} of before are found");
         }
-        // If the renewal has not returned, it may or may not have taken place.
+        // The process was killed before the renewal returned, so the renewal may or may not have been
+        // recorded.
         assert!(
             before.is_empty() || after == 0,
             "{kind}, round {round}: {before:?} of before, {after} of after"

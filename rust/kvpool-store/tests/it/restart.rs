@@ -1,5 +1,5 @@
-//! A start uses the copy of the headers without reading every place, but every load checks the object
-//! itself. An error in the copy or in the slab never leads to wrong bytes.
+//! When a store opens, it uses the header copy and does not read every place. Every load checks the
+//! object itself. Therefore an error in the copy or in the slab never leads to wrong bytes.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -10,7 +10,7 @@ use crate::common::{LEN, Numbers, always, at, get, key, namespace, put, settle};
 use kvpool_store::disk::Inspector;
 use kvpool_store::{Header, PAGE, Store, TokenRange, Why};
 
-/// More places than a start checks.
+/// Number of places. A store checks fewer than these when it opens.
 const PLACES: u64 = 300;
 
 fn filled(folder: &Folder, objects: u64) -> Store {
@@ -21,8 +21,8 @@ fn filled(folder: &Folder, objects: u64) -> Store {
     store
 }
 
-/// Loads every object that may exist, and checks that it is right or a miss. Returns the number of
-/// objects found.
+/// Loads every object that may exist, and checks that the result is either the right bytes or a miss.
+/// Returns the number of objects found.
 fn load_all(folder: &Folder, objects: u64) -> u64 {
     let (mut store, arena) = open(&config(folder.path(), PLACES), always());
     let restored = store.stats().restored;
@@ -62,8 +62,8 @@ fn the_copy_contains_the_header_of_every_place() {
     assert_eq!(load_all(&folder, PLACES), PLACES / 2 - 3);
 }
 
-/// A start checks only some of the places, so it trusts a header that was damaged since. The load
-/// detects the damage.
+/// A store checks only some of the places when it opens, so it uses the copy of a header that was
+/// damaged later. The load detects the damage.
 #[test]
 fn what_the_copy_knows_is_not_read_at_the_start() {
     let folder = Folder::new();
@@ -80,7 +80,8 @@ fn what_the_copy_knows_is_not_read_at_the_start() {
     assert_eq!(got.iter().filter(|got| got.is_ok()).count() as u64, PLACES / 4);
 }
 
-/// If a place that a start checks differs from the copy, the start reads all places.
+/// A store checks some places when it opens. If one of them differs from the copy, the store reads all
+/// places.
 #[test]
 fn a_copy_that_differs_in_one_place_is_not_used() {
     let folder = Folder::new();
@@ -92,8 +93,8 @@ fn a_copy_that_differs_in_one_place_is_not_used() {
     assert_eq!((store.stats().restored, store.stats().foreign), (0, PLACES));
 }
 
-/// Only the copy is damaged. Nothing is lost, because a start reads the places that the copy does not
-/// know.
+/// Only the copy is damaged. No object is lost, because the store reads the places whose entries are
+/// unknown.
 #[test]
 fn flipped_bits_of_the_copy_lose_nothing() {
     let folder = Folder::new();
@@ -109,7 +110,7 @@ fn flipped_bits_of_the_copy_lose_nothing() {
         assert_eq!(load_all(&folder, PLACES), PLACES);
         assert!(copied(&folder).iter().all(Option::is_some), "it is made whole again");
     }
-    flip(&copy_of(&folder), 3, 0); // a byte of the copy's own identity
+    flip(&copy_of(&folder), 3, 0); // damages the header of the copy itself
     assert_eq!(load_all(&folder, PLACES), PLACES);
 }
 
@@ -141,8 +142,8 @@ fn damaged_foreign_and_missing_copies_lose_no_objects() {
     }
 }
 
-/// After a power loss, the copy may be from any earlier moment. Objects that it does not know may be
-/// lost, but none is wrong.
+/// After a power loss, the copy may be from any earlier moment. Objects that are missing in the copy
+/// may be lost, but no load returns wrong bytes.
 #[test]
 fn an_old_copy_serves_no_wrong_bytes() {
     let mut numbers = Numbers(5);
@@ -156,7 +157,7 @@ fn an_old_copy_serves_no_wrong_bytes() {
         }
         let now = store.stats().objects;
         store.close();
-        // Each entry is old or new at random.
+        // Each entry is randomly taken from the old or the new copy.
         let mut mixed = std::fs::read(copy_of(&folder)).unwrap();
         for place in 0..PLACES as usize {
             let entry = PAGE + place * 128..PAGE + place * 128 + 128;
@@ -171,7 +172,8 @@ fn an_old_copy_serves_no_wrong_bytes() {
     }
 }
 
-/// The slab was deleted, and a new one may get the same number. The copy describes the old slab.
+/// The slab is deleted, and the new slab may have the same inode number. The copy still describes the
+/// old slab.
 #[test]
 fn a_new_slab_is_empty_although_a_copy_exists() {
     let folder = Folder::new();
@@ -180,7 +182,7 @@ fn a_new_slab_is_empty_although_a_copy_exists() {
     assert_eq!(load_all(&folder, PLACES), 0);
     filled(&folder, 7).close();
     assert_eq!(load_all(&folder, PLACES), 7);
-    // The store gets fewer places, and then more again. Objects after the end are forgotten.
+    // The store gets fewer places, and then more again. The objects after the smaller end are lost.
     filled(&folder, PLACES).close();
     open(&config(folder.path(), 10), always()).0.close();
     let (store, _) = open(&config(folder.path(), PLACES), always());
@@ -199,8 +201,8 @@ fn a_place_that_a_tool_clears_is_not_restored() {
     assert_eq!(store.stats().restored, PLACES - 100);
 }
 
-/// Headers that no store of this folder wrote: the copy stores them as they are, and every start counts
-/// them.
+/// The slab contains headers that no store of this folder has written. The copy contains them
+/// unchanged, and every start counts them.
 #[test]
 fn foreign_headers_are_counted_at_every_start() {
     let folder = Folder::new();

@@ -1,6 +1,7 @@
-//! Many transfers at the same time, with `io_uring` and with threads: both give the same results and
-//! the right bytes, also for objects that are damaged, truncated or removed meanwhile. If the kernel
-//! has no `io_uring`, that half prints a message. With `CI` set, this is a failure.
+//! Tests many concurrent transfers, with `io_uring` and with threads. Both give the same results and
+//! the right bytes, even for objects that are damaged, truncated or removed meanwhile. If the kernel
+//! has no `io_uring`, that half of the test is skipped with a message. If `CI` is set, it fails
+//! instead.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -13,7 +14,8 @@ use kvpool_store::disk::{DiskBackend, DiskConfig, Io};
 use kvpool_store::{Arena, Get, PAGE, Put, Store, StoreConfig, TokenRange, Why};
 
 const PLACES: u64 = 96;
-/// More slots than all workers together can process at a time.
+/// Number of slots. It is larger than the number of transfers that all workers together can run at a
+/// time.
 const SLOTS: u32 = 64;
 
 fn is_there() -> bool {
@@ -32,7 +34,7 @@ fn not_tested(why: &str) {
     eprintln!("NOT TESTED: io_uring: {why}");
 }
 
-/// Runs the test on one store of each kind, each in its own folder.
+/// Runs the test once with `io_uring` and once with threads, each with a store in its own folder.
 fn each(direct: bool, staged: bool, mut test: impl FnMut(&DiskConfig, &mut Store, &Arc<Arena>)) {
     let kinds = if is_there() { &[false, true][..] } else { &[false] };
     for &io_uring in kinds {
@@ -69,7 +71,7 @@ fn put_all(store: &mut Store, arena: &Arc<Arena>, objects: &[u64]) -> Vec<Result
     ended
 }
 
-/// Loads all objects at once and checks their bytes. The slots of misses contain zeros.
+/// Loads all objects with one call and checks their bytes. The slots of misses contain zeros.
 fn get_all(store: &mut Store, arena: &Arc<Arena>, objects: &[u64]) -> Vec<Result<(), Why>> {
     let mut ended = Vec::new();
     for objects in objects.chunks(SLOTS as usize) {
@@ -103,8 +105,8 @@ fn what_is_put_is_got_whatever_else_is_on_its_way() {
     }
 }
 
-/// Random histories of many objects at once: a place is written, removed and written again while other
-/// places are read.
+/// Runs random sequences of operations on many objects at once: a place is written, removed and written
+/// again while other places are read.
 #[test]
 fn both_answer_the_same() {
     let mut histories = Vec::new();
@@ -128,8 +130,8 @@ fn both_answer_the_same() {
     assert!(histories[0].iter().flatten().any(|end| *end == Err(Why::Absent)));
 }
 
-/// Bits are flipped and the file is truncated. Short reads are repeated, and damaged objects are
-/// misses.
+/// Bits are flipped, and the file is truncated. Reads that return too few bytes are repeated, and
+/// damaged objects are misses.
 #[test]
 fn a_damaged_or_truncated_object_is_a_miss() {
     let all: Vec<u64> = (0..PLACES).collect();
@@ -148,7 +150,7 @@ fn a_damaged_or_truncated_object_is_a_miss() {
             let got = get_all(store, arena, &all);
             assert_eq!(got.iter().filter(|got| got.is_ok()).count() as u64, PLACES / 2 - PLACES / 6);
             assert_eq!(store.stats().objects, PLACES / 2 - PLACES / 6);
-            // The file gets its size back.
+            // The file is extended to its former size.
             slab.set_len(PLACES * SLOT).unwrap();
             settle(store, at(0));
             put_all(store, arena, &all);
@@ -157,8 +159,8 @@ fn a_damaged_or_truncated_object_is_a_miss() {
     }
 }
 
-/// A store is dropped or closed while all transfers run. No object that is found afterwards is torn,
-/// and no call blocks forever.
+/// A store is dropped or closed while all transfers are running. Every object that is found afterwards
+/// is complete, and no call blocks forever.
 #[test]
 fn an_end_in_the_middle_leaves_objects_or_nothing() {
     let all: Vec<u64> = (0..u64::from(SLOTS)).collect();
@@ -183,7 +185,7 @@ fn an_end_in_the_middle_leaves_objects_or_nothing() {
             store.put(&offers, at(0)).unwrap();
             (0..round * 4001).for_each(|n| _ = std::hint::black_box(n));
             store.close();
-            // No guard is left, so every transfer has ended.
+            // All guards are released, so every transfer has finished.
             assert!((0..SLOTS).all(|slot| arena.write(slot).is_ok()));
             let (mut store, arena) = open(&config, false);
             assert_eq!(store.stats().foreign, 0);

@@ -1,5 +1,5 @@
-//! Back ends that several engines share, a folder and a Redis server: one engine reads the objects that
-//! another one wrote, and never gets wrong bytes.
+//! Tests back ends that several engines share: a folder and a Redis server. One engine reads the
+//! objects that another engine wrote, and never gets wrong bytes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -18,14 +18,14 @@ use kvpool_store::{
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-/// A shared back end, which the test can inspect and damage from outside.
+/// A shared back end. The test can inspect and damage its objects without a store.
 #[derive(Debug)]
 enum Shared {
     Folder(Folder),
     Redis(Server),
 }
 
-/// Returns every kind of shared back end that is available here.
+/// Returns one back end of each kind that is available on this machine.
 fn all() -> Vec<Shared> {
     let redis = Server::start(&[]).map(Shared::Redis);
     [Shared::Folder(Folder::new())].into_iter().chain(redis).collect()
@@ -58,7 +58,7 @@ impl Shared {
         }
     }
 
-    /// Returns the digest in the headers of objects.
+    /// Returns the namespace digest that the headers of objects contain.
     fn carried(&self) -> NamespaceDigest {
         let generation = self.backend(1).generation(namespace(1).digest()).unwrap().unwrap();
         namespace(1).of_generation(generation).digest()
@@ -68,7 +68,7 @@ impl Shared {
         ObjectName { namespace: self.carried(), key: key(n) }.to_string()
     }
 
-    /// Replaces an object's bytes as the back end stores them: a page or a header, and then the
+    /// Changes the stored bytes of an object: a header (in a folder, a whole page), followed by the
     /// payload.
     fn change(&self, n: u64, how: impl FnOnce(&mut Vec<u8>)) {
         match self {
@@ -87,7 +87,7 @@ impl Shared {
         }
     }
 
-    /// Flips a bit of the header or the payload.
+    /// Flips a bit in the header or the payload of an object.
     fn flip(&self, n: u64, bit: usize) {
         let page = if matches!(self, Self::Folder(_)) { PAGE } else { HEADER_BYTES };
         let byte = bit / 8 % (HEADER_BYTES + LEN as usize);
@@ -107,7 +107,7 @@ impl Shared {
     }
 }
 
-/// Returns the path of an object.
+/// Returns the path of an object's file.
 fn file(folder: &Folder, namespace: NamespaceDigest, n: u64) -> PathBuf {
     let name = ObjectName { namespace, key: key(n) }.to_string();
     let (namespace, file) = name.split_once('/').unwrap();
@@ -123,7 +123,8 @@ fn folder_config(folder: &Folder, places: u64) -> FolderConfig {
     }
 }
 
-/// Number of values on the server that are not objects: texts and generations of namespaces.
+/// Returns the number of values on the server that are not objects, but texts and generations of
+/// namespaces.
 fn server_texts(server: &Server) -> usize {
     let count = |pattern| {
         let script = format!("return #redis.call('keys', '{pattern}')");
@@ -150,7 +151,8 @@ fn one_store_reads_objects_of_another() {
         let (mut other, arena) = shared.open(8);
         (0..5).for_each(|n| assert_eq!(get(&mut other, &arena, n, at(0)), Ok(())));
         assert_eq!(get(&mut other, &arena, 5, at(0)), Err(Why::Absent));
-        // A store with other weights uses other names: a miss, and no damage.
+        // A store with other weights uses other names. Its load is a miss, and nothing is counted as
+        // damaged.
         let (mut stranger, arena) = shared.open_as(2, 8, always());
         assert_eq!(get(&mut stranger, &arena, 1, at(0)), Err(Why::Absent));
         put(&mut stranger, &arena, 1, at(0)).unwrap();
@@ -158,7 +160,8 @@ fn one_store_reads_objects_of_another() {
     }
 }
 
-/// The capacity counts written objects less removed ones, as seen from outside.
+/// The number of objects in the back end equals the number of written objects minus evicted and removed
+/// ones.
 #[test]
 fn removed_objects_are_removed_from_the_back_end() {
     for shared in all() {
@@ -169,7 +172,8 @@ fn removed_objects_are_removed_from_the_back_end() {
         store.remove(&[key(4), key(5)], at(0));
         settle(&mut store, at(0));
         assert_eq!(shared.objects(), 1);
-        // After a renewal to other weights, the earlier objects are under their own name.
+        // After a renewal to other weights, the store removes the earlier objects under their old
+        // names.
         store.renew(&namespace(3), at(0)).unwrap();
         settle(&mut store, at(0));
         assert_eq!(shared.objects(), 0, "{shared:?}");
@@ -189,7 +193,7 @@ fn flipped_bits_are_never_served() {
             put(&mut store, &arena, 1, at(0)).unwrap();
             shared.flip(1, numbers.below(8 * (HEADER_BYTES as u64 + u64::from(LEN))) as usize);
             let (mut other, arena) = shared.open_as(1, 4, StoreConfig { workers: 1, ..always() });
-            // Without its magic, the value does not count as an object.
+            // Without its magic number, the value is not counted as an object.
             assert!(
                 matches!(get(&mut other, &arena, 1, at(0)), Err(Why::Damaged | Why::Absent)),
                 "{shared:?}"
@@ -249,15 +253,15 @@ fn operations() -> impl Strategy<Value = Operation> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
-    /// Two stores share a back end. A store's knowledge may be out of date: its load is then a miss,
-    /// and the store updates its knowledge.
+    /// Two stores share a back end. The information of a store may be outdated. In this case its load
+    /// is a miss, and the store updates its information.
     #[test]
     fn two_stores_equal_their_model(histories in vec(vec(operations(), 1..40), 2)) {
         for (shared, history) in all().into_iter().zip(histories) {
             let config = StoreConfig { believed_for: at(0), ..always() };
             let mut stores = [shared.open_as(1, 32, config), shared.open_as(1, 32, config)];
-            // The objects of the back end, and whether their bytes were changed; and the objects that
-            // each store believes it has.
+            // `there` contains the objects of the back end, and whether their bytes were changed. `own`
+            // contains, for each store, the objects that the store expects.
             let mut there = BTreeMap::new();
             let mut own = [BTreeSet::new(), BTreeSet::new()];
             for operation in history {
@@ -279,8 +283,8 @@ proptest! {
                                 prop_assert!(got == Err(Why::Absent) || damaged.is_some()
                                     && got == Err(Why::Damaged));
                                 own[s].remove(&n);
-                                // Bytes that are not an object stay until they are overwritten, unless
-                                // this store wrote them.
+                                // Bytes that are not an object remain until they are overwritten. If
+                                // this store wrote them, it removes them.
                                 if shared.objects() < there.len() {
                                     there.remove(&n);
                                 }
@@ -314,13 +318,14 @@ proptest! {
                         stores[s] = shared.open_as(1, 32, config);
                         own[s].clear();
                         if matches!(shared, Shared::Folder(_)) {
-                            own[s].extend(there.keys().copied()); // the folder is listed at the start
+                            own[s].extend(there.keys().copied()); // a store lists the folder when it opens
                         }
                     }
                     Operation::Empty => {
                         shared.empty();
                         there.clear();
-                        // The first store that asks writes the record of the generation again.
+                        // The first store that asks the server writes the record of the generation
+                        // again.
                         let store = &mut stores[0].0;
                         store.probe(&[key(9)], at(0));
                         settle(store, at(0));
@@ -348,8 +353,8 @@ fn a_folder_is_listed_newest_last_and_bounded() {
         let old = std::time::SystemTime::UNIX_EPOCH + at(1000 * n + 1);
         fs::File::options().write(true).open(file(&folder, carried, n)).unwrap().set_modified(old).unwrap();
     }
-    // A temporary file of a killed writer is old, and one that is being written is new. Other files are
-    // never touched.
+    // A temporary file is old if its writer was killed, and new if it is being written. Other files are
+    // never removed.
     let leaves = |name: &str| file(&folder, carried, 1).with_file_name(name);
     for (name, seconds) in [("0-0.tmp", 1), ("0-1.tmp", u64::from(u32::MAX)), ("notes", 1)] {
         let file = fs::File::create(leaves(name)).unwrap();
@@ -363,8 +368,8 @@ fn a_folder_is_listed_newest_last_and_bounded() {
     assert_eq!(["0-0.tmp", "0-1.tmp", "notes"].map(|name| leaves(name).exists()), [false, true, true]);
 }
 
-/// No store finds objects of an older generation, so the next start removes them. Other namespaces
-/// stay.
+/// No store finds objects of an older generation, so the next start removes them. Objects of other
+/// namespaces remain.
 #[test]
 fn the_next_start_removes_files_of_older_generations() {
     let folder = Folder::new();
@@ -391,7 +396,7 @@ fn the_next_start_removes_files_of_older_generations() {
     assert_eq!(open(2).0.stats().restored, 1);
 }
 
-/// Without a valid record the next start begins a new generation and finds no earlier object.
+/// Without a valid record, the next start begins a new generation and finds no earlier object.
 #[test]
 fn a_lost_or_damaged_generation_is_a_cold_start() {
     for shared in all() {

@@ -1,4 +1,4 @@
-//! Behaviours that a store adds to any back end, one per test.
+//! Tests the behaviour that a store adds to any back end. Each test checks one behaviour.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -52,7 +52,7 @@ fn another_namespace_is_a_cold_start() {
     assert_eq!(get(&mut store, &arena, 1, at(0)), Err(Why::Absent));
 }
 
-/// The server returns an object of another namespace. The header reveals that.
+/// The server returns an object of another namespace. The store detects this by the header.
 #[test]
 fn objects_of_a_shared_back_end_are_verified() {
     let fake = Fake::shared(4);
@@ -66,11 +66,11 @@ fn objects_of_a_shared_back_end_are_verified() {
     assert!(other.stats().last_error.unwrap().contains("namespace"));
     assert_eq!(get(&mut store, &arena, 1, at(0)), Err(Why::Absent));
     assert_eq!(store.stats().lost, 1);
-    // A store that has forgotten an object's place still loads it by its name.
+    // If the store no longer knows the place of an object, it still loads the object by its name.
     put(&mut store, &arena, 1, at(0)).unwrap();
     let (mut store, arena) = open(&fake, StoreConfig { breaker: BreakerConfig::default(), ..always() });
     assert_eq!(get(&mut store, &arena, 1, at(0)), Ok(()));
-    // After a miss, the store does not ask the back end for that key again for a time.
+    // After a miss, the store does not ask the back end for that key again until some time has passed.
     assert_eq!(get(&mut store, &arena, 7, at(0)), Err(Why::Absent));
     let calls = fake.calls();
     assert_eq!(store.contains(&key(7), at(9)), Presence::Absent);
@@ -80,8 +80,8 @@ fn objects_of_a_shared_back_end_are_verified() {
     assert_eq!(fake.calls(), calls + 1);
 }
 
-/// A probe asks for many keys at once and finds objects that other stores wrote. The answer is valid
-/// for a time.
+/// A probe asks for many keys at once, and finds objects that other stores wrote. The store uses the
+/// answers for a limited time.
 #[test]
 fn a_probe_finds_objects_of_other_stores() {
     let fake = Fake::shared(400);
@@ -98,14 +98,14 @@ fn a_probe_finds_objects_of_other_stores() {
     let known = |store: &Store, n, seconds| store.contains(&key(n), at(seconds));
     assert_eq!([known(&other, 4, 9), known(&other, 5, 9)], [Presence::Here, Presence::Absent]);
     assert_eq!([known(&other, 4, 10), known(&other, 5, 10)], [Presence::Unknown; 2]);
-    // The store does not write the object again. It can remove the object, although another store wrote
-    // it.
+    // The store does not write the object again. It can remove the object, even though another store
+    // wrote it.
     assert_eq!(put(&mut other, &arena, 6, at(1)), Ok(()));
     assert_eq!((other.stats().known, other.stats().writes), (1, 0));
     assert_eq!(other.remove(&[key(6)], at(1)), 0);
     settle(&mut other, at(1));
     assert!(!fake.has(6) && known(&other, 6, 1) == Presence::Absent);
-    // The store that wrote the object learns of the removal by its next probe.
+    // The store that wrote the object learns of the removal with its next probe.
     assert_eq!(known(&store, 6, 1), Presence::Here);
     store.probe(&[key(6), key(8)], at(1));
     assert_eq!(finish(&mut store, at(1))[0].objects, [Err(Why::Absent), Ok(())]);
@@ -114,8 +114,8 @@ fn a_probe_finds_objects_of_other_stores() {
     store.check_invariants().unwrap();
 }
 
-/// A probe and a write run at the same time, and the answer of the probe arrives last. The object that
-/// was written meanwhile is not lost.
+/// A probe and a write run at the same time, and the answer of the probe arrives last. The object,
+/// which was written meanwhile, remains known.
 #[test]
 fn an_answer_from_before_a_write_does_not_count() {
     let fake = Fake::shared(4);
@@ -140,7 +140,7 @@ fn an_answer_from_before_a_write_does_not_count() {
     assert_eq!((store.stats().lost, store.contains(&key(1), at(0))), (1, Presence::Absent));
 }
 
-/// A probe and a removal run at the same time, and the old answer of the probe arrives last. The
+/// A probe and a removal run at the same time, and the outdated answer of the probe arrives last. The
 /// removed object is not found again.
 #[test]
 fn an_answer_from_before_a_removal_does_not_count() {
@@ -148,7 +148,7 @@ fn an_answer_from_before_a_removal_does_not_count() {
     let (mut writer, arena) = open(&fake, always());
     put(&mut writer, &arena, 1, at(0)).unwrap();
     let (mut other, _) = open(&fake, always());
-    // Removal by the store that wrote the object, by another store, and by eviction.
+    // The object is removed by the store that wrote it, by another store, or by eviction.
     let ways: [fn(&mut Store); 2] = [
         |store| drop(store.remove(&[key(1)], at(0)).to_string()),
         |store| assert!(store.put(&[offer(2, 2)], at(0)).is_ok()),
@@ -163,7 +163,7 @@ fn an_answer_from_before_a_removal_does_not_count() {
         while fake.has(1) {
             store.wait(at(0), Duration::from_millis(10), &mut done);
         }
-        // By now the removal has been reported, or it comes before the answer.
+        // The result of the removal has either been processed, or it arrives before the answer.
         store.wait(at(0), Duration::from_millis(10), &mut done);
         fake.answers_late(false);
         done.extend(settle(store, at(0)));
@@ -175,9 +175,9 @@ fn an_answer_from_before_a_removal_does_not_count() {
     }
 }
 
-/// A shared server addresses objects by name, so a pending removal would also remove a new object of
-/// the same name. Until the removal has ended, a write of that key is refused as busy. Without this
-/// rule, a store reported an object as written that was gone a moment later.
+/// A shared server identifies objects by name, so a pending removal would also remove a new object of
+/// the same name. Until the removal has finished, a write of that key is refused as busy. Without this
+/// rule, a store could report an object as written that is removed shortly afterwards.
 #[test]
 fn nothing_is_written_that_is_still_to_be_removed() {
     let fake = Fake::shared(1);
@@ -225,8 +225,8 @@ fn nothing_is_written_that_is_still_to_be_removed() {
     assert!(fake.has(3));
 }
 
-/// A store that does not share its back end answers a probe at once. A store whose back end hangs
-/// answers at the deadline, for all keys of the probe.
+/// If a store does not share its back end, it answers a probe immediately. If the back end blocks, the
+/// store answers at the deadline, for all keys of the probe.
 #[test]
 fn a_probe_never_blocks() {
     let (mut store, arena) = open(&Fake::new(4), always());
@@ -338,7 +338,7 @@ fn failures_are_misses_and_the_breaker_opens() {
     assert_eq!(put(&mut store, &arena, 2, at(5)), Ok(()));
 }
 
-/// If the disk is full, the stored objects stay, and the store still reads them.
+/// If the disk is full, the stored objects remain, and the store can still load them.
 #[test]
 fn a_full_back_end_is_read_still() {
     let fake = Fake::new(4);
@@ -356,7 +356,7 @@ fn a_full_back_end_is_read_still() {
 }
 
 /// If reads never end, every call of this thread still returns, and loads miss at their deadline. Their
-/// slots stay taken, except for loads that no worker has started.
+/// slots remain in use, except for loads that no worker has begun.
 #[test]
 fn a_stalled_back_end_is_one_that_misses() {
     let fake = Fake::new(4);
@@ -387,7 +387,8 @@ fn a_stalled_back_end_is_one_that_misses() {
         assert!(matches!(arena.read(slot), Err(StoreError::SlotBusy { .. })));
     }
     assert!((2..8).all(|slot| arena.write(slot).is_ok()));
-    // The breaker is open: nothing is sent. A removed object is not cleared while a load may read it.
+    // The circuit breaker is open, so nothing is sent. A removed object is not cleared while a load may
+    // read it.
     store.get(&[want(3, 3)], at(13)).unwrap();
     assert_eq!(store.remove(&[key(0)], at(13)), 1);
     assert_eq!(store.put(&[offer(9, 4)], at(13)).map(|_| ()).ok(), Some(()));
@@ -395,7 +396,7 @@ fn a_stalled_back_end_is_one_that_misses() {
     store.poll(at(13), &mut out);
     assert_eq!(out.iter().map(|done| done.objects[0]).collect::<Vec<_>>(), [Err(Why::Unavailable); 2]);
     store.check_invariants().unwrap();
-    // The back end works again: the late loads end, and they are not reported.
+    // The back end works again. The late loads end, and their results are not reported.
     fake.stall(false);
     assert_eq!(settle(&mut store, at(20)), []);
     assert_eq!((store.stats().quarantined, store.stats().loads, fake.has(0)), (0, 0, false));
@@ -404,8 +405,8 @@ fn a_stalled_back_end_is_one_that_misses() {
     store.check_invariants().unwrap();
 }
 
-/// After a renewal to new weights, the store serves nothing that was computed with the old ones. That
-/// is true for transfers that end later, and after a restart.
+/// After a renewal to new weights, no load returns KV that was computed with the old weights. This also
+/// holds for transfers that end later, and after a restart.
 #[test]
 fn a_store_that_is_renewed_serves_nothing_of_before() {
     let fake = Fake::new(4);
@@ -445,8 +446,8 @@ fn a_store_that_is_renewed_to_its_own_namespace_begins_anew() {
         let before = store.namespace().clone();
         store.renew(&namespace(1), at(0)).unwrap();
         assert_ne!(*store.namespace(), before);
-        // The shared back end of this test looks objects up by key alone, so it may still return an old
-        // one.
+        // The shared back end of this test finds objects by key only, so it may still return an old
+        // object.
         assert!(matches!(get(&mut store, &arena, 1, at(0)), Err(Why::Absent | Why::Damaged)));
         settle(&mut store, at(0));
         put(&mut store, &arena, 1, at(0)).unwrap();
@@ -455,8 +456,8 @@ fn a_store_that_is_renewed_to_its_own_namespace_begins_anew() {
     }
 }
 
-/// If the back end fails, the store forgets everything, returns an error, and records both renewals at
-/// the next one.
+/// If the back end fails during a renewal, the store removes all objects from its index and returns an
+/// error. The next renewal records both.
 #[test]
 fn a_renewal_that_is_not_recorded_forgets_and_is_recorded_by_the_next() {
     let fake = Fake::new(4);
@@ -476,7 +477,7 @@ fn a_renewal_that_is_not_recorded_forgets_and_is_recorded_by_the_next() {
     assert_ne!(*open(&fake, always()).0.namespace(), before, "both renewals are recorded");
 }
 
-/// The back end chooses the generation, so callers cannot.
+/// The back end chooses the generation, so a caller must not pass one.
 #[test]
 fn a_namespace_with_a_generation_is_refused() {
     let fake = Fake::new(4);
@@ -490,8 +491,8 @@ fn a_namespace_with_a_generation_is_refused() {
     assert!(refused(Store::open(fake, arena, &carried, always()).unwrap_err()));
 }
 
-/// An engine reuses a slot as soon as its job is reported. A call that still hangs in the back end must
-/// neither keep the slot nor write to it.
+/// An engine reuses a slot as soon as its job is reported. A call that is still blocked in the back end
+/// must neither keep the slot nor write to it.
 #[test]
 fn a_staged_transfer_lets_its_slot_go_with_its_job() {
     let fake = Fake::new(4);
@@ -500,8 +501,8 @@ fn a_staged_transfer_lets_its_slot_go_with_its_job() {
     fake.stall(true);
     store.get(&[want(1, 1)], at(0)).unwrap();
     fake.until_waiting(1);
-    arena.write(1).unwrap_err(); // refused as long as the job lasts
-    store.put(&[offer(2, 2)], at(0)).unwrap(); // no worker starts it
+    arena.write(1).unwrap_err(); // refused while the job is running
+    store.put(&[offer(2, 2)], at(0)).unwrap(); // no worker is free to begin it
     let ended = finish(&mut store, at(10));
     assert_eq!(ended.iter().map(|job| job.objects[0]).collect::<Vec<_>>(), [Err(Why::TimedOut); 2]);
     assert_eq!(store.stats().quarantined, 1);
@@ -514,7 +515,7 @@ fn a_staged_transfer_lets_its_slot_go_with_its_job() {
     assert_eq!(store.stats().objects, 1);
     store.check_invariants().unwrap();
 
-    // A write keeps the slot only until its bytes are copied.
+    // A write uses the slot only until its bytes are copied.
     fake.stall(true);
     store.put(&[offer(3, 2)], at(10)).unwrap();
     fake.until_waiting(1);
@@ -529,8 +530,8 @@ fn a_staged_transfer_lets_its_slot_go_with_its_job() {
     );
 }
 
-/// A stalled write keeps its place until it ends. The place is then cleared, because no index entry
-/// leads to it.
+/// A stalled write keeps its place until the write ends. The place is then cleared, because no entry of
+/// the index refers to it.
 #[test]
 fn a_stalled_write_is_not_found() {
     let fake = Fake::new(1);
@@ -557,8 +558,8 @@ fn a_stalled_write_is_not_found() {
     store.check_invariants().unwrap();
 }
 
-/// An object is evicted for a write that is later withdrawn. The object must not come back after a
-/// restart.
+/// An object is evicted for a write that is later withdrawn. The evicted object must not appear again
+/// after a restart.
 #[test]
 fn what_was_evicted_for_a_write_that_never_began_is_cleared() {
     let fake = Fake::new(2);

@@ -1,5 +1,6 @@
-//! Warm restarts: a snapshot is read as far as it is intact, and another pool's snapshot is a cold
-//! start. A block is restored only if its bytes match its hash, wherever a process is killed.
+//! Tests warm restarts. The intact part of a snapshot is used, and the snapshot of another pool is a
+//! cold start. A block is restored only if its bytes match its hash, at whatever moment a process was
+//! killed.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
@@ -20,7 +21,7 @@ use kvpool_store::{NamespaceDigest, ObjectKey};
 
 const OURS: NamespaceDigest = NamespaceDigest::from_bytes([7; 32]);
 
-/// Returns blocks with every optional field set.
+/// Returns an image of a pool whose blocks have every optional field set.
 fn image(blocks: u32) -> PoolImage {
     let saved = |n: u32| SavedBlock {
         block: BlockId::new(n + 1),
@@ -52,7 +53,7 @@ fn image(blocks: u32) -> PoolImage {
     }
 }
 
-/// The settings of the pool's owner.
+/// The text in which the owner of the pool stores its settings.
 const SETTINGS: &str = "sha256, and what else a pool's owner says";
 /// Number of bytes before the first chunk.
 const HEADER: usize = 88 + SETTINGS.len();
@@ -95,7 +96,7 @@ fn another_one_is_a_cold_start() {
     assert!(save(&folder.path().join("no/such/folder"), &image(5), OURS, 0).is_err());
 }
 
-/// The part before the cut is restored. It contains the blocks that would be evicted last.
+/// Only the part before the cut is restored. It contains the blocks that would be evicted last.
 #[test]
 fn a_cut_snapshot_restores_the_part_before_the_cut() {
     let folder = Folder::new();
@@ -118,7 +119,7 @@ fn a_cut_snapshot_restores_the_part_before_the_cut() {
     assert_eq!(kept, [0, 1024, 2048, 3000]);
 }
 
-/// A flipped bit costs its chunk. Every block that is read was written.
+/// A flipped bit makes only its chunk unusable. Every block that is read was written before.
 #[test]
 fn damage_costs_a_chunk() {
     let folder = Folder::new();
@@ -137,7 +138,7 @@ fn damage_costs_a_chunk() {
     }
 }
 
-/// The whole state of a pool comes back through a file.
+/// Saves the whole state of a pool to a file and restores it.
 #[test]
 fn a_pool_through_a_file() {
     let folder = Folder::new();
@@ -196,7 +197,7 @@ fn headers_of_slots() {
     }
     let other = SlotHeaders::open(&path, NamespaceDigest::from_bytes([9; 32]), 4).unwrap().read().unwrap();
     assert!(other.expect(1, key(1)).is_err());
-    // Slots of another size mean another memory.
+    // A different number of slots means a different memory, so the file is emptied and has no headers.
     assert!(SlotHeaders::open(&path, OURS, 5).unwrap().read().unwrap().expect(1, key(1)).is_err());
 }
 
@@ -205,7 +206,7 @@ fn headers_of_slots() {
 const BLOCKS: u32 = 60;
 const SLOT_BYTES: u64 = 4096;
 
-/// The KV of a block. It depends only on the hash, so a reader can check it.
+/// Returns the KV of a block. It depends only on the hash, so that a reader can check it.
 fn kv(hash: &BlockHash) -> Vec<u8> {
     hash.as_bytes().repeat(SLOT_BYTES as usize / 32)
 }
@@ -214,8 +215,8 @@ fn engine_config() -> PoolConfig {
     PoolConfig { num_blocks: BLOCKS as usize, block_size: 1, ..PoolConfig::default() }
 }
 
-/// An engine whose memory is a file. It clears a slot, writes it in pieces, seals it, and registers the
-/// block. It saves a snapshot from time to time.
+/// An engine whose memory is a file. For each block, it clears the slot, writes it in pieces, seals it,
+/// and registers the block. From time to time it saves a snapshot.
 struct Engine {
     pool: BlockPool,
     memory: File,
@@ -252,8 +253,8 @@ impl Engine {
         bytes
     }
 
-    /// Restores the blocks whose bytes match. Returns the number of restored blocks, and of blocks that
-    /// do not match.
+    /// Restores the blocks whose bytes match. Returns the number of restored blocks, and the number of
+    /// blocks whose bytes do not match.
     fn restore(&mut self) -> (usize, usize) {
         let Ok(snapshot) = load(&self.folder.join("warm"), OURS) else { return (0, 0) };
         let headers = self.slots.read().unwrap();
@@ -297,7 +298,7 @@ impl Engine {
     }
 }
 
-/// The other process: an engine that serves requests until it is killed.
+/// The process that is killed: an engine that serves requests.
 #[test]
 fn engine() {
     let Ok(folder) = std::env::var("KVPOOL_WARM_ENGINE") else { return }; // not the other process
@@ -314,7 +315,7 @@ fn engine() {
     }
 }
 
-/// How often an engine is killed.
+/// Number of times that an engine is killed.
 fn kills() -> u64 {
     std::env::var("KVPOOL_STORE_KILLS").map_or(10, |kills| kills.parse().unwrap())
 }
@@ -335,8 +336,8 @@ fn a_killed_engine_is_warm_and_never_wrong() {
         for _ in 0..2 + round * 5 % 9 {
             while !lines.next().unwrap().unwrap().starts_with("saved") {}
         }
-        // The machine and the length of this loop decide what the engine is doing when the signal
-        // arrives.
+        // Kill the engine at an arbitrary moment, which depends on the machine and on the length of
+        // this loop.
         (0..round * 3571 % 50_000).for_each(|n| _ = std::hint::black_box(n));
         child.kill().unwrap();
         child.wait().unwrap();

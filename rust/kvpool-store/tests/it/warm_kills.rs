@@ -1,5 +1,5 @@
-//! A process that writes snapshots is killed at any moment. The folder then contains one whole
-//! snapshot.
+//! A process that writes snapshots is killed at an arbitrary moment. Afterwards the folder contains one
+//! complete snapshot.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -14,7 +14,8 @@ use kvpool_store::warm::{load, save};
 
 const OURS: NamespaceDigest = NamespaceDigest::from_bytes([7; 32]);
 
-/// The snapshot with this number. Snapshots differ in every block, and in their number of blocks.
+/// Returns the snapshot with this number. Snapshots differ in the number of their blocks, and in every
+/// block.
 fn image(number: u64) -> PoolImage {
     let count = 15_000 + number as u32 % 7 * 1000;
     let hash = |n: u32| {
@@ -43,7 +44,7 @@ fn image(number: u64) -> PoolImage {
     }
 }
 
-/// The other process: writes one snapshot after another.
+/// The process that is killed: it writes one snapshot after another.
 #[test]
 fn writer() {
     let Ok(path) = std::env::var("KVPOOL_WARM_WRITER") else { return }; // not the other process
@@ -56,13 +57,13 @@ fn writer() {
     }
 }
 
-/// How often the writer is killed.
+/// Number of times that the writer is killed.
 fn kills() -> u64 {
     std::env::var("KVPOOL_STORE_KILLS").map_or(10, |kills| kills.parse().unwrap())
 }
 
-/// Starts a writer of snapshots from `first` on, and kills it. Returns the number of the last snapshot
-/// that it started.
+/// Starts a process that writes snapshots, beginning with number `first`, and kills it. Returns the
+/// number of the last snapshot that it began.
 fn kill(path: &Path, first: u64, numbers: &mut Numbers) -> u64 {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["warm_kills::writer", "--exact", "--nocapture"])
@@ -80,7 +81,8 @@ fn kill(path: &Path, first: u64, numbers: &mut Numbers) -> u64 {
     };
     let last = first + numbers.below(4);
     while begun().is_some_and(|number: u64| number < last) {}
-    // The machine and the length of this loop decide what the writer is doing when the signal arrives.
+    // Kill the writer at an arbitrary moment, which depends on the machine and on the length of this
+    // loop.
     (0..numbers.below(3_000_000)).for_each(|n| _ = std::hint::black_box(n));
     child.kill().unwrap();
     child.wait().unwrap();
@@ -104,7 +106,7 @@ fn a_killed_writer_leaves_a_whole_snapshot() {
         assert!(found.image == image(found.saved_at), "snapshot {} is another one", found.saved_at);
         newest = found.saved_at;
     }
-    // A half-written file does not disturb the next save, which removes it.
+    // The next save works in spite of an incomplete file, and removes it.
     save(&path, &image(newest + 1), OURS, newest + 1).unwrap();
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
     assert!(

@@ -1,8 +1,9 @@
 //! Looks up the functions of the CUDA driver at run time.
 //!
-//! Nothing links to CUDA. The library is loaded at the first request for a device, so one binary runs
-//! with every driver from 12.0 on, and also without a driver. `cuMemcpyBatchAsync` needs driver 12.8
-//! and is optional. It is looked up by version: a lookup by name alone would find a later signature.
+//! Nothing links to CUDA. The library is loaded at the first request for a device, so that one binary
+//! runs with every driver from 12.0 on, and also without a driver. `cuMemcpyBatchAsync` needs driver
+//! 12.8 and is optional. It is looked up with its version, because a lookup by name alone would find a
+//! later signature.
 
 use std::error::Error as _;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -33,7 +34,7 @@ pub(super) struct BatchAttributes {
     pub(super) flags: c_uint,
 }
 
-/// `cuMemcpyBatchAsync` as of 12.8.
+/// Signature of `cuMemcpyBatchAsync` in driver 12.8.
 pub(super) type BatchFn = unsafe extern "C" fn(
     *mut u64,
     *mut u64,
@@ -46,7 +47,7 @@ pub(super) type BatchFn = unsafe extern "C" fn(
     Handle,
 ) -> Code;
 
-/// Declares the table and its loader from one list: a field's name, its symbol, its arguments.
+/// Declares the function table and its loader from one list of fields, symbols and arguments.
 macro_rules! table {
     ($($field:ident = $symbol:literal ($($argument:ty),*);)*) => {
         /// The driver's functions.
@@ -123,16 +124,17 @@ table! {
 /// The oldest supported driver: 12.0 introduced libraries that are not bound to a context.
 const OLDEST: i32 = 12_000;
 
-/// Names the library to load instead of the driver: a test double, or a driver at an unusual path.
+/// Environment variable with the path of the library to load instead of the driver. Used for a test
+/// double, or for a driver at an unusual path.
 const LIBRARY_VARIABLE: &str = "KVPOOL_LIBCUDA";
 
 static API: OnceLock<Result<Api, Unavailable>> = OnceLock::new();
 
-/// Returns the driver. The first call loads and initialises it; every later call returns the same
-/// result.
+/// Returns the function table of the driver. The first call loads and initialises the driver. Every
+/// later call returns the same result.
 ///
 /// # Errors
-/// [`Unavailable`]
+/// [`Unavailable`] if the driver cannot be loaded or initialised.
 pub(super) fn api() -> Result<&'static Api, Unavailable> {
     API.get_or_init(|| {
         let name = std::env::var(LIBRARY_VARIABLE).unwrap_or_else(|_| "libcuda.so.1".to_owned());
@@ -179,7 +181,8 @@ impl Api {
         if code != 0 || found.is_null() {
             return None;
         }
-        // SAFETY: asked for version 12.8, the driver returns the function of that version's signature.
+        // SAFETY: the request was for version 12.8, so the driver returns the function with that
+        // version's signature.
         Some(unsafe { std::mem::transmute::<Handle, BatchFn>(found) })
     }
 }

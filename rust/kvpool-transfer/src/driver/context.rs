@@ -1,8 +1,8 @@
-//! `Context`: one device with the kernels loaded on it.
+//! `Context`: one device, with the kernels loaded on it.
 //!
-//! Owns: the primary context (the one that torch uses, too), the loaded kernels, and the status word in
-//! which kernels report bad ids. A context also records a sticky error, after which every call of the
-//! driver fails. Later work is then refused with the cause.
+//! Owns: the primary context (which torch uses, too), the loaded kernels, and the status word in which
+//! kernels report bad ids. A context also records a sticky error, which is an error after which every
+//! call of the driver fails. Later work is then refused with the original error as the cause.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr::null_mut;
@@ -16,16 +16,16 @@ use super::objects::PinnedMemory;
 use crate::error::{CudaError, TransferError, Unavailable};
 use crate::words::Device;
 
-/// The kernels for every device since Turing, with PTX for later ones. `cuda/build_fatbin.py` builds
-/// this file.
+/// Compiled kernels for every device since Turing, and PTX for later devices. `cuda/build_fatbin.py`
+/// builds this file.
 static FATBIN: &[u8] = include_bytes!("../../../../cuda/block_copy.fatbin");
 
-/// A stream of the caller or of the engine. 0 and 1 are the legacy default stream.
+/// A stream of the caller or of the engine. The values 0 and 1 mean the legacy default stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamHandle(u64);
 
 impl StreamHandle {
-    /// The stream with this driver handle (`torch.cuda.Stream.cuda_stream`).
+    /// Returns the stream with this driver handle (`torch.cuda.Stream.cuda_stream`).
     #[must_use]
     pub const fn from_raw(raw: u64) -> Self {
         Self(raw)
@@ -55,12 +55,12 @@ pub(crate) struct Context {
     pub(crate) driver_version: i32,
     /// The host's NUMA node nearest to the device, if the driver knows it.
     pub(crate) numa_node: Option<u32>,
-    /// Whether the device reaches pageable host memory coherently.
+    /// Whether the device can access pageable host memory coherently.
     pub(crate) coherent: bool,
-    /// Whether registered host memory has another address on the device.
+    /// Whether page-locked host memory has a different address on the device.
     pub(crate) needs_device_pointers: bool,
     pub(super) kernels: [Handle; 4],
-    /// A stream for uploads. Each upload waits until it has ended.
+    /// A stream for uploads. Each upload waits until it has finished.
     uploads: Handle,
     pub(super) status: OnceLock<PinnedMemory>,
     lost: Mutex<Option<CudaError>>,
@@ -77,9 +77,9 @@ impl std::fmt::Debug for Api {
     }
 }
 
-/// Makes the context current for the thread while this guard lives, and restores the former context and
-/// capture mode at its drop. The guard also relaxes the thread's capture mode: in torch's mode, even a
-/// query of an event would end a capture.
+/// Makes the context current for this thread. Dropping the guard restores the former context and
+/// capture mode. The guard also relaxes the thread's capture mode, because in torch's mode even a query
+/// of an event would invalidate a capture.
 pub(crate) struct Current<'a> {
     context: &'a Context,
     former: Handle,
@@ -103,7 +103,7 @@ impl Drop for Current<'_> {
 
 static CONTEXTS: LazyLock<Mutex<HashMap<u32, Arc<Context>>>> = LazyLock::new(Mutex::default);
 
-/// Converts the text that a driver call wrote.
+/// Converts text that a driver call wrote into a buffer.
 fn text(bytes: &[u8]) -> String {
     CStr::from_bytes_until_nul(bytes).map(|text| text.to_string_lossy().into_owned()).unwrap_or_default()
 }
@@ -120,8 +120,8 @@ impl Context {
             return Ok(context.clone());
         }
         let context = Self::open(api, ordinal)?;
-        // The status word is in mapped host memory. The context owns it, so like the context it is
-        // never freed.
+        // The status word is in mapped host memory. The context owns this memory. Like the context, it
+        // is never freed.
         let status = PinnedMemory::new(&context, 64)?;
         // SAFETY: 64 bytes, just allocated.
         unsafe { crate::memory::write(status.address(), &[0; 64]) };
@@ -151,7 +151,7 @@ impl Context {
             let mut value = 0;
             // SAFETY: the output outlives the call.
             let code = unsafe { (api.device_attribute)(&raw mut value, id, device) };
-            // An attribute that an older driver does not know counts as absent.
+            // An older driver may not know the attribute. The device then does not have the property.
             if code == 0 { value } else { 0 }
         };
         let numa_node = u32::try_from(attribute(134)).ok().filter(|_| api.version >= 12_020);
@@ -174,7 +174,7 @@ impl Context {
         Ok(Arc::new(context))
     }
 
-    /// Loads the kernels and creates the stream of uploads. Both live as long as the process.
+    /// Loads the kernels and creates the stream for uploads. Both exist until the process ends.
     fn load_kernels(&mut self) -> Result<(), CudaError> {
         let mut library = null_mut();
         let current = self.enter()?;
@@ -256,7 +256,7 @@ impl Context {
         Ok(status != 0)
     }
 
-    /// Whether an event was recorded in a capture. Handle 0 means no event.
+    /// Whether an event was recorded in a capture. Handle 0 means that there is no event.
     pub(crate) fn is_captured(&self, event: u64) -> Result<bool, CudaError> {
         const CAPTURED_EVENT: Code = 907;
         const NOT_READY: Code = 600;
@@ -279,14 +279,14 @@ impl Context {
         self.note(unsafe { (self.api.stream_wait)(stream.raw(), event as Handle, 0) }, "cuStreamWaitEvent")
     }
 
-    /// Waits until the work of a stream has ended.
+    /// Waits until the work of a stream has finished.
     pub(crate) fn synchronize(&self, stream: StreamHandle) -> Result<(), CudaError> {
         let _current = self.enter()?;
         // SAFETY: the stream is the engine's.
         self.note(unsafe { (self.api.stream_synchronize)(stream.raw()) }, "cuStreamSynchronize")
     }
 
-    /// The address at which the device reaches page-locked memory.
+    /// Returns the address at which the device accesses page-locked host memory.
     pub(crate) fn device_pointer(&self, address: u64) -> Result<u64, CudaError> {
         let _current = self.enter()?;
         let mut seen = 0;
@@ -295,7 +295,7 @@ impl Context {
         self.note(code, "cuMemHostGetDevicePointer").map(|()| seen)
     }
 
-    /// Whether a kernel has found an id out of range in a device mapping since the last call.
+    /// Returns whether a kernel has found an id out of range in a device mapping since the last call.
     pub(crate) fn take_status(&self) -> bool {
         let Some(status) = self.status.get() else { return false };
         // SAFETY: the 64 aligned bytes live as long as the context. Kernels write to them with

@@ -1,4 +1,4 @@
-//! Enqueues work on a stream: launches of the copy kernels, and copies by the copy engine.
+//! Enqueues work on a stream: kernel launches, and copies by the copy engine.
 
 use std::ffi::{c_int, c_void};
 use std::ops::Range;
@@ -11,10 +11,11 @@ use crate::error::CudaError;
 use crate::memory::Span;
 use crate::words::Pair;
 
-/// Largest number of pairs that the parameters of one launch hold.
+/// Largest number of pairs that fit into the parameters of one kernel launch.
 pub(crate) const MAX_PAIRS: usize = 480;
 
-/// Largest number of descriptors in a batched call. A driver crashed on 51,828 (vLLM #49276).
+/// Largest number of descriptors in a batched call. A driver crashed with 51,828 descriptors (vLLM
+/// #49276).
 const MAX_DESCRIPTORS: usize = 4096;
 
 /// The parameters of the kernels, as `block_copy.cu` declares them.
@@ -47,36 +48,36 @@ pub(crate) struct Side<'a> {
 /// The blocks that a kernel copies.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Blocks<'a> {
-    /// Checked pairs, by value.
+    /// Checked pairs, which are passed by value.
     Pairs(&'a [Pair]),
-    /// `n` rows of two 64-bit ids on the device. The kernel checks them.
+    /// `n` rows of two 64-bit block ids in device memory. The kernel checks the ids.
     OnDevice { address: u64, n: u64 },
 }
 
-/// The thread blocks and threads that a kernel may use.
+/// The number and size of the thread blocks that a kernel may use.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Grid {
-    /// Largest number of thread blocks. `threads` is the number of threads of each.
+    /// Largest number of thread blocks. `threads` is the number of threads per thread block.
     pub(crate) ctas: u32,
     pub(crate) threads: u32,
-    /// Bytes that a thread block copies at a time.
+    /// Number of bytes that a thread block copies at a time.
     pub(crate) chunk: u64,
 }
 
 impl Grid {
-    /// Copies within a device: one thread block per chunk, with the smallest thread blocks that fill a
-    /// multiprocessor. Persistent thread blocks, which take one chunk after the other, reach 5 to 10 %
-    /// less (`benches/results/gpu.md`).
+    /// For copies within a device: one thread block per chunk, with the smallest thread blocks that
+    /// fill a multiprocessor. Persistent thread blocks, which copy several chunks one after the other,
+    /// are 5 to 10 % slower (`benches/results/gpu.md`).
     pub(crate) const ON_DEVICE: Self = Self { ctas: i32::MAX as u32, threads: 64, chunk: 8 << 10 };
 
-    /// Copies over the link: a few thread blocks with many threads keep it busy.
+    /// For copies over the link: a few thread blocks with many threads saturate it.
     pub(crate) const fn link(ctas: u32) -> Self {
         Self { ctas, threads: 512, chunk: 16 << 10 }
     }
 }
 
 impl Context {
-    /// Launches the kernels that copy `rows` of two tables, pieces of `nbytes` each.
+    /// Launches the kernels that copy the regions `rows` of two tables. Each piece has `nbytes` bytes.
     pub(crate) fn launch(
         &self,
         stream: StreamHandle,
@@ -97,12 +98,12 @@ impl Context {
         let kernel = self.kernels[kernel_index];
         let width = [16, 8, 4, 1][kernel_index];
         let chunk_bytes = nbytes.min(grid.chunk).next_multiple_of(16);
-        // A small piece keeps few threads busy with four accesses each. Use more and smaller thread
-        // blocks then.
+        // With four accesses per thread, a small piece needs only a few threads. Use more and smaller
+        // thread blocks in that case.
         let threads = (chunk_bytes / width / 4).next_multiple_of(32).clamp(32, grid.threads.into()) as u32;
         let most = grid.ctas.max(1).saturating_mul(grid.threads / threads).min(Grid::ON_DEVICE.ctas);
         let num_chunks = nbytes.div_ceil(chunk_bytes);
-        // A row of the table is two numbers of 8 bytes.
+        // A row of the table contains two numbers of 8 bytes.
         let first_row = rows.start as u64 * 16;
         let mut params = Params {
             src_planes: src.table.memory.address + first_row,
@@ -149,7 +150,7 @@ impl Context {
         }
     }
 
-    /// Copies spans by the copy engine, one call each.
+    /// Copies spans with the copy engine, using one call per span.
     pub(crate) fn memcpy(&self, stream: StreamHandle, spans: &[Span]) -> Result<(), CudaError> {
         let _current = self.enter()?;
         let api = self.api;
@@ -160,8 +161,8 @@ impl Context {
         })
     }
 
-    /// Copies spans by the copy engine, thousands per call. With `any_order`, the copy engine may read
-    /// sources before earlier work of the stream has ended.
+    /// Copies spans with the copy engine, thousands per call. With `any_order`, the copy engine may
+    /// read sources before earlier work on the stream has finished.
     pub(crate) fn batch(
         &self,
         stream: StreamHandle,
@@ -186,7 +187,7 @@ impl Context {
             let source_order = if any_order { IN_ANY_ORDER } else { IN_STREAM_ORDER };
             let mut attributes =
                 BatchAttributes { source_order, flags: OVERLAP_WITH_COMPUTE, ..BatchAttributes::default() };
-            // The single attribute applies to all descriptors, from 0 on.
+            // The array has one attribute. It applies to all descriptors, beginning with the first.
             let (mut first, mut failed) = (0_usize, 0_usize);
             // SAFETY: the arrays have `part.len()` entries each and are read during the call only.
             let code = unsafe {

@@ -1,7 +1,7 @@
-//! The CUDA driver: found at run time, with every result checked.
+//! The CUDA driver, which is loaded at run time. Every result of a call is checked.
 //!
-//! This module and `memory` are the only ones with unsafe code. `api` is the table of functions,
-//! `objects` wraps what the driver creates, `context` is a device, and `enqueue` puts work on its
+//! Only this module and `memory` contain unsafe code. `api` is the table of functions, `objects` wraps
+//! the objects that the driver creates, `context` represents a device, and `enqueue` puts work on its
 //! streams.
 
 #![expect(unsafe_code, reason = "calls the CUDA driver; a comment at each call states why it is sound")]
@@ -18,10 +18,10 @@ pub(crate) use objects::{DeviceMemory, Event, PinnedMemory, Registration, Stream
 
 use crate::error::Unavailable;
 
-/// Returns the driver's version (1000 * major + 10 * minor).
+/// Returns the driver's version: `1000 * major + 10 * minor`.
 ///
 /// # Errors
-/// [`Unavailable`].
+/// [`Unavailable`] if the driver cannot be loaded or initialised.
 pub fn driver_version() -> Result<i32, Unavailable> {
     api::api().map(|api| api.version)
 }

@@ -1,8 +1,7 @@
-//! Objects of the driver, each freed by its `Drop`: streams, events, memory, registrations, region
-//! tables.
+//! Objects of the driver: streams, events, memory, registrations, region tables. The `Drop` of each
+//! object frees it.
 //!
-//! A drop ignores errors: at the end of a process the driver may be gone before these objects are
-//! dropped.
+//! A drop ignores errors, because the driver may already be unloaded when a process exits.
 
 use std::ffi::c_void;
 use std::ptr::null_mut;
@@ -61,7 +60,7 @@ impl Drop for Stream {
     }
 }
 
-/// An event that measures time.
+/// An event with a timestamp.
 #[derive(Debug)]
 pub(crate) struct Event {
     context: Arc<Context>,
@@ -89,8 +88,8 @@ impl Event {
         Ok(event)
     }
 
-    /// Whether `stream` is being captured. A captured stream cannot wait for an event from outside of
-    /// the capture.
+    /// Whether the event is outside of a capture of `stream`. A captured stream cannot wait for an
+    /// event that was recorded outside of the capture.
     pub(crate) fn is_outside_of(&self, stream: StreamHandle) -> Result<bool, CudaError> {
         self.context.is_capturing(stream)
     }
@@ -100,7 +99,7 @@ impl Event {
         self.context.wait(stream, self.raw as u64)
     }
 
-    /// Whether the work before the event has ended.
+    /// Whether the work before the event has finished.
     pub(crate) fn is_done(&self) -> Result<bool, CudaError> {
         let _current = self.context.enter()?;
         // SAFETY: the event belongs to this object.
@@ -110,14 +109,15 @@ impl Event {
         }
     }
 
-    /// Waits until the work before the event has ended.
+    /// Waits until the work before the event has finished.
     pub(crate) fn synchronize(&self) -> Result<(), CudaError> {
         let _current = self.context.enter()?;
         // SAFETY: the event belongs to this object.
         self.context.note(unsafe { (self.context.api.event_synchronize)(self.raw) }, "cuEventSynchronize")
     }
 
-    /// Seconds since an earlier event, or 0 if the driver cannot measure. Both events have ended.
+    /// Returns the seconds since an earlier event, or 0 if the driver cannot measure them. Both events
+    /// must have finished.
     pub(crate) fn seconds_since(&self, start: &Self) -> f64 {
         let mut milliseconds = 0.0_f32;
         let Ok(_current) = self.context.enter() else { return 0.0 };
@@ -152,14 +152,14 @@ impl DeviceMemory {
         Ok(Self { context: context.clone(), address })
     }
 
-    /// Fills the memory with words of this process. The bytes are on the device on return.
+    /// Copies words of this process to the memory. When this returns, the bytes are on the device.
     pub(crate) fn fill(&self, words: &[u64]) -> Result<(), CudaError> {
         let nbytes = size_of_val(words) as u64;
         let span = Span { src: words.as_ptr() as u64, dst: self.address, nbytes };
         // A copy from pageable memory may arrive after its call has returned, and the engine's streams
         // do not wait for the default stream. A kernel that is launched now could then read the old
-        // content. So the copy is enqueued on a stream of its own, and this function waits for that
-        // stream.
+        // content. Therefore the copy is enqueued on a separate stream, and this function waits for
+        // that stream.
         let uploads = self.context.uploads();
         self.context.memcpy(uploads, &[span])?;
         self.context.synchronize(uploads)
@@ -175,12 +175,12 @@ impl Drop for DeviceMemory {
     }
 }
 
-/// Page-locked memory that the driver allocated and that devices reach.
+/// Page-locked memory that the driver allocated and that devices can access.
 #[derive(Debug)]
 pub(crate) struct PinnedMemory {
     context: Arc<Context>,
     pointer: *mut c_void,
-    /// The address at which devices reach the memory.
+    /// The address at which devices access the memory.
     pub(crate) device_address: u64,
 }
 
@@ -218,7 +218,7 @@ impl Drop for PinnedMemory {
     }
 }
 
-/// Page-locks host memory until it is dropped.
+/// Page-locks host memory. Dropping the registration unlocks it.
 #[derive(Debug)]
 pub(crate) struct Registration {
     context: Arc<Context>,
@@ -249,12 +249,13 @@ impl Drop for Registration {
     }
 }
 
-/// The region table of a store in memory that kernels read: address of block 0 and stride of each
-/// region.
+/// The region table of a store in memory that kernels can read. It contains the address of block 0 and
+/// the stride of each region.
 #[derive(Debug)]
 pub(crate) struct Table {
     pub(super) memory: DeviceMemory,
-    /// Bitwise OR of all addresses and strides. Its trailing zero bits limit the width of accesses.
+    /// Bitwise OR of all addresses and strides. The number of its trailing zero bits limits the width
+    /// of memory accesses.
     pub(super) alignment: u64,
 }
 

@@ -17,7 +17,7 @@ pub(super) struct Bounce {
 }
 
 impl Bounce {
-    /// Returns buffers of at least `nbytes` bytes each.
+    /// Returns bounce buffers of at least `nbytes` bytes each.
     pub(super) fn of<'a>(
         bounce: &'a mut Option<Self>,
         context: &Arc<Context>,
@@ -36,8 +36,8 @@ impl Bounce {
     }
 }
 
-/// Makes the processor's part of a copy to or from pageable memory: copies between a host store and a
-/// bounce buffer of the same shape.
+/// Does the processor's part of a copy to or from pageable memory. Copies between a host store and a
+/// bounce buffer that holds blocks of the same shape.
 pub(super) fn bounce_copy(
     claim: &Claim,
     job: &Job,

@@ -1,9 +1,9 @@
-//! Measures from which size on the copy engine is faster than kernels and staging, on this device and
-//! link.
+//! Measures the sizes from which on the copy engine is faster than kernels and staging, on this device
+//! and link.
 //!
 //! Thresholds that were tuned on one card are wrong on the next. They also depend on the number of
 //! pieces (vLLM #57555: on an A30 the faster method changes between 32 and 64 pieces of 8 KiB). A
-//! calibration takes some seconds, and a quarter of a gigabyte of memory on the device and on the host.
+//! calibration takes some seconds. It needs 256 MiB of memory on the device, and 512 MiB on the host.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -21,7 +21,7 @@ use crate::region::Region;
 use crate::store::{HostOptions, Store};
 use crate::words::Method;
 
-/// One measured copy: its method, its pieces, and the seconds that it took.
+/// One measured copy: its method, the number and size of its pieces, and its duration in seconds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Measurement {
     /// `to_device` or `to_host`.
@@ -30,9 +30,9 @@ pub struct Measurement {
     pub method: String,
     /// Number of pieces.
     pub pieces: u64,
-    /// Bytes of a piece.
+    /// Number of bytes per piece.
     pub bytes: u64,
-    /// Thread blocks that a kernel may use to cross the link.
+    /// Number of thread blocks that a kernel may use to cross the link.
     pub ctas: u32,
     /// Seconds from the call to the end of the copy.
     pub seconds: f64,
@@ -66,11 +66,11 @@ impl fmt::Display for Card {
     }
 }
 
-/// Calibrations by card: one file serves many machines.
+/// Calibrations by card. One file can contain the cards of many machines.
 type File = BTreeMap<String, Calibration>;
 
 impl Calibration {
-    /// Adds the calibration to a file of calibrations. Creates the file if it does not exist.
+    /// Adds this calibration to a file. Creates the file if it does not exist.
     ///
     /// # Errors
     /// [`TransferError::Calibration`].
@@ -85,7 +85,7 @@ impl Calibration {
     ///
     /// # Errors
     /// [`TransferError::Calibration`] if the file cannot be read, has another format, or has no
-    /// calibration of this card.
+    /// calibration for this card.
     pub fn load(path: &Path, card: &Card) -> Result<Self, TransferError> {
         let known = Self::read(path)?.remove(&card.to_string());
         let known = known.ok_or_else(|| {
@@ -111,7 +111,7 @@ impl Calibration {
     }
 }
 
-/// Number of regions of the measured store, which is the number of pieces of a block.
+/// Number of regions of the measured store. This is the number of pieces per block.
 const REGIONS: u64 = 8;
 const PIECES: [u64; 2] = [64, 1024];
 const BYTES: [u64; 7] = [4 << 10, 8 << 10, 16 << 10, 28 << 10, 64 << 10, 128 << 10, 256 << 10];
@@ -119,7 +119,7 @@ const CTAS: [u32; 4] = [4, 8, 16, 32];
 const ROUNDS: usize = 3;
 
 impl TransferEngine {
-    /// Measures this device and uses the resulting thresholds from now on.
+    /// Measures this device. The engine uses the resulting thresholds from now on.
     ///
     /// # Errors
     /// [`TransferError::Argument`] for an engine of the CPU, [`TransferError::Cuda`],
@@ -158,7 +158,7 @@ impl TransferEngine {
         let mut thresholds =
             Thresholds { to_device: Vec::new(), to_host: Vec::new(), ..Thresholds::default() };
         let stores = self.stores(PIECES[1], BYTES[1])?;
-        // A few thread blocks fill a link. Take the smallest number that reaches 95 % of the best
+        // A few thread blocks saturate a link. Use the smallest number that reaches 95 % of the best
         // throughput.
         let mut seconds = Vec::new();
         for ctas in CTAS {
@@ -173,7 +173,7 @@ impl TransferEngine {
         self.set_thresholds(thresholds.clone());
         let has_batch = self.cuda()?.context.has_batch();
         for pieces in PIECES {
-            // Find the smallest size from which on the copy engine is never the slower method.
+            // Find the smallest size from which on the copy engine is always at least as fast.
             let mut from = [0_u64; 2];
             for bytes in BYTES {
                 let stores = self.stores(pieces, bytes)?;
@@ -183,7 +183,7 @@ impl TransferEngine {
                     let other = around_copy_engine(direction, pieces * bytes);
                     let other = self.measure(&stores, direction, other)?;
                     if one.seconds > 1.02 * other.seconds {
-                        // Nothing larger was measured, so use the default threshold.
+                        // No larger size was measured, so use the default threshold.
                         let beyond = || Thresholds::default().batch_from(direction, pieces);
                         from[slot] = if Some(&bytes) == BYTES.last() { beyond() } else { bytes + 1 };
                     }
@@ -192,7 +192,7 @@ impl TransferEngine {
             }
             let rows = [&mut thresholds.to_device, &mut thresholds.to_host];
             for (rows, bytes) in rows.into_iter().zip(from) {
-                // A threshold for the smaller number of pieces also applies to fewer pieces.
+                // The threshold of the smaller number of pieces also applies below that number.
                 let descriptors = if pieces == PIECES[0] { 0 } else { pieces };
                 rows.push(Threshold { descriptors, bytes });
             }
@@ -200,7 +200,7 @@ impl TransferEngine {
         Ok(Calibration { card, thresholds, measurements })
     }
 
-    /// Makes a store on the device, whose regions are apart, and a pinned host pool.
+    /// Makes a store on the device, whose regions are not adjacent, and a pinned host pool.
     #[expect(unsafe_code, reason = "makes a store of new memory, which the store owns")]
     fn stores(self: &Arc<Self>, pieces: u64, bytes: u64) -> Result<[Arc<Store>; 2], TransferError> {
         let context = self.cuda()?.context.clone();
@@ -214,7 +214,7 @@ impl TransferEngine {
             Store::new(regions, num_blocks, self.device, Vec::new(), false, Some(Box::new(memory)))?
         };
         let options = HostOptions { pinned: Some(true), ..HostOptions::default() };
-        // The host store has twice the number of blocks that are used, so that no two used blocks are
+        // The host store has twice as many blocks as the copies use, so that no two used blocks are
         // neighbours.
         let host = Store::host(2 * num_blocks, &device, &options)?;
         Ok([device, host])
@@ -229,7 +229,8 @@ impl TransferEngine {
         let to_host = direction == Direction::ToHost;
         let (src, dst) = if to_host { (device, host) } else { (host, device) };
         let num_blocks = device.num_blocks() as i64;
-        // The order is scattered as after hours of serving: 37 has no common factor with 8 or 128.
+        // Scatter the blocks, as after hours of serving. This visits every block, because 37 has no
+        // common factor with 8 or 128.
         let pair = |block| {
             let other = 2 * (block * 37 % num_blocks);
             if to_host { (block, other) } else { (other, block) }
@@ -240,7 +241,7 @@ impl TransferEngine {
         for round in 0..=ROUNDS {
             let start = Instant::now();
             self.submit(src, dst, pairs.iter().copied(), &options)?.wait(None)?;
-            // The first round is not counted, because it creates buffers and loads code.
+            // Ignore the first round, because it creates buffers and loads code.
             if round > 0 {
                 seconds.push(start.elapsed().as_secs_f64());
             }

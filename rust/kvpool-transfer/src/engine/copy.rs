@@ -16,11 +16,11 @@ use crate::store::{Accessor, Claim, Store};
 use crate::words::{Device, DeviceMapping, Method};
 
 impl TransferEngine {
-    /// Copies in the order of the caller's stream. On return the copy is enqueued. If both stores are
-    /// on the CPU, it is done.
+    /// Copies in the order of the caller's stream. When this returns, the copy is enqueued. If both
+    /// stores are on the CPU, the copy is finished.
     ///
     /// # Errors
-    /// As [`Self::submit`].
+    /// Like [`Self::submit`].
     pub fn copy(
         &self,
         src: &Arc<Store>,
@@ -49,7 +49,8 @@ impl TransferEngine {
                         "copies by the processor cannot be part of a graph",
                     ));
                 }
-                // The processor follows no stream, so wait for all work that may move host blocks.
+                // The processor does not follow streams, so wait for all work that may access the host
+                // blocks.
                 self.wait_for_stream(stream)?;
                 self.wait_all(None)?;
             }
@@ -57,7 +58,7 @@ impl TransferEngine {
             cpu::copy(&claim, &job.src, &job.dst, &job.pairs, job.range.clone(), self.threads);
             return Ok(());
         };
-        // Take these before any lock, because both may wait.
+        // Acquire these before any lock, because both calls may wait.
         let room = self.flights.room()?;
         let claim = job.claim(Accessor::Device);
         let mut cuda = self.open_cuda()?;
@@ -74,12 +75,12 @@ impl TransferEngine {
         self.hold((room, claim), &context, job, stream, capturing, || cuda.enqueue(job, way))
     }
 
-    /// Copies the rows of a mapping on the device like [`Self::copy`]. The host never reads the rows. Rows
-    /// with -1 are skipped. Ids out of range are skipped, too, and the next [`Self::poll`] reports
-    /// them. Duplicates and overlaps are not checked.
+    /// Copies the rows of a mapping on the device, like [`Self::copy`]. The host never reads the rows.
+    /// Rows with -1 are skipped. Rows with ids out of range are also skipped, and the next
+    /// [`Self::poll`] reports them. Duplicates and overlaps are not checked.
     ///
     /// # Errors
-    /// Like [`Self::submit`], except for errors that need a look at the ids.
+    /// Like [`Self::submit`], except for errors that would require reading the ids.
     pub fn copy_mapped(
         &self,
         src: &Arc<Store>,
@@ -109,7 +110,7 @@ impl TransferEngine {
             });
         }
         let job = Job { src: src.clone(), dst: dst.clone(), pairs: Arc::default(), range };
-        // Take these before any lock, because both may wait.
+        // Acquire these before any lock, because both calls may wait.
         let room = self.flights.room()?;
         let claim = Claim::take([src, dst], None, &job.range, Accessor::Device);
         let cuda = self.open_cuda()?;
@@ -127,8 +128,8 @@ impl TransferEngine {
         self.hold((room, claim), &context, &job, stream, capturing, enqueue)
     }
 
-    /// Returns an error if the copy would upload a region table during a capture, which allows no
-    /// uploads.
+    /// Returns an error if the copy would have to upload a region table during a capture. A capture
+    /// does not allow uploads.
     fn check_tables(&self, job: &Job, capturing: bool, method: Method) -> Result<(), TransferError> {
         let Device::Cuda(ordinal) = self.device else { return Ok(()) };
         let there = job.src.has_table(ordinal) && job.dst.has_table(ordinal);
@@ -140,7 +141,7 @@ impl TransferEngine {
         Ok(())
     }
 
-    /// Enqueues a copy on the caller's stream, and keeps the stores alive until it has ended.
+    /// Enqueues a copy on the caller's stream, and keeps the stores alive until the copy has finished.
     fn hold(
         &self,
         (room, claim): (Room<'_>, Claim),
@@ -151,7 +152,8 @@ impl TransferEngine {
         enqueue: impl FnOnce() -> Result<(), TransferError>,
     ) -> Result<(), TransferError> {
         if capturing {
-            // Events of a capture cannot be queried. The owner of the graph keeps the stores open.
+            // Events of a capture cannot be queried. The owner of the graph has to keep the stores
+            // open.
             job.src.captured.store(true, Ordering::Release);
             job.dst.captured.store(true, Ordering::Release);
             return enqueue();

@@ -1,8 +1,9 @@
-//! The device side of an engine: one stream per direction, a second stream beside each for the kernels
-//! of staged copies, and staging buffers.
+//! The device side of an engine: per direction, one stream for the link, one stream for the kernels of
+//! staged copies, and staging buffers.
 //!
-//! A staged copy uses two buffers in turns: while the copy engine moves one, a kernel fills or empties
-//! the other. A buffer is written again only after the event of its last use.
+//! A staged copy alternates between two buffers: while the copy engine moves one buffer, a kernel fills
+//! or empties the other. A buffer is written again only after the event that marks the end of its last
+//! use.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -18,7 +19,7 @@ use crate::runs::{cut, runs, singles};
 use crate::store::{Pinning, Store};
 use crate::words::{DeviceMapping, Method, Pair};
 
-/// A staging buffer on the device, and the event of its last use.
+/// A staging buffer on the device, and the event after which it is free.
 struct Slot {
     memory: DeviceMemory,
     free: Option<Arc<Event>>,
@@ -27,16 +28,17 @@ struct Slot {
 /// The streams and staging buffers of one direction.
 struct Lane {
     link: Stream,
-    /// The stream of the kernels of staged copies.
+    /// The stream for the kernels of staged copies. `link` is the stream of the copy engine.
     beside: Stream,
     slots: Vec<Slot>,
     slot_bytes: u64,
     next: usize,
-    /// Region tables of the blocks of a host store within each slot, by the store's handle.
+    /// For each buffer, the region table of a host store's blocks inside it. The key is the handle of
+    /// the store.
     layouts: HashMap<i64, (Weak<Store>, Vec<Table>)>,
 }
 
-/// Number of staging buffers. One is moved while the other is filled.
+/// Number of staging buffers per direction. The engine moves one while it fills the other.
 pub(super) const SLOTS: usize = 2;
 
 impl Lane {
@@ -51,7 +53,7 @@ impl Lane {
         })
     }
 
-    /// Creates the buffers, and the region tables of a host store's blocks within them.
+    /// Creates the buffers, and the region tables of a host store's blocks inside them.
     fn prepare(
         &mut self,
         context: &Arc<Context>,
@@ -60,7 +62,8 @@ impl Lane {
         slot_bytes: u64,
     ) -> Result<(), CudaError> {
         if self.slots.is_empty() || self.slot_bytes < slot_bytes {
-            // Free the old buffers before the new ones are allocated: there may be no room for both.
+            // Free the old buffers before the new ones are allocated, because there may not be enough
+            // memory for both.
             self.layouts.clear();
             self.slots.clear();
             let make = |_| Ok(Slot { memory: DeviceMemory::new(context, slot_bytes)?, free: None });
@@ -80,7 +83,7 @@ impl Lane {
     }
 }
 
-/// The device side of an engine. The engine locks it.
+/// The device side of an engine. A lock of the engine protects it.
 pub(super) struct Cuda {
     pub(super) context: Arc<Context>,
     on_device: Stream,
@@ -89,20 +92,20 @@ pub(super) struct Cuda {
     staging_bytes: u64,
 }
 
-/// Direction, method and stream of a job to enqueue.
+/// How to enqueue a job: direction, method and stream.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Way {
     pub(super) direction: Direction,
     pub(super) method: Method,
-    /// The caller's stream. `None` for a stream of the engine.
+    /// The caller's stream. `None` means a stream of the engine.
     pub(super) inline: Option<StreamHandle>,
-    /// Whether no operation under way writes to the source.
+    /// True if no operation under way writes to the source.
     pub(super) settled: bool,
-    /// Thread blocks of a kernel that crosses the link.
+    /// Number of thread blocks of a kernel that crosses the link.
     pub(super) link_ctas: u32,
 }
 
-/// Enqueues one launch per 480 pairs and per length of pieces.
+/// Enqueues one kernel launch per 480 pairs and per distinct length of pieces.
 fn launch(
     context: &Context,
     stream: StreamHandle,
@@ -138,7 +141,7 @@ impl Cuda {
         }
     }
 
-    /// The engine's stream for a direction.
+    /// Returns the engine's stream for a direction.
     pub(super) fn stream(&self, direction: Direction) -> StreamHandle {
         match direction {
             Direction::OnDevice => self.on_device.handle(),
@@ -156,15 +159,15 @@ impl Cuda {
         capturing: bool,
     ) -> Question {
         let host = (direction != Direction::OnDevice).then(|| job.host());
-        // Only regions with ascending offsets form one piece of a block.
+        // Regions form one contiguous piece of a block only if their offsets ascend.
         let packed = |host: &Arc<Store>| {
             let packed = host.packed();
             packed.is_some_and(|it| job.range.len() == it.offsets.len() || it.offsets.is_sorted())
         };
         Question {
             direction,
-            // Within a device the planner does not need the number of descriptors, and counting them
-            // may take a sort.
+            // Within a device, the planner does not need the number of descriptors. Counting them may
+            // require a sort.
             descriptors: if host.is_some() { job.num_spans() } else { job.pairs.len() as u64 },
             bytes: job.nbytes(),
             pinned: host.is_none_or(|host| host.is_pinned()),
@@ -177,19 +180,19 @@ impl Cuda {
         }
     }
 
-    /// Enqueues a copy. If that fails halfway, the enqueued part has ended on return.
+    /// Enqueues a copy. If an error occurs halfway, waits until the enqueued part has finished.
     pub(super) fn enqueue(&mut self, job: &Job, way: Way) -> Result<(), TransferError> {
         self.context.check_alive()?;
         self.try_enqueue(job, way).inspect_err(|_| self.drain(way.direction, way.inline))
     }
 
-    /// Waits until the streams of a direction, or the caller's stream, are idle. Then no work refers to
-    /// a store.
+    /// Waits until the streams of a direction, or the caller's stream, are idle. After that, no
+    /// enqueued work uses a store.
     pub(super) fn drain(&mut self, direction: Direction, inline: Option<StreamHandle>) {
         let stream = inline.unwrap_or_else(|| self.stream(direction));
         let beside = self.lane(direction).beside.handle();
         for stream in [stream, beside] {
-            // Ignore errors: if the context was lost, no work is left to wait for.
+            // Ignore errors: if the context was lost, there is no work to wait for.
             let _ = self.context.synchronize(stream);
         }
     }
@@ -212,7 +215,7 @@ impl Cuda {
         }
     }
 
-    /// Enqueues a copy on the caller's stream. A mapping on the device names the blocks.
+    /// Enqueues a copy on the caller's stream. A mapping on the device contains the block ids.
     pub(super) fn enqueue_mapped(
         &self,
         job: &Job,
@@ -224,7 +227,7 @@ impl Cuda {
         self.kernel(stream, job, way, Blocks::OnDevice { address, n: rows })
     }
 
-    /// Copies between the stores of a job by kernels.
+    /// Copies between the stores of a job with kernels.
     fn kernel(
         &self,
         stream: StreamHandle,
@@ -244,12 +247,12 @@ impl Cuda {
         Ok(launch(&self.context, stream, grid, sides, job, blocks)?)
     }
 
-    /// Size in bytes of a staging buffer. It holds at least one block of this shape.
+    /// Returns the size of a staging buffer in bytes. A buffer holds at least one block of this shape.
     pub(super) fn slot_bytes(&self, shape: &Shape) -> u64 {
         self.staging_bytes.max(shape.stride)
     }
 
-    /// Copies a whole job through the staging buffers, to or from a pinned host store.
+    /// Copies a whole job to or from a pinned host store, through the staging buffers.
     fn staged(&mut self, job: &Job, way: Way) -> Result<(), TransferError> {
         let shape = Shape::of(job.host());
         let per_slot = (self.slot_bytes(&shape) / shape.stride) as usize;
@@ -263,7 +266,7 @@ impl Cuda {
         order.sort_unstable_by_key(|pair| if to_host { pair.dst } else { pair.src });
         for part in order.chunks(per_slot) {
             let spans = |slot: u64| {
-                // Pair the blocks of the host with their places in the buffer.
+                // Pair each block of the host with its position in the buffer.
                 let places = part.iter().enumerate().map(|(place, pair)| {
                     let block = if to_host { pair.dst } else { pair.src };
                     Pair { src: block, dst: place as u32 }
@@ -298,8 +301,8 @@ impl Cuda {
         Ok(())
     }
 
-    /// Prepares the first part of a staged copy to the host: makes the kernels wait for everything that
-    /// the link's stream waits for.
+    /// Prepares the first part of a staged copy to the host: the kernels have to wait for the same work
+    /// as the stream of the link.
     pub(super) fn begin(&mut self, way: Way) -> Result<(), TransferError> {
         if way.inline.is_none() && way.direction == Direction::ToHost {
             let lane = &self.to_host;
@@ -308,8 +311,8 @@ impl Cuda {
         Ok(())
     }
 
-    /// Moves a part of a job that fits one buffer, and returns the event of its end. `spans` returns
-    /// the pieces that the copy engine moves to or from a buffer at an address.
+    /// Moves a part of a job that fits into one buffer, and returns the event at its end. `spans`
+    /// receives the address of a buffer and returns the pieces that the copy engine moves.
     pub(super) fn stage(
         &mut self,
         job: &Job,

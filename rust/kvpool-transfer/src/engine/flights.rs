@@ -1,16 +1,16 @@
-//! `Flights`: the list of the transfers that an engine keeps, and its limits.
+//! `Flights`: the list of an engine's transfers, with its limits.
 //!
-//! The list keeps transfers under way, and ended transfers whose end was not reported to the caller. It
-//! keeps the latest [`MAX_UNREPORTED`] ended ones and forgets older ones. When the list contains
-//! [`MAX_KEPT`] transfers, the next submission waits for the oldest transfers under way, until at most half
-//! of [`MAX_UNREPORTED`] are under way. So the list never contains more than [`MAX_KEPT`] transfers, however
-//! slow the worker or the device is.
+//! The list contains the transfers under way, and finished transfers whose end was not yet reported to
+//! the caller. Of the finished ones it keeps the latest [`MAX_UNREPORTED`] and removes the older ones.
+//! When the list contains [`MAX_KEPT`] transfers, the next submission waits for the oldest transfers
+//! under way, until at most half of [`MAX_UNREPORTED`] are under way. Therefore the list never contains
+//! more than [`MAX_KEPT`] transfers, even if the worker or the device is slow.
 //!
 //! No thread waits while it holds a lock. A submission waits only for transfers that were submitted
-//! before it, and those do not wait for later work. The exception is a caller's stream that waits for
-//! something that the same thread does after this call.
+//! before it, and those do not wait for later work. There is one exception: a caller's stream may wait
+//! for work that the same thread submits only after this call.
 //!
-//! Costs: each transfer causes a constant number of looks at kept transfers.
+//! Costs: amortised, each transfer is checked a constant number of times.
 
 use std::sync::{Arc, PoisonError};
 
@@ -18,22 +18,23 @@ use super::transfer::{EndedStates, Transfer};
 use crate::error::TransferError;
 use crate::sync::{Mutex, MutexGuard, thread};
 
-/// Smallest number of entries at which the list is swept.
+/// Smallest length of the list at which finished transfers are removed from it (a sweep).
 const SWEEP: usize = 64;
 
-/// Number of unreported ends that `poll` can return. Beyond it, a caller that neither waits nor polls
-/// loses the oldest ones. It is small in a model, so that the schedules reach the limit.
+/// Largest number of unreported transfers that `poll` can return. If a caller neither waits nor polls,
+/// older ones are dropped. The number is small under `shuttle`, so that the tested schedules reach the
+/// limit.
 const MAX_UNREPORTED: usize = if cfg!(shuttle) { 2 } else { 1 << 16 };
 
-/// Largest number of transfers that are kept.
+/// Largest number of transfers in the list.
 const MAX_KEPT: usize = 2 * MAX_UNREPORTED;
 
 #[derive(Default)]
 struct List {
     kept: Vec<Arc<Transfer>>,
-    /// Places that were promised and are not used yet.
+    /// Number of places that are reserved but not yet used.
     promised: usize,
-    /// Number of entries at which the next new transfer sweeps the list.
+    /// Length of the list at which the next new transfer triggers a sweep.
     sweep_at: usize,
     #[cfg(test)]
     looks: usize,
@@ -44,8 +45,8 @@ impl List {
         self.kept.len() + self.promised
     }
 
-    /// Forgets transfers that need not be kept. Returns the transfers that have to end before there is
-    /// room for another one.
+    /// Removes transfers that need not be kept. Returns the transfers that have to finish before there
+    /// is room for another one.
     fn sweep(&mut self, remains: &mut EndedStates) -> Vec<Arc<Transfer>> {
         #[cfg(test)]
         {
@@ -53,7 +54,7 @@ impl List {
         }
         let mut unreported = 0;
         let mut ended = Vec::with_capacity(self.kept.len());
-        // `poll` does not report an end twice.
+        // Remove reported transfers, because `poll` reports each end only once.
         self.kept.retain(|one| {
             let over = one.has_ended_into(remains);
             let keep = !over || !one.was_reported();
@@ -79,28 +80,28 @@ impl List {
                 return pending;
             }
         }
-        // Sweep again when the list has doubled. So each transfer causes a constant number of looks.
+        // Sweep again when the list has doubled. The cost per transfer is therefore constant.
         self.sweep_at = SWEEP.max(2 * self.len()).min(MAX_KEPT);
         Vec::new()
     }
 }
 
-/// Transfers under way, and ended transfers whose end was not reported.
+/// The transfers under way, and finished transfers whose end was not yet reported.
 #[derive(Default)]
 pub(super) struct Flights(Mutex<List>);
 
-/// A reserved place for one more transfer.
+/// A reserved place in the list for one more transfer.
 pub(super) struct Room<'a>(&'a Flights);
 
 impl Room<'_> {
-    /// Stores a transfer in the reserved place.
+    /// Adds a transfer to the list, in the reserved place.
     pub(super) fn keep(self, transfer: &Arc<Transfer>) {
         self.0.lock().kept.push(transfer.clone());
     }
 }
 
 impl Drop for Room<'_> {
-    /// Gives the place back, whether or not it was used.
+    /// Ends the reservation. A transfer that was added is now counted in the list itself.
     fn drop(&mut self) {
         self.0.lock().promised -= 1;
     }
@@ -111,11 +112,11 @@ impl Flights {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reserves a place for one more transfer. Waits if too many are under way. Call it without a lock,
-    /// before anything is enqueued.
+    /// Reserves a place for one more transfer. Waits if too many transfers are under way. Call it
+    /// without holding a lock, before anything is enqueued.
     ///
     /// # Errors
-    /// [`TransferError::Forked`] if a transfer that has to end belongs to another process.
+    /// [`TransferError::Forked`] if it has to wait for a transfer that belongs to another process.
     pub(super) fn room(&self) -> Result<Room<'_>, TransferError> {
         loop {
             let mut remains = EndedStates::default();
@@ -130,17 +131,17 @@ impl Flights {
             let pending = list.sweep(&mut remains);
             let full = pending.is_empty() && list.len() >= MAX_KEPT;
             drop(list);
-            // Ended transfers may hold the last reference to memory of the caller. Its destructor runs
-            // without a lock.
+            // Drop finished transfers without holding the lock. They may hold the last reference to
+            // memory of the caller, and its destructor may call the engine.
             drop(remains);
             pending.iter().try_for_each(|transfer| transfer.sleep(None))?;
             if full {
-                thread::yield_now(); // all room is promised to others, who are about to use it
+                thread::yield_now(); // other threads are about to use the reserved places
             }
         }
     }
 
-    /// Checks every transfer in the list, and returns the number of those that have not ended.
+    /// Returns the number of transfers that have not finished. Checks every transfer in the list.
     pub(super) fn num_under_way(&self) -> usize {
         let mut remains = EndedStates::default();
         let list = self.lock();
@@ -149,12 +150,12 @@ impl Flights {
         count
     }
 
-    /// All transfers of the list.
+    /// Returns all transfers in the list.
     pub(super) fn all(&self) -> Vec<Arc<Transfer>> {
         self.lock().kept.clone()
     }
 
-    /// Removes ended transfers from the list, and returns those whose end was not reported yet.
+    /// Removes finished transfers from the list, and returns those whose end was not yet reported.
     pub(super) fn poll(&self) -> Vec<Arc<Transfer>> {
         let (mut ended, mut remains) = (Vec::new(), EndedStates::default());
         let mut list = self.lock();
@@ -187,8 +188,8 @@ mod tests {
     fn store() -> (Arc<Store>, Box<[u8; 8]>) {
         let mut bytes = Box::new([0_u8; 8]);
         let region = Region { base: bytes.as_mut_ptr() as u64, stride: 4, nbytes: 4 };
-        // SAFETY: the region is that of `bytes`. The tests keep `bytes` longer than the engine and the
-        // store, and do not touch it meanwhile.
+        // SAFETY: the region is that of `bytes`. The tests keep `bytes` alive longer than the engine
+        // and the store, and do not access it meanwhile.
         let store = unsafe { Store::new(vec![region], 2, Device::Cpu, Vec::new(), false, None) };
         (store.expect("fits"), bytes)
     }
@@ -198,9 +199,9 @@ mod tests {
             .expect("an engine")
     }
 
-    /// A pipeline that orders its work by streams never waits, polls, or queries an end. The list of
-    /// its transfers is bounded, however slow the worker is, and each transfer causes a constant number
-    /// of looks.
+    /// A pipeline that orders its work with streams never waits, polls or queries. The list of its
+    /// transfers is nevertheless bounded, even if the worker is slow, and each transfer is checked a
+    /// constant number of times.
     #[test]
     fn unpolled_ends_are_bounded() {
         let (store, _bytes) = store();
@@ -211,14 +212,14 @@ mod tests {
             let kept = engine.flights.lock().kept.len();
             assert!(kept <= MAX_KEPT, "{kept} kept");
         }
-        // Every MAX_UNREPORTED / 2 transfers there are three passes over the list: a sweep at MAX_KEPT, a
-        // sweep after a wait, and the search for the transfers to wait for.
+        // Every MAX_UNREPORTED / 2 transfers, the list is traversed three times: in a sweep at
+        // MAX_KEPT, in a sweep after a wait, and to find the transfers to wait for.
         let looks = engine.flights.lock().looks;
         assert!(looks <= 8 * submitted + SWEEP, "{looks} looks for {submitted} transfers");
         engine.wait_all(None).expect("no limit");
         let reported = engine.poll().expect("no device");
         assert!((MAX_UNREPORTED..=MAX_KEPT).contains(&reported.len()), "{} reported", reported.len());
-        // The last ids are present without a gap.
+        // `poll` returns the latest ids without a gap.
         let ids: Vec<_> = reported.iter().map(|one| one.id).collect();
         assert!(
             ids.windows(2).all(|pair| pair[0] + 1 == pair[1]) && ids.last() == Some(&(submitted as u64 - 1))
@@ -226,8 +227,8 @@ mod tests {
         engine.close();
     }
 
-    /// While no transfer ends, at most the bound can be submitted. The next submission waits until the
-    /// oldest transfers have ended.
+    /// While no transfer finishes, the number of submissions is limited. The next submission waits
+    /// until the oldest transfers have finished.
     #[test]
     fn submission_waits_at_the_limit() {
         let (store, _bytes) = store();
@@ -250,7 +251,7 @@ mod tests {
             }
         };
         let submits = thread::spawn(submits);
-        // The gate opens when the bound is reached. No transfer has ended before that.
+        // The gate opens when the limit is reached. No transfer has finished before that.
         while engine.flights.lock().kept.len() < MAX_KEPT && !submits.is_finished() {
             thread::yield_now();
         }

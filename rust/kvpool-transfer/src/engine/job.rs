@@ -1,4 +1,4 @@
-//! `Job`: a checked copy, as pieces for the copy engine. `Shape`: the layout of its blocks in a buffer.
+//! `Job`: a checked copy. `Shape`: the layout of its host blocks in a staging buffer.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -25,22 +25,23 @@ impl Job {
         each * self.pairs.len() as u64
     }
 
-    /// Takes the guards of the job's blocks. Waits for other accesses.
+    /// Acquires the guards of the job's blocks. Waits until no other access conflicts.
     pub(super) fn claim(&self, accessor: Accessor) -> Claim {
         Claim::take([&self.src, &self.dst], Some(&self.pairs), &self.range, accessor)
     }
 
-    /// Like [`Self::claim`], but returns `None` where it would have to wait.
+    /// Like [`Self::claim`], but returns `None` instead of waiting.
     pub(super) fn try_claim(&self, accessor: Accessor) -> Option<Claim> {
         Claim::try_take([&self.src, &self.dst], &self.pairs, &self.range, accessor)
     }
 
-    /// The store that is not on the device.
+    /// Returns the store that is not on the device.
     pub(super) fn host(&self) -> &Arc<Store> {
         if self.src.device() == Device::Cpu { &self.src } else { &self.dst }
     }
 
-    /// The pieces to copy. Neighbours are merged, but no piece crosses the border of two registrations.
+    /// Returns the pieces to copy. Adjacent pieces are merged, but no piece crosses the border between
+    /// two registrations of host memory.
     pub(super) fn spans(&self) -> Vec<Span> {
         let (src, dst) = (&self.src.regions()[self.range.clone()], &self.dst.regions()[self.range.clone()]);
         spans(src, dst, &self.pairs, |all| match (self.src.pinning(), self.dst.pinning()) {
@@ -50,8 +51,8 @@ impl Job {
         })
     }
 
-    /// Number of descriptors that `spans` would return, without the cuts at the borders of
-    /// registrations.
+    /// Returns the number of pieces (descriptors) that `spans` would return without the splits at
+    /// borders of registrations.
     pub(super) fn num_spans(&self) -> u64 {
         let regions =
             self.src.regions()[self.range.clone()].iter().zip(&self.dst.regions()[self.range.clone()]);
@@ -61,15 +62,15 @@ impl Job {
     }
 }
 
-/// The layout of a host store's blocks in a staging buffer. It equals the layout on the host if the
-/// blocks are contiguous there.
+/// The layout of a host store's blocks in a staging buffer. It equals the layout on the host if each
+/// block is contiguous there.
 #[derive(Clone, Debug)]
 pub(super) struct Shape {
     pub(super) stride: u64,
-    /// Bytes of a block without the hole at its end.
+    /// Number of bytes in a block, without the gap at its end.
     nbytes: u64,
     offsets: Vec<u64>,
-    /// Whether a run of blocks may be moved as one piece, holes included.
+    /// Whether a run of blocks may be moved as one piece that includes the gaps.
     pub(super) whole: bool,
 }
 
@@ -90,15 +91,15 @@ impl Shape {
         Self { stride: end, nbytes: end, offsets, whole: true }
     }
 
-    /// The regions of blocks of this shape at an address.
+    /// Returns the regions of blocks that have this shape and begin at an address.
     pub(super) fn regions(&self, host: &Store, base: u64) -> Vec<Region> {
         let stride = self.stride;
         let pieces = host.regions().iter().zip(&self.offsets);
         pieces.map(|(region, offset)| Region { base: base + offset, stride, nbytes: region.nbytes }).collect()
     }
 
-    /// Offset of the regions `range` in a block, and their length in bytes. No other region lies
-    /// between them.
+    /// Returns the offset of the regions `range` within a block, and their length in bytes. No other
+    /// region is between them.
     pub(super) fn part(&self, host: &Store, range: &Range<usize>) -> (u64, u64) {
         if range.len() == self.offsets.len() {
             return (0, self.nbytes);

@@ -1,13 +1,13 @@
 //! `TransferEngine`: copies between stores, asynchronously or in the order of a stream.
 //!
 //! Owns: the streams and staging buffers of one device, a worker thread, and the list of transfers
-//! under way. On the CPU the worker thread takes the role of a device's stream, so programs behave
-//! alike: `submit` returns at once, and transfers end in order.
+//! under way. On the CPU, the worker thread replaces the streams of a device. Programs therefore behave
+//! the same on both: `submit` returns at once, and transfers finish in order.
 //!
-//! Every check is done before anything is enqueued. Refused are closed stores, stores that differ, ids
-//! out of range, duplicates, overlaps, and methods that cannot do the copy.
+//! Every check is done before anything is enqueued. The engine refuses closed stores, stores whose
+//! blocks differ, ids out of range, duplicates, overlaps, and methods that cannot do the copy.
 //!
-//! Costs: O(pairs * regions), plus a microsecond. A kernel needs one launch per 480 pairs, whatever the
+//! Costs: O(pairs * regions), plus a microsecond. A kernel needs one launch per 480 pairs, for any
 //! number of regions.
 
 mod bounce;
@@ -48,12 +48,12 @@ use crate::sync::{Mutex, MutexGuard, RwLock};
 use crate::words::Device;
 use crate::words::Method;
 
-/// The work that a submitted copy waits for.
+/// The work that has to finish before a submitted copy begins.
 #[derive(Clone, Debug)]
 pub enum After {
-    /// Nothing. The caller has ordered the work already.
+    /// Nothing, because the caller has already ordered the work.
     Nothing,
-    /// All work that is on this stream at the time of the call.
+    /// All work that is on this stream when `submit` is called.
     Stream(StreamHandle),
     /// An event, by its driver handle (`torch.cuda.Event.cuda_event`).
     Event(u64),
@@ -61,10 +61,10 @@ pub enum After {
     Transfer(Arc<Transfer>),
 }
 
-/// How to submit a copy.
+/// Options of a submitted copy.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The work that the copy waits for.
+    /// The work that has to finish before the copy begins.
     pub after: After,
     /// First region to copy, and the index after the last one. `None` copies all regions.
     pub regions: Option<(usize, usize)>,
@@ -89,9 +89,9 @@ impl Default for Options {
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct EngineConfig {
-    /// Number of threads that share a copy by the processor.
+    /// Number of threads that share one copy by the processor.
     pub threads: usize,
-    /// Size in bytes of each of the four staging buffers on a device.
+    /// Size in bytes of each staging buffer. A device has four of them.
     pub staging_bytes: u64,
 }
 
@@ -102,7 +102,7 @@ impl Default for EngineConfig {
     }
 }
 
-/// Copies between the stores of one device and the host.
+/// Copies blocks between the stores of one device and the host.
 pub struct TransferEngine {
     device: Device,
     process: u32,
@@ -155,8 +155,8 @@ impl TransferEngine {
         }))
     }
 
-    /// Returns the default engine of a device, for operations that name no engine. The first call
-    /// creates it.
+    /// Returns the default engine of a device, for operations that do not specify an engine. The first
+    /// call creates it.
     ///
     /// # Errors
     /// Like [`Self::new`].
@@ -167,8 +167,8 @@ impl TransferEngine {
             _ => {
                 let engine = Self::new(device, EngineConfig::default())?;
                 let former = engines.insert(device, engine.clone());
-                // Drop the engine of a process before a fork without the lock. It holds stores, and the
-                // destructor of a store's owner may ask for an engine.
+                // Release the lock first, then drop the engine of the process before the fork. That
+                // engine holds stores, and the destructor of a store's owner may call this function.
                 drop(engines);
                 drop(former);
                 Ok(engine)
@@ -182,14 +182,14 @@ impl TransferEngine {
         self.device
     }
 
-    /// The thresholds that the planner uses.
+    /// Returns the thresholds that the planner uses.
     #[must_use]
     pub fn thresholds(&self) -> Thresholds {
         self.thresholds.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Chooses the method of a copy. Also returns the number of thread blocks of a kernel that crosses
-    /// the link.
+    /// Chooses the method of a copy. Also returns the number of thread blocks for a kernel that crosses
+    /// the link between host and device.
     fn choose(&self, question: Question, method: Method) -> Result<(Method, u32), TransferError> {
         let thresholds = self.thresholds.read().unwrap_or_else(PoisonError::into_inner);
         Ok((question.choose(method, &thresholds)?, thresholds.link_ctas))
@@ -199,7 +199,7 @@ impl TransferEngine {
         self.thresholds.read().unwrap_or_else(PoisonError::into_inner).link_ctas
     }
 
-    /// Checks every copy in the list, and returns the number of those that have not ended.
+    /// Returns the number of copies that have not finished. Checks every copy in the list.
     #[must_use]
     pub fn num_in_flight(&self) -> usize {
         self.flights.num_under_way()
@@ -213,7 +213,7 @@ impl TransferEngine {
         if this == self.process { Ok(()) } else { Err(TransferError::Forked { made_by: self.process, this }) }
     }
 
-    /// Does every check of a copy. Returns the job, which only needs to be enqueued.
+    /// Does every check of a copy. Returns a job that only has to be enqueued.
     fn check(
         &self,
         src: &Arc<Store>,
@@ -247,7 +247,7 @@ impl TransferEngine {
         }
     }
 
-    /// Direction of a copy on this engine. `None` for a copy by the processor.
+    /// Returns the direction of a copy on this engine. `None` means a copy by the processor.
     fn direction(&self, src: &Store, dst: &Store) -> Result<Option<Direction>, TransferError> {
         let refuse = TransferError::Devices { engine: self.device, src: src.device(), dst: dst.device() };
         match (src.device(), dst.device()) {
@@ -267,7 +267,7 @@ impl TransferEngine {
         }
     }
 
-    /// Locks the device side for new work. `close` waits for threads that hold this lock.
+    /// Locks the device side of the engine for new work. `close` waits for threads that hold this lock.
     fn open_cuda(&self) -> Result<MutexGuard<'_, Cuda>, TransferError> {
         let cuda = self.cuda()?;
         self.check_open()?;
@@ -283,15 +283,16 @@ impl TransferEngine {
         self.next_id.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Waits on this thread for all work of a stream. The CPU has no streams.
+    /// Blocks this thread until all work of a stream has finished. Does nothing on the CPU, which has
+    /// no streams.
     fn wait_for_stream(&self, stream: StreamHandle) -> Result<(), TransferError> {
         let Some(cuda) = &self.cuda else { return Ok(()) };
         let context = cuda.lock().unwrap_or_else(PoisonError::into_inner).context.clone();
         Ok(Event::record(&context, stream)?.synchronize()?)
     }
 
-    /// Returns the transfers that ended since the last call (at most the latest 65,536), failed ones
-    /// included. Omits those whose end `wait` or `is_done` has reported.
+    /// Returns the transfers that have finished or failed since the last call, at most the latest
+    /// 65,536. Omits the transfers whose end `wait` or `is_done` has already reported.
     ///
     /// # Errors
     /// [`TransferError::DeviceIndex`] if a mapping on the device contained ids out of range. The next
@@ -305,7 +306,8 @@ impl TransferEngine {
         Ok(self.flights.poll())
     }
 
-    /// Waits until everything submitted so far has ended. `poll` still reports these ends.
+    /// Waits until all transfers submitted so far have finished. `poll` still returns these transfers
+    /// afterwards.
     ///
     /// # Errors
     /// [`TransferError::Timeout`].
@@ -318,12 +320,12 @@ impl TransferEngine {
         })
     }
 
-    /// Refuses new work, waits for the work under way, and ends the worker thread.
+    /// Closes the engine: refuses new work, waits for the work under way, and stops the worker thread.
     pub fn close(&self) {
         self.closed.store(true, Ordering::Release);
         if self.process == process::id() {
-            // A thread that found the engine open has enqueued its work by the time that both locks
-            // were taken once.
+            // Take both locks once. After that, every thread that saw the engine open has enqueued its
+            // work.
             drop(self.cuda());
             self.worker.join();
             let _ = self.wait_all(None);
@@ -338,8 +340,8 @@ impl TransferEngine {
 }
 
 impl Drop for TransferEngine {
-    /// Waits for the work on the device, whose stores the transfers hold. No job is queued now, because
-    /// a queued job holds a reference to the engine. The worker thread itself may drop the last
+    /// Waits for the work on the device, because its transfers hold stores. No job is queued now,
+    /// because a queued job holds a reference to the engine. The worker thread itself may drop the last
     /// reference.
     fn drop(&mut self) {
         self.closed.store(true, Ordering::Release);

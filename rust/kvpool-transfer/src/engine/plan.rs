@@ -1,12 +1,14 @@
 //! Executes the plans of a block manager: rounds of copies between tiers.
 //!
-//! Copies within a store are the copies of copy-on-write. The step that follows writes KV to their
+//! Copies within a store come from copy-on-write. The step that follows writes KV to their
 //! destinations, so they are enqueued in the order of the caller's stream. Copies between stores are
-//! swaps. A swap holds its blocks at both ends until it is completed, so it runs beside the steps.
+//! swaps. A swap keeps its blocks reserved at both ends until it has finished, so it can run
+//! concurrently with the steps.
 //!
-//! There is one exception. A plan reads through copies that were not made yet, so a swap and a
-//! copy-on-write may read the same block. Such a block may be overwritten after the plan was handed
-//! out. In that case the caller's stream waits for the swap.
+//! There is one exception. If a block to be read is itself the destination of a planned copy, the plan
+//! reads the source of that copy instead. Therefore a swap and a copy-on-write may read the same block.
+//! After the plan was returned, such a block may be overwritten. In that case the caller's stream waits
+//! for the swap.
 
 use std::sync::{Arc, PoisonError};
 
@@ -22,34 +24,34 @@ use crate::store::Store;
 use crate::words::Device;
 use crate::words::Method;
 
-/// The copy of one block between tiers.
+/// The copy of one block, from a tier to the same or another tier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Move {
-    /// Tier and block to read.
+    /// Tier and id of the block to read.
     pub src: (usize, u32),
-    /// Tier and block to write.
+    /// Tier and id of the block to write.
     pub dst: (usize, u32),
 }
 
-/// The copies of a round between two tiers.
+/// The copies of a round between one pair of tiers.
 struct Leg {
     job: Job,
     direction: Option<Direction>,
-    /// Whether the copies are within one store.
+    /// Whether source and destination are the same store.
     local: bool,
-    /// Whether a copy reads a block that a copy within a store reads, too.
+    /// Whether any of the copies reads a block that a copy within a store also reads.
     reads_shared: bool,
 }
 
 impl TransferEngine {
-    /// Executes the rounds of a plan. `stores` are the stores by tier. Copies within a store are
-    /// enqueued on `stream`; on the CPU they are done on return. The other copies are returned as
-    /// transfers, which wait for the work that is on `stream` now. A later round waits for the earlier
-    /// ones. O(copies).
+    /// Executes the rounds of a plan. `stores` contains one store per tier. Copies within a store are
+    /// enqueued on `stream`; on the CPU they are finished when this returns. All other copies are
+    /// returned as transfers, which wait for the work that is on `stream` now. A round waits for the
+    /// earlier rounds. O(copies).
     ///
     /// # Errors
     /// Like [`Self::submit`], before anything is enqueued. If the driver refuses a copy halfway, no
-    /// transfer is left under way.
+    /// transfer is under way when this returns.
     pub fn execute(
         self: &Arc<Self>,
         rounds: &[Vec<Move>],
@@ -68,7 +70,7 @@ impl TransferEngine {
         }
         let mut transfers: Vec<Arc<Transfer>> = Vec::new();
         let result = legs.into_iter().try_for_each(|round| {
-            // Later rounds read what earlier rounds have written.
+            // Later rounds read the results of earlier rounds.
             transfers.iter().try_for_each(|transfer| self.let_wait(stream, transfer))?;
             self.execute_round(round, stream, &mut transfers)
         });
@@ -81,8 +83,8 @@ impl TransferEngine {
         Ok(transfers)
     }
 
-    /// Groups the copies of a round by their tiers, and checks them. `local` are the blocks that copies
-    /// within a store read, in any round.
+    /// Groups the copies of a round by their tiers, and checks them. `local` contains the blocks that
+    /// copies within a store read in any round.
     fn legs(
         &self,
         round: &[Move],
@@ -121,8 +123,8 @@ impl TransferEngine {
     ) -> Result<(), TransferError> {
         let after = if self.device == Device::Cpu { After::Nothing } else { After::Stream(stream) };
         let options = Options { after, ..Options::default() };
-        // Submit swaps before the copies: a swap waits for the work that is on the stream now, and not
-        // for these copies.
+        // Submit swaps before the copies within stores. A swap waits for the work that is on the stream
+        // now, and need not wait for these copies.
         let (local, swaps): (Vec<_>, Vec<_>) = legs.into_iter().partition(|leg| leg.local);
         for Leg { job, direction, reads_shared, .. } in swaps {
             let transfer = self.start(job, direction, &options)?;
@@ -134,8 +136,8 @@ impl TransferEngine {
         local.iter().try_for_each(|leg| self.copy_checked(&leg.job, leg.direction, stream, Method::Auto))
     }
 
-    /// Makes later work wait for the transfer: work on the stream, or on the CPU all work of this
-    /// thread.
+    /// Makes later work wait for a transfer. On a device this is later work on the stream; on the CPU
+    /// it is all later work of this thread.
     fn let_wait(&self, stream: StreamHandle, transfer: &Transfer) -> Result<(), TransferError> {
         if self.device == Device::Cpu {
             transfer.sleep(None)?;

@@ -1,4 +1,4 @@
-//! Copies that run beside the caller: on the engine's streams, or on its worker thread.
+//! Copies that run concurrently with the caller: on the engine's streams, or on its worker thread.
 
 use std::sync::{Arc, PoisonError};
 
@@ -17,7 +17,7 @@ use crate::store::{Accessor, Store};
 use crate::sync::atomic::Ordering;
 use crate::words::Method;
 
-/// The event or transfer that a job on the worker thread waits for.
+/// The event or transfer that has to finish before a job on the worker thread begins.
 enum Gate {
     Open,
     Event(Event),
@@ -38,15 +38,16 @@ impl Gate {
 }
 
 impl TransferEngine {
-    /// Starts a copy and returns at once. Transfers of one direction end in the order of their
+    /// Starts a copy and returns at once. Transfers of one direction finish in the order of their
     /// submission.
     ///
-    /// An engine keeps at most 131,072 transfers: those under way, and those that have ended and were
-    /// not polled. At this limit, the call first waits until at most 32,768 are under way. These must
-    /// not depend on anything that the same thread does later.
+    /// An engine keeps at most 131,072 transfers: those under way, and finished ones that were not yet
+    /// polled. At this limit, the call first waits until at most 32,768 are under way. These transfers
+    /// must not depend on anything that the same thread does later.
     ///
     /// # Errors
-    /// Every [`TransferError`] except those that only a transfer ends with. Nothing is enqueued then.
+    /// Every [`TransferError`], except those that only occur while a transfer runs. If the call fails,
+    /// nothing is enqueued.
     pub fn submit(
         self: &Arc<Self>,
         src: &Arc<Store>,
@@ -72,11 +73,11 @@ impl TransferEngine {
         if let After::Transfer(other) = &options.after
             && let Some(error) = other.error()
         {
-            // The earlier transfer failed, so the data that this copy would read never arrived.
+            // The earlier transfer failed, so the data that this copy would read is missing.
             return Err(error);
         }
-        // Reserve the room before any lock is taken, and before the copy has a place on a stream: this
-        // may wait.
+        // Reserve the place in the list before any lock is taken and before the copy is on a stream,
+        // because this may wait.
         let room = self.flights.room()?;
         let Some(direction) = direction else {
             Self::check_cpu_method(options.method)?;
@@ -97,9 +98,9 @@ impl TransferEngine {
         let queued = pageable || waits || self.worker.is_busy();
         let claim = if queued { None } else { job.try_claim(Accessor::Device) };
         let Some(claim) = claim else {
-            // If the processor touches one of the blocks, the worker thread waits for that. The job
-            // runs after the earlier jobs of the worker. The device waits for a stream or an event from
-            // now on.
+            // If the processor accesses one of the blocks, the worker thread waits for it. The job then
+            // runs after the earlier jobs of the worker. On the device, the wait for a stream or an
+            // event begins now.
             let gate = match &options.after {
                 After::Transfer(other) if waits => Gate::Transfer(other.clone()),
                 after => {
@@ -110,7 +111,7 @@ impl TransferEngine {
             drop(cuda);
             return self.start_on_worker(room, job, Some(direction), method, gate);
         };
-        // A caller that names something to wait for may wait until the source is written.
+        // If the caller passes work to wait for, this work may still write to the source.
         let settled = matches!(options.after, After::Nothing) && job.src.writers.load(Ordering::Acquire) == 0;
         let way = Way { direction, method, inline: None, settled, link_ctas };
         let stream = cuda.stream(direction);
@@ -125,8 +126,8 @@ impl TransferEngine {
         Ok(transfer)
     }
 
-    /// Returns an error if the work to wait for is being captured: it would draw the engine's streams
-    /// into the capture.
+    /// Returns an error if the work to wait for is being captured. Otherwise the engine's streams would
+    /// become part of the capture.
     fn check_capture(context: &Context, after: &After) -> Result<(), TransferError> {
         let captured = match *after {
             After::Stream(stream) => context.is_capturing(stream)?,
@@ -140,7 +141,7 @@ impl TransferEngine {
     /// Makes a stream of the engine wait for the work that is already on the device.
     fn wait_now(context: &Arc<Context>, stream: StreamHandle, after: &After) -> Result<(), TransferError> {
         match after {
-            // An event that was never recorded has handle 0. There is no work to wait for.
+            // Handle 0 is an event that was never recorded, so there is no work to wait for.
             After::Nothing | After::Event(0) => {}
             After::Stream(other) => Event::record(context, *other)?.let_follow(stream)?,
             After::Event(event) => context.wait(stream, *event)?,
@@ -149,7 +150,8 @@ impl TransferEngine {
         Ok(())
     }
 
-    /// The work that a copy within the host waits for: streams and events in their present state.
+    /// Returns the work that has to finish before a copy within the host begins. It captures streams
+    /// and events in their present state.
     fn gate(&self, after: &After) -> Result<Gate, TransferError> {
         match after {
             After::Transfer(other) => Ok(Gate::Transfer(other.clone())),
@@ -164,7 +166,7 @@ impl TransferEngine {
         }
     }
 
-    /// Starts a copy that the processor makes, wholly or in part.
+    /// Starts a copy that the processor does wholly or in part.
     fn start_on_worker(
         self: &Arc<Self>,
         room: Room<'_>,
@@ -193,7 +195,8 @@ impl TransferEngine {
         Ok(transfer)
     }
 
-    /// Makes the worker's part of a copy between the device and the host. The copy has ended on return.
+    /// Does the worker's part of a copy between the device and the host. The copy is finished when this
+    /// returns.
     fn cross(&self, job: &Job, direction: Direction, method: Method) -> Result<(), TransferError> {
         let link_ctas = self.link_ctas();
         let way = Way { direction, method, inline: None, settled: false, link_ctas };
@@ -220,7 +223,7 @@ impl TransferEngine {
         let parts: Vec<_> = job.pairs.chunks((slot_bytes / shape.stride) as usize).collect();
         let mut ends: Vec<Arc<Event>> = Vec::with_capacity(parts.len());
         let result = (0..parts.len() + 1).try_for_each(|index| {
-            // The two buffers take turns: the processor works on one while the device works on the
+            // The two buffers alternate: the processor works on one while the device works on the
             // other.
             if index < parts.len() {
                 let (part, buffer) = (parts[index], bounce.slot(index));
@@ -245,7 +248,7 @@ impl TransferEngine {
             }
             Ok(())
         });
-        // Even after an error, buffers and stores are free again only when the device no longer uses
+        // Wait even after an error. Buffers and stores are free only when the device no longer uses
         // them.
         let ended: Result<(), TransferError> = ends.iter().try_for_each(|end| Ok(end.synchronize()?));
         if result.is_err() {

@@ -1,8 +1,8 @@
 //! `Transfer`: a copy under way.
 //!
-//! A transfer owns the stores that it copies between until it has ended, so their memory is not freed
-//! during the copy. It ends once, with the seconds that it took or with an error. The first query after
-//! its end settles its state.
+//! A transfer keeps its two stores alive until it has finished, so that their memory is not freed
+//! during the copy. It finishes once, either with its duration in seconds or with an error. The first
+//! query after that stores the final state.
 
 use std::process;
 use std::sync::{Arc, PoisonError};
@@ -16,7 +16,7 @@ use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::words::Device;
 use crate::words::Method;
 
-/// The stores of a copy under way, and the guards of its blocks if they are taken.
+/// The stores of a copy under way, and the guards of its blocks if it has acquired them.
 #[derive(Debug)]
 pub(crate) struct Held {
     _src: Arc<Store>,
@@ -40,15 +40,15 @@ impl Drop for Held {
 /// State of a transfer.
 #[derive(Debug)]
 enum State {
-    /// In the queue of the worker thread.
+    /// The transfer is in the queue of the worker thread.
     Queued,
-    /// On a stream.
+    /// The transfer is on a stream.
     Enqueued { start: Event, end: Arc<Event>, _held: Held },
-    /// Ended, with or without an error.
+    /// The transfer has finished, with or without an error.
     Ended { seconds: f64, error: Option<TransferError> },
 }
 
-/// States of ended transfers, which are dropped after the lock was released.
+/// Former states of finished transfers. The caller drops them after it has released the lock.
 #[derive(Default)]
 pub(super) struct EndedStates(Vec<State>);
 
@@ -65,7 +65,7 @@ pub struct Transfer {
     process: u32,
     state: Mutex<State>,
     ended: Condvar,
-    /// Whether the end was reported to the caller. `poll` does not report it again.
+    /// Whether the end was reported to the caller. If true, `poll` does not report it again.
     reported: AtomicBool,
 }
 
@@ -94,7 +94,7 @@ impl Transfer {
         Arc::new(Self::with(id, nbytes, method, device, state))
     }
 
-    /// A transfer of no blocks, which has ended.
+    /// Creates a transfer of no blocks, which is already finished.
     pub(super) fn empty(id: u64, method: Method, device: Device) -> Arc<Self> {
         Arc::new(Self::with(id, 0, method, device, State::Ended { seconds: 0.0, error: None }))
     }
@@ -116,22 +116,22 @@ impl Transfer {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends the transfer. The worker calls this after success and after failure.
+    /// Sets the final state of the transfer. The worker calls this after success and after failure.
     pub(super) fn finish(&self, seconds: f64, error: Option<TransferError>) {
         *self.lock() = State::Ended { seconds, error };
         self.ended.notify_all();
     }
 
-    /// Returns an error in a child of the process that submitted the transfer. A child has neither the
-    /// threads nor the streams, so the transfer would never end there.
+    /// Returns an error if this is a child of the process that submitted the transfer. A child has
+    /// neither the threads nor the streams of its parent, so the transfer would never finish there.
     pub(super) fn check_process(&self) -> Result<(), TransferError> {
         let (made_by, this) = (self.process, process::id());
         if this == made_by { Ok(()) } else { Err(TransferError::Forked { made_by, this }) }
     }
 
-    /// Checks whether the transfer has ended. If so, returns its former state, which the caller drops
-    /// without a lock. It may hold the last reference to memory of another owner, whose destructor may
-    /// query this transfer.
+    /// Checks whether the transfer has finished. If so, returns its former state. The caller has to
+    /// drop this state without holding a lock. It may hold the last reference to memory of another
+    /// owner, whose destructor may query this transfer.
     fn settle(&self, state: &mut State) -> Option<State> {
         let State::Enqueued { start, end, .. } = state else { return None };
         let outcome = match end.is_done() {
@@ -143,7 +143,7 @@ impl Transfer {
         Some(std::mem::replace(state, outcome))
     }
 
-    /// Checks whether the transfer has ended, then reads its state.
+    /// Updates the state of the transfer, and calls `read` with it.
     fn look<T>(&self, read: impl FnOnce(&State) -> T) -> T {
         let mut state = self.lock();
         let held = self.settle(&mut state);
@@ -153,20 +153,20 @@ impl Transfer {
         seen
     }
 
-    /// Whether the transfer has ended. The engine calls this under a lock. The former state is moved to
-    /// `held`, to be dropped after the lock was released.
+    /// Whether the transfer has finished. The engine calls this while it holds a lock. The former state
+    /// is moved to `held`, so that it is dropped after the lock was released.
     pub(super) fn has_ended_into(&self, held: &mut EndedStates) -> bool {
         let mut state = self.lock();
         held.0.extend(self.settle(&mut state));
         matches!(*state, State::Ended { .. })
     }
 
-    /// Whether the transfer has ended.
+    /// Whether the transfer has finished.
     pub(super) fn has_ended(&self) -> bool {
         self.look(|state| matches!(state, State::Ended { .. }))
     }
 
-    /// Whether the transfer is on a stream, so that others can wait for its event.
+    /// Whether the transfer is on a stream, so that other work can wait for its event.
     pub(super) fn is_enqueued(&self) -> bool {
         matches!(*self.lock(), State::Enqueued { .. })
     }
@@ -176,8 +176,8 @@ impl Transfer {
         matches!(*self.lock(), State::Queued)
     }
 
-    /// Makes a stream wait for the transfer, if the transfer has been enqueued on a stream and has not
-    /// ended. A failure of the transfer is not reported here.
+    /// Makes a stream wait for the transfer, if the transfer is on another stream and has not finished.
+    /// This does not report a failure of the transfer.
     pub(super) fn let_follow(&self, stream: StreamHandle) -> Result<(), TransferError> {
         match &*self.lock() {
             State::Enqueued { end, .. } => Ok(end.let_follow(stream)?),
@@ -190,18 +190,18 @@ impl Transfer {
         self.reported.load(Ordering::Acquire)
     }
 
-    /// Marks the end as reported. Returns whether it was unreported before.
+    /// Marks the end as reported. Returns true if it was not reported before.
     pub(super) fn report_end(&self) -> bool {
         !self.reported.swap(true, Ordering::AcqRel)
     }
 
-    /// The device of the engine.
+    /// Returns the device of the engine.
     #[must_use]
     pub const fn device(&self) -> Device {
         self.device
     }
 
-    /// Whether the transfer has ended, successfully or not.
+    /// Whether the transfer has finished, with or without an error.
     #[must_use]
     pub fn is_done(&self) -> bool {
         let done = self.has_ended();
@@ -211,8 +211,8 @@ impl Transfer {
         done
     }
 
-    /// Seconds that the copy took, by the device's clock if it has one. `None` before its end and after
-    /// a failure.
+    /// Returns the duration of the copy in seconds. Uses the device's clock if there is one. `None`
+    /// before the end and after a failure.
     #[must_use]
     pub fn seconds(&self) -> Option<f64> {
         self.look(|state| match *state {
@@ -221,7 +221,7 @@ impl Transfer {
         })
     }
 
-    /// The error with which the transfer ended, if it failed.
+    /// Returns the error of the transfer, if it failed.
     #[must_use]
     pub fn error(&self) -> Option<TransferError> {
         self.look(|state| match state {
@@ -230,7 +230,7 @@ impl Transfer {
         })
     }
 
-    /// Waits until the transfer has ended.
+    /// Waits until the transfer has finished.
     ///
     /// # Errors
     /// The error of the transfer. [`TransferError::Timeout`] if it takes longer than `timeout`.
@@ -241,7 +241,7 @@ impl Transfer {
         self.error().map_or(Ok(()), Err)
     }
 
-    /// Waits until the transfer has ended, without marking its end as reported.
+    /// Waits until the transfer has finished, without marking its end as reported.
     pub(super) fn sleep(&self, timeout: Option<Duration>) -> Result<(), TransferError> {
         let start = Instant::now();
         let mut state = self.lock();
@@ -260,8 +260,8 @@ impl Transfer {
             }
             state = match (&*state, left) {
                 (State::Enqueued { end, .. }, None) => {
-                    // Release the lock, so that other threads can query meanwhile. The next query finds
-                    // an error.
+                    // Release the lock, so that other threads can query the transfer meanwhile. If the
+                    // wait fails, the next query finds the error.
                     let end = end.clone();
                     drop(state);
                     let _ = end.synchronize();
@@ -281,8 +281,8 @@ impl Transfer {
         }
     }
 
-    /// Makes a stream wait until the transfer has ended. If the transfer is with the worker thread, this
-    /// call itself waits for its end.
+    /// Makes a stream wait until the transfer has finished. If the worker thread runs the transfer,
+    /// this call itself waits.
     ///
     /// # Errors
     /// The error of the transfer. [`TransferError::Unavailable`] and [`TransferError::Cuda`] if the

@@ -1,11 +1,11 @@
-//! The worker thread of an engine. It makes the processor's copies, one after the other.
+//! The worker thread of an engine. It does the processor's copies, one after the other.
 //!
-//! The first job starts the thread, and closing the engine joins it. A panic in a job would be a bug;
-//! its transfer fails.
+//! The first job starts the thread, and closing the engine joins it. If a job panics, which would be a
+//! bug, its transfer fails.
 //!
-//! A child of a `fork` does not have the thread, and must not drop the handle. The drop would detach a
-//! thread of the child that may have the same address by now, so that it could never be joined. The
-//! lock of the queue may also be held for ever.
+//! A child of a `fork` does not have the thread, and must not drop the handle of the thread. The drop
+//! would detach a thread. In the child, another thread may have the same address by now, and could then
+//! never be joined. The lock of the queue may also be held for ever.
 
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -20,7 +20,7 @@ use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::mpsc::{Sender, channel};
 use crate::sync::thread::{self, JoinHandle};
 
-/// The work of one transfer.
+/// A transfer and its work.
 struct Job {
     transfer: Arc<Transfer>,
     work: Box<dyn FnOnce() -> Result<(), TransferError> + Send>,
@@ -33,8 +33,8 @@ impl Job {
             Ok(result) => result.err(),
             Err(_) => Some(TransferError::Panicked { id: self.transfer.id }),
         };
-        // Finish the transfer before `pending` decreases. Until the end is visible, later jobs are
-        // queued here, too.
+        // Finish the transfer before `pending` decreases. Until its end is visible, later jobs have to
+        // be queued here, too.
         self.transfer.finish(start.elapsed().as_secs_f64(), error);
         pending.fetch_sub(1, Ordering::AcqRel);
     }
@@ -51,16 +51,16 @@ enum Thread {
     Closed,
 }
 
-/// A thread with a queue.
+/// A thread that executes the jobs of a queue.
 pub(super) struct Worker {
-    /// The process that made the worker. No other process has the thread.
+    /// Id of the process that made the worker. No other process has the thread.
     process: u32,
     thread: Mutex<Thread>,
     pending: Arc<AtomicUsize>,
 }
 
 impl Drop for Worker {
-    /// In a child of the process, forgets the thread and the queue instead of dropping them.
+    /// In a child process, leaks the thread's handle and the queue instead of dropping them.
     fn drop(&mut self) {
         if self.process != process::id() {
             mem::forget(mem::take(self.thread.get_mut().unwrap_or_else(PoisonError::into_inner)));
@@ -69,12 +69,12 @@ impl Drop for Worker {
 }
 
 impl Worker {
-    /// Creates a worker of this process, without a thread yet.
+    /// Creates a worker for this process. The first job starts its thread.
     pub(super) fn new() -> Self {
         Self { process: process::id(), thread: Mutex::default(), pending: Arc::default() }
     }
 
-    /// Whether a job waits or runs.
+    /// Whether any job is queued or running.
     pub(super) fn is_busy(&self) -> bool {
         self.pending.load(Ordering::Acquire) > 0
     }
@@ -102,12 +102,12 @@ impl Worker {
         }
         let Thread::Running(sender, _) = &*thread else { return Err(TransferError::EngineClosed) };
         self.pending.fetch_add(1, Ordering::AcqRel);
-        // The thread keeps the receiver as long as this sender lives.
+        // The thread keeps the receiver as long as this sender exists, so sending cannot fail.
         let _ = sender.send(Job { transfer, work: Box::new(work) });
         Ok(())
     }
 
-    /// Accepts no more work, and ends the thread after its queued jobs. Call this only in the process
+    /// Accepts no more work, and joins the thread after its queued jobs. Call this only in the process
     /// that made the worker.
     pub(super) fn join(&self) {
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! Compares two stores: whether their blocks are alike, and whether they share memory.
+//! Compares two stores: whether their blocks have the same layout, and whether they share memory.
 
 use std::sync::PoisonError;
 
@@ -17,14 +17,15 @@ pub(crate) enum Relation {
 }
 
 impl Store {
-    /// Returns an error if the blocks of the two stores differ.
+    /// Returns an error if the blocks of the two stores have different layouts.
     pub(crate) fn check_alike(&self, dst: &Self) -> Result<(), TransferError> {
         let refuse = |what: String| Err(TransferError::LayoutMismatch(what));
         if self.regions.len() != dst.regions.len() {
             let (src, dst) = (self.regions.len(), dst.regions.len());
             return refuse(format!("the source has {src} regions, the destination {dst}"));
         }
-        // Equal groups in equal order imply equal lengths of all regions. This comparison is cheap.
+        // If the groups and their order are equal, all regions have equal lengths. This comparison is
+        // cheap.
         if self.groups != dst.groups || self.order != dst.order {
             let pieces = self.regions.iter().zip(&dst.regions).enumerate();
             let differ = pieces.into_iter().find(|(_, (src, dst))| src.nbytes != dst.nbytes);
@@ -54,8 +55,8 @@ impl Store {
         if let Some(&known) = relations.get(&other.handle) {
             return known;
         }
-        // A handle is never used twice, so a stored relation stays true. The limit bounds the memory of
-        // stores that are created and dropped.
+        // A handle is never used twice, so a cached relation remains true. The limit bounds the size of
+        // the cache when stores are created and dropped again and again.
         if relations.len() >= 64 {
             relations.clear();
         }

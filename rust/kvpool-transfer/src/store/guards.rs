@@ -1,20 +1,21 @@
-//! `Guards`: the blocks of a host store that are being read or written, so that no two threads touch a block
-//! at once.
+//! `Guards`: the blocks of a host store that are being read or written. They ensure that no two threads
+//! access a block at the same time.
 //!
-//! Owns: the accesses under way. An access of the processor waits until no other access writes what it
-//! touches, or touches what it writes. An access of a device waits for accesses of the processor. Streams
-//! order the accesses of devices among themselves.
+//! Owns: the accesses under way. An access of the processor waits while another access writes a block
+//! that it reads, or accesses a block that it writes. An access of a device waits only for accesses of
+//! the processor. Streams order the accesses of devices among themselves.
 //!
 //! Invariants:
-//! - The processor touches a block of a host store only under a [`Guard`].
-//! - A [`Claim`] takes the guards of its stores in the order of their handles, and all blocks of a store at
-//!   once. The holder of a guard waits only for guards of stores with higher handles, so no two claims wait
-//!   for each other.
+//! - The processor accesses a block of a host store only while it holds a [`Guard`].
+//! - A [`Claim`] acquires the guards of its stores in the order of their handles, and all blocks of a
+//!   store at once. The owner of a guard waits only for guards of stores with higher handles. Therefore
+//!   two claims never wait for each other.
 //!
 //! A guard belongs to a store, not to memory: two stores over the same memory do not exclude each other
 //! ([`Store::new`]).
 //!
-//! Costs: two locks per access. With other accesses of the store under way, also O(blocks of all of them).
+//! Costs: two locks per access. If other accesses of the store are under way, also O(blocks of all of
+//! them).
 
 use std::fmt;
 use std::ops::Range;
@@ -28,18 +29,18 @@ use crate::driver::Event;
 use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::words::{Device, Pair};
 
-/// The processor or a device, which accesses the blocks of a copy.
+/// The processor or device that accesses the blocks of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Accessor {
     Processor,
     Device,
 }
 
-/// Blocks that a processor or a device touches.
+/// The blocks that a processor or a device accesses.
 #[derive(Debug)]
 struct Access {
-    /// The blocks that are read are those of `src`, and the blocks that are written are those of `dst`.
-    /// `None`: any block.
+    /// The access reads the blocks `src` and writes the blocks `dst` of these pairs. `None` means any
+    /// block.
     pairs: Option<Arc<Vec<Pair>>>,
     regions: Range<usize>,
     reads: bool,
@@ -48,13 +49,13 @@ struct Access {
 }
 
 impl Access {
-    /// Each block, and whether it is written.
+    /// Iterates over the accessed blocks. The flag is true if the block is written.
     fn blocks(pairs: &[Pair], reads: bool, writes: bool) -> impl Iterator<Item = (u32, bool)> + '_ {
         let read = pairs.iter().filter(move |_| reads).map(|pair| (pair.src, false));
         read.chain(pairs.iter().filter(move |_| writes).map(|pair| (pair.dst, true)))
     }
 
-    /// Whether the two must not happen at once.
+    /// Whether the two accesses must not happen at the same time.
     fn excludes(&self, other: &Self) -> bool {
         let apart = self.regions.end <= other.regions.start || other.regions.end <= self.regions.start;
         let devices = self.accessor == Accessor::Device && other.accessor == Accessor::Device;
@@ -69,7 +70,7 @@ impl Access {
 }
 
 impl Store {
-    /// Excludes transfers and other calls from a block that the processor reads, or writes.
+    /// Guards a block that the processor reads or writes, against transfers and other calls.
     pub(super) fn guard(&self, block: u64, writes: bool) -> Guard {
         let block = block as u32; // checked against the number of blocks, which is below 2^31
         self.guards.enter(Access {
@@ -86,15 +87,15 @@ impl Store {
 #[derive(Debug)]
 struct Entry {
     access: Access,
-    /// The process whose thread or stream makes it.
+    /// Id of the process whose thread or stream makes the access.
     process: u32,
-    /// The event after which the device touches none of the blocks. `None` until it is recorded.
+    /// The event after which the device no longer accesses the blocks. `None` until it is recorded.
     end: Option<Arc<Event>>,
 }
 
 /// The reason why an access has to wait.
 enum Obstacle {
-    /// Another access. The condition variable announces its end.
+    /// Another access. The condition variable is notified when it ends.
     Announced,
     /// An event of a device.
     Event(Arc<Event>),
@@ -104,19 +105,19 @@ enum Obstacle {
 struct List {
     next: u64,
     entries: HashMap<u64, Entry>,
-    /// The number of times that a thread has waited.
+    /// Number of times that a thread had to wait.
     #[cfg(test)]
     waits: usize,
 }
 
 impl List {
-    /// Enters an access, or returns what it has to wait for.
+    /// Begins an access, or returns the obstacle that it has to wait for.
     fn enter(&mut self, access: Access) -> Result<u64, (Access, Obstacle)> {
         let this = process::id();
         let mut obstacle = None;
         self.entries.retain(|_, entry| {
-            // A child of a `fork` has its own memory, and neither the threads nor the streams of its
-            // parent. So entries of another process do not matter.
+            // A child of a `fork` has its own memory, but neither the threads nor the streams of its
+            // parent. Therefore entries of another process are ignored.
             if entry.process != this {
                 return false;
             }
@@ -125,7 +126,7 @@ impl List {
             }
             obstacle = match &entry.end {
                 None => Some(Obstacle::Announced),
-                // After an error the context is lost, and its device no longer touches memory.
+                // After an error the context is lost, and its device no longer accesses memory.
                 Some(end) if end.is_done().unwrap_or(true) => return false,
                 Some(end) => Some(Obstacle::Event(end.clone())),
             };
@@ -140,7 +141,7 @@ impl List {
     }
 }
 
-/// The accesses of a store.
+/// The accesses to a store.
 #[derive(Default)]
 pub(super) struct Guards {
     list: Mutex<List>,
@@ -177,7 +178,7 @@ impl Guards {
                 Obstacle::Announced => self.changed.wait(list).unwrap_or_else(PoisonError::into_inner),
                 Obstacle::Event(end) => {
                     drop(list);
-                    // Ignore errors here, because the next attempt finds them.
+                    // Ignore errors here, because the next attempt to enter reports them.
                     let _ = end.synchronize();
                     self.lock()
                 }
@@ -185,14 +186,14 @@ impl Guards {
         }
     }
 
-    /// Begins an access, or returns `None` if it would have to wait.
+    /// Begins an access, or returns `None` instead of waiting.
     fn try_enter(self: &Arc<Self>, access: Access) -> Option<Guard> {
         let id = self.lock().enter(access).ok()?;
         Some(Guard { guards: self.clone(), id })
     }
 }
 
-/// An access under way, until it is dropped.
+/// An access under way. Dropping the guard ends the access.
 pub(super) struct Guard {
     guards: Arc<Guards>,
     id: u64,
@@ -212,14 +213,15 @@ impl Drop for Guard {
     }
 }
 
-/// The guards of a copy in those of its two stores that are host memory.
+/// The guards of a copy, in each of its two stores that is host memory.
 #[derive(Debug)]
 pub(crate) struct Claim {
     guards: Vec<Guard>,
 }
 
 impl Claim {
-    /// Takes the guards. Waits for other accesses first. `None` as `pairs` means any block.
+    /// Acquires the guards. Waits until no other access conflicts. If `pairs` is `None`, guards any
+    /// block.
     pub(crate) fn take(
         [src, dst]: [&Store; 2],
         pairs: Option<&Arc<Vec<Pair>>>,
@@ -231,7 +233,7 @@ impl Claim {
         Self { guards }
     }
 
-    /// Takes the guards, or returns `None` if it would have to wait.
+    /// Acquires the guards, or returns `None` instead of waiting.
     pub(crate) fn try_take(
         stores: [&Store; 2],
         pairs: &Arc<Vec<Pair>>,
@@ -243,7 +245,7 @@ impl Claim {
         Some(Self { guards })
     }
 
-    /// Returns the accesses to host stores, ordered by handle.
+    /// Returns the accesses to the host stores of a copy, ordered by handle.
     fn accesses<'a>(
         [src, dst]: [&'a Store; 2],
         pairs: Option<&Arc<Vec<Pair>>>,
@@ -266,8 +268,8 @@ impl Claim {
         stores.filter(|(store, _)| store.device == Device::Cpu)
     }
 
-    /// Records the event at which the device stops using the blocks. It stays valid after the claim was
-    /// dropped.
+    /// Records the event after which the device no longer uses the blocks. The event remains valid
+    /// after the claim was dropped.
     pub(crate) fn ends_with(&self, end: &Arc<Event>) {
         for Guard { guards, id } in &self.guards {
             if let Some(entry) = guards.lock().entries.get_mut(id) {
@@ -285,7 +287,7 @@ mod tests {
     use super::*;
     use crate::store::HostOptions;
 
-    /// Creates a store with host memory of its own: four blocks with two regions of a byte each.
+    /// Creates a store that owns its host memory. It has four blocks, and two regions of one byte each.
     fn store() -> Arc<Store> {
         let regions = [0, 1].map(|base| crate::region::Region { base, stride: 2, nbytes: 1 });
         let options = HostOptions { pinned: Some(false), ..HostOptions::default() };

@@ -15,7 +15,7 @@ use crate::words::Device;
 pub enum NumaNode {
     /// No particular node.
     Any,
-    /// The node nearest to the device of the pool, if the driver knows it.
+    /// The node nearest to the pool's device, if the driver knows this node.
     Near,
     /// The node with this number.
     Node(u32),
@@ -24,37 +24,39 @@ pub enum NumaNode {
 /// Settings of a host pool.
 #[derive(Clone, Debug)]
 pub struct HostOptions {
-    /// Whether to page-lock the memory. `None`: if possible.
+    /// Whether to page-lock the memory. With `None`, the pool tries to page-lock it and accepts a
+    /// failure.
     pub pinned: Option<bool>,
     /// The NUMA node of the memory.
     pub numa_node: NumaNode,
-    /// Whether to use huge pages, if there are any.
+    /// Whether to use huge pages, if the system has some.
     pub hugepages: bool,
-    /// Largest number of bytes that one call page-locks.
+    /// Largest number of bytes that one call to the driver page-locks.
     pub registration_limit: u64,
 }
 
 impl Default for HostOptions {
-    /// The defaults page-lock at most 64 GiB per call: one registration of 512 GiB fails, and eight of
-    /// 64 GiB succeed (vLLM PR 51081).
+    /// Returns the defaults. They page-lock at most 64 GiB per call: one registration of 512 GiB fails,
+    /// and eight of 64 GiB succeed (vLLM PR 51081).
     fn default() -> Self {
         Self { pinned: None, numa_node: NumaNode::Any, hugepages: false, registration_limit: 64 << 30 }
     }
 }
 
-/// Alignment of regions within the blocks of a host pool. Blocks have a larger alignment, so that a
-/// whole registration consists of whole pages.
+/// Alignment of regions within the blocks of a host pool. Blocks have a larger alignment, so that each
+/// registration consists of whole pages.
 const REGION_ALIGN: u64 = 16;
 const BLOCK_ALIGN: u64 = 512;
 const PAGE: u64 = 4096;
 
 impl Store {
-    /// Creates a host pool of `num_blocks` blocks with the regions of `like`. Each block is contiguous.
-    /// The memory is allocated and page-locked here. Page-locking takes some 0.1 s per GB.
+    /// Creates a host pool of `num_blocks` blocks that have the same regions as `like`. Each block is
+    /// contiguous. This call allocates and page-locks the memory. Page-locking takes about 0.1 s per
+    /// GB.
     ///
     /// # Errors
-    /// [`TransferError::HostMemory`]; [`TransferError::Pinning`] if page-locking was requested and is
-    /// refused.
+    /// [`TransferError::HostMemory`]; [`TransferError::Pinning`] if page-locking was requested and the
+    /// driver refuses it.
     pub fn host(num_blocks: u64, like: &Self, options: &HostOptions) -> Result<Arc<Self>, TransferError> {
         let mut end = Some(0_u64);
         let mut offsets = Vec::with_capacity(like.regions.len());
@@ -104,8 +106,8 @@ impl Store {
     }
 }
 
-/// Page-locks a pool for the device of the store that it serves, in parts that end with whole blocks
-/// and whole pages.
+/// Page-locks a pool for the device that copies to and from it. It does so in parts that end at the end
+/// of a block and of a page.
 fn pin(
     device: Device,
     base: u64,
@@ -119,7 +121,7 @@ fn pin(
         return Err(refuse("the pool is for a store on the cpu".into()));
     };
     let context = Context::of(ordinal).map_err(|error| refuse(error.to_string()))?;
-    // Blocks are multiples of 512 bytes, so every 8 of them end at a page border.
+    // The size of a block is a multiple of 512 bytes, so 8 blocks always end at a page boundary.
     let per_page = PAGE / BLOCK_ALIGN;
     let blocks =
         (limit / stride / per_page * per_page).clamp(per_page, num_blocks.next_multiple_of(per_page));

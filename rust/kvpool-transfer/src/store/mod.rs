@@ -1,10 +1,11 @@
-//! `Store`: the blocks of one tier as a list of regions.
+//! `Store`: describes the memory of one tier's blocks as a list of regions.
 //!
 //! Owns: the regions, the object that keeps their memory alive, and the region table that kernels read
-//! on a device. A host pool also owns its memory and its registrations with the driver. A store is
-//! named by its handle, and lives until its last transfer has ended. Closing it refuses new work.
+//! on a device. A host pool also owns its memory and its registrations with the driver. A handle
+//! identifies a store. The store lives until its last transfer has finished. A closed store refuses new
+//! work.
 //!
-//! Costs: O(regions log regions) to create; a lookup by handle takes some 20 ns.
+//! Costs: O(regions log regions) to create; a lookup by handle takes about 20 ns.
 
 mod compare;
 mod guards;
@@ -50,37 +51,37 @@ impl std::str::FromStr for Device {
     }
 }
 
-/// Regions of equal length. One kernel launch copies them together.
+/// Regions whose pieces have the same length. One kernel launch copies all of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Group {
-    /// Bytes of each piece.
+    /// Number of bytes in each piece.
     pub(crate) nbytes: u64,
-    /// Rows of the group in the region table.
+    /// The group's rows in the region table.
     pub(crate) rows: Range<usize>,
 }
 
-/// State of the page-locking of host memory.
+/// How host memory is page-locked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pinning {
     /// The memory is not page-locked.
     Pageable,
-    /// The owner has page-locked the memory, each region within one registration.
+    /// The owner of the memory has page-locked it. Each region is within one registration.
     Owner,
-    /// This store has page-locked the memory, with this number of blocks per registration.
+    /// This store has page-locked the memory. Each registration has this number of blocks.
     Registered { blocks: u32 },
 }
 
-/// Blocks of one tier.
+/// The blocks of one tier, described by regions.
 pub struct Store {
     handle: i64,
     device: Device,
     num_blocks: u64,
     bytes_per_block: u64,
     regions: Vec<Region>,
-    /// Region indices in the order of the region table: by length, then by index.
+    /// Indices of the regions in the order of the region table: by length, then by index.
     order: Vec<u32>,
     groups: Vec<Group>,
-    /// Kind of the elements per region, if known. A copy between different kinds is a mistake.
+    /// Type of the elements in each region, if known. A copy between different types is refused.
     kinds: Vec<Arc<str>>,
     packed: Option<Packed>,
     pinning: Pinning,
@@ -88,13 +89,13 @@ pub struct Store {
     closed: AtomicBool,
     /// Number of transfers under way that write to the store.
     pub(crate) writers: AtomicUsize,
-    /// Whether a graph may write to the store at any time.
+    /// Whether a captured graph may write to the store at any time.
     pub(crate) captured: AtomicBool,
-    /// The accesses to its blocks, if it is host memory.
+    /// The accesses to the blocks, if the store is host memory.
     guards: Arc<Guards>,
     relations: Mutex<HashMap<i64, Relation>>,
     tables: Mutex<HashMap<u32, Arc<Table>>>,
-    // Drop order: registrations before their memory.
+    // Fields are dropped in this order: the registrations have to be dropped before their memory.
     registrations: Vec<Registration>,
     memory: Option<HostMemory>,
     keep_alive: Option<Box<dyn Any + Send + Sync>>,
@@ -118,15 +119,16 @@ static NEXT_HANDLE: AtomicI64 = AtomicI64::new(1);
 static STORES: LazyLock<RwLock<HashMap<i64, Weak<Store>>>> = LazyLock::new(RwLock::default);
 
 impl Store {
-    /// Creates a store of memory that the caller owns. `kinds` names the elements of each region, or is
-    /// empty. `pinned` declares that host memory is page-locked, each region within one allocation.
+    /// Creates a store over memory that the caller owns. `kinds` contains the element type of each
+    /// region, or is empty. `pinned` declares that the host memory is page-locked, and that each region
+    /// is within one allocation.
     ///
     /// # Safety
-    /// Every piece of every block is memory of `device`, readable and writable as long as `keep_alive`
-    /// lives. While a call or a transfer reads a block, nothing else writes to the block. While a call
-    /// or a transfer writes to a block, nothing else touches the block. Calls and transfers of one
-    /// store exclude each other. The caller orders the accesses of different stores to the same memory,
-    /// and every other access to that memory.
+    /// Every piece of every block is memory of `device` that is readable and writable as long as
+    /// `keep_alive` lives. While a call or a transfer reads a block, no other code writes to the block.
+    /// While a call or a transfer writes to a block, no other code accesses the block. The store itself
+    /// ensures this for its own calls and transfers. The caller orders the accesses of different stores
+    /// to the same memory, and every other access to that memory.
     ///
     /// # Errors
     /// [`TransferError::Layout`], [`TransferError::Unavailable`] for a device without a driver,
@@ -154,7 +156,7 @@ impl Store {
         Self::enlist(store)
     }
 
-    /// Creates a store of blocks in a buffer of the engine, without a handle.
+    /// Creates a store over blocks in a buffer of the engine. It has no handle.
     pub(crate) fn view(regions: Vec<Region>, num_blocks: u64) -> Self {
         Self::bare(regions, num_blocks, Device::Cpu, Vec::new(), None)
     }
@@ -200,7 +202,7 @@ impl Store {
         }
     }
 
-    /// Enters a store into the register of handles, and uploads its region table to its device.
+    /// Registers a store under its handle, and uploads its region table to its device.
     fn enlist(store: Self) -> Result<Arc<Self>, TransferError> {
         if let Device::Cuda(ordinal) = store.device {
             store.table(&Context::of(ordinal)?)?;
@@ -220,49 +222,49 @@ impl Store {
         stores.get(&handle).and_then(Weak::upgrade).ok_or(TransferError::UnknownStore { handle })
     }
 
-    /// Handle of the store. It is never used twice within a process.
+    /// Returns the handle of the store. A handle is never used twice within a process.
     #[must_use]
     pub const fn handle(&self) -> i64 {
         self.handle
     }
 
-    /// Device of the store's memory.
+    /// Returns the device to which the memory of the store belongs.
     #[must_use]
     pub const fn device(&self) -> Device {
         self.device
     }
 
-    /// Number of blocks.
+    /// Returns the number of blocks.
     #[must_use]
     pub const fn num_blocks(&self) -> u64 {
         self.num_blocks
     }
 
-    /// Number of bytes of a block over all regions.
+    /// Returns the number of bytes in a block, over all regions.
     #[must_use]
     pub const fn bytes_per_block(&self) -> u64 {
         self.bytes_per_block
     }
 
-    /// The regions of the store.
+    /// Returns the regions of the store.
     #[must_use]
     pub fn regions(&self) -> &[Region] {
         &self.regions
     }
 
-    /// Whether its host memory is page-locked.
+    /// Whether the host memory of the store is page-locked.
     #[must_use]
     pub fn is_pinned(&self) -> bool {
         self.pinning != Pinning::Pageable
     }
 
-    /// The reason why a host pool is not page-locked although its settings allow it.
+    /// Returns the reason why a host pool is not page-locked although its settings allow it.
     #[must_use]
     pub fn why_pageable(&self) -> Option<&str> {
         self.why_pageable.as_deref()
     }
 
-    /// The kind of pages of a host pool. `None` for memory of another owner.
+    /// Returns the kind of pages of a host pool. `None` if another owner provided the memory.
     #[must_use]
     pub fn pages(&self) -> Option<PageKind> {
         self.memory.as_ref().map(|memory| memory.pages)
@@ -286,8 +288,8 @@ impl Store {
         &self.groups
     }
 
-    /// Returns the rows of the table for those regions of a group that are within `range`. Indices in a
-    /// group ascend, so the rows are consecutive.
+    /// Returns the rows of the table for the regions of a group that are within `range`. The rows are
+    /// consecutive, because the indices within a group ascend.
     pub(crate) fn rows(&self, group: &Group, range: &Range<usize>) -> Range<usize> {
         let members = &self.order[group.rows.clone()];
         let first = members.partition_point(|&index| (index as usize) < range.start);
@@ -295,7 +297,7 @@ impl Store {
         group.rows.start + first..group.rows.start + behind.max(first)
     }
 
-    /// Refuses new work.
+    /// Closes the store, which then refuses new work.
     pub fn close(&self) {
         self.closed.store(true, Ordering::Release);
     }
@@ -311,7 +313,7 @@ impl Store {
         if self.is_closed() { Err(TransferError::StoreClosed { handle: self.handle }) } else { Ok(()) }
     }
 
-    /// Returns the region table on a device. Uploads it if it is not there yet.
+    /// Returns the region table on a device. Uploads the table if the device does not have it yet.
     ///
     /// # Errors
     /// [`TransferError::Cuda`].
@@ -326,7 +328,7 @@ impl Store {
         Ok(table)
     }
 
-    /// Returns regions in the order of the region table.
+    /// Iterates over regions in the order of the region table.
     pub(crate) fn in_table_order<'a>(&'a self, regions: &'a [Region]) -> impl Iterator<Item = Region> + 'a {
         self.order.iter().map(|&index| regions[index as usize])
     }
@@ -336,8 +338,8 @@ impl Store {
         self.tables.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&ordinal)
     }
 
-    /// Returns the bytes of a block of a host store, region by region. Waits while something writes to
-    /// the block. O(bytes).
+    /// Returns the bytes of a block of a host store, one region after the other. Waits while a call or
+    /// a transfer writes to the block. O(bytes).
     ///
     /// # Errors
     /// [`TransferError::Block`], [`TransferError::StoreClosed`], [`TransferError::Devices`] for a store
@@ -348,18 +350,18 @@ impl Store {
         let _guard = self.guard(block, false);
         let mut bytes = Vec::with_capacity(self.bytes_per_block as usize);
         for region in &self.regions {
-            // SAFETY: `own` checked the block against a host store, whose maker vouches for its memory.
-            // Nothing writes to the block while the guard lives.
+            // SAFETY: `own` checked the block against a host store, and the code that created the store
+            // guarantees its memory. No other code writes to the block while the guard lives.
             bytes.extend(unsafe { memory::read(region.at(block), region.nbytes) });
         }
         Ok(bytes)
     }
 
-    /// Writes the bytes of a block of a host store, region by region. Waits while something touches the
-    /// block. O(bytes).
+    /// Writes the bytes of a block of a host store, one region after the other. Waits while a call or a
+    /// transfer accesses the block. O(bytes).
     ///
     /// # Errors
-    /// As [`Self::read_block`]; [`TransferError::LayoutMismatch`] for too few or too many bytes.
+    /// Like [`Self::read_block`]; [`TransferError::LayoutMismatch`] for too few or too many bytes.
     #[expect(unsafe_code, reason = "writes the store's own memory")]
     pub fn write_block(&self, block: i64, mut bytes: &[u8]) -> Result<(), TransferError> {
         let block = self.own(block)?;
@@ -370,21 +372,21 @@ impl Store {
         let _guard = self.guard(block, true);
         for region in &self.regions {
             let (piece, rest) = bytes.split_at(region.nbytes as usize);
-            // SAFETY: as in `read_block`. Nothing else touches the block while the guard lives.
+            // SAFETY: as in `read_block`. No other code accesses the block while the guard lives.
             unsafe { memory::write(region.at(block), piece) };
             bytes = rest;
         }
         Ok(())
     }
 
-    /// Whether a call or a transfer touches the host memory of the store, so that a copy may have to
-    /// wait. A copy by a device counts until a query has found its end.
+    /// Whether a call or a transfer accesses the host memory of the store, so that a copy may have to
+    /// wait. A copy by a device is counted until a query finds that it has finished.
     #[must_use]
     pub fn is_busy(&self) -> bool {
         self.guards.is_busy()
     }
 
-    /// Checks that a block belongs to a host store that is open.
+    /// Checks that the store is an open host store that has this block.
     fn own(&self, block: i64) -> Result<u64, TransferError> {
         self.check_open()?;
         if self.device != Device::Cpu {

@@ -1,23 +1,23 @@
-//! Contiguous blocks, which the copy engine can move whole.
+//! Detects contiguous blocks, which the copy engine can move as one piece.
 
 use crate::region::Region;
 
-/// Layout of blocks that are contiguous: the address of the first, and the offset of each region.
+/// Layout of contiguous blocks: the address of the first block, and the offset of each region.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Packed {
     /// Address of block 0.
     pub(crate) base: u64,
-    /// Bytes from one block to the next.
+    /// Number of bytes from one block to the next.
     pub(crate) stride: u64,
-    /// Bytes of a block.
+    /// Number of bytes in a block.
     pub(crate) nbytes: u64,
     /// Offset of each region within a block.
     pub(crate) offsets: Vec<u64>,
-    /// Whether the holes between regions and blocks are unused, so that they may be overwritten.
+    /// Whether the store owns the gaps between regions and blocks, so that they may be overwritten.
     pub(crate) owned: bool,
 }
 
-/// Returns the layout if the regions form contiguous blocks. Staging overwrites holes, so holes are
+/// Returns the layout if the regions form contiguous blocks. Staging overwrites gaps, so gaps are
 /// allowed only if the store owns the memory.
 pub(super) fn packed(regions: &[Region], owned: bool) -> Option<Packed> {
     let stride = regions.first()?.stride;

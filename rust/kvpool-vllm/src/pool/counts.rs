@@ -1,23 +1,24 @@
-//! `Counts`: the differences between the reference counts that vLLM sees and those of the core.
+//! `Counts`: the differences between the reference counts that vLLM sees and the reference counts in
+//! the core.
 //!
-//! vLLM writes reference counts by hand, and moves blocks out of and into its queue without changing
-//! counts. The core always counts: it holds one reference to a block that was taken from the queue by
-//! hand, and the shown count omits that reference. The shown count is the core's count plus the
-//! difference stored here.
+//! vLLM writes reference counts directly, and moves blocks out of its queue and into it without
+//! changing counts. The core always counts. It holds one reference to a block that vLLM took out of the
+//! queue directly. The count that vLLM sees (the shown count) does not include that reference. The
+//! shown count is the core's count plus the difference stored here.
 //!
-//! In ordinary operation there are no differences, because a count that is written for a block in use
-//! becomes the core's count.
+//! In ordinary operation there are no differences. If vLLM writes the count of a block in use, the
+//! core's count is usually set to the same value.
 
 use hashbrown::HashMap;
 
-/// Differences by block; none of them is 0.
+/// Differences by block. A difference of 0 is not stored.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Counts {
     differences: HashMap<u32, i64>,
 }
 
 impl Counts {
-    /// Whether the shown counts are the core's counts.
+    /// Whether there are no differences, so that the shown counts equal the core's counts.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.differences.is_empty()

@@ -1,11 +1,11 @@
-//! Changes of keys: the keys that blocks carry, and the blocks that keys lead to.
+//! Changes of keys: the keys that a block has, and the blocks that the index lists under a key.
 //!
-//! The registration of a block follows from the hash that it carries ([`Pool::settle`]). A block in use
-//! is registered exactly if it has a hash: by the key's name if the key is regular, and as hidden
-//! content otherwise. A block in the queue stays in its part of the queue. The overlay stores the hash
-//! where the core cannot.
+//! The registration of a block in the core depends on its hash ([`Pool::settle`]). A block in use is
+//! registered exactly if it has a hash. If its key is regular (the core can store it), the block is
+//! registered under the key's name, and otherwise as hidden content. A block in the queue remains in
+//! its part of the queue. If the core cannot store a hash, the overlay does.
 //!
-//! If one block of a regular key can no longer be represented in the core, the key moves to the overlay
+//! If the core can no longer represent one of the blocks of a regular key, the key moves to the overlay
 //! with all its blocks ([`Pool::make_irregular`]).
 //!
 //! Costs: O(1) per key; O(copies) when a key leaves the core.
@@ -17,18 +17,19 @@ use crate::key::Key;
 use crate::pool::overlay::Hash;
 use crate::pool::{Pool, Removed};
 
-/// Bit of a mark: the key of the block once led to two blocks at the same time.
+/// Bit of a mark that is set if the index once listed two blocks under the block's key at the same
+/// time.
 pub(crate) const SHARED: u32 = 1 << 31;
-/// Value of a mark: the number of tokens of the hash is unknown.
+/// Value of a mark if the number of tokens of the hash is unknown.
 pub(crate) const NO_TOKENS: u32 = SHARED - 1;
 
-/// A key as the core knows it.
+/// The name of a key in the core: hash and group.
 type Named = (kvpool::BlockHash, u16);
 
 impl Pool {
     /// Writes the hash of `block`. The index does not change.
     pub fn set_hash(&mut self, block: u32, key: Key, num_tokens: Option<u32>) {
-        // A poisoned pool accepts no more hashes.
+        // Ignore the error: a poisoned pool accepts no more hashes.
         let _refused = self.write_hash(block, key, num_tokens);
     }
 
@@ -41,8 +42,8 @@ impl Pool {
         if !self.keeps_history() || block == 0 {
             return self.settle(block);
         }
-        // Notify the policy that the block now has another content. A free block becomes one of the
-        // cached ones.
+        // Notify the policy that the block now has another content. If the block is free, it joins the
+        // cached blocks.
         let id = [BlockId::new(block)];
         let was_queued = self.held(block) == 0;
         self.drop_content(block)?;
@@ -62,14 +63,15 @@ impl Pool {
         });
     }
 
-    /// Caches `block` under `key`: as its hash if it has none, otherwise as a further key. Changes
-    /// nothing if the block is already cached under the key. Returns whether the key is new to the
-    /// index, which means that no block was cached under it.
+    /// Caches `block` under `key`. The key becomes the block's hash if the block has none, otherwise a
+    /// further key. Changes nothing if the block already has this key. Returns whether the key is new
+    /// to the index, which means that no block was cached under it.
     pub fn insert_hash(&mut self, key: Key, block: u32, num_tokens: Option<u32>) -> bool {
         self.insert_hash_behind(key, block, num_tokens, 0, None)
     }
 
-    /// Like [`Self::insert_hash`], with the block's `depth` in its table, and the key of its `parent`.
+    /// Like [`Self::insert_hash`]. The caller also passes the `depth` of the block in its table and the
+    /// key of its `parent`.
     pub fn insert_hash_behind(
         &mut self,
         key: Key,
@@ -82,9 +84,10 @@ impl Pool {
         matches!(self.give(key, block, num_tokens, (depth, before)), Ok(Some(true)))
     }
 
-    /// Gives the key to `block`, as its hash if it has none, otherwise as a further key, and adds it to
-    /// the index. `place` is its depth and the previous block. Returns whether no block was cached
-    /// under the key, or `None` if this block was; then nothing has changed.
+    /// Gives the key to `block`, and adds it to the index. The key becomes the block's hash if the
+    /// block has none, otherwise a further key. `place` contains the depth and the previous block.
+    /// Returns whether no block was cached under the key. If `block` itself already was, changes
+    /// nothing and returns `None`.
     pub(crate) fn give(
         &mut self,
         key: Key,
@@ -109,7 +112,7 @@ impl Pool {
         self.lead_to(key, block).map(Some)
     }
 
-    /// Gives its hash to a block that has none. Returns whether no block was cached under the key.
+    /// Gives a hash to a block that has none. Returns whether no block was cached under the key.
     fn give_hash(
         &mut self,
         key: Key,
@@ -119,7 +122,7 @@ impl Pool {
     ) -> Result<bool, PoolError> {
         let id = BlockId::new(block);
         if block != 0 && self.held(block) == 0 && self.keeps_history() {
-            // Notify the policy of a new content. From now on, the block is one of the cached ones.
+            // Notify the policy of a new content. From now on, the block is one of the cached blocks.
             self.drop_content(block)?;
             self.core.acquire_by_id(&[id])?;
             let is_new = self.give_hash(key, block, num_tokens, (depth, before))?;
@@ -148,8 +151,9 @@ impl Pool {
         Ok(is_new)
     }
 
-    /// Learns the length of digests from the first key that the core may know. This is possible only
-    /// while the core knows none, because two keys of different lengths may have the same name.
+    /// Fixes the length of digests in the core, using the first key that the core can store. This is
+    /// possible only while the core has no key, because two keys with digests of different lengths
+    /// might have the same name.
     #[inline]
     pub(crate) fn learn_length(&mut self, key: &Key) {
         let len = key.digest().len();
@@ -158,7 +162,7 @@ impl Pool {
         }
     }
 
-    /// Returns the name by which the core may know `key`.
+    /// Returns the name of `key` in the core, or `None` if the core cannot store it.
     #[inline(always)]
     pub(crate) fn regular_name(&self, key: &Key, num_tokens: Option<u32>) -> Option<Named> {
         let is_noted = num_tokens.is_none_or(|tokens| tokens < NO_TOKENS);
@@ -169,7 +173,7 @@ impl Pool {
         key.name(self.digest_len)
     }
 
-    /// Stores the number of tokens of a hash that the core knows from now on.
+    /// Stores the number of tokens for a hash that the core stores from now on.
     #[inline]
     pub(crate) fn mark(&mut self, block: u32, num_tokens: Option<u32>) {
         if let Some(mark) = self.marks.get_mut(block as usize) {
@@ -177,8 +181,8 @@ impl Pool {
         }
     }
 
-    /// Marks that `block` shares its name with other blocks. The first block stores this for the
-    /// others.
+    /// Marks that `block` has the same name as other blocks. Sets the marks of `block` and of the first
+    /// of these blocks.
     pub(crate) fn mark_shared(&mut self, block: u32) {
         let first = self.core.name_of(BlockId::new(block)).and_then(|name| self.core.find_named(name));
         for block in first.into_iter().map(BlockId::get).chain([block]) {
@@ -188,7 +192,7 @@ impl Pool {
         }
     }
 
-    /// Adds `block` under `key` to the index, and does not change the block's hash.
+    /// Adds `block` to the index under `key`, without changing the block's hash.
     ///
     /// # Errors
     /// [`VllmError::UnknownBlock`].
@@ -200,7 +204,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Adds `block` under a key to the overlay's index. Returns whether no block was cached under the
+    /// Adds `block` to the overlay's index under a key. Returns whether no block was cached under the
     /// key.
     fn lead_to(&mut self, key: Key, block: u32) -> Result<bool, PoolError> {
         self.make_irregular(&key)?;
@@ -227,7 +231,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Moves the hash of `block` to the overlay, if it has one.
+    /// Moves the hash of `block`, if it has one, from the core to the overlay.
     pub(crate) fn detach(&mut self, block: u32) -> Result<(), PoolError> {
         match self.core.name_of(BlockId::new(block)).map(|name| Key::of_name(name, self.digest_len)) {
             Some(key) => self.make_irregular(&key),
@@ -235,8 +239,8 @@ impl Pool {
         }
     }
 
-    /// Removes `block` under `key` from the index, and does not change the block's hash. Returns
-    /// whether it was there.
+    /// Removes `block` from the index under `key`, without changing the block's hash. Returns whether
+    /// the block was listed there.
     pub fn remove_from_index(&mut self, key: &Key, block: u32) -> bool {
         let is_there = self.keys().leads_to(key, block) && self.make_irregular(key).is_ok();
         let removed = is_there && self.overlay.remove(key, block).is_some();
@@ -244,7 +248,7 @@ impl Pool {
         removed
     }
 
-    /// Empties the index, and does not change the hashes of blocks. O(blocks).
+    /// Removes all entries of the index, without changing the hashes of blocks. O(blocks).
     pub fn clear_index(&mut self) {
         self.removals += 1;
         for block in 1..self.num_blocks as u32 {
@@ -253,8 +257,8 @@ impl Pool {
         self.overlay.index.clear();
     }
 
-    /// Removes all keys of `block`: first its hash, then the further ones. If the hash was removed by
-    /// hand before ([`Self::reset_hash`]), the further keys stay, as in vLLM.
+    /// Removes all keys of `block`: first its hash, then its further keys. If the hash was already
+    /// removed with [`Self::reset_hash`], the further keys remain, as in vLLM.
     pub fn remove_hashes(&mut self, block: u32) -> Vec<Removed> {
         let mut removed = Vec::new();
         let _refused = self.remove_hashes_into(block, &mut Some(&mut removed));
@@ -279,8 +283,8 @@ impl Pool {
         self.settle(block)
     }
 
-    /// Like [`Self::remove_hashes_into`], for a block whose hash, if any, the core does not know. Its
-    /// registration does not change.
+    /// Like [`Self::remove_hashes_into`], for a block that has no hash in the core. Does not change the
+    /// registration of the block.
     pub(crate) fn remove_irregular(&mut self, block: u32, removed: &mut Option<&mut Vec<Removed>>) {
         if let Some(Hash { key, .. }) = self.overlay.hashes.remove(&block) {
             if let Some(last_copy) = self.overlay.remove(&key, block) {
@@ -301,7 +305,7 @@ impl Pool {
         }
     }
 
-    /// Records that a key no longer leads to `block`.
+    /// Records that the index no longer lists `block` under a key.
     pub(crate) fn note_removed(
         &mut self,
         block: u32,
@@ -315,7 +319,7 @@ impl Pool {
         }
     }
 
-    /// Moves the keys of `from` to `to`, which must have none. Lookups then find `to`.
+    /// Moves the keys of `from` to `to`, which must not have a hash. Lookups then find `to`.
     ///
     /// # Errors
     /// [`VllmError::AlreadyCached`] if `to` has a hash; [`VllmError::UnknownBlock`].
@@ -334,7 +338,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Adjusts the registration of `block` to the hash that it carries.
+    /// Adjusts the registration of `block` in the core to the hash that the block has.
     pub(crate) fn settle(&mut self, block: u32) -> Result<(), PoolError> {
         let id = BlockId::new(block);
         if block == 0 || block as usize >= self.num_blocks {
@@ -342,7 +346,7 @@ impl Pool {
         }
         let (is_registered, is_hashed) = (self.core.is_registered(id), self.is_hashed(block));
         if self.held(block) == 0 {
-            // With `lru` the block keeps its place in the queue.
+            // With `lru`, the block keeps its position in the queue.
             return if !is_hashed && self.keeps_history() { self.drop_content(block) } else { Ok(()) };
         }
         match (is_registered, self.caching && is_hashed) {
@@ -359,7 +363,8 @@ impl Pool {
         }
     }
 
-    /// Removes the content of `block` from the core. A block in the queue is then handed out next.
+    /// Removes the content of `block` from the core. If the block is in the queue, it becomes the next
+    /// block to be allocated.
     pub(crate) fn drop_content(&mut self, block: u32) -> Result<(), PoolError> {
         let id = BlockId::new(block);
         let was_hidden = self.core.is_hidden(id);

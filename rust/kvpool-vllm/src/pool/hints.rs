@@ -1,9 +1,9 @@
-//! Hints about the future use of blocks, by vLLM's ids: the retention of [`kvpool::BlockPool`], and how
-//! requests ended.
+//! Hints about the future use of blocks, with vLLM's block ids: the retention of [`kvpool::BlockPool`],
+//! and how requests ended.
 //!
-//! This module owns no state: [`kvpool::retention`] defines the meaning and the end of hints. Blocks
-//! without a hash, and blocks whose hash the core does not know, are ignored. A pool with retention
-//! orders its cached blocks like a pool with another policy than `lru`: it [keeps a
+//! This module has no state. [`kvpool::retention`] defines what hints mean and when they end. A hint is
+//! ignored for a block that has no hash, or whose hash is not in the core. A pool with retention orders
+//! its cached blocks like a pool with another policy than `lru`: it [keeps a
 //! history](Pool::keeps_history), and the order among these blocks may differ from vLLM's.
 //!
 //! Costs: O(1) per block, O(log blocks) with a time to live; nothing for a pool without retention.
@@ -15,7 +15,8 @@ use crate::error::VllmError;
 use crate::pool::Pool;
 
 impl Pool {
-    /// Sets how long blocks, held or free, are worth keeping. The null block is ignored.
+    /// Sets the retention of blocks: how long they are worth keeping. The blocks may be in use or free.
+    /// The null block is ignored.
     ///
     /// # Errors
     /// [`VllmError::UnknownBlock`]; [`VllmError::Pool`] for the errors of
@@ -23,7 +24,7 @@ impl Pool {
     pub fn retain(&mut self, blocks: &[u32], retention: Retention) -> Result<HintReport, VllmError> {
         let mut ids = self.named(blocks)?;
         let given = ids.len();
-        // A hidden content only marks a place in the queue, and cannot be hit.
+        // A hidden content only marks a position in the queue, and cannot be hit.
         ids.retain(|&id| !self.core.is_hidden(id));
         let report = self.core.retain(&ids, retention).map_err(|error| self.refusal(error))?;
         Ok(HintReport { ignored: report.ignored + given - ids.len(), ..report })
@@ -39,7 +40,7 @@ impl Pool {
         self.core.assign_tenant(&ids, tenant).map_err(|error| self.refusal(error))
     }
 
-    /// Reports how a request ended, for its blocks, before it releases them: see
+    /// Reports how a request ended, for its blocks. Call this before the request releases them: see
     /// [`kvpool::BlockPool::signal`].
     ///
     /// # Errors
@@ -55,8 +56,8 @@ impl Pool {
         self.core.wants_signals()
     }
 
-    /// Advances the time, in seconds on a clock of the caller. Returns the number of expired
-    /// retentions.
+    /// Sets the present time, in seconds, on a clock of the caller. Returns the number of retentions
+    /// that have expired.
     ///
     /// # Errors
     /// [`VllmError::Pool`] for the errors of [`kvpool::BlockPool::advance_time`].
@@ -64,7 +65,7 @@ impl Pool {
         self.core.advance_time(now).map_err(|error| self.refusal(error))
     }
 
-    /// Number of retained blocks by kind of retention; `None` without retention.
+    /// Returns the number of retained blocks by kind of retention. `None` if the pool has no retention.
     #[must_use]
     pub fn retention_stats(&self) -> Option<RetentionStats> {
         self.core.retention_stats()

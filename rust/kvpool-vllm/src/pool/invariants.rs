@@ -1,5 +1,5 @@
-//! [`Pool::check_invariants`] recounts V1 to V4, which the module of [`Pool`] defines, over the core
-//! and the overlays.
+//! [`Pool::check_invariants`] recomputes the invariants V1 to V4 from the core and the overlays. The
+//! module of [`Pool`] defines these invariants.
 
 use kvpool::{BlockId, BlockState, InvariantViolation};
 
@@ -14,7 +14,7 @@ fn ensure(
 }
 
 impl Pool {
-    /// Recounts everything from scratch, including the core.
+    /// Recomputes everything from scratch, including the core's own counts.
     ///
     /// # Errors
     /// The first broken invariant.
@@ -51,8 +51,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Checks the invariants that hold even after changes by hand: those of the core, V1, and the first
-    /// half of V4.
+    /// Checks only the invariants that hold even after vLLM has written counts or hashes directly:
+    /// those of the core, V1, and the first half of V4.
     ///
     /// # Errors
     /// The first broken invariant.

@@ -1,10 +1,10 @@
-//! `Keys`: the keys that a block carries, and the blocks that a key leads to.
+//! `Keys`: looks up the keys of a block, and the blocks of a key.
 //!
-//! vLLM does not de-duplicate. Two requests that computed the same prompt at the same time leave two
-//! blocks under one key. A lookup returns the one that was cached first and still exists. A block has
-//! one hash, and may have further keys, for prefixes that end inside of it.
+//! vLLM does not de-duplicate. If two requests compute the same prompt at the same time, there are two
+//! blocks under one key. A lookup returns the block that was cached first, among those that still
+//! exist. A block has one hash, and may have further keys for prefixes that end inside of it.
 //!
-//! `Keys` is a view of a [`Pool`]: the core's index, and the overlay.
+//! `Keys` is a view of a [`Pool`]. It combines the core's index and the overlay.
 
 use kvpool::{BlockId, Name};
 
@@ -12,14 +12,14 @@ use crate::key::Key;
 use crate::pool::Pool;
 use crate::pool::hashes::{NO_TOKENS, SHARED};
 
-/// The keys of a pool's blocks, in both directions.
+/// A view of a pool that finds the keys of a block, and the blocks of a key.
 #[derive(Clone, Copy, Debug)]
 pub struct Keys<'a> {
     pool: &'a Pool,
 }
 
 impl Pool {
-    /// Returns the block that was cached first under `key` and still is.
+    /// Returns the block that was cached first under `key`, among those that still are.
     #[must_use]
     #[inline]
     pub fn find(&self, key: &Key) -> Option<u32> {
@@ -38,7 +38,7 @@ impl Pool {
             || !self.overlay.hashes.is_empty() && self.overlay.hashes.contains_key(&block)
     }
 
-    /// Returns the number of tokens of the hash of `block`, if it has a hash.
+    /// Returns the number of tokens that the hash of `block` covers, if it has a hash.
     #[inline]
     pub(crate) fn tokens_of(&self, block: u32) -> Option<Option<u32>> {
         if self.core.name_of(BlockId::new(block)).is_some() {
@@ -51,7 +51,7 @@ impl Pool {
         self.overlay.hashes.get(&block).map(|hash| hash.num_tokens)
     }
 
-    /// Returns the blocks that the core has under `key`.
+    /// Returns the blocks that the core lists under `key`.
     pub(crate) fn regular_copies(&self, key: &Key) -> Vec<BlockId> {
         match key.name(self.digest_len) {
             Some((hash, group)) => self.core.copies_named(Name { hash: &hash, group }),
@@ -59,7 +59,7 @@ impl Pool {
         }
     }
 
-    /// Whether the core has a block under `key`, and once had two at the same time.
+    /// Whether the core has a block under `key`, and once had two such blocks at the same time.
     pub(crate) fn was_shared_in_core(&self, key: &Key) -> bool {
         let copies = self.regular_copies(key);
         copies.iter().any(|block| self.marks.get(block.index()).is_some_and(|mark| mark & SHARED != 0))
@@ -71,8 +71,8 @@ impl<'a> Keys<'a> {
         Self { pool }
     }
 
-    /// Number of distinct keys that lead to a block. O(1) in ordinary operation, O(blocks) while there
-    /// are cached blocks without a key that the core knows.
+    /// Returns the number of distinct keys with at least one block. O(1) in ordinary operation.
+    /// O(blocks) while there are cached blocks whose keys are not in the core.
     #[must_use]
     pub fn len(&self) -> usize {
         let regular =
@@ -86,7 +86,7 @@ impl<'a> Keys<'a> {
         self.len() == 0
     }
 
-    /// Returns the block that was cached first under `key` and still is.
+    /// Returns the block that was cached first under `key`, among those that still are.
     #[must_use]
     pub fn first(&self, key: &Key) -> Option<u32> {
         self.pool.find(key)
@@ -99,14 +99,14 @@ impl<'a> Keys<'a> {
         regular.chain(self.pool.overlay.copies(key).iter().copied()).collect()
     }
 
-    /// Whether `key` once led to more than one block at the same time, since it last led to none.
+    /// Whether `key` had more than one block at the same time, at any moment since it last had none.
     #[must_use]
     pub fn was_shared(&self, key: &Key) -> bool {
         let irregular = self.pool.overlay.index.get(key).is_some_and(|copies| copies.was_shared);
         irregular || self.pool.was_shared_in_core(key)
     }
 
-    /// Whether `key` leads to `block`.
+    /// Whether the index lists `block` under `key`.
     #[must_use]
     pub fn leads_to(&self, key: &Key, block: u32) -> bool {
         let name = self.pool.core.name_of(BlockId::new(block));
@@ -114,7 +114,7 @@ impl<'a> Keys<'a> {
             || self.pool.overlay.copies(key).contains(&block)
     }
 
-    /// Returns the hash of `block`, and its number of tokens.
+    /// Returns the hash of `block`, and the number of tokens that it covers.
     #[must_use]
     #[inline]
     pub fn hash_of(&self, block: u32) -> Option<(Key, Option<u32>)> {
@@ -125,7 +125,7 @@ impl<'a> Keys<'a> {
         pool.overlay.hashes.get(&block).map(|hash| (hash.key, hash.num_tokens))
     }
 
-    /// Returns the keys of `block` besides its hash, in the order in which they were added.
+    /// Returns the keys of `block` other than its hash, in the order in which they were added.
     #[must_use]
     pub fn further_keys(&self, block: u32) -> &'a [Key] {
         self.pool.overlay.further.get(&block).map_or(&[], Vec::as_slice)
@@ -136,7 +136,7 @@ impl<'a> Keys<'a> {
         self.pool.overlay.further.keys().copied()
     }
 
-    /// Iterates over the keys that the core knows. O(blocks).
+    /// Iterates over the keys in the core's index. O(blocks).
     fn regular(self) -> impl Iterator<Item = Key> + 'a {
         let pool = self.pool;
         (1..pool.num_blocks as u32).map(BlockId::new).filter_map(move |block| {
@@ -146,7 +146,7 @@ impl<'a> Keys<'a> {
         })
     }
 
-    /// Iterates over every key that leads to a block, in arbitrary order. O(blocks).
+    /// Iterates over every key that has a block, in arbitrary order. O(blocks).
     pub fn iter(&self) -> impl Iterator<Item = Key> + 'a {
         self.regular().chain(self.pool.overlay.index.keys().copied())
     }

@@ -1,34 +1,37 @@
-//! `Pool`: vLLM's block pool, implemented over [`kvpool::BlockPool`].
+//! `Pool`: vLLM's block pool, implemented on top of [`kvpool::BlockPool`].
 //!
 //! References, contents, the free list and the order of eviction belong to one [`kvpool::BlockPool`],
 //! with its invariants, its scrubber and its digest. This module only adds what vLLM does in addition:
 //!
 //! - A key (digest and group) is the name of a content in the core. Keys that cannot be names are in an
-//!   overlay (`overlay`), and the contents of their blocks are hidden in the core.
-//! - A block that leaves the queue by hand has a reference in the core that is not shown (`counts`).
-//! - If a hash is removed while the block keeps its place, its content becomes hidden.
+//!   overlay (`overlay`). The contents of their blocks are *hidden* in the core: they have a position
+//!   in the order of eviction, but no lookup finds them.
+//! - If vLLM takes a block out of the queue directly, the core holds a reference to it. vLLM does not
+//!   see this reference (`counts`).
+//! - If a hash is removed while the block keeps its position, its content becomes hidden.
 //! - A block without a hash at the back of the queue has a hidden content.
-//! - A block with a hash at the front of the queue is a free block. Its hash is in the overlay.
-//! - The number of tokens of a hash, and whether a key once led to two blocks, are stored as one number
-//!   per block (`marks`).
+//! - A block with a hash at the front of the queue is a free block in the core. Its hash is in the
+//!   overlay.
+//! - One number per block (`marks`) stores the number of tokens of its hash, and whether its key once
+//!   had two blocks.
 //!
-//! So a block in use is registered in the core exactly if it has a hash. The queue is the free list,
-//! followed by the order of eviction. With `lru` all contents have depth 0, so the blocks of one
+//! Therefore a block in use is registered in the core exactly if it has a hash. The queue is the free
+//! list, followed by the order of eviction. With `lru` all contents have depth 0, so the blocks of one
 //! release keep their order.
 //!
-//! Invariants, which [`Pool::check_invariants`] recounts together with the core's:
-//! - V1: a key leads to its blocks in the core or in the overlay, never in both.
-//! - V2: a block is in the queue exactly if it has no references; the null block never is.
-//! - V3: a key leads to a block exactly if the block carries it, as its hash or as a further key.
+//! Invariants, which [`Pool::check_invariants`] recomputes together with those of the core:
+//! - V1: the blocks of a key are listed in the core or in the overlay, never in both.
+//! - V2: a block is in the queue exactly if it has no references. The null block is never in the queue.
+//! - V3: a block is listed under a key exactly if it has this key, as its hash or as a further key.
 //! - V4: a block in use is registered exactly if it has a hash. With another policy than `lru`, a free
-//!   block with a hash is among the cached ones.
+//!   block with a hash is among the cached blocks.
 //!
 //! V2, V3 and the second half of V4 hold after calls of the pool's own operations. vLLM also writes
-//! reference counts and hashes itself ([`Pool::set_ref_count`], [`Pool::set_hash`]), which can break
+//! reference counts and hashes directly ([`Pool::set_ref_count`], [`Pool::set_hash`]), which can break
 //! these invariants here as in vLLM. The other invariants always hold ([`Pool::check_representation`]).
 //!
-//! Costs: O(1) per block and key; the core's bytes per block and 4 more. An entry in an overlay takes
-//! about 100 bytes.
+//! Costs: O(1) per block and key. The memory is that of the core plus 4 bytes per block. An entry in an
+//! overlay takes about 100 bytes.
 
 pub(crate) mod counts;
 pub(crate) mod hashes;
@@ -50,10 +53,10 @@ use crate::pool::counts::Counts;
 use crate::pool::keys::Keys;
 use crate::pool::overlay::Overlay;
 
-/// A key that no longer leads to a block.
+/// A key that was removed from a block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Removed {
-    /// The block.
+    /// Id of the block.
     pub block: u32,
     /// The key.
     pub key: Key,
@@ -78,29 +81,32 @@ pub struct Pool {
     pub(crate) core: BlockPool,
     pub(crate) num_blocks: usize,
     pub(crate) caching: bool,
-    /// Number of bytes of the digests that the core knows. Larger than any digest until the first key.
+    /// Number of bytes in the digests that the core stores. Before the first key, it is larger than any
+    /// digest.
     pub(crate) digest_len: usize,
-    /// For each block with a hash that the core knows: the number of its tokens, and whether its key
-    /// once led to two blocks. See `hashes`.
+    /// For each block whose hash is in the core: the number of tokens that the hash covers, and whether
+    /// its key once had two blocks. See `hashes`.
     pub(crate) marks: Vec<u32>,
     /// Number of blocks whose content is hidden in the core.
     pub(crate) hidden: usize,
     pub(crate) overlay: Overlay,
     pub(crate) counts: Counts,
-    /// Number of blocks in the queue that do not count as free, because vLLM has written the count.
+    /// Number of blocks in the queue that are not counted as free, because vLLM has written a different
+    /// number of free blocks.
     withheld: usize,
-    /// Number of removals of a key. While it does not change, the results of lookups stay valid.
+    /// Number of times that a key was removed from a block. While it does not change, the results of
+    /// earlier lookups remain valid.
     pub(crate) removals: u64,
-    /// The groups in which a block is useless without the previous one.
+    /// The groups in which a block is useless without the previous block.
     pub(crate) chained: Vec<u32>,
-    /// Blocks and hashes of the running call.
+    /// Buffers for the blocks and hashes of the present call.
     pub(crate) ids: Vec<BlockId>,
     pub(crate) batch: Vec<BlockHash>,
 }
 
 impl Pool {
-    /// Creates a pool of blocks `0..num_blocks`, all free except the null block. Without `caching` no
-    /// block keeps its hash.
+    /// Creates a pool of the blocks `0..num_blocks`, which are all free except for the null block.
+    /// Without `caching`, no block keeps its hash.
     ///
     /// # Errors
     /// [`VllmError::Pool`] for a number of blocks that is 0 or too large.
@@ -108,7 +114,7 @@ impl Pool {
         Self::with_policy(num_blocks, caching, EvictionPolicy::LRU)
     }
 
-    /// Like [`Self::new`], with another order of eviction than vLLM's.
+    /// Like [`Self::new`], with a policy that determines another order of eviction.
     ///
     /// # Errors
     /// Like [`Self::new`].
@@ -116,11 +122,11 @@ impl Pool {
         Self::with_retention(num_blocks, caching, policy, None)
     }
 
-    /// Like [`Self::with_policy`], with retention: hints move blocks within that order
+    /// Like [`Self::with_policy`], with retention: hints change the position of blocks in that order
     /// ([`Self::retain`]).
     ///
     /// # Errors
-    /// Like [`Self::new`]; [`VllmError::Pool`] for pins and floors that do not fit into the pool.
+    /// Like [`Self::new`]; [`VllmError::Pool`] for pins and floors that exceed the size of the pool.
     pub fn with_retention(
         num_blocks: usize,
         caching: bool,
@@ -134,8 +140,8 @@ impl Pool {
                 "at least 1, the null block",
             )));
         }
-        // The core does not support a pool of only the null block, but vLLM does. The only other block
-        // is allocated here and never released.
+        // vLLM supports a pool that contains only the null block, but the core does not. In that case
+        // the core gets one more block, which is allocated here and never released.
         let at_least_two = num_blocks.max(2);
         let config =
             PoolConfig { num_blocks: at_least_two, eviction: policy, retention, ..PoolConfig::default() };
@@ -158,28 +164,29 @@ impl Pool {
         })
     }
 
-    /// Number of blocks of the pool, including the null block.
+    /// Number of blocks in the pool, including the null block.
     #[must_use]
     pub const fn num_blocks(&self) -> usize {
         self.num_blocks
     }
 
-    /// The core pool, for reading: its statistics, its states, and the reason why it refuses work, if
-    /// it does.
+    /// Returns the core pool for reading its statistics and states, and the reason if it refuses work.
     #[must_use]
     pub const fn core(&self) -> &BlockPool {
         &self.core
     }
 
-    /// Adds an observer to the core: [`PoolWatch::watch`]. The observer does not see the overlays.
+    /// Adds an observer to the core, as in [`PoolWatch::watch`]. The observer does not see the
+    /// overlays.
     ///
     /// # Errors
-    /// [`VllmError::Pool`] names the setting and the allowed values.
+    /// [`VllmError::Pool`] with the name of the wrong setting and its allowed values.
     pub fn watch(&mut self, config: &WatchConfig) -> Result<(), VllmError> {
         Ok(self.core.watch(config)?)
     }
 
-    /// Checks the next `blocks` blocks of the core, and its sums: [`Scrubber::scrub`].
+    /// Checks the next `blocks` blocks of the core, and the sums of its counts, as in
+    /// [`Scrubber::scrub`].
     ///
     /// # Errors
     /// [`VllmError::Pool`] with the broken invariant. Later calls return the same error.
@@ -187,7 +194,8 @@ impl Pool {
         Ok(scrubber.scrub(&mut self.core, blocks)?)
     }
 
-    /// Returns the digest of the core's state: [`PoolWatch::state_digest`]. `None` without a digest.
+    /// Returns the digest of the core's state, as in [`PoolWatch::state_digest`]. `None` if no observer
+    /// computes a digest.
     pub fn state_digest(&mut self) -> Option<u64> {
         self.core.state_digest()
     }
@@ -203,25 +211,26 @@ impl Pool {
         block != 0 && (block as usize) < self.num_blocks && self.held(block) == 0
     }
 
-    /// Number of references that the core has of `block`.
+    /// Returns the number of references that the core has for `block`.
     #[inline]
     pub(crate) fn held(&self, block: u32) -> u32 {
         self.core.ref_count(BlockId::new(block)).unwrap_or(0)
     }
 
-    /// Number of blocks that can be handed out, including cached ones.
+    /// Number of blocks that can be allocated, including cached-free blocks.
     #[must_use]
     #[inline]
     pub fn num_free(&self) -> usize {
         self.queue_len().saturating_sub(self.withheld)
     }
 
-    /// Sets the number of blocks that count as free, as vLLM's queue allows; the queue does not change.
-    /// Allocations use this number. It then changes with the queue, but never below 0.
+    /// Sets the number of free blocks directly, as vLLM's queue allows. The queue does not change.
+    /// Allocations use this number. From then on it changes together with the queue, but never becomes
+    /// negative.
     ///
     /// # Errors
-    /// [`VllmError::Pool`] for more blocks than are in the queue, because those could not be handed
-    /// out.
+    /// [`VllmError::Pool`] for more blocks than the queue contains, because those could not be
+    /// allocated.
     pub fn set_num_free(&mut self, count: usize) -> Result<(), VllmError> {
         let queued = self.queue_len();
         self.withheld = queued.checked_sub(count).ok_or_else(|| {
@@ -234,25 +243,25 @@ impl Pool {
         Ok(())
     }
 
-    /// Number of removals of a key so far. While it does not change, a repeated lookup returns the same
-    /// blocks.
+    /// Number of times that a key was removed from a block. While it does not change, a repeated lookup
+    /// returns the same blocks.
     #[must_use]
     pub const fn removals(&self) -> u64 {
         self.removals
     }
 
-    /// The keys of blocks, and the blocks of keys.
+    /// Returns a view of the keys of blocks, and of the blocks of keys.
     #[must_use]
     pub const fn keys(&self) -> Keys<'_> {
         Keys::of(self)
     }
 
-    /// Iterates over the free blocks in the order of reuse. O(free blocks).
+    /// Iterates over the free blocks in the order in which they will be reused. O(free blocks).
     pub fn order(&self) -> impl Iterator<Item = u32> {
         self.peek(self.queue_len()).into_iter()
     }
 
-    /// Returns the next `n` blocks, without taking them.
+    /// Returns the next `n` blocks of the queue, without allocating them.
     #[must_use]
     pub fn peek(&self, n: usize) -> Vec<u32> {
         self.core.peek(n).into_iter().map(BlockId::get).collect()
@@ -279,14 +288,14 @@ impl Pool {
         }
     }
 
-    /// Whether the shown counts are the core's counts, and the core has no additional block.
+    /// Whether the shown counts equal the core's counts, and the core has no additional block.
     #[inline]
     pub(crate) fn is_plain(&self) -> bool {
         self.counts.is_empty() && self.num_blocks > 1
     }
 
-    /// Allocates the next `n` free blocks, each with one reference, and removes their keys. The keys
-    /// are appended to `removed`, block by block.
+    /// Allocates the next `n` free blocks, each with one reference, and removes their keys. Appends the
+    /// removed keys to `removed`, one block after the other.
     ///
     /// # Errors
     /// [`VllmError::OutOfBlocks`] if fewer blocks are free.
@@ -324,8 +333,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Allocates blocks if some have keys that the core does not know, or counts that differ from the
-    /// core's.
+    /// Allocates blocks if some of them have keys that are not in the core, or counts that differ from
+    /// the core's.
     #[cold]
     fn allocate_marked(
         &mut self,
@@ -366,7 +375,7 @@ impl Pool {
         self.acquire_shown()
     }
 
-    /// Stores the blocks of a call, without the null block.
+    /// Stores the blocks of a call in the buffer, without the null block.
     #[inline]
     pub(crate) fn gather(&mut self, blocks: &[u32]) {
         self.ids.clear();
@@ -376,9 +385,10 @@ impl Pool {
         }
     }
 
-    /// Drops one reference of each block, except the null block. Blocks without further references
-    /// become free in the given order. Those without a hash are reused before all others, the first of
-    /// them first. Those with a hash are reused after everything that is free by now.
+    /// Drops one reference of each block, except the null block. Blocks that have no references
+    /// afterwards become free in the given order. Those without a hash go to the front of the queue in
+    /// this order, so they are reused before all other blocks. Those with a hash go to the end of the
+    /// queue.
     ///
     /// # Errors
     /// [`VllmError::NotHeld`], [`VllmError::UnknownBlock`].
@@ -388,8 +398,8 @@ impl Pool {
         self.drop_gathered(false)
     }
 
-    /// Drops one reference of each block. Blocks without further references are moved to the end of the
-    /// queue, with or without a hash.
+    /// Drops one reference of each block. Blocks that have no references afterwards go to the end of
+    /// the queue, with or without a hash.
     ///
     /// # Errors
     /// [`VllmError::NotHeld`], [`VllmError::UnknownBlock`].
@@ -399,7 +409,7 @@ impl Pool {
         self.drop_gathered(true)
     }
 
-    /// Drops one of the shown references of each block of the call.
+    /// Drops one shown reference of each block in the buffer.
     fn drop_gathered(&mut self, to_back: bool) -> Result<(), VllmError> {
         if !self.is_plain() {
             self.drop_shown()?;
@@ -407,7 +417,7 @@ impl Pool {
         self.release(to_back).map_err(|error| self.refusal(error))
     }
 
-    /// Drops one of the core's references of each block of the call.
+    /// Drops one reference in the core of each block in the buffer.
     #[inline]
     pub(crate) fn release(&mut self, to_back: bool) -> Result<(), PoolError> {
         if to_back {
@@ -417,10 +427,10 @@ impl Pool {
         self.core.release_in_order(&self.ids)
     }
 
-    /// Removes the keys of `block`, in use or not, like [`Self::remove_hashes`]. With `reuse_first`, or
-    /// in a pool that [keeps a history](Self::keeps_history), a free block is then handed out next,
-    /// because it cannot be hit any more. vLLM's own pool leaves it at its place among the cached
-    /// blocks.
+    /// Removes the keys of `block`, in use or not, like [`Self::remove_hashes`]. A free block without
+    /// keys cannot be hit any more. With `reuse_first`, or in a pool that [keeps a
+    /// history](Self::keeps_history), it therefore becomes the next block to be allocated. In vLLM's
+    /// own pool it keeps its position among the cached blocks.
     ///
     /// # Errors
     /// [`VllmError::UnknownBlock`].
@@ -433,8 +443,8 @@ impl Pool {
         Ok(removed)
     }
 
-    /// Removes all cached contents, if no block except the null block is in use. With `lru` the order
-    /// of the queue does not change.
+    /// Removes all cached contents, if only the null block is in use. Returns whether it did. With
+    /// `lru`, the order of the queue does not change.
     pub fn reset(&mut self) -> bool {
         if self.num_free() + 1 != self.num_blocks {
             return false;
@@ -448,7 +458,8 @@ impl Pool {
         true
     }
 
-    /// Number of these blocks that are free, and so would leave the queue when touched.
+    /// Returns how many of these blocks are free, and would therefore leave the queue if they were
+    /// touched.
     #[must_use]
     pub fn num_evictable(&self, blocks: &[u32]) -> usize {
         blocks.iter().filter(|&&block| block != 0 && self.ref_count(block) == 0).count()

@@ -1,15 +1,16 @@
 //! `Overlay`: the keys that the core's index cannot store.
 //!
-//! A key is *regular* if the core knows it: a digest of the pool's length, a group up to
-//! [`kvpool::Name::MAX_GROUP`], and the hash of each block that it leads to. All other keys are here,
-//! with all their blocks: further keys of a block, for prefixes that end inside of it; digests of
-//! another length; larger groups; and keys that vLLM writes by hand, as a hash without an entry in the
-//! index or the reverse. A key is regular for all of its blocks or for none. Once it is here, it stays
-//! until it leads to no block, so that its blocks keep their order.
+//! A key is *regular* if the core can store it. Its digest must have the pool's length, its group must
+//! be at most [`kvpool::Name::MAX_GROUP`], and it must be the hash of each of its blocks. The overlay
+//! contains all other keys, with all their blocks: further keys of a block, for prefixes that end
+//! inside of it; keys with digests of another length; keys with larger groups; and keys that vLLM
+//! writes directly, as a hash without an entry in the index or the reverse. A key is regular for all of
+//! its blocks or for none. Once a key is in the overlay, it remains there until it has no blocks, so
+//! that its blocks keep their order.
 //!
 //! In ordinary operation the overlay is empty and is not used.
 //!
-//! Costs: O(1) per call, O(copies) to remove one of several; about 100 bytes per key.
+//! Costs: O(1) per call, O(copies) to remove one of several blocks; about 100 bytes per key.
 
 use hashbrown::HashMap;
 
@@ -19,22 +20,22 @@ use crate::key::Key;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Hash {
     pub(crate) key: Key,
-    /// Number of tokens of the prefix that the key identifies; vLLM may omit it.
+    /// Number of tokens in the prefix that the key identifies. vLLM may omit it.
     pub(crate) num_tokens: Option<u32>,
 }
 
-/// The blocks that a key leads to, in the order in which they were cached.
+/// The blocks of a key, in the order in which they were cached.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Copies {
     pub(crate) blocks: Vec<u32>,
-    /// Whether there were ever two at the same time.
+    /// Whether the key ever had two blocks at the same time.
     pub(crate) was_shared: bool,
 }
 
-/// The keys and hashes that the core does not know.
+/// The keys and hashes that are not stored in the core.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Overlay {
-    /// Hashes of blocks that the core does not know.
+    /// Hashes, by block, that are not stored in the core.
     pub(crate) hashes: HashMap<u32, Hash>,
     /// Further keys of blocks, in the order in which they were added.
     pub(crate) further: HashMap<u32, Vec<Key>>,
@@ -56,7 +57,7 @@ impl Overlay {
         self.index.get(key).map_or(&[], |copies| &copies.blocks)
     }
 
-    /// Adds `block` to an irregular key. Returns whether no block was cached under the key.
+    /// Adds `block` under an irregular key. Returns whether no block was cached under the key.
     pub(crate) fn insert(&mut self, key: Key, block: u32) -> bool {
         let copies = self.index.entry(key).or_default();
         let is_new = copies.blocks.is_empty();
@@ -67,8 +68,8 @@ impl Overlay {
         is_new
     }
 
-    /// Removes `block` from an irregular key. Returns whether the key now leads to no block; `None` if
-    /// it did not lead to this block.
+    /// Removes `block` from an irregular key. Returns whether the key now has no block, or `None` if
+    /// the block was not listed under it.
     pub(crate) fn remove(&mut self, key: &Key, block: u32) -> Option<bool> {
         let copies = self.index.get_mut(key)?;
         let at = copies.blocks.iter().position(|&copy| copy == block)?;

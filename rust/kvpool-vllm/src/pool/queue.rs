@@ -1,11 +1,13 @@
-//! Operations by which vLLM changes counts and its queue by hand.
+//! Operations for vLLM's direct changes of reference counts and of its queue.
 //!
-//! The core holds a reference to a block that leaves the queue by hand, and the shown count omits that
-//! reference. If the block is put back, the core releases it. A count that is written for a block in
-//! use becomes the core's count if it is close to it; otherwise the difference is stored. So the core's
-//! counts and lists always agree, whatever counts are written.
+//! If vLLM takes a block out of the queue directly, the core holds a reference to it. The shown count
+//! (the count that vLLM sees) does not include this reference. If the block is put back, the core
+//! releases the reference. If vLLM writes the count of a block in use, the core's count is set to the
+//! same value if it is close; otherwise the difference is stored. Therefore the core's counts and lists
+//! are always consistent, regardless of the counts that vLLM writes.
 //!
-//! Costs: O(1) per block. In a pool with differences, calls look each block up.
+//! Costs: O(1) per block. In a pool with differences, each call also looks up the difference of each
+//! block.
 
 use hashbrown::HashMap;
 use kvpool::{BlockId, PoolError};
@@ -13,12 +15,12 @@ use kvpool::{BlockId, PoolError};
 use crate::error::VllmError;
 use crate::pool::{Pool, Removed};
 
-/// Largest number of references that are added or dropped together so that the core's count equals a
-/// written one.
+/// Largest number of references that are added or dropped together to make the core's count equal to a
+/// written count.
 const NEAR: i64 = 64;
 
 impl Pool {
-    /// Number of shown references of `block`.
+    /// Returns the shown reference count of `block`.
     #[must_use]
     #[inline]
     pub fn ref_count(&self, block: u32) -> i32 {
@@ -34,7 +36,8 @@ impl Pool {
         }
     }
 
-    /// Writes a reference count, as vLLM does for both ends of a copy. The queue does not change.
+    /// Writes a reference count directly, as vLLM does for source and destination of a copy. The queue
+    /// does not change.
     pub fn set_ref_count(&mut self, block: u32, count: i32) {
         // A poisoned pool changes no counts.
         let _refused = self.set_shown(block, count.into());
@@ -60,8 +63,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Takes the next `n` blocks out of the queue by hand, or all blocks if there are fewer. Reference
-    /// counts do not change.
+    /// Takes the next `n` blocks out of the queue, or all blocks if there are fewer. Reference counts
+    /// do not change.
     pub fn pop_from_queue(&mut self, n: usize) -> Vec<u32> {
         self.try_pop(n).unwrap_or_default()
     }
@@ -77,10 +80,11 @@ impl Pool {
         Ok(blocks)
     }
 
-    /// Takes a block out of the queue by hand. Returns whether it was there.
+    /// Takes a block out of the queue. The reference count does not change. Returns whether the block
+    /// was in the queue.
     pub fn remove_from_queue(&mut self, block: u32) -> bool {
         if !self.is_queued(block) {
-            // The block is in use already, so its content is used once more.
+            // The block is already in use, so count one more use of its content.
             let _poisoned = self.core.count_use(BlockId::new(block));
             return false;
         }
@@ -90,7 +94,7 @@ impl Pool {
         is_taken
     }
 
-    /// Inserts blocks that are not in the queue at its front or its back by hand.
+    /// Adds blocks to the front or the back of the queue, except those that are already in it.
     pub fn push_to_queue(&mut self, blocks: &[u32], front: bool) {
         let _refused = self.try_push(blocks, front);
     }
@@ -102,7 +106,7 @@ impl Pool {
             let is_here = block != 0 && (block as usize) < self.num_blocks && !references.contains(&id);
             let held = if is_here { self.held(block) } else { 0 };
             if front && held > 0 {
-                // The block at the front of the queue is a free block without a content in the core.
+                // A block at the front of the queue is a free block, which has no content in the core.
                 self.detach(block)?;
                 self.drop_content(block)?;
             }
@@ -113,7 +117,7 @@ impl Pool {
         self.release(!front)
     }
 
-    /// Does the second half of [`Self::allocate`], for blocks that were taken from the queue by hand.
+    /// Does the second half of [`Self::allocate`], for blocks that were already taken out of the queue.
     ///
     /// # Errors
     /// [`VllmError::UnknownBlock`].
@@ -130,13 +134,13 @@ impl Pool {
         Ok(())
     }
 
-    /// Adds one shown reference to each block of the call. A block in the queue leaves it if its shown
-    /// count is 0.
+    /// Adds one shown reference to each block in the buffer. A block in the queue leaves it if its
+    /// shown count is 0.
     #[cold]
     pub(crate) fn acquire_shown(&mut self) -> Result<(), VllmError> {
         if !self.counts.is_empty() {
             let Self { ids, counts, core, .. } = self;
-            // A block that is in the queue, but has a written count, stays in the queue.
+            // A block that is in the queue but has a written count remains in the queue.
             ids.retain(|block| {
                 let stays = core.ref_count(*block) == Some(0) && counts.of(block.get()) != 0;
                 if stays {
@@ -148,7 +152,7 @@ impl Pool {
         self.acquire_held()
     }
 
-    /// Adds one of the core's references to each block of the call.
+    /// Adds one reference in the core to each block in the buffer.
     pub(crate) fn acquire_held(&mut self) -> Result<(), VllmError> {
         let mut first = 0;
         if self.hidden > 0 {
@@ -156,8 +160,8 @@ impl Pool {
                 let (id, block) = (self.ids[at], self.ids[at].get());
                 let keeps = self.caching && self.overlay.hashes.contains_key(&block);
                 if self.held(block) == 0 && self.core.is_hidden(id) && !keeps {
-                    // The place of a block without a hash ends when the block leaves the queue.
-                    // Policies are notified in the order of the blocks.
+                    // When a block without a hash leaves the queue, its hidden content ends. Policies
+                    // are notified in the order of the blocks.
                     self.core.acquire_by_id(&self.ids[first..at]).map_err(|error| self.refusal(error))?;
                     self.drop_content(block)?;
                     first = at;
@@ -173,9 +177,9 @@ impl Pool {
         Ok(())
     }
 
-    /// Drops one shown reference of each block of the call, or none of them on an error. Afterwards the
-    /// call's blocks are the references that the core has to drop: for a block whose shown count is now
-    /// 0, all of them.
+    /// Drops one shown reference of each block in the buffer, or none of them if an error occurs.
+    /// Afterwards the buffer contains the references that the core has to drop. If the shown count of a
+    /// block is now 0, these are all of its references.
     #[cold]
     pub(crate) fn drop_shown(&mut self) -> Result<(), VllmError> {
         let mut left: HashMap<u32, i64> = HashMap::new();
@@ -202,7 +206,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Makes `block`, which is in the queue, the next one to be handed out.
+    /// Makes `block`, which is in the queue, the next block to be allocated.
     pub(crate) fn reuse_next(&mut self, block: u32) -> Result<(), PoolError> {
         let id = [BlockId::new(block)];
         if self.core.is_registered(id[0]) {

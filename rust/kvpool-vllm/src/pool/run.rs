@@ -1,7 +1,8 @@
-//! Runs of blocks: caches full blocks, and looks them up, many at a time.
+//! Runs of blocks: caches full blocks and looks them up, many at a time.
 //!
-//! A run is passed to the core as a whole while it is ordinary: keys of one group that the core can
-//! know, and blocks in use that have no key yet. The first block that differs is cached alone.
+//! A run is passed to the core as a whole if it is ordinary: the keys are regular and belong to one
+//! group, and the blocks are in use and have no key yet. The first block that is different is cached
+//! alone.
 //!
 //! Costs: those of the core, and a copy of each digest. Policies with a history are notified of each
 //! block separately.
@@ -44,7 +45,7 @@ impl Pool {
                 stored.push(is_new);
             }
         };
-        // Most often all blocks are plain. A plain block needs no check.
+        // Usually all blocks are ordinary (plain), and plain blocks need no check.
         let (mut plain, mut group) = self.gather_plain(blocks, &key_of);
         for (position, &block) in blocks.iter().enumerate().skip(plain) {
             self.check(block)?;
@@ -56,8 +57,8 @@ impl Pool {
                 return Err(VllmError::AlreadyCached { block, cached, wanted: tokens_of(position) });
             }
         }
-        // Number of blocks left of a run that the core refused as a whole. They are not gathered again
-        // for each single block.
+        // If the core refuses a run as a whole, this is the number of its blocks that are still to be
+        // cached one by one. They need not be gathered again.
         let (mut at, mut singles_left) = (0, 0);
         loop {
             if plain > 0 {
@@ -88,8 +89,8 @@ impl Pool {
         }
     }
 
-    /// Gathers the leading blocks that are plain, and the core's names of their keys. Returns their
-    /// number and their group.
+    /// Gathers the leading plain blocks, and the names of their keys in the core. Returns the number of
+    /// blocks and their group.
     #[inline]
     fn gather_plain(&mut self, blocks: &[u32], key_of: impl Fn(usize) -> Option<Key>) -> (usize, u16) {
         self.ids.clear();
@@ -120,8 +121,8 @@ impl Pool {
         (self.ids.len(), group.unwrap_or(0))
     }
 
-    /// Caches the blocks that [`Self::gather_plain`] has gathered. Returns false, with nothing changed,
-    /// if they have to be cached one by one.
+    /// Caches the blocks that [`Self::gather_plain`] has gathered. If they have to be cached one by
+    /// one, changes nothing and returns false.
     #[inline]
     fn cache_plain(
         &mut self,
@@ -142,7 +143,7 @@ impl Pool {
         });
         match registered {
             Ok(()) => {}
-            // A block is named twice, and its second key replaces the first.
+            // A block occurs twice in the run, and its second key replaces the first.
             Err(PoolError::AlreadyRegistered { .. }) => return Ok(false),
             Err(error) => return Err(error),
         }
@@ -150,15 +151,15 @@ impl Pool {
         Ok(true)
     }
 
-    /// Appends the blocks of a run of digests in one group, up to the first digest without a block. For
-    /// each digest this is the block that [`Self::find`] returns.
+    /// Looks up a run of digests in one group, and appends their blocks up to the first miss. For each
+    /// digest this is the same block that [`Self::find`] returns.
     pub fn find_run<'a>(&self, digests: impl IntoIterator<Item = &'a [u8]>, group: u32, out: &mut Vec<u32>) {
         let mut digests = digests.into_iter();
         let core_group = u16::try_from(group).ok().filter(|&group| group <= Name::MAX_GROUP);
         let (mut hashes, mut found) = ([BlockHash::from_bytes([0; 32]); LOOKUP], Vec::with_capacity(LOOKUP));
         let are_whole = self.digest_len == 32;
         loop {
-            // Collect digests up to one that the core cannot know.
+            // Collect digests up to the first that the core cannot store.
             let (mut asked, mut other) = (0, None);
             while asked < LOOKUP
                 && let Some(digest) = digests.next()
@@ -180,7 +181,7 @@ impl Pool {
                 self.core.find_named_run(&hashes[..asked], group, &mut found);
             }
             out.extend(found[known..].iter().map(|block: &BlockId| block.get()));
-            // Digests that the core does not know may be in the overlay.
+            // Digests that are not in the core may be in the overlay.
             let unknown = hashes[found.len() - known..asked].iter();
             let unknown = unknown.filter_map(|hash| hash.as_bytes().get(..self.digest_len)).chain(other);
             for digest in unknown {

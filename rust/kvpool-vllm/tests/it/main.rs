@@ -1,4 +1,5 @@
-//! Tests of vLLM's pool in one program, so that their common code is compiled and linked only once.
+//! Builds the tests of vLLM's pool as one program, so that their common code is compiled and linked
+//! only once.
 
 #[path = "../group.rs"]
 mod group;

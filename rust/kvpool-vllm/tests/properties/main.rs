@@ -1,6 +1,6 @@
-//! Historical bugs as properties of vLLM's pool over kvpool: those of the list of 25 that apply here,
-//! too, or only here. The numbers are those of `design/properties.md`. `tests/properties` tests the parts
-//! that live in vLLM's Python code.
+//! Tests historical bugs as properties of vLLM's pool on top of kvpool. These are the bugs from the
+//! list of 25 in `design/properties.md` that apply to this crate. The numbers are those of that list.
+//! `tests/properties` tests the parts that are in vLLM's Python code.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail by panicking, as tests do")]
 
@@ -27,7 +27,7 @@ fn key(prefix: &[u8]) -> Key {
     Key::new(&digest, 0).unwrap()
 }
 
-/// The policies that can order vLLM's queue: all except the one that needs access times.
+/// The policies that can order vLLM's queue. Only the policy that needs access times is missing.
 fn policies() -> impl Iterator<Item = EvictionPolicy> {
     kvpool_policies::ALL.iter().copied().filter(|&policy| policy != kvpool_policies::LAST_ACCESS)
 }
@@ -38,8 +38,8 @@ fn take(pool: &mut Pool, n: usize) -> Vec<u32> {
     blocks
 }
 
-/// Caches `blocks` as the full blocks of `prompt`, whose tokens are one byte each. Returns the contents
-/// that were removed.
+/// Caches `blocks` as the full blocks of `prompt`. Each token of the prompt is one byte. Returns the
+/// contents that were removed.
 fn cache(pool: &mut Pool, blocks: &[u32], prompt: &[u8]) -> Vec<Removed> {
     let mut removed = Vec::new();
     let key_of = |position: usize| Some(key(&prompt[..(position + 1) * B]));

@@ -1,11 +1,11 @@
-//! Property 1 for vLLM's queue: a block that one call frees twice loses two references and is queued
-//! once. A call that frees a block more often than it has references frees nothing.
+//! Property 1 for vLLM's queue: if one call frees a block twice, the block loses two references and is
+//! queued once. If a call frees a block more often than it has references, the call frees nothing.
 //!
 //! Bugs: vllm#42571: freeing `[b, b]` with two references queued `b` twice, and two requests were given
 //! it.
 //!
-//! Fails it: code that collects the blocks whose count is 0 after all counts were dropped, one entry
-//! per name.
+//! Code that fails this property: drops all counts first, then queues one entry per listed id whose
+//! count is 0.
 
 use super::*;
 
@@ -45,7 +45,7 @@ fn property_01_a_block_freed_twice_in_one_call_is_queued_once() {
     }
 }
 
-/// Freeing a block without references is refused, whatever else the call frees.
+/// A call that frees a block without references is refused, regardless of the other blocks in the call.
 #[test]
 fn property_01_a_block_without_references_cannot_be_freed() {
     for call in [vec![3], vec![1, 3], vec![3, 1], vec![1, 1], vec![9]] {

@@ -1,15 +1,15 @@
-//! Property 6 for vLLM's queue: a block that has a key is handed out only if no block without a key is
+//! Property 6 for vLLM's queue: a block that has a key is allocated only if no block without a key is
 //! free.
 //!
-//! Bugs: vllm#42948, vllm#42656: blocks without a hash were queued after cached ones, and the cache
-//! shrank without need.
+//! Bugs: vllm#42948, vllm#42656: blocks without a hash were queued after cached blocks, and the cache
+//! lost blocks without need.
 //!
-//! Fails it: one queue, with every freed block at its end.
+//! Code that fails this property: has one queue, and adds every freed block at its end.
 
 use super::*;
 
-/// Checks every policy, every number of blocks of either kind, and both orders in which the two kinds
-/// are freed.
+/// Tries every policy, every number of blocks with and without a key, and both orders in which the two
+/// kinds are freed.
 #[test]
 fn property_06_a_block_with_a_key_is_reused_last() {
     for policy in policies() {

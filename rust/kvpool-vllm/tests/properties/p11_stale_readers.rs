@@ -1,11 +1,11 @@
-//! Property 11 for vLLM's lookups: a reader that keeps a lookup's blocks without references, and
-//! compares [`Pool::removals`] afterwards, never accepts data of a later owner.
+//! Property 11 for vLLM's lookups: a reader may keep the blocks of a lookup without references. If it
+//! compares [`Pool::removals`] after reading, it never accepts data of a later owner.
 //!
-//! Bugs: mooncake#850, vllm#47021: a lookup's result was used after its blocks had been handed to
+//! Bugs: mooncake#850, vllm#47021: the result of a lookup was used after its blocks had been given to
 //! another request.
 //!
-//! Fails it: code that asks afterwards whether the key still leads to the block. The key may do so
-//! again.
+//! Code that fails this property: checks after reading whether the key still has the block. The key may
+//! have lost the block and got it again.
 
 use std::cell::Cell;
 
@@ -27,7 +27,7 @@ enum Act {
     CopyOne,
 }
 
-/// The blocks that a reader copies, and the data that it has copied up to now.
+/// The blocks that a reader copies, and the data that it has copied so far.
 struct Reader {
     removals: u64,
     blocks: Vec<u32>,
@@ -72,7 +72,7 @@ fn property_11_a_lookup_is_valid_exactly_until_a_removal() {
                         pool.free(table).unwrap();
                         continue;
                     }
-                    // The new owner writes at once. The blocks that it wrote are cached later.
+                    // The new owner writes immediately. The blocks that it wrote are cached later.
                     stamp += 1;
                     table[hits..].iter().for_each(|&block| memory[block as usize] = stamp);
                     let key_of = |at: usize| Some(key(&PROMPTS[prompt][..(hits + at + 1) * B]));
@@ -88,7 +88,7 @@ fn property_11_a_lookup_is_valid_exactly_until_a_removal() {
                 Act::Evict(block) => drop(pool.evict(block, true).unwrap()),
                 Act::Reset => drop(pool.reset()),
                 Act::Part(prompt) => {
-                    // A block that is cached for a part of a prompt, and later has other content.
+                    // A block that is cached for a part of a prompt, and gets other content later.
                     let Some(table) = (pool.num_free() > 0).then(|| take(&mut pool, 1)) else { continue };
                     stamp += 1;
                     memory[table[0] as usize] = stamp;

@@ -1,11 +1,12 @@
-//! Property 15 for the source of vLLM's events: caching a run of blocks reports one entry for each
-//! block, in order, including the blocks that a mask left out. Removed contents are reported key by
+//! Property 15 for the source of vLLM's events: caching a run of blocks reports one entry per block, in
+//! order, and also for blocks that a mask excluded. Removed contents are reported with one entry per
 //! key.
 //!
 //! Bugs: vllm#44451: hashes, tokens and extra keys of an event were filtered differently, and had
 //! different lengths.
 //!
-//! Fails it: a list of the stored blocks without the positions of the others.
+//! Code that fails this property: returns a list of only the stored blocks, without the positions of
+//! the other blocks.
 
 use super::*;
 
@@ -22,8 +23,8 @@ proptest! {
         let key_at = |position: usize| key(&prompt[..(position + 1) * B]);
         let part_of = |position: usize| key(&prompt[..position * B + 2]);
         let mut pool = Pool::with_policy(13, true, policy).unwrap();
-        // Other blocks cache some of the contents. Some of the run's blocks are cached for their first
-        // half.
+        // Some of the contents are already cached in other blocks. Some blocks of the run are already
+        // cached for their first half.
         for position in (0..6).filter(|&position| known[position]) {
             let other = take(&mut pool, 1);
             pool.insert_hash(key_at(position), other[0], Some(((position + 1) * B) as u32));

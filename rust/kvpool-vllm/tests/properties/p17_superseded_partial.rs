@@ -1,28 +1,28 @@
-//! Property 17: after a block is promoted from a part to the whole, a lookup of the part misses, and no
-//! event names the part again.
+//! Property 17: a block that is cached for a part of its tokens can be promoted to the whole block.
+//! After that, a lookup of the part misses, and no event refers to the part again.
 //!
-//! Bugs: vllm#49125: the digest of the part stayed in the map, led to a block with other tokens, and
-//! was removed once more later.
+//! Bugs: vllm#49125: the digest of the part remained in the map, referred to a block with other tokens,
+//! and was removed once more later.
 //!
-//! Fails it: a promotion that writes the new hash over the old one.
+//! Code that fails this property: a promotion that overwrites the old hash with the new one.
 
 use super::*;
 
-/// The first `tokens` tokens of every prompt here.
+/// The first `tokens` tokens of every prompt in this test.
 const PROMPT: [u8; 4] = [7, 7, 8, 8];
 
 #[derive(Clone, Copy, Debug)]
 enum Way {
     /// The block becomes full.
     Full,
-    /// Its keys are first removed by hand, as a replacement does.
+    /// The keys are first removed directly, as vLLM does when it replaces them.
     Taken,
     /// A copy-on-write gives the keys to another block, which becomes full.
     Moved,
 }
 
-/// Promotes every set of parts in every way, with one or two blocks that have them, in both orders of
-/// the calls that follow.
+/// Tests all combinations: every set of parts, every kind of promotion, one or two blocks with the
+/// parts, and both orders of the later calls.
 #[test]
 fn property_17_a_superseded_part_is_neither_found_nor_published_again() {
     for parts in 1..8u8 {
@@ -40,7 +40,7 @@ fn property_17_a_superseded_part_is_neither_found_nor_published_again() {
 fn promote(policy: EvictionPolicy, lengths: &[usize], way: Way, shared: bool) {
     let what = format!("{policy:?}, {lengths:?}, {way:?}, shared: {shared}");
     let mut pool = Pool::with_policy(5, true, policy).unwrap();
-    // The number of copies of each key, rebuilt from the events.
+    // The number of copies of each key, computed from the events.
     let mut told: BTreeMap<Vec<u8>, i32> = BTreeMap::new();
     let gone = |told: &mut BTreeMap<Vec<u8>, i32>, removed: &[Removed]| {
         for one in removed {
@@ -53,8 +53,8 @@ fn promote(policy: EvictionPolicy, lengths: &[usize], way: Way, shared: bool) {
     let mut block = take(&mut pool, 1)[0];
     let other = take(&mut pool, 1)[0];
     for &length in lengths {
-        // A shorter part is a further key of the block, and so is a longer one. vLLM removes the
-        // shorter one itself.
+        // The key of a shorter part, or of a longer one, is a further key of the block. vLLM removes
+        // the shorter one itself.
         pool.insert_hash(key(&PROMPT[..length]), block, Some(length as u32));
         *told.entry(key(&PROMPT[..length]).as_bytes().to_vec()).or_default() += 1;
     }
@@ -97,7 +97,7 @@ fn promote(policy: EvictionPolicy, lengths: &[usize], way: Way, shared: bool) {
     };
     check(&pool, &told);
     assert_eq!(pool.find(&key(&PROMPT)), Some(block));
-    // The block is freed and handed out again. The only event is the removal of its whole content.
+    // The block is freed and allocated again. The only event is the removal of its whole content.
     pool.free([block]).unwrap();
     check(&pool, &told);
     let (mut removed, mut all) = (Vec::new(), Vec::new());
