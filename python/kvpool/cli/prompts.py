@@ -12,6 +12,7 @@ import datetime
 import json
 from typing import TYPE_CHECKING, Any, Final
 
+from kvpool import ExtraKeys
 from kvpool.cli.problems import UsageError
 from kvpool.errors import MissingPackageError, TraceError
 
@@ -26,6 +27,8 @@ _IDS: Final = ("prompt_token_ids", "token_ids", "input_ids")
 _TEXTS: Final = ("prompt", "text")
 _ANSWERS: Final = ("output", "completion", "response")
 _CHATS: Final = ("messages", "conversations")
+_SALTS: Final = ("cache_salt", "salt")
+_ADAPTERS: Final = ("lora_name", "adapter")
 #: ShareGPT's names of roles.
 _ROLES: Final = {"human": "user", "gpt": "assistant", "bot": "assistant", "chatgpt": "assistant"}
 _NEEDED: Final = "needs one of token_ids, prompt, text, messages"
@@ -46,6 +49,8 @@ class Asked:
     output_tokens: int
     #: Number of earlier turns in its conversation.
     turn: int = 0
+    #: Salt and adapter. Requests share blocks only if these are equal.
+    extra: ExtraKeys | None = None
 
 
 class Texts:
@@ -168,28 +173,46 @@ def requests_in(lines: Iterable[bytes], texts: Texts | None) -> Iterator[Asked]:
 
 
 def _of_record(record: dict[str, Any], texts: Texts | None) -> Iterator[Asked]:
-    when = _time(record)
+    when, extra = _time(record), _extra(record)
     ids = next((record[name] for name in _IDS if name in record), None)
     text = next((record[name] for name in _TEXTS if name in record), None)
     if isinstance(text, list):
         ids, text = text, None
     if ids is not None:
-        yield Asked(when, _ids(ids), _answer(record, texts))
+        yield Asked(when, _ids(ids), _answer(record, texts), extra=extra)
     elif text is not None:
-        yield Asked(when, _needed(texts).of_text(_string(text, "prompt")), _answer(record, texts))
+        tokens = _needed(texts).of_text(_string(text, "prompt"))
+        yield Asked(when, tokens, _answer(record, texts), extra=extra)
     elif chat := next((record[name] for name in _CHATS if name in record), None):
         messages, tools = _messages(chat), record.get("tools")
         needed = _needed(texts)
         if messages[-1]["role"] != "assistant":
-            yield Asked(when, needed.of_chat(messages, tools), _answer(record, texts))
+            yield Asked(when, needed.of_chat(messages, tools), _answer(record, texts), extra=extra)
             return
         # A finished conversation: a request for each answer.
         answers = [at for at, message in enumerate(messages) if at and message["role"] == "assistant"]
         for turn, at in enumerate(answers):
             output = needed.length(messages[at]["content"])
-            yield Asked(when, needed.of_chat(messages[:at], tools), output, turn)
+            yield Asked(when, needed.of_chat(messages[:at], tools), output, turn, extra)
     else:
         raise ValueError(_NEEDED)
+
+
+def _extra(record: dict[str, Any]) -> ExtraKeys | None:
+    """Return the salt and the adapter of a line; ``None`` if it has neither."""
+    salt, adapter = _key(record, _SALTS), _key(record, _ADAPTERS)
+    return None if salt is None and adapter is None else ExtraKeys(salt=salt, adapter=adapter)
+
+
+def _key(record: dict[str, Any], names: tuple[str, ...]) -> str | None:
+    """Return the first of these fields that has a value, as text."""
+    name = next((name for name in names if record.get(name) not in (None, "")), None)
+    if name is None:
+        return None
+    value = record[name]
+    if not isinstance(value, (str, int)) or isinstance(value, bool):
+        raise ValueError(f'"{name}" must be text or a whole number')
+    return str(value)
 
 
 def _needed(texts: Texts | None) -> Texts:
