@@ -249,6 +249,23 @@ def test_without_the_packages_it_is_said_what_to_install(
     assert "pip install 'kvpool[prompts]'" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", ["prompt", "token_ids", "messages"])
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_log_in_the_place_of_a_trace_gets_the_hint_of_trace_make(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, packed: bool
+) -> None:
+    path = log(tmp_path, {name: [1]})
+    if packed:
+        path.write_bytes(gzip.compress(path.read_bytes()))
+    assert main(["size", str(path)]) == 1
+    error = capsys.readouterr().err
+    assert "is missing" in error
+    assert f"hint: these lines have prompts: kvpool trace make {path} trace.jsonl" in " ".join(error.split())
+    path.write_text('{"timestamp": 1}\n')
+    assert main(["size", str(path)]) == 1
+    assert "hint: kvpool generate" in capsys.readouterr().err
+
+
 def test_it_does_not_write_over_its_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = log(tmp_path, {"token_ids": [1]})
     before = path.read_bytes()

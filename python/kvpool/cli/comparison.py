@@ -34,6 +34,9 @@ __all__ = [
 #: The unit of rates: from 0 to 1.
 SHARE: Final = "share"
 
+#: The unit of differences of two rates: from -1 to 1. Tables show them in points, which are hundredths.
+POINTS: Final = "points"
+
 #: The largest share. Rounding may exceed 1.
 _LARGEST_SHARE: Final = 1 + 1e-9
 
@@ -50,7 +53,7 @@ class Row:
     """One figure of both reports."""
 
     name: str
-    #: ``share`` from 0 to 1, ``s``, ``ms``, ``MiB``, ``GiB``, ``text``, or empty for a count.
+    #: ``share`` from 0 to 1, ``points`` for a difference of two shares, ``s``, ``ms``, ``MiB``, ``GiB``, ``text``, or empty for a count.
     unit: str
     a: Any
     b: Any
@@ -73,8 +76,8 @@ class Row:
 
     @property
     def ratio(self) -> float | None:
-        """B divided by A; ``None`` for shares, and if A is 0."""
-        if self.unit in ("text", SHARE) or self.a is None or self.b is None or self.a == 0:
+        """B divided by A; ``None`` for shares, points and text, and if A is 0."""
+        if self.unit in ("text", SHARE, POINTS) or self.a is None or self.b is None or self.a == 0:
             return None
         return float(self.b / self.a)
 
@@ -151,11 +154,12 @@ def cells(row: Row) -> tuple[str, str, str, str]:
     """Write a row: name, A, B, and the difference with its sign."""
     if row.unit == "text":
         return row.name, str(row.a), str(row.b), ""
-    name = row.name if row.unit in ("", SHARE) else f"{row.name}, {row.unit}"
+    name = row.name if row.unit in ("", SHARE, POINTS) else f"{row.name}, {row.unit}"
     if row.difference is None:
         return name, _number(row.a, row.unit), _number(row.b, row.unit), ""
-    if row.unit == SHARE:
-        return name, _number(row.a, SHARE), _number(row.b, SHARE), f"{100 * row.difference:+.2f} points"
+    if row.unit in (SHARE, POINTS):
+        a, b = _number(row.a, row.unit), _number(row.b, row.unit)
+        return name, a, b, f"{100 * row.difference:+.2f} points"
     ratio = "" if row.ratio is None or row.difference == 0 else f" ({100 * (row.ratio - 1):+.1f} %)"
     return name, _number(row.a, row.unit), _number(row.b, row.unit), f"{_signed(row.difference)}{ratio}"
 
@@ -165,6 +169,8 @@ def _number(value: float | None, unit: str) -> str:
         return "-"
     if unit == SHARE:
         return percent(value)
+    if unit == POINTS:
+        return f"{100 * value:.2f}"
     return f"{value:,}" if isinstance(value, int) else f"{value:,.2f}"
 
 
@@ -300,7 +306,7 @@ def of_policies(report: Mapping[str, Any], names: tuple[str, str]) -> Comparison
     if optimum is not None:
         best = [hits["block_hit_rate"] for hits in optimum["hits"]]
         gaps = [
-            Row(_size(size), SHARE, top - a["block_hit_rate"], top - b["block_hit_rate"])
+            Row(_size(size), POINTS, top - a["block_hit_rate"], top - b["block_hit_rate"])
             for size, top, a, b in zip(sizes, best, *sides, strict=True)
         ]
         sections.append(Section("Points below the optimum, blocks", gaps))

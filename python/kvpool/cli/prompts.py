@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import gzip
 import json
+import zlib
 from typing import TYPE_CHECKING, Any, Final
 
 from kvpool import ExtraKeys
@@ -20,7 +22,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-__all__ = ["Asked", "Texts", "requests_in"]
+__all__ = ["Asked", "Texts", "has_prompts", "requests_in"]
+
+#: The first two bytes of gzip data.
+_GZIP: Final = b"\x1f\x8b"
+#: The most bytes that are read of a file's first line.
+_FIRST_LINE: Final = 1 << 24
 
 #: Alternative names of a field in a log. The first one present counts.
 _IDS: Final = ("prompt_token_ids", "token_ids", "input_ids")
@@ -170,6 +177,20 @@ def requests_in(lines: Iterable[bytes], texts: Texts | None) -> Iterator[Asked]:
             raise TraceError(f"line {number}: no JSON object; a log has one on each line") from None
         except ValueError as error:
             raise TraceError(f"line {number}: {error}") from None
+
+
+def has_prompts(path: Path) -> bool:
+    """Whether the first line of a file is a log's, with token ids, text or messages."""
+    try:
+        with path.open("rb") as file:
+            packed = file.peek(2).startswith(_GZIP)
+            line = (gzip.GzipFile(fileobj=file) if packed else file).readline(_FIRST_LINE)
+        record = json.loads(line)
+    except (OSError, EOFError, zlib.error, ValueError, RecursionError):
+        return False
+    if isinstance(record, dict) and isinstance(record.get("body"), dict):
+        record = record["body"]
+    return isinstance(record, dict) and not record.keys().isdisjoint((*_IDS, *_TEXTS, *_CHATS))
 
 
 def _of_record(record: dict[str, Any], texts: Texts | None) -> Iterator[Asked]:

@@ -22,6 +22,7 @@ from rich.progress import (
 
 import kvpool
 from kvpool.cli.problems import bad_trace, bad_usage
+from kvpool.cli.prompts import has_prompts
 from kvpool.errors import InvalidArgumentError, TraceError, TraceFileError
 
 if TYPE_CHECKING:
@@ -86,7 +87,12 @@ def load(
     except InvalidArgumentError as error:
         raise bad_usage(error) from error
     except (TraceError, TraceFileError) as error:
-        raise bad_trace(error, source) from error
+        found = bad_trace(error, source)
+        if "is missing" in str(error) and path.is_file() and has_prompts(path):
+            found.hint = (  # type: ignore[attr-defined]
+                f"these lines have prompts: kvpool trace make {path} trace.jsonl makes a trace of them"
+            )
+        raise found from error
     return trace, source
 
 
