@@ -53,7 +53,8 @@ class Row:
     """One figure of both reports."""
 
     name: str
-    #: ``share`` from 0 to 1, ``points`` for a difference of two shares, ``s``, ``ms``, ``MiB``, ``GiB``, ``text``, or empty for a count.
+    #: ``share`` from 0 to 1, ``points`` for a difference of two shares, ``s``, ``ms``, ``MiB``, ``GiB``,
+    #: ``text``, or empty for a count.
     unit: str
     a: Any
     b: Any

@@ -31,9 +31,9 @@ _FORMS: Final = {
 _DEFINITIONS: Final = (
     "hit rate: share of block references that are found; a block counts only if every block before it in "
     "its prompt does",
-    "turnover: share of the resident blocks that one capacity's worth of new blocks replaces; near 0 the "
-    "cache has stagnated on old favourites",
-    "optimum: the best that any policy could do that knew the future and need not store everything",
+    "turnover: share of the resident blocks that is replaced while as many new blocks arrive as the cache "
+    "holds; near 0, the cache keeps old blocks and evicts all new ones",
+    "optimum: the most that any policy could hit if it knew the future and could leave blocks out",
     "hints: LRU with end-of-life hints for this share of the blocks that are not used again",
 )
 #: The definitions that a report from a sample needs, which covers only LRU.
