@@ -29,14 +29,14 @@ _GZIP: Final = b"\x1f\x8b"
 #: The most bytes that are read of a file's first line.
 _FIRST_LINE: Final = 1 << 24
 
-#: Alternative names of a field in a log. The first one present counts.
+#: Alternative names of each field of a log. If a line has several of them, the first counts.
 _IDS: Final = ("prompt_token_ids", "token_ids", "input_ids")
 _TEXTS: Final = ("prompt", "text")
 _ANSWERS: Final = ("output", "completion", "response")
 _CHATS: Final = ("messages", "conversations")
 _SALTS: Final = ("cache_salt", "salt")
 _ADAPTERS: Final = ("lora_name", "adapter")
-#: ShareGPT's names of roles.
+#: The role of chat templates for each of ShareGPT's names of roles.
 _ROLES: Final = {"human": "user", "gpt": "assistant", "bot": "assistant", "chatgpt": "assistant"}
 _NEEDED: Final = "needs one of token_ids, prompt, text, messages"
 #: The chat template for models without one.
@@ -48,7 +48,7 @@ _CHATML: Final = (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Asked:
-    """One request."""
+    """One request of a log."""
 
     #: Milliseconds; ``None`` if the log has no time.
     time_ms: float | None
@@ -112,7 +112,7 @@ class Texts:
         return list(self._tokenizer.encode(text).ids)
 
     def of_chat(self, messages: list[dict[str, Any]], tools: object) -> list[int]:
-        """Return the tokens of a chat up to the beginning of an answer."""
+        """Return the tokens of a chat, up to the point where the model begins its answer."""
         try:
             text = self._template.render(
                 messages=messages, tools=tools, add_generation_prompt=True, **self._special
@@ -180,7 +180,7 @@ def requests_in(lines: Iterable[bytes], texts: Texts | None) -> Iterator[Asked]:
 
 
 def has_prompts(path: Path) -> bool:
-    """Whether the first line of a file is a log's, with token ids, text or messages."""
+    """Return whether the first line of a file has a prompt: token ids, text or messages."""
     try:
         with path.open("rb") as file:
             packed = file.peek(2).startswith(_GZIP)
@@ -226,7 +226,7 @@ def _extra(record: dict[str, Any]) -> ExtraKeys | None:
 
 
 def _key(record: dict[str, Any], names: tuple[str, ...]) -> str | None:
-    """Return the first of these fields that has a value, as text."""
+    """Return the value of the first of these fields that is present and not empty, as text."""
     name = next((name for name in names if record.get(name) not in (None, "")), None)
     if name is None:
         return None

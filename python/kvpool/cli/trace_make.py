@@ -1,7 +1,7 @@
 """``kvpool trace make``: makes a trace from prompts or chat logs.
 
-This module owns the command: the distribution of requests without a time, and the lines that are
-written. :mod:`kvpool.cli.prompts` owns the fields of a log.
+This module owns the command, the arrival times of requests whose log has none, and the lines that it
+writes. :mod:`kvpool.cli.prompts` owns the fields of a log.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def make_command(
 def _rows(
     requests: Iterator[Asked], block_size: int, rate_per_s: float, turn_s: float
 ) -> Iterator[tuple[float, int, bytes]]:
-    """Yield time, prompt tokens, and line of each request."""
+    """Yield for each request its time in ms, its number of prompt tokens, and its line of the trace."""
     hasher = kvpool.BlockHasher("sha256", block_size)
     numbers: dict[bytes, int] = {}
     timed: bool | None = None
