@@ -650,3 +650,13 @@ def test_png_refuses_a_bad_name_before_the_replay(
     out, error = capsys.readouterr()
     assert message in error
     assert not out
+
+
+def test_size_prints_the_policy_and_the_hints_that_gain_most(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["size", "example", "--capacities", "5%,20%", "--no-progress", "--hints", "1"]
+    assert main([*arguments, "--policies", "lru,adaptive"]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "Most that a policy gains over LRU: +15.05 points, adaptive at 5 %: 517 blocks." in printed
+    assert "Most that hints gain: +10.14 points, LRU, hints 100 % at 5 %: 517 blocks." in printed
+    assert main([*arguments, "--policies", "lru"]) == 0
+    assert "Most that a policy gains" not in capsys.readouterr().out

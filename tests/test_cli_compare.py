@@ -125,6 +125,10 @@ def test_two_policies_are_those_of_size(capsys: pytest.CaptureFixture[str]) -> N
         top - one["block_hit_rate"] for top, one in zip(best, report["policies"][0]["hits"], strict=True)
     ]
     assert found["compared"] == "policies"
+    assert main(["compare", "lru", "adaptive", "--trace", "example", *SIZES, "--no-progress"]) == 0
+    below = capsys.readouterr().out.partition("Points below the optimum")[2]
+    assert f"{100 * gaps[0]:.2f} " in below
+    assert f"{100 * gaps[0]:.2f} %" not in below
 
 
 def test_two_traces(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

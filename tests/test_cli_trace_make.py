@@ -79,6 +79,34 @@ def test_token_ids_become_blocks_that_are_equal_where_prompts_are(
     assert sized["policies"][0]["hits"][0]["block_hit_rate"] == 3 / 8
 
 
+def test_blocks_are_equal_only_if_salts_and_adapters_are(tmp_path: Path) -> None:
+    keys: list[dict[str, Any]] = [
+        {},
+        {"cache_salt": None, "adapter": ""},
+        {"cache_salt": "a"},
+        {"salt": "a"},
+        {"cache_salt": "b"},
+        {"lora_name": "a"},
+        {"adapter": "a"},
+        {"adapter": 1},
+        {"lora_name": "a", "salt": "a"},
+    ]
+    path = log(tmp_path, *({"token_ids": [1, 2], **key} for key in keys))
+    made = rows(tmp_path, path, "--block-size", "2")
+    assert [row["hash_ids"] for row in made] == [[0], [0], [1], [1], [2], [3], [3], [4], [5]]
+
+
+def test_the_salt_of_a_batch_file_applies_to_each_turn(tmp_path: Path, model: Path) -> None:
+    chat = [{"role": "user", "content": "one"}, {"role": "assistant", "content": "yes"}] * 2
+    records = [{"body": {"messages": chat, "cache_salt": salt}} for salt in ("a", "b", "a")]
+    made = rows(tmp_path, log(tmp_path, *records), "--tokenizer", model, "--block-size", "1")
+    for salted in (made[0::3], made[1::3], made[2::3]):
+        assert len(salted) == 2
+    assert made[0]["hash_ids"] == made[2]["hash_ids"]
+    assert made[3]["hash_ids"] == made[5]["hash_ids"]
+    assert not set(made[3]["hash_ids"]) & set(made[4]["hash_ids"])
+
+
 def test_times_and_answers_are_taken_from_the_log(tmp_path: Path) -> None:
     made = rows(
         tmp_path,
@@ -195,6 +223,7 @@ def test_packed_logs_standard_input_and_output(tmp_path: Path) -> None:
         ('{"messages": [{"role": "user"}]}', "line 2: has text, which needs --tokenizer"),
         ('{"messages": ["hi"]}', 'line 2: "messages" must be a list of objects'),
         ('{"messages": 7}', 'line 2: "messages" must be a list of objects'),
+        ('{"token_ids": [1], "cache_salt": ["a"]}', 'line 2: "cache_salt" must be text or a whole number'),
         ('{"token_ids": [1], "usage": 7}', ""),
         ('{"token_ids": [1], "created": 5}', "some lines have a time and others have none"),
     ],
@@ -218,6 +247,23 @@ def test_without_the_packages_it_is_said_what_to_install(
     path = log(tmp_path, {"prompt": "one"})
     assert main(["trace", "make", str(path), str(tmp_path / "o"), "--tokenizer", str(model)]) == 1
     assert "pip install 'kvpool[prompts]'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["prompt", "token_ids", "messages"])
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_log_in_the_place_of_a_trace_gets_the_hint_of_trace_make(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, packed: bool
+) -> None:
+    path = log(tmp_path, {name: [1]})
+    if packed:
+        path.write_bytes(gzip.compress(path.read_bytes()))
+    assert main(["size", str(path)]) == 1
+    error = capsys.readouterr().err
+    assert "is missing" in error
+    assert f"hint: these lines have prompts: kvpool trace make {path} trace.jsonl" in " ".join(error.split())
+    path.write_text('{"timestamp": 1}\n')
+    assert main(["size", str(path)]) == 1
+    assert "hint: kvpool generate" in capsys.readouterr().err
 
 
 def test_it_does_not_write_over_its_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

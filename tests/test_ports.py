@@ -34,6 +34,7 @@ from examples.ports import (
 from examples.ports.memory import Memory, WrongKVError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
     from types import ModuleType
 
 MODULES = [
@@ -175,6 +176,45 @@ def test_chunks_and_drafts_change_no_answer(workload: Workload, drafts: int, bud
         key: native.continuation(prompt, workload.new_tokens) for key, prompt in enumerate(workload.prompts)
     }
     assert manager.num_available == blocks - 1
+
+
+@pytest.mark.parametrize(("new_tokens", "drafts"), [(1, 0), (9, 0), (9, 3)])
+def test_all_computed_blocks_of_a_finished_request_are_cached(new_tokens: int, drafts: int) -> None:
+    manager = kvpool.CacheManager(100, 4)
+    scheduler = native.Scheduler(manager, Memory(100, 4), budget=1000, drafts=drafts)
+    scheduler.submit(0, list(range(40)), new_tokens)
+    while scheduler.running or scheduler.waiting:
+        scheduler.step()
+    # The last step computes every token except the one that it samples.
+    assert manager.stats().pool.cached_free == (len(scheduler.done[0]) - 1) // 4
+
+
+class StepRecord(Memory):
+    """Memory that records the first computed token of each row of the last step."""
+
+    starts: list[int]
+
+    def step(self, rows: Iterable[tuple[Sequence[int], Sequence[int], int]]) -> None:
+        batch = list(rows)
+        self.starts = [start for _, _, start in batch]
+        super().step(batch)
+
+
+def test_a_preempted_request_resumes_with_the_tokens_of_its_last_step() -> None:
+    # The pool has 8 usable blocks: exactly the two prompts. The second step needs two more.
+    manager, memory = kvpool.CacheManager(9, 4), StepRecord(9, 4)
+    scheduler = native.Scheduler(manager, memory, budget=1000)
+    scheduler.submit(0, [0] * 16, 4)
+    scheduler.submit(1, [1] * 16, 4)
+    scheduler.step()
+    assert memory.starts == [0, 0]
+    scheduler.step()
+    assert (memory.starts, scheduler.preemptions) == ([16], 1)
+    while 0 not in scheduler.done:
+        scheduler.step()
+    scheduler.step()
+    # Request 0 took one of the four cached blocks of request 1.
+    assert memory.starts == [12]
 
 
 def run_in_flight(workload: Workload, *, fences: bool) -> in_flight.Scheduler:

@@ -8,10 +8,10 @@ small workload, and so do the other modules.
 
 - :mod:`~examples.ports.sequence_manager`: a manager over sequence objects, as in nano-vllm.
 - :mod:`~examples.ports.ids_and_trie`: an allocator of ids and a trie of cached blocks, as in LMDeploy.
-- :mod:`~examples.ports.radix_cache`: a tree whose matches hold nothing, as in SGLang, over the same
-  allocator.
-- :mod:`~examples.ports.index_only`: the same two with the pool's batch calls, where the engine owns the
-  ids.
+- :mod:`~examples.ports.radix_cache`: a radix tree, as in SGLang, over the same allocator. A match takes no
+  references.
+- :mod:`~examples.ports.index_only`: these two caches with the pool's batch calls, for an engine that owns
+  the ids.
 - :mod:`~examples.ports.block_space`: groups of sequences, copy-on-write and swap, as in vLLM v0.
 - :mod:`~examples.ports.native`: a scheduler written on ``CacheManager``: chunked prefill and drafts,
   one call per step.

@@ -26,7 +26,7 @@ __all__ = ["BeamSearch", "candidates", "main", "plain_search"]
 
 
 def candidates(tokens: Sequence[int]) -> list[tuple[int, int]]:
-    """The model: returns possible next tokens, and what each adds to the score."""
+    """The model: returns possible next tokens, and the number that each adds to the score."""
     seed = sum((i + 3) * token for i, token in enumerate(tokens[-5:])) + len(tokens)
     return [((seed * 7 + k * 5) % 13, (seed * 11 + k * 17) % 29) for k in range(3)]
 

@@ -14,9 +14,8 @@ shapes (``docs/lineage.md``). This port is for a scheduler of that kind that you
 | | ``swaps.complete`` |
 | ``mark_blocks_as_computed`` | ``manager.commit``; without it, as here, nothing is cached |
 
-In v0 a swap has ended when it is returned, because its workers execute it before anything else. So
-``swaps.complete`` is called at once here. If your copies run on a stream of their own, call it when they
-have ended.
+The workers of v0 execute a swap before anything else. This port therefore calls ``swaps.complete`` at
+once. If your copies run on a stream of their own, call it when they have finished.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ Pairs = list[tuple[int, int]]
 
 @dataclass(eq=False, slots=True)
 class Group:
-    """The sequences of one prompt by number, as far as they have not ended."""
+    """A prompt, and its sequences that have not finished, by number."""
 
     number: int
     prompt: list[int]
@@ -185,7 +184,7 @@ class BlockSpaceManager:
     def table(self, sequence: int) -> list[int]:
         """Returns the blocks of a sequence.
 
-        Better: keep the table, and apply the changes that ``append`` returns.
+        It is faster to keep the table, and to apply the changes that ``append`` returns.
         """
         return self.manager.block_ids(sequence)
 
@@ -224,7 +223,7 @@ def serve(
 ) -> list[tuple[str, int, int]]:
     """Runs a scheduler like that engine's: swapped groups, then prompts, then a token per sequence.
 
-    Returns each event, its group, and the number of blocks available then.
+    Returns each event, its group, and the number of available blocks after it.
     """
     waiting, swapped, running = deque[Group](), list[Group](), list[Group]()
     for number, prompt in enumerate(prompts):

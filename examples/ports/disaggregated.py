@@ -1,4 +1,4 @@
-"""Prefill and decode on two machines. A transfer brings the KV late, in any order, or not at all.
+"""Prefill and decode on two machines. Transfers of KV may be late, end in any order, or lose blocks.
 
 | event | call |
 |---|---|
@@ -32,7 +32,7 @@ __all__ = ["Service", "main"]
 class Transfer:
     """A transfer of KV.
 
-    It reads the source when it ends, so no other request may get these blocks before.
+    It reads the source blocks when it ends. Until then, no other request may get these blocks.
     """
 
     key: int
@@ -40,7 +40,7 @@ class Transfer:
     ticket: int
     source: list[int]
     target: list[int]
-    #: Positions of the target's blocks that need the KV.
+    #: Positions in the target's block table whose blocks need the KV.
     wanted: range
 
 
@@ -123,7 +123,7 @@ class Service:
         return sum(-(-tokens // size) for tokens in [*held, length]) <= usable
 
     def _arrive(self, transfer: Transfer) -> None:
-        """Ends a transfer, of which blocks may be missing."""
+        """Ends a transfer. It may have lost blocks."""
         here, there = self.managers
         size = there.block_size
         arrived = [block for block in transfer.wanted if self.random.random() >= self.lost]

@@ -8,13 +8,12 @@ Ids are numpy arrays.
 | ``allocator.add_ref_count(ids, 1)`` | ``pool.acquire(ids)`` |
 | ``free(ids)`` | ``pool.release(ids, tail_first=True)`` |
 | ``allocator.get_ref_count(ids)`` | ``pool.ref_count(ids, out=)``, see :mod:`~examples.ports.index_only` |
-| ``trie.match(seq)`` | ``pool.match_and_acquire(chain)``: the match is held when it is returned |
+| ``trie.match(seq)`` | ``pool.match_and_acquire(chain)``: returns the blocks with references |
 | ``trie.insert(seq)``, after the step | ``pool.register(ids, chain, start)``, ``pool.mark_computed(ids)`` |
 | ``trie.evict(n)`` | nothing: a cached block without references counts as available |
 
-The trie of such an engine holds a reference to every cached block, and drops it when blocks run out. In
-kvpool a cached block has no references. So the engine needs none of the code that maintains the trie's
-references.
+The trie of such an engine has a reference to every cached block, and drops it when too few blocks are free.
+In kvpool a cached block needs no reference, so the engine needs no code for the trie's references.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ Ids: TypeAlias = "np.ndarray[Any, np.dtype[np.int32]]"
 
 
 class Cache(Protocol):
-    """The calls of the engine. ``tokens`` begin at the start of the sequence."""
+    """The calls of the engine. ``tokens`` are all tokens of the sequence, from its start."""
 
     @property
     def num_available(self) -> int: ...  # noqa: D102
@@ -126,9 +125,9 @@ class PlainIdsAndTrie:
         return ids
 
     def insert(self, tokens: Sequence[int], ids: Ids, start: int) -> None:
-        """Caches the full blocks from ``start`` on.
+        """Caches the full blocks from block ``start`` on.
 
-        A block that is already cached replaces the request's block in ``ids``.
+        If the content of a block is already cached, the cached block replaces the request's in ``ids``.
         """
         node = self._root
         for position in range(len(tokens) // self.block_size):
@@ -144,7 +143,7 @@ class PlainIdsAndTrie:
             node = child
 
     def evict(self, n: int) -> None:
-        """Removes nodes without children and without requests, the longest unused first."""
+        """Removes nodes without children and without requests, the least recently released first."""
         leaves = [] if n <= 0 else [node for node in self._nodes.values() if self._evictable(node)]
         heap = [(node.released, node.block, node) for node in leaves]
         heapq.heapify(heap)
@@ -196,9 +195,9 @@ class IdsAndTrie:
         return np.array(self.pool.match_and_acquire(self.chain(tokens), most), dtype=np.int32)
 
     def insert(self, tokens: Sequence[int], ids: Ids, start: int) -> None:
-        """Caches the full blocks from ``start`` on.
+        """Caches the full blocks from block ``start`` on.
 
-        A block that is already cached replaces the request's block in ``ids``.
+        If the content of a block is already cached, the cached block replaces the request's in ``ids``.
         """
         chain = self.chain(tokens)
         if self.pool.probe(chain).cached_blocks > start:
@@ -234,7 +233,7 @@ def serve(
 
     Each step computes one token of each request.
 
-    Returns request, matched blocks and available blocks for every start and end of a request.
+    Returns for each start and end of a request its number, and the numbers of matched and available blocks.
     """
     size = memory.block_size
     waiting = list(enumerate(prompts))

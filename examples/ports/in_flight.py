@@ -4,8 +4,8 @@
 |---|---|
 | an unknown token is planned | ``covered=``: a slot after the last known token per step in flight |
 | a step's sampled tokens become known | the next ``append_ragged(commit=True)`` contains them |
-| a request turns out to have ended steps ago | ``release(after_step=last step that was planned with it)`` |
-| a request is preempted while steps run | ``preempt(after_step=...)``; its tokens are appended later |
+| a request has ended some steps ago | ``commit``, ``release(after_step=last step planned with it)`` |
+| a request is preempted while steps run | ``commit``, ``preempt(after_step=...)``; later its tokens |
 | a step has ended | ``complete_step(step)`` frees the blocks that only this step reserved |
 
 The fence is needed because a step in flight still writes to the blocks of an ended request. Without it
@@ -104,7 +104,6 @@ class Scheduler:
         for request in rows:
             tokens += request.tokens[request.known :]
             offsets.append(len(tokens))
-            request.known = len(request.tokens)
         while True:
             try:
                 changes = self.manager.append_ragged(
@@ -121,12 +120,12 @@ class Scheduler:
                     continue
                 # Blocks will be freed soon. Nothing has changed, and the next plan passes the rows'
                 # tokens.
-                for request, start, stop in zip(rows, offsets, offsets[1:], strict=False):
-                    request.known -= stop - start
                 return False
             break
         for row, position, block in zip(*changes, strict=True):
             rows[row].table[position:] = [block]
+        for request in rows:
+            request.known = len(request.tokens)
         self.number += 1
         batch = [request for request in planned if not request.preempted]
         for request in batch:
@@ -143,6 +142,8 @@ class Scheduler:
         return True
 
     def _preempt(self, request: Request) -> None:
+        # The refused call has committed nothing.
+        self.manager.commit(request.key, min(request.known, len(request.tokens) - 1))
         self.manager.preempt(request.key, after_step=self._until(request))
         request.preempted, request.table = True, []
         self.waiting.appendleft(request)
@@ -191,6 +192,12 @@ class Scheduler:
                 self._finish(request)
 
     def _finish(self, request: Request) -> None:
+        if not request.preempted:
+            # The steps have computed all tokens but the last. Their slots exist.
+            computed = len(request.tokens) - 1
+            if computed > request.known:
+                self.manager.append(request.key, request.tokens[request.known : computed])
+            self.manager.commit(request.key, computed)
         self.manager.release(request.key, after_step=self._until(request))
         (self.waiting if request.preempted else self.running).remove(request)
         self.done[request.key] = request.tokens

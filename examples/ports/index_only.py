@@ -1,10 +1,10 @@
-"""The caches of the two previous modules with batch calls, and a pool that is only an index.
+"""The caches of ``ids_and_trie`` and ``radix_cache`` with batch calls and an index-only pool.
 
-The modules are ``ids_and_trie`` and ``radix_cache``. With an index only, the engine owns the ids.
+If the pool is only an index, the engine allocates the ids.
 
 | call of the engine | kvpool |
 |---|---|
-| insert, possibly after others | ``pool.register_table(ids, chain, start)`` returns replaced blocks |
+| insert, perhaps after another request | ``pool.register_table(ids, chain, start)`` returns replaced blocks |
 | ``match_prefix`` | ``pool.lookup(chain)``: ids, count and handle, without references |
 | ``inc_lock_ref(node)`` | ``pool.acquire(match)``: all blocks, or ``StaleMatchError`` |
 | insert ids of the engine's allocator | ``pool.adopt(ids, chain, start)`` returns ids that it does not need |
@@ -48,7 +48,7 @@ class BatchIdsAndTrie(IdsAndTrie):
 
 
 class IndexOnly(IdsAndTrie):
-    """``RadixCache`` for an engine that hands out the ids itself. The pool only knows the cached ids."""
+    """``RadixCache`` for an engine that allocates the ids itself. The pool only knows the cached ids."""
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
         super().__init__(num_blocks, block_size)
@@ -57,7 +57,7 @@ class IndexOnly(IdsAndTrie):
 
     @property
     def sizes(self) -> tuple[int, int]:
-        """Numbers of cached blocks that could be evicted, and that could not."""
+        """The number of cached blocks that can be evicted, and the number of those in use."""
         stats = self.pool.stats()
         return stats.cached_free, stats.registered - stats.cached_free
 
@@ -67,7 +67,7 @@ class IndexOnly(IdsAndTrie):
         return len(self.free) + self.pool.stats().cached_free
 
     def allocate(self, n: int) -> Ids:
-        """Takes ids from the engine's allocator. The pool evicts the missing ones."""
+        """Takes ids from the engine's allocator. If they are too few, the pool evicts blocks."""
         self.free += self.pool.evict(max(n - len(self.free), 0))
         if n > len(self.free):
             raise kvpool.errors.OutOfBlocksError(f"{n} blocks, {len(self.free)} available")

@@ -68,7 +68,7 @@ class Memory:
 
 
 def _marks(tokens: Sequence[int]) -> list[int]:
-    """Returns a number for each token that depends on it and all tokens before it."""
+    """Returns a number for each token, computed from the token and all tokens before it."""
     return list(
         accumulate(tokens, lambda mark, token: (mark * 1_000_003 + token + 1) % (2**61 - 1), initial=7)
     )[1:]

@@ -10,7 +10,10 @@ added, the number of computed tokens, and the end of the slots that the next ste
 | in its prompt | none | end of the last chunk | end of the next chunk |
 | decoding | the sampled one | all but that one | all |
 | decoding, drafts | accepted drafts and the sampled one | all but the last | all, and the next drafts |
-| preempted just now | the same: kept for ``resume`` | ignored | ignored |
+| preempted just now | as above; the manager keeps them for ``resume`` | ignored | ignored |
+
+A row commits the tokens of the step before. A request that ends or is preempted has no later row,
+so the scheduler calls ``commit`` before ``release`` and before ``preempt``.
 
 Rejected drafts need no call. They were never tokens of the request, only slots after its last token,
 which the next step overwrites.
@@ -109,7 +112,6 @@ class Scheduler:
         for request in rows:
             tokens += request.tokens[request.known :]
             offsets.append(len(tokens))
-            request.known = len(request.tokens)
         while True:
             try:
                 changes = self.manager.append_ragged(
@@ -125,6 +127,8 @@ class Scheduler:
             break
         for row, position, block in zip(*changes, strict=True):
             rows[row].table[position:] = [block]
+        for request in rows:
+            request.known = len(request.tokens)
         return left
 
     def _share(self) -> int:
@@ -143,6 +147,12 @@ class Scheduler:
         return left
 
     def _preempt(self, request: Request) -> None:
+        """Preempts a request.
+
+        The refused call has committed nothing. Without the commit, ``resume`` computes the tokens of the
+        last step again.
+        """
+        self.manager.commit(request.key, min(request.computed, request.known))
         self.manager.preempt(request.key)
         self.waiting.appendleft(request)
         self.preemptions += 1
@@ -182,16 +192,25 @@ class Scheduler:
                 break
             request.computed += 1
         if len(request.tokens) >= request.length:
-            self.manager.release(request.key)
+            self._finish(request)
             self.running.remove(request)
             self.done[request.key] = request.tokens
+
+    def _finish(self, request: Request) -> None:
+        """Commits the tokens of the last step, because no later call of a step does, and releases."""
+        if request.computed > request.known:  # accepted drafts
+            self.manager.append(request.key, request.tokens[request.known : request.computed])
+        self.manager.commit(request.key, request.computed)
+        self.manager.release(request.key)
 
 
 def main() -> None:
     """Serves twenty prompts with a common prefix: plainly, then with chunks, drafts and few blocks."""
     prompts = [[*range(24), *[number] * (3 + 2 * number)] for number in range(20)]
     for blocks, budget, drafts in ((400, 10_000, 0), (60, 32, 3)):
-        scheduler = Scheduler(kvpool.CacheManager(blocks, 4), Memory(blocks, 4), budget=budget, drafts=drafts)
+        # The watermark keeps blocks for the requests that run, so that admissions do not cause preemptions.
+        manager = kvpool.CacheManager(blocks, 4, watermark=0.05)
+        scheduler = Scheduler(manager, Memory(blocks, 4), budget=budget, drafts=drafts)
         for key, prompt in enumerate(prompts):
             scheduler.submit(key, prompt, new_tokens=20)
         steps = 0

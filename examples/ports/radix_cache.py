@@ -1,11 +1,11 @@
-"""A prefix tree whose matches hold nothing, as in SGLang.
+"""A prefix tree, as in SGLang. A match takes no references.
 
-The scheduler matches the whole queue, sorts it, then locks.
+The scheduler matches all waiting requests, sorts them, and then locks the matches of those that it runs.
 
 | call of the engine | kvpool |
 |---|---|
 | ``match_prefix(key)``, for each request | ``pool.probe(chain, most)``; chain and count are the handle |
-| ``inc_lock_ref(node)`` | ``pool.match_and_acquire(chain, blocks)`` acquires what is still cached |
+| ``inc_lock_ref(node)`` | ``pool.match_and_acquire(chain, blocks)``, of blocks still cached |
 | ``dec_lock_ref(node)``, and the request's own pages | ``pool.release(ids, tail_first=True)`` |
 | insert after a prompt or an answer was computed | ``insert`` of :mod:`~examples.ports.ids_and_trie` |
 | ``evict(n)`` | nothing: ``pool.allocate`` evicts |
@@ -37,7 +37,7 @@ What = TypeVar("What")
 
 @dataclass(frozen=True, slots=True)
 class Handle(Generic[What]):
-    """The result of a match: ``num_blocks`` blocks of ``where``. They have no reference until ``lock``."""
+    """The result of a match: the first ``num_blocks`` blocks of ``where``. ``lock`` acquires them."""
 
     num_blocks: int
     where: What
@@ -62,7 +62,7 @@ class PlainRadixCache(PlainIdsAndTrie):
 
     @property
     def sizes(self) -> tuple[int, int]:
-        """Numbers of cached blocks that could be evicted, and that could not."""
+        """The number of cached blocks that can be evicted, and the number of those in use."""
         return self._idle, len(self._nodes) - self._idle
 
     def match_prefix(self, tokens: Sequence[int]) -> Handle[list[Node]]:
@@ -80,7 +80,7 @@ class RadixCache(IdsAndTrie):
 
     @property
     def sizes(self) -> tuple[int, int]:
-        """Numbers of cached blocks that could be evicted, and that could not."""
+        """The number of cached blocks that can be evicted, and the number of those in use."""
         stats = self.pool.stats()
         return stats.cached_free, stats.registered - stats.cached_free
 
@@ -102,7 +102,7 @@ def serve(
 
     Each round matches all waiting prompts, and takes those with the longest match first.
 
-    Returns request, matched blocks and sizes of each.
+    Returns for each request its number, its number of matched blocks, and the sizes afterwards.
     """
     waiting = list(enumerate(prompts))
     log = []

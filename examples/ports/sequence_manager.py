@@ -1,6 +1,6 @@
 """A manager over sequence objects, as in nano-vllm.
 
-The scheduler calls it, and each sequence carries its block table.
+The scheduler calls the manager, and each sequence object contains its block table.
 
 | call of the engine | kvpool |
 |---|---|
@@ -10,8 +10,8 @@ The scheduler calls it, and each sequence carries its block table.
 | ``may_append(seq)`` | ``manager.append``; for the whole batch in one call: ``append_batch`` |
 | ``deallocate(seq)`` | ``manager.release``; for a preemption ``preempt`` and ``resume`` |
 
-Such a manager caches blocks when the prompt gets them, because the following step writes them before
-any request reads them. The port does the same with ``commit`` in ``allocate``. If your steps can fail
+Such a manager caches the blocks of a prompt when it allocates them, because the next step writes them
+before any request reads them. The port does the same with ``commit`` in ``allocate``. If your steps can fail
 or overlap, commit after the step.
 """
 
@@ -67,16 +67,17 @@ class PlainBlockManager:
     def __init__(self, num_blocks: int, block_size: int) -> None:
         self.block_size = block_size
         self._refs = [0] * num_blocks
-        #: Blocks without content, and cached blocks without references, the next to be evicted first.
+        #: Blocks without content (``_free``), and cached blocks without references (``_idle``). The first of
+        #: each is used next.
         self._free = deque(range(1, num_blocks))
         self._idle: OrderedDict[int, None] = OrderedDict()
-        #: Blocks of each content, and the content of each block.
+        #: The blocks with each content (by its digest), and the content of each block.
         self._index: dict[bytes, list[int]] = {}
         self._digests: dict[int, bytes] = {}
 
     @property
     def num_available(self) -> int:
-        """Number of blocks that can be handed out."""
+        """Number of blocks that can be allocated."""
         return len(self._free) + len(self._idle)
 
     def can_allocate(self, seq: Sequence) -> bool:
@@ -98,11 +99,11 @@ class PlainBlockManager:
             self._register(table[position], digest)
 
     def can_append(self, seq: Sequence) -> bool:
-        """Whether there is a slot for the token sampled last."""
+        """Returns whether there is a slot for the last sampled token."""
         return self.num_available >= ((len(seq) - 1) % self.block_size == 0)
 
     def may_append(self, seq: Sequence) -> None:
-        """Allocates the slot of the token sampled last.
+        """Allocates the slot of the last sampled token.
 
         Blocks that were full before are cached from now on.
         """
@@ -142,7 +143,7 @@ class PlainBlockManager:
         return hits
 
     def _take(self) -> int:
-        """Takes a block to write to. If no block is free, evicts the longest unused one."""
+        """Takes a block to write to. If no block is free, evicts the least recently used block."""
         if self._free:
             block = self._free.popleft()
         else:
@@ -172,7 +173,7 @@ class BlockManager:
 
     @property
     def num_available(self) -> int:
-        """Number of blocks that can be handed out."""
+        """Number of blocks that can be allocated."""
         return self.manager.num_available
 
     def can_allocate(self, seq: Sequence) -> bool:
@@ -192,11 +193,11 @@ class BlockManager:
         seq.hashed = None
 
     def can_append(self, seq: Sequence) -> bool:
-        """Whether there is a slot for the token sampled last."""
+        """Returns whether there is a slot for the last sampled token."""
         return self.manager.num_available >= ((len(seq) - 1) % self.manager.block_size == 0)
 
     def may_append(self, seq: Sequence) -> None:
-        """Allocates the slot of the token sampled last."""
+        """Allocates the slot of the last sampled token."""
         self.append_batch([seq])
 
     def append_batch(self, seqs: Several[Sequence]) -> None:

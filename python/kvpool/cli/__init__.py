@@ -1,10 +1,10 @@
 """The command line, ``kvpool``, with one module per command.
 
-This module owns the exit codes. 0: done. 1: the job failed, for example because of a bad trace or file.
-2: bad usage. 130: Ctrl-C. Every error is one line on stderr, ``error: ...``, sometimes with a second
-line that suggests the next step. Results go to stdout, everything else to stderr. A reader of stdout
-that closes it early (``| head``) is not an error. External text is printed as in
-:mod:`kvpool.cli.terminal`.
+This module owns the exit codes. 0: the command succeeded. 1: it failed, for example because of an invalid
+trace or file. 2: the arguments are wrong. 130: Ctrl-C ended it. Every error is one line on stderr,
+``error: ...``, sometimes with a second line that suggests the next step. Results go to stdout, everything
+else to stderr. It is not an error if the reader of stdout closes it early (``| head``). Text from files
+and reports is cleaned by :mod:`kvpool.cli.terminal` before it is printed.
 
 Only modules below this package import Typer and Rich, which ``kvpool[cli]`` installs: neither ``import
 kvpool`` nor the plug-ins need them. Without them, :mod:`kvpool.__main__` prints how to install them.

@@ -1,6 +1,7 @@
 """The size of the pool: in blocks, or in GiB of a model's KV cache.
 
-This module owns the options about size, their contradicting combinations, and the error messages.
+This module owns the options about size, and the error messages for combinations that contradict each
+other.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ DEFAULT_BLOCKS: Final = 100_000
 #: The most blocks that a pool can have beside the null block.
 _MOST_BLOCKS: Final = 2**32 - 3
 
-#: The most layers, heads and elements of a KV shape. No model has a hundredth of it.
+#: The most layers, heads and elements of a KV shape. Real models have less than a hundredth of this.
 _LARGEST_SHAPE: Final = 1_000_000
 
 #: The most bytes that the replay keeps per block of the pool.
@@ -50,7 +51,7 @@ class Capacity:
     block_size: int
     #: The KV shape, if it is known.
     shape: KvShape | None
-    #: The GPUs that determine the size, if it was given so.
+    #: The GPUs, if the size was given with ``--gpu``.
     gpu: GpuMemory | None = None
 
     @property
@@ -214,7 +215,7 @@ class SizeOptions:
 
 
 def _number(option: int | None) -> int:
-    """Return a number, or 0 (which no shape allows) if it is missing."""
+    """Return the number, or 0 if it is missing. Every KV shape refuses 0."""
     return 0 if option is None else option
 
 

@@ -106,7 +106,10 @@ def models_command(
 
 
 def _all_shapes(dtype: str | None) -> list[KvShape]:
-    """Return the models of the catalogue that have this format. For example, MLA has no nvfp4."""
+    """Return the models of the catalogue whose KV can have this format.
+
+    For example, the KV of models with MLA cannot be nvfp4.
+    """
     shapes = []
     try:
         name = dtype_name(dtype or "bf16")

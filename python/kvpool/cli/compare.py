@@ -50,7 +50,7 @@ __all__ = ["compare_command"]
 
 _CAPACITIES: Final = ",".join(DEFAULT_CAPACITIES)
 
-#: Reports are smaller. A larger file is a trace.
+#: The most bytes of a report. A larger file is read as a trace.
 _LARGEST_REPORT: Final = 64 << 20
 
 _Side = typer.Argument(show_default=False, metavar="A", help="A report, a trace, or with --trace a policy.")
@@ -185,10 +185,10 @@ def _sizes_wanted(names: list[str], capacities: str, shape: KvShape | None) -> l
 
 
 def _reports(a: str, b: str) -> tuple[dict[str, Any], dict[str, Any]] | None:
-    """Return both as reports; ``None`` if neither is one.
+    """Return both files as reports, or ``None`` if neither file is a report.
 
     Raises:
-        UsageError: One is a report, and the other is not.
+        UsageError: Only one of the two files is a report.
 
     """
     if a == b == "-":
@@ -227,7 +227,7 @@ def _of_reports(reports: tuple[dict[str, Any], dict[str, Any]], names: tuple[str
     try:
         return (of_replays if kind_of(reports[0]) == "replay" else of_sizes)(reports, names)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError) as error:
-        # Only a Row explains the error in words; other exceptions are Python's.
+        # RowError has a message for users. Other exceptions have Python's messages.
         what = f": {error}" if isinstance(error, RowError) else ""
         raise UsageError(
             f"{names[0]} and {names[1]}: a report has another form than this version prints{what}",

@@ -1,10 +1,10 @@
-"""Two reports side by side: their common settings, and their differences.
+"""Two reports side by side: the settings in which they differ, and the differences of their figures.
 
-This module owns :class:`Comparison`, and how to make one from two reports of ``kvpool replay --json``,
-of two of ``kvpool size --json``, or of the figures of two traces. Rates are shares. Tables show them in
-per cent, and their difference in points. Everything else differs in its unit. Figures that only one of
-the two has are left out, and settings are listed only if they differ. This module also owns the format
-of a figure, which the table and the page share.
+This module owns :class:`Comparison`. It makes one from two reports of ``kvpool replay --json``, from two
+reports of ``kvpool size --json``, or from the figures of two traces. Hit rates are shares from 0 to 1.
+Tables show them in per cent, and differences of two rates in points. Differences of all other figures
+have the unit of the figure. A figure that only one of the reports has is left out. This module also owns
+the format of a figure, which the table and the page share.
 """
 
 from __future__ import annotations
@@ -34,15 +34,18 @@ __all__ = [
 #: The unit of rates: from 0 to 1.
 SHARE: Final = "share"
 
-#: The largest share. Rounding may exceed 1.
+#: The unit of differences of two rates: from -1 to 1. Tables show them in points, which are hundredths.
+POINTS: Final = "points"
+
+#: The largest value that is accepted as a share. Rounding errors may exceed 1.
 _LARGEST_SHARE: Final = 1 + 1e-9
 
-#: Larger than any figure of a report.
+#: A limit that is larger than any figure of a report.
 _LARGEST: Final = 1e18
 
 
 class RowError(ValueError):
-    """A report has another value where a figure belongs."""
+    """A report has a value that is not a valid figure."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -50,7 +53,8 @@ class Row:
     """One figure of both reports."""
 
     name: str
-    #: ``share`` from 0 to 1, ``s``, ``ms``, ``MiB``, ``GiB``, ``text``, or empty for a count.
+    #: ``share`` from 0 to 1, ``points`` for a difference of two shares, ``s``, ``ms``, ``MiB``, ``GiB``,
+    #: ``text``, or empty for a count.
     unit: str
     a: Any
     b: Any
@@ -73,8 +77,8 @@ class Row:
 
     @property
     def ratio(self) -> float | None:
-        """B divided by A; ``None`` for shares, and if A is 0."""
-        if self.unit in ("text", SHARE) or self.a is None or self.b is None or self.a == 0:
+        """B divided by A; ``None`` for shares, points and text, and if A is 0."""
+        if self.unit in ("text", SHARE, POINTS) or self.a is None or self.b is None or self.a == 0:
             return None
         return float(self.b / self.a)
 
@@ -94,9 +98,9 @@ class Curve:
     name: str
     #: Blocks, and the share of blocks that hit.
     points: list[tuple[int, float]]
-    #: The report: 0 or 1.
+    #: The report that the curve belongs to: 0 for A, 1 for B.
     side: int
-    #: Whether the points are few and are marked.
+    #: Whether the points are drawn as marks, because there are few.
     marked: bool
 
     def __post_init__(self) -> None:
@@ -134,7 +138,7 @@ class Comparison:
 
 
 def _check_number(value: object) -> None:
-    """Raise for other values than figures, which a hand-written report may have."""
+    """Raise if a value is not a figure, because a report may have been edited by hand."""
     if value is None:
         return
     if not isinstance(value, (int, float)) or isinstance(value, bool):
@@ -151,11 +155,12 @@ def cells(row: Row) -> tuple[str, str, str, str]:
     """Write a row: name, A, B, and the difference with its sign."""
     if row.unit == "text":
         return row.name, str(row.a), str(row.b), ""
-    name = row.name if row.unit in ("", SHARE) else f"{row.name}, {row.unit}"
+    name = row.name if row.unit in ("", SHARE, POINTS) else f"{row.name}, {row.unit}"
     if row.difference is None:
         return name, _number(row.a, row.unit), _number(row.b, row.unit), ""
-    if row.unit == SHARE:
-        return name, _number(row.a, SHARE), _number(row.b, SHARE), f"{100 * row.difference:+.2f} points"
+    if row.unit in (SHARE, POINTS):
+        a, b = _number(row.a, row.unit), _number(row.b, row.unit)
+        return name, a, b, f"{100 * row.difference:+.2f} points"
     ratio = "" if row.ratio is None or row.difference == 0 else f" ({100 * (row.ratio - 1):+.1f} %)"
     return name, _number(row.a, row.unit), _number(row.b, row.unit), f"{_signed(row.difference)}{ratio}"
 
@@ -165,6 +170,8 @@ def _number(value: float | None, unit: str) -> str:
         return "-"
     if unit == SHARE:
         return percent(value)
+    if unit == POINTS:
+        return f"{100 * value:.2f}"
     return f"{value:,}" if isinstance(value, int) else f"{value:,.2f}"
 
 
@@ -300,7 +307,7 @@ def of_policies(report: Mapping[str, Any], names: tuple[str, str]) -> Comparison
     if optimum is not None:
         best = [hits["block_hit_rate"] for hits in optimum["hits"]]
         gaps = [
-            Row(_size(size), SHARE, top - a["block_hit_rate"], top - b["block_hit_rate"])
+            Row(_size(size), POINTS, top - a["block_hit_rate"], top - b["block_hit_rate"])
             for size, top, a, b in zip(sizes, best, *sides, strict=True)
         ]
         sections.append(Section("Points below the optimum, blocks", gaps))
@@ -373,7 +380,7 @@ def _by_size(report: Mapping[str, Any], known: Mapping[int, str]) -> dict[str, d
 
 
 def _asked(size: Mapping[str, Any]) -> str:
-    """Return the text with which a size was given. Two traces have these texts in common."""
+    """Return the text with which a size was given, such as ``5 %``. It is equal for both traces."""
     if size["relative_size"] is not None:
         return f"{100 * size['relative_size']:g} % of the different blocks"
     return _size(size) if size["gib"] is None else _gib(size["gib"])

@@ -1,6 +1,7 @@
-"""Output files of commands: the protection of input files, and the writing of traces.
+"""Checks and writes the output files of commands.
 
-This module owns one rule: a command never overwrites the trace that it reads, by any path to it.
+This module owns one rule: a command never overwrites the trace that it reads, even if the output is
+another path to the same file.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ __all__ = ["check_output", "refuse_input", "write_trace", "writing"]
 
 
 def check_output(path: Path | None, suffix: str, trace: Path | None) -> None:
-    """Raise before the work starts if the file of an option such as ``--png`` cannot be written.
+    """Raise if the file of an option such as ``--png`` cannot be written. Called before the work starts.
 
     Raises:
         UsageError: The name has another ending, its directory does not exist, or it is the trace.
@@ -41,7 +42,7 @@ def check_output(path: Path | None, suffix: str, trace: Path | None) -> None:
 
 
 def refuse_input(output: Path, trace: Path | None) -> None:
-    """Raise if an output file is also an input: by any name, as a link, or as standard input.
+    """Raise if an output file is also an input, under any name, through a link, or as standard input.
 
     Raises:
         UsageError: The output is the trace, or a file of the folder that is the trace.
@@ -90,7 +91,7 @@ def writing(output: Path, *, new: bool = False) -> Iterator[IO[bytes]]:
         if new:
             output.chmod(0o600)
         if output.suffix == ".gz":
-            # No time and no name inside, so that equal content gives equal files.
+            # The gzip header gets no time and no name, so that equal content gives equal files.
             with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as packed:
                 yield cast("IO[bytes]", packed)
         else:

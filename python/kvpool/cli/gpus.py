@@ -2,8 +2,8 @@
 
 This module owns the list of GPUs and the formula: GPUs x memory x share - weights. Figures are the
 vendors', in GiB. A driver reports about 1 % less. With ECC, GDDR6 has 15/16 of its size, and the
-figures include this. The rest has to hold an engine's activations and graphs. It is a tenth by default,
-as in vLLM, SGLang and TensorRT-LLM.
+figures include this. The memory outside of the share is for an engine's activations and graphs. By
+default it is a tenth, as in vLLM, SGLang and TensorRT-LLM.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ GPUS: Final[dict[str, float]] = {
     "mi355x": 288,
 }
 
-#: Words in a product's name that do not change its memory.
+#: Words in product names that are ignored, because they do not change the memory.
 _NOISE: Final = re.compile(r"nvidia|amd|instinct|geforce|tesla|tensor|core|gpu|sxm\d?|pcie|oam|hbm\d?e?|rtx")
 #: The largest relative difference between the size in a name and the list. Vendors round, and ECC
 #: reduces the size.
 _ROUNDED: Final = 0.15
 _ALIASES: Final = {"a10g": "a10"}
 
-#: The default share of engines.
+#: The share of the memory that engines use by default.
 _SHARE: Final = 0.9
 
 _PANEL: Final = "Size by GPU"

@@ -77,7 +77,7 @@ def _split(words: list[str]) -> list[str]:
 
 
 def _token(position: int, word: str) -> int:
-    # Longer numbers are not tokens, either, and int() refuses very long ones with a message of its own.
+    # A longer number is not a token. int() would refuse very long numbers with Python's message.
     if not re.fullmatch(r"[+-]?[0-9]{1,20}", word):
         shown = word if len(word) <= 30 else f"{word[:30]}..."
         hint = "see kvpool hash --help for its options" if word.startswith("-") else None

@@ -1,7 +1,7 @@
 """The options of ``kvpool replay``: names, ranges and help, by panel of its help page.
 
-If the default of an option depends on others, or another mode refuses the option, it is ``None`` when
-not given.
+An option is ``None`` if it is not given and its default depends on other options, or if one of the modes
+refuses it.
 """
 
 from collections.abc import Iterable

@@ -32,7 +32,7 @@ class HitRatePlot:
     def __init__(self, path: Path, replay: kvpool.traces.Replay) -> None:
         """Takes a first sample.
 
-        Unusable settings are refused earlier: :func:`need_matplotlib`, ``check_output``.
+        Call :func:`need_matplotlib` and ``check_output`` before: they refuse settings that cannot work.
         """
         self._path = path
         self._replay = replay
@@ -47,7 +47,7 @@ class HitRatePlot:
         self._samples.append(self._hits())
 
     def draw(self, title: str) -> None:
-        """Writes the picture: the rate of each slice of requests, and of all requests up to there."""
+        """Writes the picture: the hit rate of each slice of requests, and of all requests so far."""
         from matplotlib.figure import Figure
 
         requests, rolling, cumulative = [], [], []
@@ -64,7 +64,7 @@ class HitRatePlot:
         axes.set_xlabel("requests admitted")
         axes.set_ylabel("token hits (%)")
         axes.set_ylim(0, 100)
-        # The names in it are data: a $ in a path must not start a formula.
+        # The title contains the path of the trace. A $ in it must not start a formula.
         axes.set_title(shown(title).replace("$", r"\$"), fontsize=10)
         axes.grid(alpha=0.3)
         axes.legend()

@@ -1,6 +1,7 @@
 """Error messages in the terms of the command line.
 
-The library names its arguments (``block_size is 7: ...``). Here they become options (``--block-size``).
+Errors of the library contain the names of its arguments (``block_size is 7: ...``). This module replaces
+them with the names of options (``--block-size``).
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ SHAPE_HINT: Final = (
     "--model NAME (kvpool models lists them), --config FILE, or --layers, --kv-heads and --head-dim"
 )
 
-#: Arguments of the library that have another name on the command line.
+#: The options of arguments whose names differ from the option's.
 _OPTION_NAMES: Final = {"accuracy": "hints", "algorithm": "hash", "block_tokens": "trace-block-size"}
 
 
 class UsageError(Exception):
-    """Bad usage.
+    """The arguments of a command are wrong.
 
     Attributes:
         hint: The next step, or None.
@@ -37,12 +38,12 @@ class UsageError(Exception):
         self.hint = hint
 
 
-#: An error of the library about an unknown name: the argument, the given name, and the known names.
+#: Matches an error of the library about an unknown name: the argument, the given name, the known names.
 _UNKNOWN: Final = re.compile(
     r"""(?P<what>unknown [a-z ]+?|[a-z_]+ is) ["'](?P<given>.*?)["'](?:,|;|:) """
     r"""(?:known:|allowed:|must be one of|must be of) (?P<known>[\w., -]+)(?:; (?P<removal>.+))?"""
 )
-#: The options that accept such a name.
+#: The option for each beginning of such an error.
 _TAKES: Final = {
     "unknown hash algorithm": "--hash",
     "unknown verify mode": "--verify",
@@ -95,7 +96,7 @@ def bad_trace(error: KvpoolError, source: Path | str) -> KvpoolError:
     return error if any(name in message for name in names) else type(error)(f"{source}: {message}")
 
 
-#: The hint for each message that contains these words.
+#: Words of a message, and the hint for messages that contain them. The first match counts.
 _HINTS: Final[tuple[tuple[str, str], ...]] = (
     ("is in GiB: that needs a KV shape", f"add {SHAPE_HINT}"),
     (
@@ -117,7 +118,7 @@ _HINTS: Final[tuple[tuple[str, str], ...]] = (
     ("No such file", "check the path; a relative one begins in this directory"),
     ("Is a directory", "give a file in it"),
 )
-#: More hints for errors of traces.
+#: Like ``_HINTS``, only for errors of traces.
 _TRACE_HINTS: Final = (
     ("sort the trace by timestamp", "--sort puts its requests in order of arrival"),
     ("a trace has one format", "--format NAME reads every record as that format"),
@@ -130,7 +131,7 @@ _TRACE_HINTS: Final = (
     ("no line has a request", "kvpool trace make --help says what a line may have"),
     ("must be a JSON object", "kvpool trace make --help says what a line may have"),
 )
-#: Texts of libraries, and their replacements.
+#: Patterns of texts that Rust, Python or the system write, and their replacements.
 _PLAIN: Final = (
     (r" \(os error \d+\)", ""),
     (r"\[Errno -?\d+\] ", ""),

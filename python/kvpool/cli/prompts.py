@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import gzip
 import json
+import zlib
 from typing import TYPE_CHECKING, Any, Final
 
+from kvpool import ExtraKeys
 from kvpool.cli.problems import UsageError
 from kvpool.errors import MissingPackageError, TraceError
 
@@ -19,14 +22,21 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-__all__ = ["Asked", "Texts", "requests_in"]
+__all__ = ["Asked", "Texts", "has_prompts", "requests_in"]
 
-#: Alternative names of a field in a log. The first one present counts.
+#: The first two bytes of gzip data.
+_GZIP: Final = b"\x1f\x8b"
+#: The most bytes that are read of a file's first line.
+_FIRST_LINE: Final = 1 << 24
+
+#: Alternative names of each field of a log. If a line has several of them, the first counts.
 _IDS: Final = ("prompt_token_ids", "token_ids", "input_ids")
 _TEXTS: Final = ("prompt", "text")
 _ANSWERS: Final = ("output", "completion", "response")
 _CHATS: Final = ("messages", "conversations")
-#: ShareGPT's names of roles.
+_SALTS: Final = ("cache_salt", "salt")
+_ADAPTERS: Final = ("lora_name", "adapter")
+#: The role of chat templates for each of ShareGPT's names of roles.
 _ROLES: Final = {"human": "user", "gpt": "assistant", "bot": "assistant", "chatgpt": "assistant"}
 _NEEDED: Final = "needs one of token_ids, prompt, text, messages"
 #: The chat template for models without one.
@@ -38,7 +48,7 @@ _CHATML: Final = (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Asked:
-    """One request."""
+    """One request of a log."""
 
     #: Milliseconds; ``None`` if the log has no time.
     time_ms: float | None
@@ -46,6 +56,8 @@ class Asked:
     output_tokens: int
     #: Number of earlier turns in its conversation.
     turn: int = 0
+    #: Salt and adapter. Requests share blocks only if these are equal.
+    extra: ExtraKeys | None = None
 
 
 class Texts:
@@ -100,7 +112,7 @@ class Texts:
         return list(self._tokenizer.encode(text).ids)
 
     def of_chat(self, messages: list[dict[str, Any]], tools: object) -> list[int]:
-        """Return the tokens of a chat up to the beginning of an answer."""
+        """Return the tokens of a chat, up to the point where the model begins its answer."""
         try:
             text = self._template.render(
                 messages=messages, tools=tools, add_generation_prompt=True, **self._special
@@ -167,29 +179,61 @@ def requests_in(lines: Iterable[bytes], texts: Texts | None) -> Iterator[Asked]:
             raise TraceError(f"line {number}: {error}") from None
 
 
+def has_prompts(path: Path) -> bool:
+    """Return whether the first line of a file has a prompt: token ids, text or messages."""
+    try:
+        with path.open("rb") as file:
+            packed = file.peek(2).startswith(_GZIP)
+            line = (gzip.GzipFile(fileobj=file) if packed else file).readline(_FIRST_LINE)
+        record = json.loads(line)
+    except (OSError, EOFError, zlib.error, ValueError, RecursionError):
+        return False
+    if isinstance(record, dict) and isinstance(record.get("body"), dict):
+        record = record["body"]
+    return isinstance(record, dict) and not record.keys().isdisjoint((*_IDS, *_TEXTS, *_CHATS))
+
+
 def _of_record(record: dict[str, Any], texts: Texts | None) -> Iterator[Asked]:
-    when = _time(record)
+    when, extra = _time(record), _extra(record)
     ids = next((record[name] for name in _IDS if name in record), None)
     text = next((record[name] for name in _TEXTS if name in record), None)
     if isinstance(text, list):
         ids, text = text, None
     if ids is not None:
-        yield Asked(when, _ids(ids), _answer(record, texts))
+        yield Asked(when, _ids(ids), _answer(record, texts), extra=extra)
     elif text is not None:
-        yield Asked(when, _needed(texts).of_text(_string(text, "prompt")), _answer(record, texts))
+        tokens = _needed(texts).of_text(_string(text, "prompt"))
+        yield Asked(when, tokens, _answer(record, texts), extra=extra)
     elif chat := next((record[name] for name in _CHATS if name in record), None):
         messages, tools = _messages(chat), record.get("tools")
         needed = _needed(texts)
         if messages[-1]["role"] != "assistant":
-            yield Asked(when, needed.of_chat(messages, tools), _answer(record, texts))
+            yield Asked(when, needed.of_chat(messages, tools), _answer(record, texts), extra=extra)
             return
         # A finished conversation: a request for each answer.
         answers = [at for at, message in enumerate(messages) if at and message["role"] == "assistant"]
         for turn, at in enumerate(answers):
             output = needed.length(messages[at]["content"])
-            yield Asked(when, needed.of_chat(messages[:at], tools), output, turn)
+            yield Asked(when, needed.of_chat(messages[:at], tools), output, turn, extra)
     else:
         raise ValueError(_NEEDED)
+
+
+def _extra(record: dict[str, Any]) -> ExtraKeys | None:
+    """Return the salt and the adapter of a line; ``None`` if it has neither."""
+    salt, adapter = _key(record, _SALTS), _key(record, _ADAPTERS)
+    return None if salt is None and adapter is None else ExtraKeys(salt=salt, adapter=adapter)
+
+
+def _key(record: dict[str, Any], names: tuple[str, ...]) -> str | None:
+    """Return the value of the first of these fields that is present and not empty, as text."""
+    name = next((name for name in names if record.get(name) not in (None, "")), None)
+    if name is None:
+        return None
+    value = record[name]
+    if not isinstance(value, (str, int)) or isinstance(value, bool):
+        raise ValueError(f'"{name}" must be text or a whole number')
+    return str(value)
 
 
 def _needed(texts: Texts | None) -> Texts:

@@ -28,7 +28,7 @@ _MOST_WAITING: Final = 10_000
 _LARGEST_BATCH: Final = 16 << 20
 #: The number at the end of a replay.
 _END: Final = (1 << 64) - 1
-#: Seconds without an answer after which a replay is abandoned, and the most seconds of a replay.
+#: A replay ends after this number of seconds without an answer, and after this number of seconds in all.
 _PATIENCE: Final = 5.0
 _LONGEST_REPLAY: Final = 60.0
 #: Fields of an event that a trace needs, with their positions in vLLM's older form, which is an array.
@@ -41,9 +41,9 @@ _FIELDS: Final = {"BlockStored": _STORED, "BlockRemoved": _REMOVED}
 class Counts:
     """Counts of a recorder so far."""
 
-    #: Batches in the recording, those of replays included.
+    #: Batches in the recording, including batches from replays.
     batches: int = 0
-    #: Batches that the publisher had sent before the recording and no replay returned.
+    #: Batches that the publisher had sent before the recording began, and that no replay returned.
     before: int = 0
     #: Batches that were lost and that no replay returned.
     missed: int = 0
@@ -149,7 +149,7 @@ class Recorder:
         self._context = zmq.Context()
         self._replay: Any = None
         self.counts = Counts()
-        #: The next number that the recording lacks, and the last number that came live.
+        #: The number of the next batch to record, and of the last batch that was received live.
         self._next: int | None = None
         self._live = -1
         try:
@@ -176,7 +176,7 @@ class Recorder:
             raise UsageError(f"{address}: {error}", "tcp://127.0.0.1:5557 for instance") from None
 
     def advance(self, seconds: float) -> bool:
-        """Wait for batches, at most ``seconds``, and record all of them. Returns whether any came."""
+        """Wait for batches, at most ``seconds``, and record them. Returns whether any arrived."""
         if self._socket.poll(int(seconds * 1000)) == 0:
             return False
         with contextlib.suppress(self._zmq.Again):
@@ -242,7 +242,7 @@ class Recorder:
             yield number, frames[-1]
 
     def is_connected(self, seconds: float) -> bool:
-        """Wait for the publisher to answer, at most ``seconds``. Returns whether it did."""
+        """Wait at most ``seconds`` for an answer of the publisher. Returns whether one arrived."""
         return bool(self._monitor.poll(int(seconds * 1000)))
 
     def close(self) -> None:

@@ -1,6 +1,6 @@
 """``kvpool replay``: runs a request trace through the block manager.
 
-This module owns the contradicting options, and the steps from options to a report.
+This module owns the check for options that contradict each other, and the steps from options to a report.
 :mod:`kvpool.cli.options` describes the options, :mod:`kvpool.cli.running` does the work, and
 :mod:`kvpool.cli.report` prints the result.
 """
@@ -107,7 +107,7 @@ def replay_command(
     except InvalidArgumentError as error:
         raise bad_usage(error) from None
     groups = capacity.groups
-    # A hybrid model uses a manager in lookup mode, too, and the manager can explain misses.
+    # For a hybrid model, lookup mode also uses a manager, and a manager can explain misses.
     timed = [name for name in given if name != "explain" or groups is None]
     if mode == "lookup" and timed:
         refused = ", ".join(f"--{name.replace('_', '-')}" for name in timed)

@@ -1,7 +1,7 @@
 """Tiers beneath the device in ``kvpool replay``: the hits of each, and the time that they save.
 
-This module owns the runs that are compared: the device alone, then with one more tier each time. Each
-run is a replay of its own.
+This module owns the replays that are compared: one with the device alone, and one more for each further
+tier.
 """
 
 from __future__ import annotations

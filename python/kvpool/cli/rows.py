@@ -1,8 +1,8 @@
 """Writes figures as CSV: ``--csv``.
 
-This module owns the form: a line of names, then lines of values, as in RFC 4180 but with a line feed
-only. A missing figure is empty. A report becomes one line, with the names of nested figures joined by
-points (``hits.token_hits``). Lists in it are left out.
+This module owns the form: a line of names, then lines of values, as in RFC 4180, except that lines end
+with a line feed only. A missing figure is an empty cell. A report becomes one line. The names of nested
+figures are joined by points (``hits.token_hits``), and lists are left out.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["flat", "one_form", "print_csv"]
 
 
 def one_form(*, as_json: bool, as_csv: bool) -> None:
-    """Raise if both forms are given.
+    """Raise if both ``--json`` and ``--csv`` are given.
 
     Raises:
         UsageError: Both are given.
@@ -47,7 +47,7 @@ def flat(report: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def print_csv(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Print rows. The columns are those of the first row, then further ones of the others."""
+    """Print rows. The columns of the first row come first, then columns that only other rows have."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(names)
@@ -56,9 +56,9 @@ def print_csv(rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _cell(value: object) -> object:
-    """Escape external text, because CSV is also printed to terminals.
+    """Escape text from files and reports, because CSV is also printed to terminals.
 
-    Also prevents a spreadsheet from running it as a formula.
+    A spreadsheet does not run the escaped text as a formula.
     """
     if isinstance(value, bool):
         return str(value).lower()

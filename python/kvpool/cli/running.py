@@ -22,6 +22,7 @@ from rich.progress import (
 
 import kvpool
 from kvpool.cli.problems import bad_trace, bad_usage
+from kvpool.cli.prompts import has_prompts
 from kvpool.errors import InvalidArgumentError, TraceError, TraceFileError
 
 if TYPE_CHECKING:
@@ -32,10 +33,10 @@ if TYPE_CHECKING:
 
 __all__ = ["advance", "load"]
 
-#: Requests of the generated trace, if none is given.
+#: Number of requests of the generated trace, which is used if no trace is given.
 _GENERATED_REQUESTS: Final = 2000
 
-#: Tokens of its blocks.
+#: Tokens per block of the generated trace.
 _GENERATED_BLOCK: Final = 512
 
 #: The most requests between two checks for Ctrl-C.
@@ -68,7 +69,7 @@ def load(
         path = kvpool.traces.example_path()
     if source == "stdin" and sys.stdin is not None and sys.stdin.isatty():
         typer.echo("reading a trace from the terminal; Ctrl-D ends it", err=True)
-    # A read of a file returns at once. A read of anything else may wait forever.
+    # A read of a file or folder returns at once. A read of a pipe may wait forever.
     waits = not (path.is_file() or path.is_dir())
     try:
         with _interruptible() if waits else contextlib.nullcontext():
@@ -86,12 +87,17 @@ def load(
     except InvalidArgumentError as error:
         raise bad_usage(error) from error
     except (TraceError, TraceFileError) as error:
-        raise bad_trace(error, source) from error
+        found = bad_trace(error, source)
+        if "is missing" in str(error) and path.is_file() and has_prompts(path):
+            found.hint = (  # type: ignore[attr-defined]
+                f"these lines have prompts: kvpool trace make {path} trace.jsonl makes a trace of them"
+            )
+        raise found from error
     return trace, source
 
 
 def _read(reader: kvpool.traces.TraceReader, *, progress: bool) -> None:
-    """Read to the end, in slices. Shows a bar on a terminal, from the second slice on."""
+    """Read the trace to its end, in slices. Shows a progress bar on a terminal, from the second slice on."""
     if reader.advance(_READ_SLICE):
         return
     console = Console(stderr=True)
@@ -108,7 +114,7 @@ def _read(reader: kvpool.traces.TraceReader, *, progress: bool) -> None:
 def _interruptible() -> Iterator[None]:
     """Let Ctrl-C end the process at once.
 
-    Reading is one call, which would not notice Ctrl-C before its end.
+    A read of a pipe is one call, and Python handles Ctrl-C only after the call.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -127,10 +133,10 @@ def advance(
     each_slice: Callable[[], None] | None = None,
     name: str = "replay",
 ) -> None:
-    """Run the replay to its end, in slices. Between them the bar moves and Ctrl-C is checked.
+    """Run the replay to its end, in slices. After each slice, Ctrl-C is checked.
 
-    On a terminal, the bar moves. Elsewhere, its last state is one line, and only if ``progress`` is
-    true.
+    On a terminal, a progress bar moves. Elsewhere, only its last state is printed, as one line. Without
+    ``progress`` there is no bar.
     """
     console = Console(stderr=True)
     total = replay.total

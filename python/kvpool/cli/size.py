@@ -340,7 +340,7 @@ def _write(report: "SizingReport", html: Path | None, png: Path | None) -> None:
 
 @contextlib.contextmanager
 def bar_of_cells(name: str, of: str, *, shown: bool) -> "Iterator[Callable[[int, int], None]]":
-    """Show a bar once there is progress, so that an early refusal leaves no empty bar.
+    """Show a progress bar from the first progress on, so that an early error leaves no empty bar.
 
     The bar ends when all work is done.
     """
@@ -363,7 +363,7 @@ def bar_of_cells(name: str, of: str, *, shown: bool) -> "Iterator[Callable[[int,
             stop()
 
     def stop() -> None:
-        # A bar that never began would leave an empty line.
+        # Stopping a bar that was never started would print an empty line.
         if bar.live.is_started:
             bar.stop()
 

@@ -46,7 +46,7 @@ def keep_name(keep: int | str) -> str:
 
 
 def sentence(groups: Groups, run: GroupRun) -> str:
-    """Describe what limits a size: the rates of each kind alone, and of all together."""
+    """Return the hit rates of one size: of each kind of groups alone, and of all groups together."""
     alone = zip(groups["groups"], run["alone"], strict=True)
     each = ", ".join(f"{group_name(group)} alone would reach {100 * rate:.1f} %" for group, rate in alone)
     return f"With {_gib(run['gib'])} GiB {each}, all together {100 * run['token_hit_rate']:.1f} %."

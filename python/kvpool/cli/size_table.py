@@ -31,9 +31,9 @@ _FORMS: Final = {
 _DEFINITIONS: Final = (
     "hit rate: share of block references that are found; a block counts only if every block before it in "
     "its prompt does",
-    "turnover: share of the resident blocks that one capacity's worth of new blocks replaces; near 0 the "
-    "cache has stagnated on old favourites",
-    "optimum: the best that any policy could do that knew the future and need not store everything",
+    "turnover: share of the resident blocks that is replaced while as many new blocks arrive as the cache "
+    "holds; near 0, the cache keeps old blocks and evicts all new ones",
+    "optimum: the most that any policy could hit if it knew the future and could leave blocks out",
     "hints: LRU with end-of-life hints for this share of the blocks that are not used again",
 )
 #: The definitions that a report from a sample needs, which covers only LRU.
@@ -112,6 +112,7 @@ def _print_grid(report: SizingReport, console: Console) -> None:
         console.print(words + "\n")
     if not report["policies"]:
         return
+    _print_gains(report, console)
     turnover = _by_capacity("Resident turnover, %", sizes)
     for policy in report["policies"]:
         shares = [hits["resident_turnover"] for hits in policy["hits"]]
@@ -119,6 +120,15 @@ def _print_grid(report: SizingReport, console: Console) -> None:
             Text(policy["name"]), *("-" if share is None else f"{100 * share:.0f}" for share in shares)
         )
     show(console, turnover)
+
+
+def _print_gains(report: SizingReport, console: Console) -> None:
+    """Print which policy gains most over LRU, and how much hints gain, each with the capacity."""
+    from kvpool.cli.sizing_html.summary import gains
+
+    for gain in gains(report):
+        console.print(f"{gain.name[0].upper()}{gain.name[1:]}: {gain.value}, {gain.remark}.")
+    console.print()
 
 
 def _worth_of_finish_reasons(report: SizingReport) -> str | None:
@@ -184,8 +194,9 @@ def _print_memory(report: SizingReport, console: Console) -> None:
     title = Text(f"What memory buys, LRU, {model['name']}{in_full}")
     table = Table(box=box.SIMPLE, title=title)
     timed = model["prefill_tokens_per_s"] is not None
-    for head in ("from GiB", "to GiB", "prefill tokens", "a GiB", *["seconds"] * timed):
-        table.add_column(head, justify="right")
+    heads = ("from GiB", "to GiB", "prefill tokens\nsaved", "prefill tokens\nsaved per GiB")
+    for head in (*heads, *["prefill seconds\nsaved"] * timed):
+        table.add_column(head, justify="right", no_wrap=True)
     for step in report["worth"]:
         width = step["to_gib"] - step["from_gib"]
         seconds = step["prefill_seconds"]

@@ -43,7 +43,7 @@ __all__ = ["store_app"]
 
 #: Slots that are read between two checks for Ctrl-C.
 _SLICE: Final = 256
-#: The most damaged slots that are listed.
+#: The largest number of damaged slots that are listed by name.
 _LISTED: Final = 20
 
 store_app: Final = typer.Typer(
@@ -80,7 +80,7 @@ _NoProgress = Annotated[
 
 @dataclasses.dataclass(slots=True)
 class _Found:
-    """The results of a walk over a folder."""
+    """The results of reading all objects in a folder."""
 
     objects: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
     payload_bytes: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
@@ -360,7 +360,7 @@ def _open(folder: Path, *, exclusive: bool) -> StoreFolder:
 
 
 def _walk(opened: StoreFolder, name: str, *, verify: bool, progress: bool) -> _Found:
-    """Read every object, in slices. Show a bar on a terminal."""
+    """Read every object, in slices. Shows a progress bar on a terminal."""
     found = _Found()
     console = Console(stderr=True)
     columns = (TextColumn(name), BarColumn(bar_width=None), DownloadColumn(), TimeRemainingColumn())

@@ -1,7 +1,7 @@
-"""The measurement of ``kvpool store bench``: one store, filled and read again.
+"""The measurement of ``kvpool store bench``: fills a store, and reads it again.
 
-Every object is checked when it is read, as in an engine. The slots are filled only once, so that only
-the store is measured.
+Every object is checked when it is read, as in an engine. The slots in memory are filled only once, before
+the measurement, so that only the store is measured.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ __all__ = ["Measured", "Way", "measure"]
 #: Seconds after which a transfer is abandoned.
 _DEADLINE: Final = 120.0
 
-#: The most objects whose keys and times are kept.
+#: The largest number of objects, because the keys and times of all are kept in memory.
 _MOST_OBJECTS: Final = 1 << 24
 
 #: Keys per lookup: a prompt of 16,384 tokens in blocks of 16.
 _LOOKED_UP: Final = 1024
 
-#: Bytes of the disk that stay free.
+#: Bytes of the disk that the store leaves free.
 _FREE: Final = 1 << 30
 
 
@@ -61,7 +61,7 @@ class Measured:
     read: Way
     #: Whether it bypassed the page cache; ``None`` if the back end is not a disk.
     is_direct: bool | None
-    #: The way in which bytes moved: ``Store.io``.
+    #: How bytes were moved, for instance with ``io_uring``: the value of ``Store.io``.
     io: str
     #: Seconds to open the filled store again, without its data in the page cache; ``None`` if it is not
     #: a disk.
@@ -90,7 +90,7 @@ def measure(
     """
     objects = max(1, total_bytes // object_bytes)
     capacity = objects * (object_bytes + 8192)
-    # Checked before anything of that size is made.
+    # Checked before memory of that size is allocated.
     if objects > _MOST_OBJECTS:
         raise StoreError(
             f"{objects:,} objects of {object_bytes:,} bytes: at most {_MOST_OBJECTS:,}; lower --gib"
@@ -114,7 +114,7 @@ def measure(
         heads=(0, 1),
         hash_algorithm="sha256",
         hash_seed=b"",
-        extra={"run": str(uuid.uuid4())},  # on a server, avoids objects of another run, even a killed one
+        extra={"run": str(uuid.uuid4())},  # no other run has this name, not even a killed one
     )
     arena = Arena(depth, object_bytes)
     noise = random.Random(1)  # noqa: S311 - bytes to write
@@ -156,7 +156,7 @@ def measure(
 
 
 def _look_up(store: Store, keys: list[bytes]) -> float:
-    """Look up every key, in another order than they were written in."""
+    """Look up every key, in another order than that in which the objects were written."""
     order = random.Random(3).sample(keys, len(keys))  # noqa: S311 - an order
     times = []
     for at in range(0, len(order), _LOOKED_UP):

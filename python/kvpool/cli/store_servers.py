@@ -1,7 +1,7 @@
 """``kvpool store show | verify | gc`` for back ends that engines share: Redis, buckets, shared folders.
 
-Objects are read in pages, while engines use them. Before clearing, they are listed a second time, so
-that memory does not grow with their number.
+Objects are read in pages, while engines use them. ``gc`` lists the objects a second time before it removes
+any, instead of keeping a list in memory.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _MAX_PROBLEMS: Final = 10_000
 
 @dataclasses.dataclass(slots=True)
 class _Found:
-    """The results of all pages."""
+    """The results of reading all pages of objects."""
 
     objects: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
     payload_bytes: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
@@ -64,7 +64,7 @@ class _Found:
 
     @property
     def known(self) -> list[str]:
-        """Namespaces with objects or a text, those with most objects first."""
+        """Namespaces that have objects or a text, in descending order of their number of objects."""
         return sorted({*self.namespaces, *self.objects}, key=lambda digest: (-self.objects[digest], digest))
 
 
@@ -101,7 +101,7 @@ def show_server(url: str, *, timeout: float, as_json: bool, progress: bool) -> N
 
 
 def verify_server(url: str, *, timeout: float, as_json: bool, progress: bool) -> None:
-    """Read everything. Exit code 1 if anything is damaged."""
+    """Read every object. The exit code is 1 if any is damaged."""
     found = _Found()
     _walk(
         _open(url),
@@ -191,7 +191,7 @@ def _walk(
     verify: bool,
     progress: bool,
 ) -> None:
-    """Read every page until a deadline of ``time.monotonic``. Show a bar on a terminal."""
+    """Read every page, until a deadline of ``time.monotonic``. Shows a progress bar on a terminal."""
     console = Console(stderr=True)
     columns = (TextColumn(name), BarColumn(bar_width=None), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(

@@ -40,7 +40,7 @@ def digests_kept(known: set[str], keep: list[str] | None, what: str) -> set[str]
 
 @contextlib.contextmanager
 def at(place: str) -> Iterator[None]:
-    """Add the place to an error of its back end."""
+    """Add the folder or URL of a store to an error of its back end."""
     try:
         yield
     except StoreError as error:

@@ -1,8 +1,8 @@
 """Writes figures and tables for a terminal.
 
-This module owns the format of numbers, and two rules of tables. A title is a line of its own, and may
-be wider than its table. A table of figures becomes several tables if the terminal has no room for all
-of its columns.
+This module owns the format of numbers, and two rules for tables. The title is printed as a line of its
+own, and may be wider than its table. A table with more columns than fit the terminal is printed as
+several tables.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["figure", "percent", "show"]
 
-#: Columns of a terminal that has room for any table.
+#: Width, in characters, of a terminal that has room for any table.
 _WIDEST: Final = 10_000
 
 
@@ -48,7 +48,7 @@ def figure(value: float, digits: int = 4) -> str:
 
 
 def show(console: Console, table: Table) -> None:
-    """Print a table below its title. A table that is too wide becomes several, each with the first column."""
+    """Print a table below its title. A table that is too wide is split; each part has the first column."""
     title, table.title = table.title, None
     if title is not None:
         console.print(title if isinstance(title, Text) else Text(str(title)), style="italic")
@@ -77,5 +77,5 @@ def _of_columns(table: Table, columns: list[Column]) -> Table:
 
 
 def _width(console: Console, table: Table) -> int:
-    """Return the columns that a table takes if nothing is wrapped."""
+    """Return the width of a table in characters if no cell is wrapped."""
     return Measurement.get(console, console.options.update(max_width=_WIDEST), table).maximum

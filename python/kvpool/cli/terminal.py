@@ -3,7 +3,7 @@
 This module has four rules for every command. Text from a file, a path or an argument is printed without
 control characters, which a terminal would execute: :func:`shown`. If a caller forgets that, the streams
 of :func:`prepared` escape them. Characters that the output's encoding cannot represent are escaped, so
-printing never raises. And a ``COLUMNS`` of 0 counts as unset.
+that printing never raises. A value of 0 of the variable ``COLUMNS`` is treated as unset.
 """
 
 from __future__ import annotations
@@ -66,15 +66,15 @@ def _escape(letter: str) -> str:
 #: Sequences that Rich writes beside text: colours, the cursor, the alternate screen.
 _DRAWING: Final = re.compile(r"(\x1b\[[0-9;?]*[A-Hfhlm-nJKsu])")
 
-#: With any of these variables, Rich and Typer draw in colour, for any output.
+#: If any of these environment variables is set, Rich and Typer write colours to any output.
 _COLOUR: Final = ("FORCE_COLOR", "GITHUB_ACTIONS", "PY_COLORS", "TTY_COMPATIBLE")
 
 
 class _Guarded:
     """A text stream that writes control characters as escapes.
 
-    Line ends, tabs and carriage returns stay. A terminal also gets Rich's colours and cursor moves, but
-    no titles, no links, no bells, and no change of the direction of writing.
+    Line ends, tabs and carriage returns are written as they are. On a terminal, Rich's colours and cursor
+    moves are, too. Titles, links, bells and changes of the direction of writing are always escaped.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -86,7 +86,7 @@ class _Guarded:
         if not isinstance(text, str) or text.isprintable():
             return self._stream.write(text)
         parts = _DRAWING.split(text) if self._draws else [text]
-        # Every second part is a drawing sequence.
+        # ``split`` alternates between text and the drawing sequences of Rich.
         self._stream.write("".join(part if at % 2 else _guarded(part) for at, part in enumerate(parts)))
         return len(text)
 
@@ -123,7 +123,7 @@ def prepared() -> Iterator[None]:
                 setattr(sys, name, cast("TextIO", _Guarded(stream)))
         columns = os.environ.get("COLUMNS", "")
         if columns.isdecimal() and int(columns) == 0:
-            # This is how shutil.get_terminal_size treats it. Rich would print empty lines.
+            # shutil.get_terminal_size also ignores a width of 0. Rich would print empty lines.
             stack.callback(os.environ.__setitem__, "COLUMNS", columns)
             del os.environ["COLUMNS"]
         yield

@@ -1,8 +1,8 @@
 """``kvpool top``: shows a running pool in the terminal.
 
-This module owns the source of readings, their interval, and the exit codes. 0: shown. 1: there is no
-page, it has no metrics of kvpool, or the replay of a journal differs. 2: bad usage, or a journal that
-cannot be replayed. 130: Ctrl-C.
+This module owns the source of readings, their interval, and the exit codes. 0: the readings were shown.
+1: there is no page, the page has no metrics of kvpool, or the replay of a journal differs. 2: the
+arguments are wrong, or a journal cannot be replayed. 130: Ctrl-C ended the command.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["top_command"]
 
-#: The least time limit for a whole page, in seconds.
+#: The shortest time limit for reading a whole page, in seconds.
 _LEAST_SECONDS: Final = 10.0
 
 
@@ -102,7 +102,7 @@ def _url_of(source: str) -> str | None:
 def _follow(url: str, interval: float, *, once: bool, as_json: bool) -> None:
     """Show a page until Ctrl-C.
 
-    After the first success, it may fail for a while, because an engine may restart.
+    After the first success, later reads may fail for a while, because an engine may restart.
     """
     seconds = min(max(interval, _LEAST_SECONDS), 30.0)
     before: Reading | None = None
@@ -137,7 +137,7 @@ def _play(file: Path, interval: float, frames: int, max_gib: float, *, as_json: 
             if at > 0 and not as_json:
                 time.sleep(interval)
             reading = of_view(view)
-            # A journal has no usable clock.
+            # A journal has no clock from which rates per second could be computed.
             out.show(
                 summary(reading, before),
                 f"operation {view.operations:,} of {report.operations:,}",
@@ -167,7 +167,7 @@ class _Screen:
     def __init__(self, source: str, *, live: bool, as_json: bool) -> None:
         self._source, self._as_json = source, as_json
         self._console = Console(highlight=False)
-        # Without a terminal, redrawing a screen again and again is only noise.
+        # A file or pipe would get one screen after the other, so nothing is redrawn there.
         self._live = (
             Live(console=self._console, auto_refresh=False) if live and self._console.is_terminal else None
         )

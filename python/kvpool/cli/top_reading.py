@@ -1,8 +1,8 @@
 """Reads pages of metrics and journals for ``kvpool top``, and summarizes one or two readings.
 
-This module owns the summary, which ``--json`` prints: plain numbers by pool and store. Some are totals,
-and some cover the time between two readings. Names of metrics are those of the catalogue. Any other
-page is refused.
+This module owns the summary, which ``--json`` prints: numbers by pool and store. Some numbers are totals,
+and some are for the time between two readings. The names of metrics are those of ``kvpool.metrics``. A
+page without such metrics is refused.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ class Reading:
                 yield labels, value
 
     def sum(self, name: str, **where: str) -> float:
-        """Return the sum of these samples."""
+        """Return the sum of the samples of a metric that have these labels."""
         return sum(value for _, value in self.rows(name, **where))
 
     def by(self, name: str, label: str, **where: str) -> dict[str, float]:
-        """Return these samples, summed by one more label."""
+        """Return the sums of these samples by the values of a further label."""
         found: dict[str, float] = {}
         for labels, value in self.rows(name, **where):
             key = labels.get(label, "")
@@ -201,7 +201,7 @@ def _tier(reading: Reading, pool: str, tier: str) -> dict[str, Any]:
 
 
 def _risen(now: float, then: float) -> float:
-    """Return the increase of a counter. After a restart, it began at 0."""
+    """Return the increase of a counter. If the counter is lower than before, it restarted at 0."""
     return now - then if now >= then else now
 
 

@@ -1,6 +1,6 @@
 """The screen of ``kvpool top``: a summary of a reading as panels for a terminal.
 
-This module owns the words and bars. It only uses the result of :func:`kvpool.cli.top_reading.summary`.
+This module owns the texts and bars. It only reads the result of :func:`kvpool.cli.top_reading.summary`.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 __all__ = ["screen"]
 
-#: Columns of a terminal that has room for two panels side by side.
+#: Width, in characters, of a terminal that has room for two panels side by side.
 _WIDE: Final = 120
-#: Cells of a bar.
+#: Width of a bar, in characters.
 _BAR: Final = 24
 #: States of blocks, and their colours.
 _STATES: Final = (
@@ -46,7 +46,7 @@ _ROWS: Final = 8
 
 
 def screen(summary: Mapping[str, Any], source: str, note: str = "", width: int = 80) -> RenderableType:
-    """Return the whole screen, top down; in two columns if they fit."""
+    """Return the whole screen. The panels are in two columns if the terminal is wide enough."""
     head = Text.assemble(("kvpool top", "bold"), "  ", shown(source, 100), "  ", (note, "bright_black"))
     parts: list[RenderableType] = [head]
     parts += [_pool(name, pool, width >= _WIDE) for name, pool in summary["pools"].items()]

@@ -219,7 +219,7 @@ _MOONCAKE_BLOCK: Final = 512
 
 
 def _losses(stats: dict[str, Any], to: str) -> Iterator[str]:
-    """Yield the facts of a trace that the format cannot store."""
+    """Yield the names of the fields of a trace that the target format cannot store."""
     if to == "mooncake" and stats["sessions"]:
         yield (
             f"lost: which of {stats['sessions']:,} sessions a request belongs to (mooncake-sessions keeps it)"
@@ -230,7 +230,7 @@ def _losses(stats: dict[str, Any], to: str) -> Iterator[str]:
 
 
 def _remarks(notes: kvpool._core.traces.ReadNotes) -> Iterator[str]:
-    """Yield the remarks of the reader, in words."""
+    """Yield the notes of the reader as sentences."""
     for name, words in (
         ("reordered", "requests came after a later one, and were sorted"),
         (

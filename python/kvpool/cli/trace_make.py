@@ -1,7 +1,7 @@
 """``kvpool trace make``: makes a trace from prompts or chat logs.
 
-This module owns the command: the distribution of requests without a time, and the lines that are
-written. :mod:`kvpool.cli.prompts` owns the fields of a log.
+This module owns the command, the arrival times of requests whose log has none, and the lines that it
+writes. :mod:`kvpool.cli.prompts` owns the fields of a log.
 """
 
 from __future__ import annotations
@@ -73,9 +73,10 @@ def make_command(
     A line is a JSON object with one of: token_ids (or prompt_token_ids),
     prompt, text, messages (or ShareGPT's conversations). A request of an OpenAI
     batch file works, too. Optional: timestamp (ms, or ISO 8601) or created (s);
-    output_length, or output. Messages that end with an answer are a finished
-    conversation: a request for each answer. Blocks are equal exactly where
-    prompts are, and the trace contains no text.
+    output_length, or output; cache_salt (or salt); lora_name (or adapter).
+    Messages that end with an answer are a finished conversation: a request for
+    each answer. Blocks are equal exactly where prompts, salts and adapters are,
+    and the trace contains no text.
     """
     refuse_input(output, log)
     if chat_template is not None and tokenizer is None:
@@ -104,7 +105,7 @@ def make_command(
 def _rows(
     requests: Iterator[Asked], block_size: int, rate_per_s: float, turn_s: float
 ) -> Iterator[tuple[float, int, bytes]]:
-    """Yield time, prompt tokens, and line of each request."""
+    """Yield for each request its time in ms, its number of prompt tokens, and its line of the trace."""
     hasher = kvpool.BlockHasher("sha256", block_size)
     numbers: dict[bytes, int] = {}
     timed: bool | None = None
@@ -115,7 +116,7 @@ def _rows(
         timed = request.time_ms is not None
         begun += request.turn == 0
         start = 1000 * begun / rate_per_s if request.time_ms is None else request.time_ms
-        digests = hasher.hash_tokens(request.tokens) if request.tokens else []
+        digests = hasher.hash_tokens(request.tokens, request.extra) if request.tokens else []
         time_ms = start + 1000 * turn_s * request.turn
         row = {
             "timestamp": time_ms,

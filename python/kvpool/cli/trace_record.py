@@ -1,6 +1,6 @@
 """``kvpool trace record``: records the KV events of a running server as a trace.
 
-This module owns the command, its end, and the remarks about requests that events do not show.
+This module owns the command, the handling of Ctrl-C, and the remarks about requests without events.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _ANSWERS: Final = 3.0
 
 
 class RecordError(KvpoolError):
-    """A recording without requests, or without a page of metrics."""
+    """A recording has no requests, or the page of metrics cannot be read."""
 
     def __init__(self, message: str, hint: str) -> None:
         super().__init__(message)
@@ -146,7 +146,7 @@ def _counters(url: str) -> dict[str, float]:
 
 
 def _server(requests: int, before: dict[str, float], after: dict[str, float]) -> dict[str, Any]:
-    """Return the server's own counts of this time, and the share of its requests in the trace."""
+    """Return the server's counts during the recording, and the share of its requests in the trace."""
     finished, asked, cached = (after[name] - before[name] for name in (_FINISHED, _QUERIES, _CACHED))
     return {
         "finished_requests": int(finished),

@@ -1,7 +1,7 @@
 """Errors of the option parser in the terms of the command line.
 
-Typer checks values with pydantic, whose messages leave out the option and the value. Here each error
-contains the option, its value, the limit, and a hint.
+Typer checks values with pydantic, and pydantic's messages do not contain the option and its value. This
+module writes errors with the option, its value, the limit, and a hint.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _REQUIREMENTS: Final = {
     "less_than": "below {lt}",
     "finite_number": "finite",
 }
-#: Quoted words of a message.
+#: Matches a word in quotes in a message.
 _QUOTED: Final = re.compile(r"'([^']*)'")
 
 

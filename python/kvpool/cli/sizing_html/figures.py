@@ -1,7 +1,8 @@
 """The content of a plot, before it is drawn.
 
 This module owns :class:`Figure` and its parts: plain data, in the units of the axes. ``svg`` draws the
-page's plots from it, and ``png`` those of the picture. Neither reads the report, so both show the same.
+plots of the page from it, and ``png`` those of the picture. Neither reads the report, so both draw the
+same figures.
 This module also owns the choice of ticks.
 """
 
@@ -49,7 +50,7 @@ class Series:
     kind: Literal["line", "marks", "marked", "steps", "bars"]
     x: tuple[float, ...]
     y: tuple[float | None, ...]
-    #: The position of each point in words, and a note about its height.
+    #: For each point, its position as text, and a note about its value.
     places: tuple[str, ...]
     notes: tuple[str, ...]
     #: Left ends of steps and bars.
@@ -82,7 +83,7 @@ class Table:
 class Figure:
     """A plot and its texts."""
 
-    #: Its name inside the page.
+    #: The name of the plot inside the page.
     key: str
     title: str
     #: A definition of the measured quantity, in one line.

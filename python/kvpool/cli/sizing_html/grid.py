@@ -1,8 +1,8 @@
 """The table of policies by capacities: the hit rates, the best policies, and the differences from LRU.
 
-This module owns the comparison. Only policies compete for "best of the column". Hints and the optimum
-know more than a policy, so they are rows below. Rates that are equal when rounded to 0.01 points count
-as equally good.
+This module owns the comparison. Only policies can be the best of a column. Hints and the optimum use
+knowledge that a policy does not have, so they are separate rows below. Rates that are equal when rounded
+to 0.01 points are treated as equally good.
 """
 
 from __future__ import annotations

@@ -141,8 +141,8 @@ def _rate_axis(report: SizingReport, series: Iterable[Series]) -> Axis:
 def _by_capacity(report: SizingReport) -> Figure | None:
     capacities, curve = report["capacities"], _lru_curve(report)
     series = [] if curve is None else [curve]
-    # The curve is exact for the stream form. For a pool, the replayed LRU differs, so it gets marks of
-    # its own.
+    # The curve is exact for the stream form. In the pool form, LRU has other hit rates, which are drawn as
+    # separate marks.
     others = [policy for policy in report["policies"] if policy["name"].lower() != "lru"]
     series += [
         dataclasses.replace(_at_capacities("LRU", policy["hits"], capacities, "ink"), kind="marks")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from kvpool.sizing.report import Capacity, SizingReport
 
-__all__ = ["Finding", "findings"]
+__all__ = ["Finding", "findings", "gains"]
 
 #: The share of the ceiling that counts as nearly all.
 _NEARLY = 0.9
@@ -36,6 +36,11 @@ def findings(report: SizingReport) -> list[Finding]:
     return [
         finding for build in (_ceiling, _knee, _nearly, _policy, _hint, _finish) for finding in build(report)
     ]
+
+
+def gains(report: SizingReport) -> list[Finding]:
+    """Return the largest gain of a policy over LRU, and the largest gain of hints."""
+    return [*_policy(report), *_hint(report)]
 
 
 def _ceiling(report: SizingReport) -> Iterator[Finding]:
@@ -94,7 +99,7 @@ def _policy(report: SizingReport) -> Iterator[Finding]:
         at = f"{gain[1]} at {share_label(gain[2])}: {count(gain[2]['blocks'])} blocks"
         yield Finding("most that a policy gains over LRU", f"{points(gain[0])} points", at)
     else:
-        yield Finding("most that a policy gains over LRU", "nothing", "at none of these capacities")
+        yield Finding("most that a policy gains over LRU", "nothing", "at these capacities")
 
 
 def _hint(report: SizingReport) -> Iterator[Finding]:

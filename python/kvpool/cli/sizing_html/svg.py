@@ -1,7 +1,7 @@
 """A :class:`~kvpool.cli.sizing_html.figures.Figure` as SVG inside HTML.
 
 This module owns the geometry of the page's plots. Text is escaped, colours are classes of the style
-sheet, and every mark carries its note as a ``<title>``, so a plot can be read without the script.
+sheet, and every mark has its note as a ``<title>``, so a plot can be read without the script.
 :func:`hover_data` gives the script the positions of the same points.
 """
 
@@ -208,7 +208,7 @@ def _bars(frame: _Frame, series: Series) -> Iterator[str]:
 
 
 def _steps(frame: _Frame, series: Series) -> str:
-    """Return a path that is level over each window, with a gap where a window has no figure."""
+    """Return a path with a horizontal line for each window of time, and gaps for windows without a figure."""
     path, pen_down = [], False
     for left, x, y in zip(series.left, series.x, series.y, strict=True):
         if y is None:

@@ -19,7 +19,7 @@ __all__ = [
     "share_label",
 ]
 
-#: Names whose spelling differs from the option's.
+#: Names of policies that are written differently than on the command line.
 _NAMES = {"lru": "LRU", "s3-fifo": "S3-FIFO", "arc": "ARC"}
 
 
@@ -80,7 +80,7 @@ def capacity_label(capacity: Capacity) -> str:
 
 
 def sample_note(report: SizingReport) -> str:
-    """Return the basis of the hit rates if it is a sample; empty otherwise."""
+    """Return a note that the hit rates are from a sample, or an empty text if they are not."""
     sample = report["sample"]
     if sample is None:
         return ""
