@@ -59,7 +59,7 @@ impl Scheduler {
     }
 
     /// Makes the one call of a step. If blocks run out, the youngest request is preempted. Its row
-    /// stays in the call, because it still gets its tokens.
+    /// remains in the call, because it still gets its tokens.
     fn grow(&mut self) -> Result<(), ManagerError> {
         let (mut requests, mut tokens, mut offsets) = (Vec::new(), Vec::new(), vec![0]);
         let (mut computed, mut covered) = (Vec::new(), Vec::new());

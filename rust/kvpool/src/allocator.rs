@@ -53,7 +53,7 @@ impl BlockAllocator {
         Ok(Self { records, allocator })
     }
 
-    /// Number of blocks, null block included.
+    /// Number of blocks, including the null block.
     #[must_use]
     pub const fn num_blocks(&self) -> usize {
         self.records.len()
@@ -83,7 +83,7 @@ impl BlockAllocator {
         self.allocator.references
     }
 
-    /// Number of references of `block`. `None` for ids outside the pool.
+    /// Number of references of `block`. `None` for ids that the pool does not have.
     #[must_use]
     pub fn ref_count(&self, block: BlockId) -> Option<u32> {
         self.records.of(block).map(|record| record.references)

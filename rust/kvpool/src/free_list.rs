@@ -3,13 +3,13 @@
 //! Owns: which blocks are free, and in which order they are allocated. LIFO: the block released last is
 //! allocated first, because its memory is most likely still in a cache. A pool starts with ids in
 //! ascending order. A block table that is released tail first is allocated again in the order of its
-//! ids, so consecutive ids stay together.
+//! ids, so consecutive ids remain together.
 //!
 //! Invariants: those of `list`: a block is on the list at most once, and the length is that of a walk
 //! in either direction (vLLM #42571: a block freed twice in one call was counted twice and linked
 //! once).
 //!
-//! Costs: O(1) per block, removal from the middle included.
+//! Costs: O(1) per block, including removal from the middle.
 
 use crate::block::{BlockId, MAX_BLOCKS};
 use crate::error::{InvariantViolation, PoolError, Refusal, ensure};
@@ -32,7 +32,7 @@ pub struct FreeBlockList {
     list: List,
 }
 
-/// Checks a number of blocks, null block included.
+/// Checks a number of blocks, including the null block.
 pub(crate) fn check_num_blocks(num_blocks: usize) -> Result<(), PoolError> {
     if (2..=MAX_BLOCKS).contains(&num_blocks) {
         return Ok(());
@@ -71,7 +71,7 @@ impl FreeBlockList {
         self.list.len() == 0
     }
 
-    /// Number of blocks in the pool, null block included.
+    /// Number of blocks in the pool, including the null block.
     #[must_use]
     pub const fn num_blocks(&self) -> usize {
         self.links.len()

@@ -51,7 +51,7 @@ pub trait Links {
     fn link(&self, id: u32) -> Option<&Link>;
     /// Returns the link of a block, mutably.
     fn link_mut(&mut self, id: u32) -> Option<&mut Link>;
-    /// Returns the number of blocks that have a link, null block included.
+    /// Returns the number of blocks that have a link, including the null block.
     fn num_links(&self) -> usize;
 }
 

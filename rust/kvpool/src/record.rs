@@ -10,9 +10,9 @@
 //! | `references` | the allocator |
 //! | `fences`, `pins` | the fences |
 //!
-//! The record of block 0, the null block, stays blank. An id outside the array reads as a blank record,
-//! too. Ids come from callers and are checked, or from links and are compared before they are followed.
-//! So a broken link is found and never followed far.
+//! The record of block 0, the null block, remains blank. An id outside the array reads as a blank
+//! record, too. Ids come from callers and are checked, or from links and are compared before they are
+//! followed. So a broken link is found and never followed far.
 //!
 //! Costs: 64 bytes per block, in one allocation that is written completely at construction.
 
@@ -55,7 +55,7 @@ pub(crate) struct Record {
     pub(crate) link: Link,
     /// Neighbours in the ring of the blocks with the same hash.
     pub(crate) ring: Link,
-    /// Number of references, those of fences and pins included.
+    /// Number of references, including those of fences and pins.
     pub(crate) references: u32,
     /// Number of `references` that belong to fences and pins.
     pub(crate) fences: u32,
@@ -194,7 +194,7 @@ impl<'a> From<&'a BlockHash> for Name<'a> {
     }
 }
 
-/// The records of all blocks of a pool, by id. Functions take the slice, so that its bounds stay in
+/// The records of all blocks of a pool, by id. Functions take the slice, so that its bounds remain in
 /// registers.
 pub(crate) type Records = [Record];
 

@@ -59,7 +59,7 @@ pub enum Keep {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Ttl {
     /// Number of seconds that the block is cached without being in use. A hit stops the clock. The
-    /// release after which the block has no holders, fences included, starts it again. For a block in
+    /// release after which the block has no holders, including fences, starts it again. For a block in
     /// use, it starts with the release.
     Idle(f64),
     /// Number of seconds after the hint, no matter how often the block is used.
@@ -231,7 +231,7 @@ pub enum EvictionCause {
 /// Number of blocks per kind of retention, and of retentions that have run out so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RetentionStats {
-    /// Number of demoted blocks, held ones included.
+    /// Number of demoted blocks, including held ones.
     pub demoted: usize,
     /// Number of blocks below [`Priority::NORMAL`].
     pub below_normal: usize,

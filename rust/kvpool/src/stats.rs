@@ -20,7 +20,7 @@ pub struct PoolStats {
     pub fenced: usize,
     /// Blocks that are registered, held or not.
     pub registered: usize,
-    /// Registered blocks with a reference, those of fences and pins included:
+    /// Registered blocks with a reference, including those of fences and pins:
     /// `registered - cached_free`. Engines call them protected.
     pub registered_active: usize,
     /// Tokens per block.

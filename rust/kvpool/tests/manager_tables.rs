@@ -109,7 +109,7 @@ enum Operation {
     },
     CompleteStep(u64),
     BumpEpoch,
-    /// A reset, after all requests have given up their blocks or while some still hold theirs.
+    /// A reset, after all requests have released their blocks or while some still hold theirs.
     Reset {
         drained: bool,
     },
@@ -328,7 +328,7 @@ impl Rig {
         self.table(id).into_iter().filter(alone).map(|block| Place { tier, block }).collect()
     }
 
-    /// Records that a request gave up its blocks until a fence ends.
+    /// Records that a request released its blocks until a fence ends.
     fn fenced(&mut self, alone: Vec<Place>, until: Until) {
         let fences = |at: &Place| self.manager.tiers().pool(at.tier).unwrap().fence_references(at.block);
         let late = alone.into_iter().filter(|at| fences(at) == 1);

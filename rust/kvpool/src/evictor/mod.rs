@@ -49,7 +49,7 @@ pub trait Evictor: fmt::Debug + Send + Sync {
     /// Inserts the blocks that one release made cached-free. They count as used at the same moment.
     ///
     /// MUST hold every candidate afterwards. From the candidates of one call, MUST evict the deeper
-    /// before the shallower, and of equal depth the earlier first: the cache stays prefix-closed when
+    /// before the shallower, and of equal depth the earlier first: the cache remains prefix-closed when
     /// holders hold whole prefixes. MAY reorder `candidates`. MUST ignore a block that it already
     /// holds.
     fn insert(&mut self, candidates: &mut [Candidate]);
@@ -83,7 +83,7 @@ pub trait Evictor: fmt::Debug + Send + Sync {
     /// MUST NOT change the order of the other blocks, except blocks that waited for this one.
     fn remove(&mut self, block: BlockId) -> bool;
 
-    /// Removes `block` because a lookup took it. Its content stays. Returns whether the evictor held
+    /// Removes `block` because a lookup took it. Its content remains. Returns whether the evictor held
     /// it. If the evictor [wants history](Self::wants_history), this is also called for hits on blocks
     /// in use.
     fn hit(&mut self, block: BlockId) -> bool {

@@ -94,7 +94,7 @@ pub struct Signal {
     pub output_tokens: Option<u32>,
 }
 
-/// How long a block would have to stay cached for one hit, on average.
+/// How long a block would have to remain cached for one hit, on average.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum CacheTime {
@@ -127,7 +127,7 @@ impl fmt::Display for CacheTime {
 pub struct Outlook {
     /// The class of the block, in the numbering of the policy.
     pub class: u16,
-    /// How long a block of this class and age would have to stay cached for one hit. `None` if no hit
+    /// How long a block of this class and age would have to remain cached for one hit. `None` if no hit
     /// is expected.
     pub kept_per_hit: Option<CacheTime>,
     words: fn(u16, &mut fmt::Formatter<'_>) -> fmt::Result,
@@ -209,8 +209,8 @@ pub trait Policy: fmt::Debug + Send + Sync {
         run.iter().for_each(|&(block, content)| self.admit(block, content));
     }
 
-    /// Notes that a lookup took `block`, whether it was idle or in use. The block may stay in the order
-    /// or leave it. It returns with [`Self::release`] at the latest.
+    /// Notes that a lookup took `block`, whether it was idle or in use. The block may remain in the
+    /// order or leave it. It returns with [`Self::release`] at the latest.
     fn hit(&mut self, block: BlockId);
 
     /// Calls [`Self::hit`] for blocks that one lookup took, each of them once.

@@ -39,7 +39,7 @@ pub struct Boundaries {
 }
 
 impl Groups {
-    /// Whether the block of a group at a position stays cached when it is full.
+    /// Whether the block of a group at a position remains cached when it is full.
     #[must_use]
     pub fn kept(&self, group: usize, at: Blocks, boundaries: Boundaries) -> bool {
         self.kept_of(group, boundaries).is_some_and(|kept| kept.keeps(at))
@@ -79,7 +79,7 @@ pub(crate) struct KeptBlocks<'a> {
 }
 
 impl KeptBlocks<'_> {
-    /// Whether the block at a position stays cached when it is full.
+    /// Whether the block at a position remains cached when it is full.
     #[must_use]
     pub(crate) fn keeps(&self, at: Blocks) -> bool {
         let Self { spec, .. } = *self;

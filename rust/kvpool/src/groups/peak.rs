@@ -33,7 +33,7 @@ impl GroupSpec {
         }
     }
 
-    /// An upper bound of [`Self::held`] for any chunk of `chunk` tokens, in a group that gives up
+    /// An upper bound of [`Self::held`] for any chunk of `chunk` tokens, in a group that releases
     /// blocks.
     fn most_held(&self, chunk: usize) -> usize {
         let span = self.kind.span().unwrap_or(0).saturating_add(self.sink_tokens);
@@ -58,7 +58,7 @@ impl Groups {
     pub fn peak_blocks(&self, tokens: Tokens, start: Tokens, chunk: usize) -> usize {
         let chunk = chunk.max(1);
         let (start, rest) = (start.min(tokens), tokens.minus(start).0);
-        // Full attention gives up no blocks, so its blocks limit the number that an earlier chunk can
+        // Full attention releases no blocks, so its blocks limit the number that an earlier chunk can
         // take.
         let grows = |spec: &&GroupSpec| spec.kind.is_full();
         let given_up = self.specs.iter().filter(|spec| !grows(spec));

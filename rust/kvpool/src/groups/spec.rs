@@ -12,7 +12,7 @@ pub enum GroupKind {
     Full,
     /// Each token reads itself and the `window - 1` tokens before it.
     Sliding {
-        /// Number of tokens that a token reads, itself included.
+        /// Number of tokens that a token reads, including itself.
         window: usize,
     },
     /// Each token reads the tokens before it in its own chunk: Llama 4's local attention.
@@ -64,7 +64,7 @@ impl GroupKind {
     }
 
     /// The first token that the token at position `at` reads. `at` itself if it reads none. It never
-    /// decreases as `at` grows, so the tokens before it can be given up.
+    /// decreases as `at` grows, so the tokens before it can be released.
     #[must_use]
     pub const fn reach(self, at: Tokens) -> Tokens {
         match self {
@@ -76,9 +76,9 @@ impl GroupKind {
         }
     }
 
-    /// The first position from which on no token reads anything before `from`. A request that has given
-    /// up the tokens before `from` cannot be truncated to fewer tokens. Full attention gives nothing
-    /// up.
+    /// The first position from which on no token reads anything before `from`. A request that has
+    /// released the tokens before `from` cannot be truncated to fewer tokens. Full attention gives
+    /// nothing up.
     #[must_use]
     pub const fn rewind(self, from: Tokens) -> Tokens {
         match self {
@@ -106,7 +106,7 @@ impl GroupKind {
     }
 }
 
-/// The blocks of a group that stay cached after the request no longer needs them. A hit can only end
+/// The blocks of a group that remain cached after the request no longer needs them. A hit can only end
 /// where every group has kept the blocks that it needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -141,7 +141,7 @@ pub struct GroupSpec {
     pub kind: GroupKind,
     /// Tokens per block.
     pub block_tokens: usize,
-    /// The blocks that stay cached. Full attention keeps all, or [`Keep::Nothing`].
+    /// The blocks that remain cached. Full attention keeps all, or [`Keep::Nothing`].
     pub keep: Keep,
     /// Number of blocks after a hit that speculation computes again. 1 for a group that EAGLE or MTP
     /// heads read, else 0.
@@ -192,7 +192,7 @@ impl GroupSpec {
     }
 
     /// Number of leading blocks of a table that every token reads, even if the blocks after them are
-    /// given up: those of [`Self::sink_tokens`].
+    /// released: those of [`Self::sink_tokens`].
     #[must_use]
     pub const fn sink_blocks(&self) -> Blocks {
         self.covering(Tokens(self.sink_tokens))
@@ -206,8 +206,8 @@ impl GroupSpec {
         self.full_blocks(self.kind.reach(settled))
     }
 
-    /// The blocks `first..end` that a hit of `length` tokens needs besides [`Self::sink_blocks`], its
-    /// margin included. `length` is a multiple of the block size.
+    /// The blocks `first..end` that a hit of `length` tokens needs besides [`Self::sink_blocks`],
+    /// including its margin. `length` is a multiple of the block size.
     #[must_use]
     pub const fn needed(&self, length: Tokens) -> (Blocks, Blocks) {
         if length.0 == 0 || !self.is_cached() {
@@ -257,5 +257,5 @@ impl GroupSpec {
     }
 }
 
-/// The largest margin. No speculation looks further ahead, and sums of blocks stay in range.
+/// The largest margin. No speculation looks further ahead, and sums of blocks remain in range.
 const MAX_MARGIN: usize = 1 << 16;

@@ -290,11 +290,11 @@ impl CacheManager {
 /// Releases finished and aborted requests.
 impl CacheManager {
     /// Ends a request, finished or aborted: each of its blocks loses one reference, tail first. Blocks
-    /// with committed tokens stay cached; the others are never matched (TensorRT-LLM #15018). The
+    /// with committed tokens remain cached; the others are never matched (TensorRT-LLM #15018). The
     /// blocks are fenced `until` a step completes or a ticket ends. O(blocks).
     ///
     /// While a swap moves the request, or a connector loads into its blocks, the blocks cannot be
-    /// released yet. The request is then releasing. It gives up its blocks when
+    /// released yet. The request is then releasing. It releases its blocks when
     /// [`Self::complete_swap`], [`Self::abort_swap`] or [`Self::external_done`] is called.
     ///
     /// # Errors
@@ -321,7 +321,7 @@ impl CacheManager {
 
     /// Like [`Self::release_batch`], with a signal about how each request ended. The signal is a hint
     /// for eviction policies that use it, such as `hazard` of the crate `kvpool-policies`. It applies
-    /// to the blocks that the request gives up last, on the device.
+    /// to the blocks that the request releases last, on the device.
     ///
     /// # Errors
     /// As [`Self::release_batch`].
@@ -381,9 +381,9 @@ impl CacheManager {
 
 /// # Preemption by recompute
 ///
-/// A preempted request keeps its tokens and gives up its blocks.
+/// A preempted request keeps its tokens and releases its blocks.
 impl CacheManager {
-    /// Preempts a request that is running or swapped out, by recompute. The request gives up its blocks
+    /// Preempts a request that is running or swapped out, by recompute. The request releases its blocks
     /// as in [`Self::release`], keeps its tokens, and waits for [`Self::resume`], which may hit the
     /// blocks that it committed.
     ///
@@ -408,8 +408,8 @@ impl CacheManager {
         self.set_state(slot, RequestState::Preempted)
     }
 
-    /// Resumes a preempted request: admits all of its tokens again, appended ones included. O(blocks).
-    /// After an epoch bump the tokens are hashed again, O(tokens).
+    /// Resumes a preempted request: admits all of its tokens again, including appended tokens.
+    /// O(blocks). After an epoch bump the tokens are hashed again, O(tokens).
     ///
     /// # Errors
     /// [`ManagerError::OutOfBlocks`]; [`ManagerError::UnknownRequest`]; [`ManagerError::WrongState`] if

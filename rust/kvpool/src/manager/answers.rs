@@ -20,7 +20,7 @@ pub struct Admission {
     /// The block tables of the other groups: see [`crate::CacheManager::group_table`].
     pub other_tables: Vec<Vec<BlockId>>,
     /// Number of tokens that the groups of full attention alone could hit. It is above
-    /// [`Self::cached_tokens`] if another group has given up, or never kept, the blocks for a longer
+    /// [`Self::cached_tokens`] if another group has released, or never kept, the blocks for a longer
     /// hit.
     pub full_tokens: usize,
 }

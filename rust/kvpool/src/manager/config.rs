@@ -25,7 +25,7 @@ use crate::{DuplicatePolicy, EvictionPolicy, PoolConfig, PoolStats};
 /// ```
 #[derive(Clone, PartialEq)]
 pub struct ManagerConfig {
-    /// Number of blocks in the pool, null block included. At least 2.
+    /// Number of blocks in the pool, including the null block. At least 2.
     pub num_blocks: usize,
     /// Tokens per block. At least 1.
     pub block_size: usize,
@@ -38,7 +38,7 @@ pub struct ManagerConfig {
     pub key: Option<[u8; 32]>,
     /// The seed for XXH3, for fingerprints, and for vLLM's encodings.
     pub seed: Option<String>,
-    /// Whether released duplicates of a cached block stay cached.
+    /// Whether released duplicates of a cached block remain cached.
     pub duplicates: DuplicatePolicy,
     /// The eviction policy of the device's pool.
     pub eviction: EvictionPolicy,
@@ -48,8 +48,8 @@ pub struct ManagerConfig {
     /// Share of the usable blocks, from 0.0 to below 1.0, that an admission leaves available while
     /// other requests run. These requests need the blocks for the tokens that they append.
     pub watermark: f64,
-    /// Number of blocks in the host tier, null block included. Requests are swapped out to it. 0 for no
-    /// host tier.
+    /// Number of blocks in the host tier, including the null block. Requests are swapped out to it. 0
+    /// for no host tier.
     pub host_blocks: usize,
     /// The KV-cache groups of a hybrid model, whose hash unit is `block_size`. A request has one block
     /// table per group, all with blocks of the same pool. `None` is one group of full attention. Hits

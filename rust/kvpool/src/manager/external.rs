@@ -6,7 +6,7 @@
 //! blocks cannot be matched, and nothing is computed in them. The engine computes the tokens whose load
 //! failed and all tokens after them, because computed tokens have no holes. A window or a recurrent
 //! state only has blocks for the tokens that the token after the load reads. If those were not loaded,
-//! the request gives up its blocks and is preempted.
+//! the request releases its blocks and is preempted.
 //!
 //! Blocks that a swap or a connector still writes to are never released: a release waits until the swap
 //! or load ends. Otherwise a block could get a new owner while a transfer still writes another
@@ -50,9 +50,9 @@ impl Loaded<'_> {
 /// Tokens whose KV a connector loads: P/D disaggregation, or a store.
 impl CacheManager {
     /// Ends the load of a request's external tokens. `loaded` says which tokens arrived: their KV is
-    /// written, full blocks are registered, and the request runs. The engine computes the rest, failed
-    /// tokens included. Returns the number of registered blocks. If the request was released meanwhile,
-    /// the call completes the release. O(blocks).
+    /// written, full blocks are registered, and the request runs. The engine computes the rest,
+    /// including failed tokens. Returns the number of registered blocks. If the request was released
+    /// meanwhile, the call completes the release. O(blocks).
     ///
     /// If the loaded tokens are not enough to continue from, the request is preempted
     /// ([`RequestState::Preempted`]). This happens with groups that have a window, a chunk or a state:

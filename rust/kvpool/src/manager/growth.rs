@@ -32,11 +32,11 @@ pub enum Computed<'a> {
     #[default]
     Nothing,
     /// For each request that gets tokens, all tokens but the last are computed. The step that sampled
-    /// the last token has written the KV of all tokens before it, accepted drafts included. Do not use
+    /// the last token has written the KV of all tokens before it, including accepted drafts. Do not use
     /// this for tokens that no step sampled.
     AllButLast,
-    /// The first `counts[i]` tokens of request `i` are computed, tokens of this call included. Accepted
-    /// drafts can be counted, because they got slots earlier ([`Covered::Lookahead`]).
+    /// The first `counts[i]` tokens of request `i` are computed, including tokens of this call.
+    /// Accepted drafts can be counted, because they got slots earlier ([`Covered::Lookahead`]).
     Counts(&'a [usize]),
 }
 
@@ -155,7 +155,7 @@ pub(super) struct Row {
     /// The range of the request's tokens in the call.
     from: usize,
     to: usize,
-    /// Number of tokens of the request, these included.
+    /// Number of tokens of the request, including these.
     pub(super) all: usize,
     /// Number of slots that the tables are to cover.
     pub(super) slots: usize,
@@ -297,7 +297,7 @@ impl CacheManager {
             let sequence = &mut self.requests.at_mut(row.slot)?.sequence;
             sequence.grow_in_place(rows.tokens_of(row), row.slots, row.computed);
         }
-        // Commits come first, with the blocks that they give up. So committed blocks are in the index
+        // Commits come first, with the blocks that they release. So committed blocks are in the index
         // before other requests evict blocks.
         for row in &step.busy {
             self.requests.at_mut(row.slot)?.sequence.append(rows.tokens_of(row));
@@ -365,7 +365,7 @@ impl CacheManager {
     }
 
     /// Checks that the blocks for these rows are available after all commits of the step. `given_up`
-    /// are the references that the commits give up. Returns the number of blocks, and whether
+    /// are the references that the commits release. Returns the number of blocks, and whether
     /// registered blocks are written in place. They are if the pool has no blocks for copies of them.
     fn check_rows(&self, rows: &[Row], mut given_up: GivenUp) -> Result<(usize, bool)> {
         let pool = self.tiers.device();
@@ -397,8 +397,8 @@ impl CacheManager {
     }
 
     /// Looks up every request of a batch, stores their slots in `self.rows`, and calls `check` for
-    /// each. From one step to the next most rows stay the same request, and comparing an id is cheaper
-    /// than looking it up.
+    /// each. From one step to the next most rows remain the same request, and comparing an id is
+    /// cheaper than looking it up.
     #[inline]
     pub(super) fn resolve_batch(
         &mut self,

@@ -268,7 +268,7 @@ impl Hints {
         Ok(report)
     }
 
-    /// Does the work of [`Self::apply_to_chain`] with KV-cache groups. Each group has given up the
+    /// Does the work of [`Self::apply_to_chain`] with KV-cache groups. Each group has released the
     /// blocks that its hits do not need, so any position of the chain may be cached or missing. Hints
     /// reach every cached block. Missing blocks count as ignored only in groups of full attention.
     fn apply_to_chain_in_groups(

@@ -157,7 +157,7 @@ pub enum RequestState {
     /// A connector is loading external tokens into the request's blocks. The request runs after
     /// [`crate::CacheManager::external_done`].
     Loading,
-    /// The request was released while it was moving or loading. It gives up its blocks when that ends.
+    /// The request was released while it was moving or loading. It releases its blocks when that ends.
     Releasing,
 }
 

@@ -12,8 +12,8 @@ use crate::{PoolError, PoolImage, Restored, SavedBlock};
 ///
 /// An image contains the cached content of the device's pool.
 impl CacheManager {
-    /// Returns an image of the cached content of the device, registered blocks of running requests
-    /// included: see [`crate::BlockPool::image`].
+    /// Returns an image of the cached content of the device, including registered blocks of running
+    /// requests: see [`crate::BlockPool::image`].
     ///
     /// # Errors
     /// As [`crate::BlockPool::image`].

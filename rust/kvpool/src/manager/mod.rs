@@ -103,7 +103,7 @@ pub use step::{PlannedOperation, StepOutcome, StepPlan};
 /// [`fork`](Self::fork) and [`fork_batch`](Self::fork_batch) make requests that share all blocks of
 /// another. The first request that writes to a shared block gets a copy. [`truncate`](Self::truncate)
 /// and [`truncate_batch`](Self::truncate_batch) remove the last tokens of a request, and
-/// [`trim_window`](Self::trim_window) gives up the blocks before a window.
+/// [`trim_window`](Self::trim_window) releases the blocks before a window.
 ///
 /// ```
 /// use kvpool::{CacheManager, Computed, ExtraKeys, ManagerConfig};
@@ -399,7 +399,7 @@ impl CacheManager {
 
     /// Returns the block table of a request in one group: see [`ManagerConfig::groups`]. In a group
     /// that keeps a state, the table has one entry, which does not change while the request runs. The
-    /// null block takes the place of blocks that the group has given up because no later token reads
+    /// null block takes the place of blocks that the group has released because no later token reads
     /// them. O(groups).
     ///
     /// # Errors
@@ -513,7 +513,7 @@ impl CacheManager {
         Ok(epoch)
     }
 
-    /// Forgets all cached content, that of the host tier included: see [`Tiers::reset`]. Preempted
+    /// Forgets all cached content, including that of the host tier: see [`Tiers::reset`]. Preempted
     /// requests resume without hits. Returns the number of blocks that were registered, in both tiers.
     ///
     /// # Errors

@@ -168,7 +168,7 @@ impl CacheManager {
         Some(&self.requests.at(slot).ok()?.sequence.cursor)
     }
 
-    /// Number of slots, those of released requests included.
+    /// Number of slots, including those of released requests.
     #[must_use]
     pub const fn num_slots(&self) -> usize {
         self.requests.slots().len()

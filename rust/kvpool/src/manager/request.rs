@@ -84,7 +84,7 @@ pub struct RequestInfo {
     pub state: RequestState,
     /// Number of tokens: prompt and appended ones.
     pub tokens: usize,
-    /// Number of tokens whose KV is written, cached ones included.
+    /// Number of tokens whose KV is written, including cached tokens.
     pub computed_tokens: usize,
     /// Number of tokens that were cached at the last admission or resumption.
     pub cached_tokens: usize,

@@ -97,7 +97,7 @@ impl Requests {
         self.free.push(slot);
     }
 
-    /// Returns all slots in order, empty ones included.
+    /// Returns all slots in order, including empty slots.
     pub(super) const fn slots(&self) -> &[Option<Request>] {
         self.slots.as_slice()
     }

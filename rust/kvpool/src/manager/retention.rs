@@ -7,7 +7,7 @@
 //! A fork starts with the hints of its parent.
 //!
 //! The rules:
-//! - Ranges reach all blocks of a request, hits included. Tenant and `no_cache` reach only blocks that
+//! - Ranges reach all blocks of a request, including hits. Tenant and `no_cache` reach only blocks that
 //!   the request or a fork of it registered. Blocks that it hit belong to other requests.
 //! - An end of life reaches only blocks that no other request holds. It takes effect when the hint is
 //!   given, when blocks are registered, and when the request is released.
@@ -205,7 +205,7 @@ impl CacheManager {
     ///
     /// A demoted block is evicted after the cached blocks that depend on it, so a shared system prompt
     /// is evicted last, and a hit ends the demotion. If the request is moving or loading, all of this
-    /// happens when it gives up its blocks, and the report is empty. O(blocks).
+    /// happens when it releases its blocks, and the report is empty. O(blocks).
     ///
     /// # Errors
     /// As [`Self::release`]; [`PoolError::NoRetention`].

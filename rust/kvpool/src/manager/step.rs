@@ -33,8 +33,8 @@ pub enum PlannedOperation {
     Admit { id: RequestId, cursor: Box<HashCursor>, options: AdmitOptions, now: Option<f64>, staged: Staged },
     /// [`CacheManager::plan_resume_with`], with the new cursor if the tokens were hashed again.
     Resume { id: RequestId, part: Part, rehashed: Option<Box<HashCursor>>, staged: Staged },
-    /// [`CacheManager::plan_append`], with the slots to cover, the number of blocks that this takes, the
-    /// references that it gives up, and the registered blocks that it writes in place.
+    /// [`CacheManager::plan_append`], with the slots to cover, the number of blocks that this takes,
+    /// the references that it releases, and the registered blocks that it writes in place.
     Append {
         id: RequestId,
         tokens: Vec<u32>,
@@ -171,7 +171,7 @@ impl StepPlan {
         }
     }
 
-    /// Records that a request gives up its blocks. Returns the number of blocks that become available
+    /// Records that a request releases its blocks. Returns the number of blocks that become available
     /// on the device.
     fn give_up(&mut self, pool: &BlockPool, request: &Request, until: Until) -> usize {
         self.named.insert(request.id.clone());
@@ -400,7 +400,7 @@ impl CacheManager {
         Ok(freed)
     }
 
-    /// Records that a request in one of these states gives up its blocks. Returns its id, and the
+    /// Records that a request in one of these states releases its blocks. Returns its id, and the
     /// number of blocks that become available.
     fn plan_end(
         &self,

@@ -112,9 +112,9 @@ impl CacheManager {
     }
 
     /// Keeps the first `num_tokens` tokens of a running request, at least one, for instance after
-    /// drafts were rejected. The blocks after them are released, lookahead included, and fenced `until`
-    /// a step completes or a ticket ends. If the last block that remains is registered, the next append
-    /// copies it. O(blocks released).
+    /// drafts were rejected. The blocks after them are released, including lookahead, and fenced
+    /// `until` a step completes or a ticket ends. If the last block that remains is registered, the
+    /// next append copies it. O(blocks released).
     ///
     /// # Errors
     /// [`ManagerError::BadLength`], [`ManagerError::UnknownRequest`], [`ManagerError::WrongState`],
@@ -166,7 +166,7 @@ impl CacheManager {
     ///
     /// # Errors
     /// [`ManagerError::UnknownRequest`], [`ManagerError::WrongState`]; [`PoolError::InvalidConfig`]
-    /// with groups, because each group gives up its blocks by itself.
+    /// with groups, because each group releases its blocks by itself.
     pub fn trim_window<'a>(&mut self, id: impl Into<RequestRef<'a>>, window: usize) -> Result<usize> {
         let slot = self.slot_in(id.into(), &[RequestState::Running], "trim it")?;
         if self.groups.is_some() {
@@ -322,7 +322,7 @@ impl CacheManager {
     }
 
     /// Sets the state of a request after a swap, or completes its release if it was released meanwhile.
-    /// Returns whether the request stays.
+    /// Returns whether the request remains.
     fn arrive(&mut self, slot: usize, tier: usize) -> Result<bool> {
         if let Some(leaving) = self.requests.at(slot)?.leaving {
             self.release_slot(slot, leaving)?;

@@ -117,7 +117,7 @@ impl BlockPool {
         }
     }
 
-    /// Poisons the pool, unless it is poisoned already: the first reason stays.
+    /// Poisons the pool, unless it is poisoned already: the first reason remains.
     #[cold]
     pub(crate) fn poison_because(&self, reason: impl FnOnce() -> String) -> PoolError {
         let reason = self.poison.get_or_init(|| reason().into_boxed_str());

@@ -48,7 +48,7 @@ pub struct SavedBlock {
 pub struct PoolImage {
     /// Tokens per block.
     pub block_size: usize,
-    /// Number of blocks in the pool, null block included.
+    /// Number of blocks in the pool, including the null block.
     pub num_blocks: usize,
     /// The hash algorithm, if any block was registered.
     pub algorithm: Option<HashAlgorithm>,

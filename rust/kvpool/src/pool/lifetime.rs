@@ -336,7 +336,7 @@ impl BlockPool {
         Ok(())
     }
 
-    /// Handles a released block where pins or duplicates matter. Returns whether its content stays.
+    /// Handles a released block where pins or duplicates matter. Returns whether its content remains.
     /// Blocks that it adds to `self.candidates` get a place in the order.
     #[inline(never)]
     fn settle_rare(&mut self, block: BlockId, unpinned: bool) -> bool {
@@ -400,7 +400,7 @@ impl BlockPool {
 
 /// # Fences: blocks that a running step still uses
 impl BlockPool {
-    /// Releases blocks that a running step may still touch. They stay fenced until
+    /// Releases blocks that a running step may still touch. They remain fenced until
     /// [`Self::complete_step`] is called for that step or for a later one: see [`Self::release_until`].
     /// O(n).
     ///
@@ -547,7 +547,7 @@ impl BlockPool {
     }
 
     /// Drops blocks from the index by id: no lookup finds them any more. Cached-free blocks become
-    /// free. Held blocks stay with their holders, and become free when they are released. Returns the
+    /// free. Held blocks remain with their holders, and become free when they are released. Returns the
     /// number of blocks that were registered. O(n).
     ///
     /// # Errors
@@ -643,8 +643,8 @@ impl BlockPool {
         self.poison_if_broken(freed)
     }
 
-    /// Grows the pool to `num_blocks` blocks, null block included. The new blocks are allocated last.
-    /// O(new blocks), and O(blocks) for the index.
+    /// Grows the pool to `num_blocks` blocks, including the null block. The new blocks are allocated
+    /// last. O(new blocks), and O(blocks) for the index.
     ///
     /// # Errors
     /// [`PoolError::Shrink`] for fewer blocks than the pool has, or for more than a pool can have.

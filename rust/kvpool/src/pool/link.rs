@@ -115,7 +115,7 @@ impl BlockPool {
     }
 
     /// Registers a held block, computed, with a content of another tier's pool. A collision is counted,
-    /// and the block stays unregistered.
+    /// and the block remains unregistered.
     pub(crate) fn adopt_content(
         &mut self,
         block: BlockId,

@@ -227,7 +227,7 @@ impl BlockPool {
 impl BlockPool {
     /// Registers held blocks as the blocks of `chain` from position `start` on. From now on they are
     /// immutable. Lookups find them after [`Self::mark_computed`]. Stops at a hash collision, which is
-    /// counted; the remaining blocks stay usable, but are not cached. O(blocks), without memory
+    /// counted; the remaining blocks remain usable, but are not cached. O(blocks), without memory
     /// allocations.
     ///
     /// # Errors
@@ -302,7 +302,7 @@ impl BlockPool {
     }
 
     /// Sets the computed bit of registered blocks: the engine has written their KV, and lookups may
-    /// return them. A block that is already computed stays computed. O(blocks), without memory
+    /// return them. A block that is already computed remains computed. O(blocks), without memory
     /// allocations.
     ///
     /// # Errors

@@ -64,10 +64,10 @@ pub use weak::Match;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum DuplicatePolicy {
-    /// The block stays cached, as a copy, until it is evicted.
+    /// The block remains cached, as a copy, until it is evicted.
     #[default]
     Keep,
-    /// The block is freed at once, because one copy is enough. It stays if it is the parent of cached
+    /// The block is freed at once, because one copy is enough. It remains if it is the parent of cached
     /// blocks.
     DropOnRelease,
 }
@@ -109,14 +109,14 @@ impl FromStr for DuplicatePolicy {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolConfig {
-    /// Number of blocks in the pool, null block included: ids run from 0 to `num_blocks - 1`. At least
-    /// 2.
+    /// Number of blocks in the pool, including the null block: ids run from 0 to `num_blocks - 1`. At
+    /// least 2.
     pub num_blocks: usize,
     /// Number of tokens per block. At least 1.
     pub block_size: usize,
     /// The check that a hit really has the same content.
     pub verify: Verify,
-    /// Whether released duplicates of a cached block stay cached.
+    /// Whether released duplicates of a cached block remain cached.
     pub duplicates: DuplicatePolicy,
     /// The eviction policy: it decides which cached-free block is reused first.
     pub eviction: EvictionPolicy,
@@ -272,7 +272,7 @@ impl BlockPool {
 
 /// # Counts
 impl BlockPool {
-    /// Number of blocks, null block included.
+    /// Number of blocks, including the null block.
     #[must_use]
     pub const fn num_blocks(&self) -> usize {
         self.records.len()
@@ -290,7 +290,7 @@ impl BlockPool {
         self.allocator.num_free().saturating_add(self.num_cached_free())
     }
 
-    /// Number of blocks with a reference, fenced ones included.
+    /// Number of blocks with a reference, including fenced ones.
     #[must_use]
     pub const fn num_held(&self) -> usize {
         self.allocator.num_held()
@@ -302,7 +302,7 @@ impl BlockPool {
         self.fences.num_fenced()
     }
 
-    /// Number of references of all blocks, those of fences and pins included.
+    /// Number of references of all blocks, including those of fences and pins.
     #[must_use]
     pub const fn num_references(&self) -> u64 {
         self.allocator.num_references()
@@ -314,7 +314,7 @@ impl BlockPool {
         self.fences.num_references()
     }
 
-    /// Number of distinct names of registered blocks, hidden ones included. Copies count once.
+    /// Number of distinct names of registered blocks, including hidden ones. Copies count once.
     #[must_use]
     pub fn num_hashes(&self) -> usize {
         self.index.num_hashes()
@@ -347,7 +347,7 @@ impl BlockPool {
 
 /// # State of a block
 impl BlockPool {
-    /// The state of `block`. `None` for ids outside the pool.
+    /// The state of `block`. `None` for ids that the pool does not have.
     #[must_use]
     pub fn state(&self, block: BlockId) -> Option<BlockState> {
         let record = self.records.of(block)?;
@@ -360,8 +360,8 @@ impl BlockPool {
         })
     }
 
-    /// Number of references of `block`, those of fences and pins included. `None` for ids outside the
-    /// pool.
+    /// Number of references of `block`, including those of fences and pins. `None` for ids that the
+    /// pool does not have.
     #[must_use]
     pub fn ref_count(&self, block: BlockId) -> Option<u32> {
         self.records.of(block).map(|record| record.references)

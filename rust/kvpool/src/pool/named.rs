@@ -445,7 +445,7 @@ impl BlockPool {
         next
     }
 
-    /// Like [`Self::allocate_into`], but the blocks keep their contents. The policy has given up these
+    /// Like [`Self::allocate_into`], but the blocks keep their contents. The policy has released these
     /// blocks, and does not know them until they are registered or released again, at depth 0. O(n).
     ///
     /// # Errors

@@ -31,7 +31,7 @@ pub struct Blocks<'a> {
 /// The state of one block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BlockView {
-    /// Number of references, those of fences and pins included.
+    /// Number of references, including those of fences and pins.
     pub references: u32,
     /// Number of `references` that fences and pins hold.
     pub fences: u32,
@@ -54,7 +54,7 @@ pub struct ContentView {
 }
 
 impl Blocks<'_> {
-    /// Number of blocks in the pool, null block included.
+    /// Number of blocks in the pool, including the null block.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.records.len()
@@ -213,7 +213,7 @@ pub trait PoolObserver: Any + fmt::Debug + Send + Sync {
     /// The caller has set the time of the pool, in seconds on the caller's clock.
     fn time_passed(&mut self, now: f64) {}
 
-    /// The pool is about to grow to `num_blocks` blocks, null block included.
+    /// The pool is about to grow to `num_blocks` blocks, including the null block.
     ///
     /// # Errors
     /// [`PoolError::InvalidConfig`] if there is no memory. The pool does not grow then, and the

@@ -66,9 +66,9 @@ impl BlockPool {
 
     /// Takes over free ids as the blocks of `chain` from `start` on: each is registered and computed,
     /// and the caller holds one reference to it. If another computed block already has the content, the
-    /// caller gets a reference to that block, and the id stays free. Returns the positions in `blocks`
-    /// of those ids, ascending, with the blocks that have their contents. Stops at a hash collision,
-    /// which is counted; the ids from there on stay free. O(blocks log blocks).
+    /// caller gets a reference to that block, and the id remains free. Returns the positions in
+    /// `blocks` of those ids, ascending, with the blocks that have their contents. Stops at a hash
+    /// collision, which is counted; the ids from there on remain free. O(blocks log blocks).
     ///
     /// ```
     /// use kvpool::{BlockId, BlockPool, BlockState, ExtraKeys, HashCursor, HasherConfig, PoolConfig};

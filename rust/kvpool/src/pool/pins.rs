@@ -61,7 +61,7 @@ impl BlockPool {
             && !self.order.contains(&self.records, block)
     }
 
-    /// The order of eviction, pinned blocks included. O(cached blocks).
+    /// The order of eviction, including pinned blocks. O(cached blocks).
     #[cfg(feature = "fault-injection")]
     #[must_use]
     pub fn order_with_pinned(&self) -> Vec<BlockId> {

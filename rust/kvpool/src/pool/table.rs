@@ -38,8 +38,8 @@ impl BlockPool {
     /// Registers held, full blocks as the blocks of `chain` from `start` on, and marks them computed.
     /// If another computed block already has the content, the caller gets a reference to that block and
     /// loses the one to its own. Returns the positions in `blocks` that changed, ascending, with the
-    /// blocks that are there now. A block that is already registered for its position stays. Stops at a
-    /// hash collision like [`Self::register`]; the blocks from there on are unchanged. O(blocks log
+    /// blocks that are there now. A block that is already registered for its position remains. Stops at
+    /// a hash collision like [`Self::register`]; the blocks from there on are unchanged. O(blocks log
     /// blocks).
     ///
     /// ```
@@ -114,7 +114,7 @@ impl BlockPool {
         Ok(Staged { blocks, chain, start, end, changes })
     }
 
-    /// Registers the blocks that stay, computed, and acquires the cached blocks that replace the
+    /// Registers the blocks that remain, computed, and acquires the cached blocks that replace the
     /// others. `free` means that the blocks are free and get a reference here. Returns the changes.
     /// Only a broken invariant can make it fail.
     pub(super) fn enter_table(

@@ -104,7 +104,8 @@ impl Index {
         !self.parents.is_empty()
     }
 
-    /// Stores the parent hash of each block from now on. The parents of registered blocks stay unknown.
+    /// Stores the parent hash of each block from now on. The parents of registered blocks remain
+    /// unknown.
     ///
     /// # Errors
     /// [`PoolError::InvalidConfig`] if there is no memory; then nothing has changed.

@@ -48,7 +48,7 @@ impl Index {
         self.mark_computed(records, block) == Visibility::Appeared
     }
 
-    /// Removes the name of a registered block. Everything else about the block stays.
+    /// Removes the name of a registered block. Everything else about the block remains.
     pub(crate) fn hide(&mut self, records: &mut Records, block: BlockId) -> Visibility {
         let record = *records.at(block.get());
         let parent = self.parent_of(records, block);

@@ -2,16 +2,16 @@
 //!
 //! Owns: the tables of all groups but the first; the lengths at which later requests are expected to
 //! diverge ([`Boundaries`]); the tokens that uncommitted steps compute. When tokens are committed, each
-//! group registers the blocks that it keeps, and gives up the blocks that no later token reads.
+//! group registers the blocks that it keeps, and releases the blocks that no later token reads.
 //!
 //! A recurrent state is one block, the first of its table, which every step overwrites. A step that
 //! verifies drafts has one more block per draft: block `i` gets the state after the `i`-th draft. When
 //! accepted drafts are committed, the block of the last accepted draft becomes the first block. Later
 //! steps overwrite the states after rejected drafts.
 //!
-//! Only copies of a state stay cached: *checkpoints*. A checkpoint is made and registered when a commit
-//! ends at a boundary that the group keeps ([`crate::groups::Keep`]). If another step under way may
-//! have gone further, there is no checkpoint, because the block then holds a later state. A request
+//! Only copies of a state remain cached: *checkpoints*. A checkpoint is made and registered when a
+//! commit ends at a boundary that the group keeps ([`crate::groups::Keep`]). If another step under way
+//! may have gone further, there is no checkpoint, because the block then holds a later state. A request
 //! that hits a checkpoint gets a copy of the state to write to, and so does a fork. All of these copies
 //! are planned, and the engine executes them with the others.
 //!
@@ -181,7 +181,7 @@ impl Grouped {
         oldest.drafts + latest.drafts > 0
     }
 
-    /// The positions of a table that a commit of the first `computed` tokens gives up.
+    /// The positions of a table that a commit of the first `computed` tokens releases.
     pub(super) fn dying(&self, table: &Table, computed: usize) -> Range<usize> {
         table.dying(self.spec(table).dead(Tokens(computed)).0)
     }
@@ -205,7 +205,7 @@ impl Grouped {
         }
     }
 
-    /// Whether a growth to `slots` takes, registers and gives up no block, and fills no hash unit.
+    /// Whether a growth to `slots` takes, registers and releases no block, and fills no hash unit.
     /// After it the request has `tokens` tokens, of which `computed` are computed; now `before` are.
     pub(super) fn needs_no_pool(
         &self,
@@ -323,7 +323,7 @@ impl Grouped {
         (!inside.is_empty()).then_some(inside)
     }
 
-    /// Registers the computed part of the last, partly filled block of a table that is to be given up,
+    /// Registers the computed part of the last, partly filled block of a table that is to be released,
     /// if hits can end inside it. The block gets no name of its own, because it is not full.
     fn register_tail(
         &self,
@@ -430,8 +430,8 @@ impl Sequence {
         Ok(())
     }
 
-    /// Registers the computed part of the last, partly filled block of each table that is to be given
-    /// up.
+    /// Registers the computed part of the last, partly filled block of each table that is to be
+    /// released.
     pub(super) fn keep_tails(&self, tiers: &mut Tiers) -> Result<(), TierError> {
         let Some(grouped) = self.grouped.as_deref().filter(|_| self.tier == 0) else { return Ok(()) };
         let pool = tiers.device_mut();

@@ -104,7 +104,7 @@ pub(crate) enum Room {
 
 impl Room {
     /// The blocks left after a match, out of `available`. The match takes `idle` blocks that have no
-    /// references, and `reserve` blocks have to stay available.
+    /// references, and `reserve` blocks have to remain available.
     pub(crate) const fn behind(idle: usize, available: usize, reserve: usize) -> Self {
         match available.checked_sub(idle) {
             Some(left) => Self::Left(left.saturating_sub(reserve)),

@@ -1,6 +1,6 @@
 //! `Table`: the block table of one KV-cache group of a sequence.
 //!
-//! Owns: the entries, and which of them may be shared, are registered, or are given up. The sequence
+//! Owns: the entries, and which of them may be shared, are registered, or are released. The sequence
 //! ([`super::Sequence`]) knows the number of tokens and of computed tokens, and passes them in.
 //!
 //! The table *covers* the leading tokens of the sequence: all tokens, and lookahead slots after them. A
@@ -70,11 +70,12 @@ pub(crate) struct Table {
     pub(crate) published: usize,
     /// Number of leading blocks that no later token reads, sinks included in the count.
     pub(crate) trimmed: usize,
-    /// Number of leading blocks that are never given up: attention sinks.
+    /// Number of leading blocks that are never released: attention sinks.
     sinks: usize,
     /// The value of `trimmed` at admission: the request never had these blocks.
     absent: usize,
-    /// Blocks that the request gave up while it ran and that may still be cached, with their positions.
+    /// Blocks that the request released while it ran and that may still be cached, with their
+    /// positions.
     pub(crate) left: Vec<(usize, BlockId)>,
     /// The first position whose block may be shared or registered although later tokens are written to
     /// it. This happens after a fork or a truncation. [`NOT_GUARDED`] if there is none.
@@ -84,7 +85,7 @@ pub(crate) struct Table {
 /// The value of `guarded` of a table without guarded positions.
 pub(crate) const NOT_GUARDED: usize = usize::MAX;
 
-/// Number of references to each block that a step gives up before a growth. The last holder of a block
+/// Number of references to each block that a step releases before a growth. The last holder of a block
 /// writes in place. A negative number counts references that the admissions of a plan take, because
 /// they are committed first.
 pub(crate) type GivenUp = HashMap<BlockId, i64>;
@@ -112,7 +113,7 @@ impl Table {
     }
 
     /// Takes over the blocks of an admission. The first `cached` tokens were hit: their blocks are
-    /// registered, or null where none is needed. The first `sinks` blocks are never given up.
+    /// registered, or null where none is needed. The first `sinks` blocks are never released.
     pub(crate) fn hold(&mut self, blocks: Vec<BlockId>, cached: usize, sinks: usize) {
         // If the hit starts with the null block, it brought no sinks.
         self.sinks = if blocks.first().is_some_and(|block| block.is_null()) { 0 } else { sinks };
@@ -349,7 +350,7 @@ impl Table {
         self.guarded = if position < self.blocks.len() { position } else { NOT_GUARDED };
     }
 
-    /// The positions that [`Self::trim`] of the first `dead` blocks gives up.
+    /// The positions that [`Self::trim`] of the first `dead` blocks releases.
     #[inline]
     pub(crate) fn dying(&self, dead: usize) -> Range<usize> {
         let (from, dead) = (self.trimmed.max(self.sinks), dead.min(self.blocks.len()));
@@ -357,7 +358,7 @@ impl Table {
     }
 
     /// Gives up the first `dead` blocks, except sinks, and puts the null block in their places. Returns
-    /// the number of blocks that it gave up.
+    /// the number of blocks that it released.
     pub(crate) fn trim(&mut self, pool: &mut BlockPool, dead: usize) -> Result<usize, PoolError> {
         let gone = self.dying(dead);
         if gone.is_empty() {
@@ -390,7 +391,7 @@ impl Table {
         self.blocks.len() - self.nulls().len()
     }
 
-    /// Empties the table after its blocks were given up.
+    /// Empties the table after its blocks were released.
     pub(crate) fn clear(&mut self) {
         self.blocks.clear();
         self.left.clear();

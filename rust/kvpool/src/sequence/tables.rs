@@ -39,7 +39,7 @@ pub(crate) struct Sequence {
     pub(crate) main: Table,
     /// The tier of the blocks in the tables.
     pub(crate) tier: usize,
-    /// Number of tokens whose KV is written, cached ones included.
+    /// Number of tokens whose KV is written, including cached tokens.
     pub(crate) computed_tokens: usize,
     /// Whether commits register blocks. False after a hash collision: no lookup can reach the blocks
     /// after the colliding one.
@@ -192,7 +192,7 @@ impl Sequence {
         needs
     }
 
-    /// Notes the references that a commit of the first `computed` tokens gives up.
+    /// Notes the references that a commit of the first `computed` tokens releases.
     pub(crate) fn note_dying(&self, computed: usize, given_up: &mut GivenUp) {
         let Some(grouped) = &self.grouped else { return };
         for table in self.tables() {
@@ -314,7 +314,7 @@ impl Sequence {
     }
 
     /// The smallest number of tokens that a truncation can leave, and the number of tokens. With fewer
-    /// tokens, the next one would read blocks that are given up.
+    /// tokens, the next one would read blocks that are released.
     pub(crate) fn lengths(&self) -> (usize, usize) {
         let least = match &self.grouped {
             None => self.main.trimmed * self.main.block_tokens,
@@ -383,7 +383,7 @@ impl Sequence {
         self.tables().map(Table::num_held).sum()
     }
 
-    /// Releases all blocks, tail first, or hands them to a fence. The tokens stay, and get blocks of
+    /// Releases all blocks, tail first, or hands them to a fence. The tokens remain, and get blocks of
     /// the device next. Blocks of all groups are ordered as one table: the deepest block is evicted
     /// first. At equal depth, the block of the first group is evicted last.
     pub(crate) fn give_up(&mut self, tiers: &mut Tiers, until: Until) -> Result<(), TierError> {
@@ -412,7 +412,7 @@ impl Sequence {
         Ok(())
     }
 
-    /// Takes a reference to each block that the sequence gave up while it ran, if the block is still
+    /// Takes a reference to each block that the sequence released while it ran, if the block is still
     /// cached and has no references. Blocks that are released together are ordered together. Takes none
     /// if the eviction policy has an order of its own.
     fn take_left(&self, tiers: &mut Tiers) -> Result<Vec<BlockId>, TierError> {

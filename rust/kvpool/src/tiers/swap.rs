@@ -2,9 +2,9 @@
 //!
 //! [`Tiers::begin_swap`] allocates destinations and plans copies. When the copies are executed,
 //! [`Tiers::complete_swap`] drops the source references. [`Tiers::abort_swap`] releases the
-//! destinations instead, and the sources stay as they were. A block that several tables share moves
-//! once and stays shared. Content that the destination tier already caches is not copied. Registrations
-//! move along, and the source stays cached until it is evicted.
+//! destinations instead, and the sources remain as they were. A block that several tables share moves
+//! once and remains shared. Content that the destination tier already caches is not copied.
+//! Registrations move along, and the source remains cached until it is evicted.
 
 use hashbrown::{HashMap, HashSet};
 
@@ -47,7 +47,7 @@ pub enum Fit {
 
 impl Fit {
     /// Whether `needed` blocks fit a pool with `available` and at most `usable` blocks, if `reserve` of
-    /// them must stay available.
+    /// them must remain available.
     #[must_use]
     pub(crate) const fn of(needed: usize, available: usize, usable: usize, reserve: usize) -> Self {
         if needed.saturating_add(reserve) <= available {
@@ -145,7 +145,7 @@ pub(crate) struct StagedSwap {
 }
 
 impl StagedSwap {
-    /// Whether enough blocks are available for the swap, if `reserve` blocks must stay available.
+    /// Whether enough blocks are available for the swap, if `reserve` blocks must remain available.
     pub(crate) const fn fit(&self, reserve: usize) -> Fit {
         Fit::of(self.fresh, self.available, self.usable, reserve)
     }
@@ -196,7 +196,7 @@ impl Tiers {
     }
 
     /// Returns whether enough blocks are available for a swap of these references, if `reserve` blocks
-    /// of the destination must stay available. Changes nothing. O(n).
+    /// of the destination must remain available. Changes nothing. O(n).
     ///
     /// # Errors
     /// As [`Self::begin_swap`], except missing blocks.
@@ -208,7 +208,7 @@ impl Tiers {
     /// so a block that two tables share appears twice. Null blocks are skipped. Takes at most one block
     /// per distinct source. O(n).
     ///
-    /// The source references stay with their holders, but only the swap may drop them: do not release
+    /// The source references remain with their holders, but only the swap may drop them: do not release
     /// them before the swap has ended.
     ///
     /// ```
@@ -231,7 +231,7 @@ impl Tiers {
     }
 
     /// Like [`Self::begin_swap`], for the references of `members`. `reserve` blocks of the destination
-    /// must stay available.
+    /// must remain available.
     pub(crate) fn begin_swap_of(
         &mut self,
         members: Vec<usize>,
@@ -362,7 +362,7 @@ impl Tiers {
     }
 
     /// Aborts a swap: its destinations are released, its planned copies are removed, and the sources
-    /// stay as they were. If its copies were handed out, their execution must have stopped. O(n).
+    /// remain as they were. If its copies were handed out, their execution must have stopped. O(n).
     ///
     /// # Errors
     /// [`TierError::UnknownSwap`].

@@ -1,4 +1,4 @@
-//! Groups of a hybrid model hold, give up and evict the right blocks. One test per fault or missing
+//! Groups of a hybrid model hold, release and evict the right blocks. One test per fault or missing
 //! feature.
 
 use super::*;
@@ -86,7 +86,7 @@ fn a_state_group_has_a_slot_for_each_draft() {
     step(&mut manager, 0, &[7, 8, 9], Some(9), 3).unwrap();
     let later = manager.group_table(0, 1).unwrap().to_vec();
     assert_eq!((later[0], later.len()), (table[2], 4));
-    // No draft is accepted, so the state stays where it is.
+    // No draft is accepted, so the state remains where it is.
     step(&mut manager, 0, &[10], Some(10), 0).unwrap();
     assert_eq!(manager.group_table(0, 1).unwrap()[0], later[0]);
     manager.check_invariants().unwrap();
@@ -155,7 +155,7 @@ fn a_fork_has_no_drafts_of_its_parent() {
     assert_eq!(manager.group_table(1, 1).unwrap(), table);
 }
 
-/// Tokens that an append covered stay covered, although the step before it had drafts.
+/// Tokens that an append covered remain covered, although the step before it had drafts.
 #[test]
 fn a_truncation_keeps_the_cover_of_the_tokens_that_stay() {
     let mut manager = manager(&[STATE], 20);
@@ -198,7 +198,7 @@ fn an_admission_that_computes_all_hits_nothing_and_caches_its_blocks() {
     }
 }
 
-/// A sliding window with attention sinks: the blocks of the sinks stay, and a hit needs them.
+/// A sliding window with attention sinks: the blocks of the sinks remain, and a hit needs them.
 #[test]
 fn blocks_of_sinks_are_held_and_needed() {
     let sinks = GroupSpec { sink_tokens: 5, ..sliding(4, 8) };

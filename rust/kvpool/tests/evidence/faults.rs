@@ -155,7 +155,7 @@ fn links_and_places_need_no_digest() {
     });
 }
 
-/// The first reason stays, and names the invariant that broke.
+/// The first reason remains, and names the invariant that broke.
 #[test]
 fn the_reason_names_the_invariant() {
     let setting = Setting {

@@ -83,7 +83,7 @@ fn a_broken_table_is_found_within_one_pass() {
 fn a_broken_table_of_any_group_is_found() {
     let specs = [GroupKind::Full, GroupKind::Sliding { window: 3 }, GroupKind::State];
     let groups = Groups::new(specs.map(|kind| GroupSpec::new(kind, 2)).to_vec(), None).unwrap();
-    // The request has four blocks of full attention, one of the window after three that were given up,
+    // The request has four blocks of full attention, one of the window after three that were released,
     // and one state.
     for (position, block) in [(0, 0), (3, 31), (4, 30), (7, 0), (7, 30), (8, 0), (8, 31)] {
         let config = ManagerConfig {

@@ -234,7 +234,7 @@ fn a_request_of_100_000_blocks_is_forked_and_released() {
     assert_eq!((stats.free, stats.cached_free), (1, BLOCKS + 1));
 }
 
-/// Registered blocks are registered in the tier to which they move, and stay cached in the tier that
+/// Registered blocks are registered in the tier to which they move, and remain cached in the tier that
 /// they leave. So a swap back copies only the tail.
 #[test]
 fn a_swap_keeps_registrations_and_a_swap_back_copies_only_the_tail() {
@@ -325,7 +325,7 @@ fn a_trimmed_request_can_be_forked_and_continued() {
     leaks_nothing(&mut manager, &[1, 2]);
 }
 
-/// The copies of an aborted swap are removed from the plan, and other copies stay. A swap is not
+/// The copies of an aborted swap are removed from the plan, and other copies remain. A swap is not
 /// completed before its copies are taken.
 #[test]
 fn an_abort_leaves_the_other_copies_of_the_plan() {
@@ -381,7 +381,7 @@ fn a_swap_that_never_fits_differs_from_later() {
     leaks_nothing(&mut manager, &[1, 2]);
 }
 
-/// A running step may still read a block that its request has given up, so another holder does not
+/// A running step may still read a block that its request has released, so another holder does not
 /// write to it in place.
 #[test]
 fn a_fenced_block_is_not_written_in_place() {
@@ -396,7 +396,7 @@ fn a_fenced_block_is_not_written_in_place() {
     leaks_nothing(&mut manager, &[2]);
 }
 
-/// If a block is registered before its copy was made, against the order of a step, the copy stays
+/// If a block is registered before its copy was made, against the order of a step, the copy remains
 /// planned although no request holds the block. A lookup that returns the block must find its bytes.
 #[test]
 fn the_copy_of_a_registered_block_stays_planned() {

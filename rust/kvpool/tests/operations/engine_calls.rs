@@ -110,7 +110,7 @@ fn accepted_drafts_are_computed_and_rejected_ones_are_not() {
     let info = manager.request("a").unwrap();
     assert_eq!((info.tokens, info.computed_tokens, info.blocks), (11, 10, 4));
     assert_eq!(manager.pool().stats().registered, 2);
-    // A roll-back also gives up slots. They stay fenced, because the step may still write to them.
+    // A roll-back also releases slots. They remain fenced, because the step may still write to them.
     manager.truncate("a", 8, Until::Step(1)).unwrap();
     assert_eq!((manager.block_table("a").unwrap().len(), manager.pool().num_fenced()), (2, 2));
     manager.check_invariants().unwrap();

@@ -979,8 +979,8 @@ impl Pair {
         let overtaken_before: Vec<bool> = blocks.map(|block| is_overtaken(&self.manager, block)).collect();
         self.apply_operation(operation);
         self.forget_evicted();
-        // The turn of a pinned block came: it stays cached as long as it is pinned, without any hints.
-        // It may have lost its last holder in the same operation, which an earlier model missed.
+        // The turn of a pinned block came: it remains cached as long as it is pinned, without any
+        // hints. It may have lost its last holder in the same operation, which an earlier model missed.
         for (&block, said) in &mut self.model.blocks {
             if is_overtaken(&self.manager, block) && !overtaken_before[block.index()] {
                 *said = BlockHints::nothing(said.hash);

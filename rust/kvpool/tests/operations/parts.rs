@@ -100,7 +100,8 @@ fn free_blocks_are_handed_out_last_in_first_out() {
     free.remove(id(3)).unwrap(); // from the middle
     assert_eq!(raw(free.pop_front_n(5).unwrap()), [4, 1, 5, 6, 2]);
     assert!(free.is_empty() && free.pop_front_n(0).unwrap().is_empty());
-    // Blocks that are freed tail first are handed out in ascending order, so a block table stays a run.
+    // Blocks that are freed tail first are handed out in ascending order, so a block table remains a
+    // run.
     free.push_front_n(&ids(&[6, 5, 4, 3])).unwrap();
     assert_eq!(raw(free.pop_front_n(4).unwrap()), [3, 4, 5, 6]);
 }

@@ -125,7 +125,7 @@ fn a_refused_table_changes_nothing() {
     refused(&mut pool, |pool| pool.register_table(&[a, BlockId::new(99)], &chain(), 0), &unknown);
     let null = PoolError::NullBlock { operation: "registered" };
     refused(&mut pool, |pool| pool.register_table(&ids([0]), &chain(), 0), &null);
-    // Only a fence holds the block, so there is no reference to give up.
+    // Only a fence holds the block, so there is no reference to release.
     pool.release_after(&[c], 3).unwrap();
     let fenced = PoolError::NotHeld { block: c, held: 1, operation: "register it", position: 0 };
     refused(&mut pool, |pool| pool.register_table(&[c], &chain(), 0), &fenced);
@@ -155,7 +155,7 @@ fn a_collision_stops_a_table() {
     assert_eq!(counts(&pool, &table), [0, 1, 1, 1]);
     let registered: Vec<_> = table.iter().map(|&block| pool.is_computed(block)).collect();
     assert_eq!((registered, pool.stats().collisions), (vec![false, true, false, false], 1));
-    // A collision also stops an adoption: the later blocks stay free.
+    // A collision also stops an adoption: the later blocks remain free.
     let mine = ids([12, 13, 14, 15]);
     assert_eq!(pool.adopt(&mine, &colliding, 0).unwrap(), [(0, cached[0]), (1, table[1])]);
     assert_eq!((counts(&pool, &mine), pool.stats().collisions), (vec![0; 4], 2));

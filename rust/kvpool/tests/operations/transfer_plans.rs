@@ -251,7 +251,7 @@ fn runs_are_merged_by_tier_and_neighbourhood() {
         runs(&rounds[0]).iter().map(|run| (run.src.block.get(), run.dst.block.get(), run.len)).collect();
     assert_eq!(merged, spans.map(|(src, dst, len)| (src, dst, len as usize)));
 
-    // Transfers out of a tier and into it stay separate, although all four ids are neighbours. So do
+    // Transfers out of a tier and into it remain separate, although all four ids are neighbours. So do
     // transfers of ids at the end of the range.
     let both = [copy(at(0, 1), at(1, 1)), copy(at(1, 2), at(0, 2))];
     let rounds = TransferPlan::new(both.to_vec()).unwrap().rounds(&[]).unwrap();

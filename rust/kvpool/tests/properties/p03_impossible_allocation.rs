@@ -1,5 +1,5 @@
 //! Property 3: an allocation of 0 blocks, of a negative number, or of more blocks than available
-//! changes nothing. Counts stay within the pool.
+//! changes nothing. Counts remain within the pool.
 //!
 //! Bugs: ascend#14283, lmcache#987: such an allocation took the available blocks, or moved the counts
 //! below 0.

@@ -61,7 +61,7 @@ fn crowded_pool(fence: bool) -> BlockPool {
 
 /// vllm#24228: a call that failed half-way had already moved blocks or counters. Every fallible call
 /// fails at its first, a middle and its last element. Free order, eviction order, counts, states and
-/// hashes stay the same.
+/// hashes remain the same.
 #[test]
 fn property_04_a_failed_call_of_the_pool_changes_nothing() {
     let (null, unknown, free, cached, fenced) = (0, 13, 10, 1, 7);

@@ -1,11 +1,12 @@
-//! Property 9: with `settled` tokens committed and more in flight, trimming to a window never gives up
+//! Property 9: with `settled` tokens committed and more in flight, trimming to a window never releases
 //! a block that overlaps `[settled - window + 1, settled + in flight]`. A roll-back of tokens in flight
-//! never needs a block that was given up.
+//! never needs a block that was released.
 //!
 //! Bugs: vllm#47728: a sliding window was trimmed up to the scheduled tokens. The running step, or the
 //! one after a roll-back, read blocks that belonged to other requests by then.
 //!
-//! Fails it: a window that ends at the last token of the request, drafts and scheduled tokens included.
+//! Fails it: a window that ends at the last token of the request, including drafts and scheduled
+//! tokens.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -36,7 +37,7 @@ struct Running {
 
 struct Request {
     serial: u64,
-    /// All tokens, drafts included.
+    /// All tokens, including drafts.
     tokens: Vec<u32>,
     /// Number of tokens for which a step was launched.
     launched: usize,

@@ -148,10 +148,9 @@ enum Trip {
     Back,
 }
 
-/// Aborts along a swap: the request and its fork end while they move out, in the host, while
-/// they move back, or after that. During a swap their blocks stay held, because its copies may still be
-/// made. The blocks are released when the swap is completed or aborted. Its messages arrive late and
-/// twice.
+/// Aborts along a swap: the request and its fork end while they move out, in the host, while they move
+/// back, or after that. During a swap their blocks remain held, because its copies may still be made.
+/// The blocks are released when the swap is completed or aborted. Its messages arrive late and twice.
 #[test]
 fn property_10_an_abort_anywhere_in_a_swap_gives_everything_back() {
     for trip in [Trip::OutBegun, Trip::OutTaken, Trip::Out, Trip::InBegun, Trip::InTaken, Trip::Back] {

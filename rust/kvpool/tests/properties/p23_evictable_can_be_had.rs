@@ -1,5 +1,5 @@
 //! Property 23: whatever the policy and the hints, n blocks can be allocated if n are evictable.
-//! Expired retention has no effect, and retained blocks stay within their budget.
+//! Expired retention has no effect, and retained blocks remain within their budget.
 //!
 //! Bugs: vllm#55461, mooncake#2286, mooncake#3028: retained blocks were counted as evictable and never
 //! evicted.
