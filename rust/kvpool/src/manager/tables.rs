@@ -107,7 +107,7 @@ impl CacheManager {
         self.stats.forks += 1;
         self.notify(|observer, manager| observer.forked(slot, child, manager));
         if self.groups.is_some() {
-            self.notify_changed(Some(child)); // because of the copies of states
+            self.notify_changed(Some(child)); // a fork may copy states to new blocks
         }
         Ok(())
     }
