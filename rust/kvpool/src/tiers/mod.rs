@@ -429,8 +429,8 @@ impl Tiers {
         sums(self.swaps.values().flat_map(Swap::destinations))
     }
 
-    /// Checks that all references of every block belong to these entries of block tables, to swaps, or
-    /// to fences. O(blocks + entries).
+    /// Checks that the references of every block, except those of fences and pins, are exactly these
+    /// entries of block tables and the references of swaps. O(blocks + entries).
     pub(crate) fn check_holders(
         &self,
         entries: impl Iterator<Item = (usize, BlockId)>,
