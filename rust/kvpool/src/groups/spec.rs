@@ -142,7 +142,8 @@ pub struct GroupSpec {
     pub kind: GroupKind,
     /// Tokens per block.
     pub block_tokens: usize,
-    /// Which blocks remain cached. For full attention, this must be [`Keep::All`] or [`Keep::Nothing`].
+    /// Which blocks remain cached. A group of full attention keeps all blocks unless this is
+    /// [`Keep::Nothing`].
     pub keep: Keep,
     /// Number of blocks at the end of a cached prefix that are not part of a hit, because speculation
     /// has to compute them again. 1 for a group that EAGLE or MTP heads read, else 0.
