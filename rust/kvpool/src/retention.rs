@@ -51,7 +51,7 @@ impl Priority {
 pub enum Keep {
     /// The block is evicted before blocks without a hint, because it will not be used again.
     Demoted,
-    /// The block is evicted after blocks of lower priority. Among blocks of the same priority, the
+    /// The block is evicted after blocks of lower priority. Among blocks of [`Priority::NORMAL`], the
     /// policy decides.
     Priority(Priority),
     /// The block is evicted after all blocks that are not pinned, as long as the number of pinned
@@ -71,7 +71,7 @@ pub enum Ttl {
     Absolute(f64),
 }
 
-/// What happens to a block after its time to live.
+/// The effect of a hint after its time to live has run out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Then {
     /// The block is treated like a block without a hint.
@@ -100,7 +100,7 @@ pub struct Retention {
     pub keep: Keep,
     /// The time to live of the hint. `None` means as long as the content is cached.
     pub ttl: Option<Ttl>,
-    /// What happens to the block after the time to live.
+    /// The effect of the hint after its time to live has run out.
     pub then: Then,
 }
 

@@ -29,7 +29,7 @@ pub struct ManagerConfig {
     pub num_blocks: usize,
     /// Tokens per block. At least 1.
     pub block_size: usize,
-    /// The hash algorithm of block hashes.
+    /// The algorithm of block hashes.
     pub algorithm: HashAlgorithm,
     /// How a hit is checked to have the same tokens, so that a hash collision does no harm. A
     /// non-cryptographic algorithm needs at least [`Verify::Fingerprint`].

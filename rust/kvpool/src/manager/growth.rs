@@ -696,9 +696,9 @@ pub(super) fn check_length(requests: &[RequestRef<'_>], values: usize, what: &'s
     Err(ManagerError::LengthMismatch { requests: requests.len(), values, what })
 }
 
-/// Returns an error if `computed` is above the request's number of tokens after the call, or above the
-/// number of tokens that had blocks before the call, because no step can have computed those. It must
-/// not be below the previous number either.
+/// Returns an error if `computed` is above the request's number of tokens after the call. It is also an
+/// error if `computed` is above the number of tokens that had blocks before the call, because no step
+/// can have computed those, or below the previous number.
 #[inline]
 fn check_computed(request: &Request, pool: &BlockPool, asked: usize, tokens: usize) -> Result<()> {
     let (sequence, computed) = (&request.sequence, request.sequence.computed_tokens);

@@ -1,7 +1,8 @@
 //! [`CacheManager`] keeps the requests and block tables of a scheduler, and runs its steps.
 //!
-//! Owns: the blocks that each request holds, and the number of its computed tokens. Each call of the
-//! scheduler becomes one atomic operation of a [`BlockPool`], which owns blocks, contents and eviction.
+//! A manager owns the blocks that each request holds, and the number of its computed tokens. Each call
+//! of the scheduler becomes one atomic operation of a [`BlockPool`], which owns blocks, contents and
+//! eviction.
 //!
 //! Invariants, recounted by [`CacheManager::check_invariants`]:
 //! - M1: the references of a block are those of block tables, fences, pins and swaps.

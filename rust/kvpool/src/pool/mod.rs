@@ -62,7 +62,7 @@ pub use lookup::{Probe, Registered};
 use observe::{PoolObserver, RemovalCause};
 pub use weak::Match;
 
-/// What happens to a released block if another cached block has the same content.
+/// The rule for a released block if another cached block has the same content.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum DuplicatePolicy {

@@ -161,8 +161,8 @@ pub struct Removed {
     pub last: bool,
     /// The reason.
     pub cause: RemovalCause,
-    /// What the policy expected about future hits of the content. `None` if the block was not evicted,
-    /// or the policy makes no such prediction.
+    /// The policy's prediction of future hits of the content. `None` if the block was not evicted, or
+    /// the policy makes no such prediction.
     pub outlook: Option<Outlook>,
 }
 

@@ -439,11 +439,11 @@ fn forget(record: Option<&mut Record>) {
 #[cfg(feature = "fault-injection")]
 impl Index {
     /// Overwrites one value of a block, and adapts nothing else. `what` selects the value of a
-    /// registered block: 0 its backward link, 1 its forward link, 2 one bit of its hash, 3 its computed
-    /// bit, 4 its depth, 5 the block in its table entry, 6 its table entry, which is removed, 9 one bit
-    /// of its group. 7 selects the number of registered blocks, for any block. 8 selects the registered
-    /// bit of a block that is not registered. Returns false if there is no such value, or if it is
-    /// already equal.
+    /// registered block. 0 is its backward link, 1 its forward link, 2 one bit of its hash, 3 its
+    /// computed bit, and 4 its depth. 5 is the block in its table entry, 6 its table entry, which is
+    /// removed, and 9 one bit of its group. 7 selects the number of registered blocks, for any block. 8
+    /// selects the registered bit of a block that is not registered. Returns false if there is no such
+    /// value, or if it is already equal.
     pub(crate) fn corrupt(&mut self, records: &mut Records, block: BlockId, what: usize, to: u32) -> bool {
         if what == 7 {
             return std::mem::replace(&mut self.registered, to as usize) != to as usize;

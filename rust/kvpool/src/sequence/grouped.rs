@@ -1,9 +1,9 @@
 //! `Grouped` is the part of a sequence that only models with several KV-cache groups need.
 //!
-//! It owns the block tables of all groups but the first, the lengths at which later requests are
-//! expected to differ from this one ([`Boundaries`]), and the numbers of tokens that uncommitted steps
-//! compute. When tokens are committed, each group registers the blocks that it keeps, and releases the
-//! blocks that no later token reads.
+//! It contains the block tables of all groups but the first, and the numbers of tokens that uncommitted
+//! steps compute. It also contains the lengths at which later requests are expected to differ from this
+//! one ([`Boundaries`]). When tokens are committed, each group registers the blocks that it keeps, and
+//! releases the blocks that no later token reads.
 //!
 //! A recurrent state is stored in one block, the first block of its table. Every step overwrites this
 //! block. A step that verifies drafts uses one additional block per draft: block `i` gets the state

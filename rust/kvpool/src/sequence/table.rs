@@ -37,7 +37,7 @@ pub struct TableChange {
     pub group: u16,
 }
 
-/// What the entries of a table mean.
+/// The kind of a table, which determines the meaning of its entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Layout {
     /// One block per `block_tokens` tokens, in order.

@@ -4,8 +4,8 @@
 //! swaps.
 //!
 //! A copy is planned in the call that makes it necessary. Its source and destination are *pinned*: they
-//! cannot be allocated to another request before [`Tiers::take_plan`] returns the copy. (vLLM v0 had no
-//! such pins, and lost copies.) If a later copy would read a block that an earlier copy of the plan
+//! cannot be allocated to another request before [`Tiers::take_plan`] returns the copy. vLLM v0 had no
+//! such pins, and lost copies. If a later copy would read a block that an earlier copy of the plan
 //! writes, it reads the source of the earlier copy instead. So all copies of a plan read the contents
 //! that blocks had before the plan.
 //!

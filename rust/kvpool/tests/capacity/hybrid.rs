@@ -190,8 +190,8 @@ fn an_admission_that_computes_all_hits_nothing_and_caches_its_blocks() {
         compute(&mut manager, 1, 8).unwrap();
         manager.release(1, Until::Now).unwrap();
         assert_eq!(cached(&manager, &prompt), 40);
-        // The blocks of the fork are cached under the same names, even after all other blocks were
-        // removed.
+        // After a reset, no other block is cached. The blocks of a request that does not use the cache
+        // are registered under the same names as before.
         manager.reset().unwrap();
         admit(&mut manager, 2, &prompt, Part { allocate_tokens: Some(0), ..all }).unwrap();
         compute(&mut manager, 2, 8).unwrap();

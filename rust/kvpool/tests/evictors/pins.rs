@@ -105,8 +105,8 @@ fn a_pinned_block_that_is_hit_after_its_turn_has_a_place_again() {
     }
 }
 
-/// In an earlier version, an aborted copy added the block to the order again although its parent was
-/// evicted, and although the policy had chosen the block for eviction while it was pinned.
+/// While the block is pinned, the policy chooses it for eviction, and its parent is evicted. In an
+/// earlier version, an aborted swap then added the block to the order again.
 #[test]
 fn a_swap_does_not_find_a_pinned_block_that_was_to_be_evicted() {
     let request = [RequestRef::Int(1)];

@@ -400,8 +400,9 @@ fn a_parent_waits_for_its_pinned_child() {
     }
 }
 
-/// Blocks that waited for their children are evicted in the order in which the policy chose them. An
-/// earlier model wrongly returned each block to the position of its release.
+/// If two blocks wait for their children, the block that stops waiting last is the next victim. An
+/// earlier model wrongly returned each block to the position of its release; the first chain was
+/// released first.
 #[test]
 fn the_block_that_stopped_waiting_last_is_evicted_next() {
     let mut pool = lru(5, 0);

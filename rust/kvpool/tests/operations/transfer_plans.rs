@@ -32,8 +32,8 @@ fn place() -> impl Strategy<Value = Place> {
 /// Draws random transfers in which each destination occurs once.
 fn transfers() -> impl Strategy<Value = Vec<Transfer>> {
     let choices = prop::collection::vec((place(), place()), 0..16);
-    // Random transfers are rarely permutations. These transfers consist only of cycles, of every
-    // length.
+    // Random transfers are rarely permutations. The transfers of this test consist only of cycles, of
+    // every length.
     let all: Vec<Place> = (0..2).flat_map(|tier| (1..=BLOCKS).map(move |block| at(tier, block))).collect();
     let permutation = Just(all.clone()).prop_shuffle().prop_map(move |shuffled| {
         all.iter().zip(shuffled).map(|(&src, dst)| copy(src, dst)).collect::<Vec<_>>()
