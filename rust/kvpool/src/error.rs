@@ -23,8 +23,8 @@ pub struct Refusal {
     /// Number of blocks that become available when running steps complete.
     pub fenced: usize,
     /// Whether the call would fit an otherwise empty pool. For an admission, whether the whole prompt
-    /// can be computed there, chunk by chunk (`allocate_tokens` of `kvpool::Part`). If false, waiting
-    /// does not help.
+    /// can be computed in such a pool, in chunks (`allocate_tokens` of `kvpool::Part`). If false, the
+    /// call will never succeed.
     pub can_ever_fit: bool,
     /// For an admission, whether smaller chunks can ever fit. For other calls, the same as
     /// `can_ever_fit`.

@@ -1,5 +1,5 @@
-//! kvpool, the KV-cache block manager for LLM inference engines: requests, block tables and tiers over
-//! a pool of blocks.
+//! kvpool is a KV-cache block manager for LLM inference engines. It manages requests, block tables and
+//! tiers over a pool of blocks.
 //!
 //! An engine's scheduler calls kvpool to find the physical blocks that hold a sequence's keys and
 //! values, to find out which of these blocks are already computed, and to choose blocks to evict. The

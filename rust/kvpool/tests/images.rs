@@ -114,7 +114,8 @@ fn a_restored_pool_behaves_as_without_the_restart() {
     }
 }
 
-/// With any policy, the same blocks have the same contents, in the same order of eviction.
+/// With any policy, the blocks of the restored pool have the same contents and the same order of
+/// eviction as those of the saved pool.
 #[test]
 fn every_policy_has_its_order_again() {
     for &eviction in kvpool_policies::ALL {

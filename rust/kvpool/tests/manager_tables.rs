@@ -512,7 +512,8 @@ impl Rig {
         self.nothing_stale_is_cached();
     }
 
-    /// A reset succeeds exactly if no block of any tier is held. Afterwards both tiers are empty.
+    /// Resets the manager, and checks that this succeeds exactly if no block of any tier is held.
+    /// Afterwards both tiers must be empty.
     fn reset(&mut self, drained: bool) {
         if drained {
             (0..self.swaps.len()).for_each(|_| self.end_swap(false));

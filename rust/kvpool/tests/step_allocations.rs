@@ -45,7 +45,8 @@ fn a_step_into_a_buffer_of_the_caller_allocates_nothing() {
     assert_eq!(fewest(|manager, rows| manager.append_ragged(rows).unwrap().len()), 1);
 }
 
-/// A step replaces the changes of the step before, and a refused step leaves no changes.
+/// A step removes the changes of the previous step from the buffer. After a refused step, the buffer is
+/// empty.
 #[test]
 fn the_buffer_holds_the_changes_of_the_last_step_alone() {
     let config = ManagerConfig { num_blocks: 4, block_size: 2, ..ManagerConfig::default() };

@@ -34,8 +34,8 @@ pub struct Boundaries {
     /// Number of tokens in the prompt. A later request with the same prompt computes the last token
     /// again.
     pub prompt: Tokens,
-    /// The position at which the hit of the full groups ended at admission, if the hit of another group
-    /// was shorter.
+    /// The position at which the hit of the groups of full attention ended at admission, if the hit of
+    /// another group was shorter.
     pub junction: Option<Tokens>,
 }
 

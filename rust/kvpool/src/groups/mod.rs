@@ -124,8 +124,8 @@ impl Groups {
         Self::new(specs.collect(), Some(self.unit))
     }
 
-    /// The largest number of hash units inside a block after which a hit can end
-    /// ([`GroupSpec::partial_hits`]). 0 without such groups.
+    /// The largest number of hash units at the beginning of a block after which a hit can end inside
+    /// the block. 0 if no group has [`GroupSpec::partial_hits`].
     #[must_use]
     pub fn interior_units(&self) -> usize {
         let partial = self.specs.iter().filter(|spec| spec.partial_hits);

@@ -115,8 +115,8 @@ pub enum Keep {
     /// All blocks.
     #[default]
     All,
-    /// Blocks for hits that end at multiples of this number of tokens, rounded up to
-    /// [`super::Groups::alignment`], at the end of the prompt, or at a junction.
+    /// Blocks for hits that end at the end of the prompt, at a junction, or at a multiple of this
+    /// number of tokens. The number is rounded up to [`super::Groups::alignment`].
     Every(usize),
     /// Blocks for hits that end at the end of the prompt or at a junction. A junction is a position
     /// from which on an earlier request differs from this one.

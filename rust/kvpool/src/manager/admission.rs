@@ -34,8 +34,8 @@ impl CacheManager {
         self.admit_with(id, cursor, &AdmitOptions::default())
     }
 
-    /// Returns how much of a prompt is cached and how much would fit, without admitting it. Changes
-    /// nothing. O(blocks matched).
+    /// Returns how many tokens of a prompt are cached, and how many would get blocks now, without
+    /// admitting the prompt. Changes nothing. O(blocks matched).
     ///
     /// # Errors
     /// As [`Self::admit`], except missing blocks; [`PoolError::InvalidConfig`] for a prompt that has no
@@ -194,7 +194,8 @@ impl CacheManager {
         self.stats.running + self.stats.loading
     }
 
-    /// Number of blocks that an admission or a swap leaves available while `running` requests run.
+    /// Returns the number of blocks that an admission or a swap leaves available while `running`
+    /// requests run.
     pub(super) fn reserve(&self, running: usize) -> usize {
         let usable = self.tiers.device().num_usable();
         if running > 0 { (self.watermark * usable as f64) as usize } else { 0 }

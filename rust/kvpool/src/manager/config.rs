@@ -129,8 +129,8 @@ impl fmt::Debug for ManagerConfig {
 
 /// Counters and gauges of a manager.
 ///
-/// `hit_tokens + external_tokens + computed_tokens == prompt_tokens` always holds. Each request counts
-/// once, at its first admission.
+/// `hit_tokens + external_tokens + computed_tokens == prompt_tokens` always holds. Each request is
+/// counted once, at its first admission.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ManagerStats {

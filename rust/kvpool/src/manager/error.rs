@@ -78,7 +78,8 @@ pub enum ManagerError {
     Hash(#[from] HashError),
 }
 
-/// A refused admission. It returns the prompt, so that the prompt need not be hashed again.
+/// The error of a refused admission. It contains the hashed prompt, so that the caller does not have to
+/// hash it again.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct Refused {

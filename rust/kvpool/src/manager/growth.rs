@@ -208,9 +208,9 @@ impl CacheManager {
     /// step. Each request gets any number of tokens.
     ///
     /// One call can mix plain decode, decode with drafts, and chunks of prompts. With drafts, the
-    /// tokens are the accepted drafts and the sampled token, and [`Covered::Lookahead`] makes room for
-    /// the next drafts. A preempted request gets its tokens but no blocks; [`Self::resume`] allocates
-    /// blocks for all of its tokens.
+    /// tokens are the accepted drafts and the sampled token, and [`Covered::Lookahead`] allocates slots
+    /// for the next drafts. A preempted request gets its tokens but no blocks; [`Self::resume`]
+    /// allocates blocks for all of its tokens.
     ///
     /// Returns the changes of block tables, in call order. The first request that writes to a shared
     /// block gets a copy, and the copy is planned. O(requests + tokens). A token that does not fill a

@@ -13,8 +13,8 @@
 //!   counted separately (vLLM #25780).
 //! - M5: every request can be found by its id, and the counts of requests by state are exact.
 //!
-//! Costs: O(1) per block and per request that a call touches. No cost depends on the size of the pool
-//! or on the number of requests.
+//! Costs: O(1) for each block and each request that a call uses. No cost depends on the size of the
+//! pool or on the number of requests.
 
 mod admission;
 mod answers;
@@ -280,7 +280,7 @@ impl CacheManager {
             let allowed = "a share of the pool, from 0.0 to below 1.0";
             return Err(PoolError::config("watermark", config.watermark, allowed).into());
         }
-        // Retention applies to the device only: the host tier only keeps swapped requests.
+        // Retention applies only to the device, because the host tier only contains swapped requests.
         let host_pool = || PoolConfig { num_blocks: config.host_blocks, retention: None, ..config.pool() };
         let host = (config.host_blocks > 0).then(host_pool);
         let mut tiers = tiers(std::iter::once(config.pool()).chain(host).collect())?;
@@ -350,8 +350,8 @@ impl CacheManager {
         Ok(cursor)
     }
 
-    /// Returns how many blocks of a prompt are cached now, without admitting it. Changes nothing.
-    /// O(blocks matched).
+    /// Returns how many blocks of a prompt are cached now, without admitting the prompt. Changes
+    /// nothing. O(blocks matched).
     ///
     /// # Errors
     /// [`PoolError::StaleEpoch`] if the prompt was hashed before the last epoch bump.

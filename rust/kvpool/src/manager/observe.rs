@@ -55,8 +55,8 @@ pub struct Admitted<'a> {
     pub collided: bool,
     /// Whether the request was resumed.
     pub resumed: bool,
-    /// Number of tokens that the groups of full attention alone could hit. Without such groups, the
-    /// largest possible number.
+    /// Number of tokens that the groups of full attention alone could hit. Without such groups, this is
+    /// the largest length that a hit of the prompt could have.
     pub full_tokens: usize,
     /// Number of tokens that each group alone could hit. Empty without groups, and unless
     /// [`ManagerObserver::wants_reach`] is true.

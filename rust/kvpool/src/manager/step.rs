@@ -432,9 +432,9 @@ impl CacheManager {
         if self.check_current(plan).is_ok() { &plan.operations } else { &[] }
     }
 
-    /// Commits a planned step: acquires all matches, then releases and preempts, then allocates, each
-    /// in the order of planning. Returns the results of the operations in the order of planning.
-    /// Afterwards the plan is empty and stale.
+    /// Commits a planned step: first acquires all matched blocks, then releases and preempts, then
+    /// allocates blocks. Each of these phases follows the order of planning. Returns the results of the
+    /// operations in the order of planning. Afterwards the plan is empty and stale.
     ///
     /// # Errors
     /// [`ManagerError::StaleStep`] if the manager has changed since the step was begun. The call then

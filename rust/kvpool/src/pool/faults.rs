@@ -11,9 +11,11 @@ pub enum Fault {
     References(BlockId, u32),
     /// The number of references of a block that fences hold.
     FenceReferences(BlockId, u32),
-    /// The backward link of a block in the free list. For block 0, the end of the list.
+    /// The backward link of a block in the free list. For block 0, the id of the last block of the
+    /// list.
     FreePrev(BlockId, u32),
-    /// The forward link of a block in the free list. For block 0, the front of the list.
+    /// The forward link of a block in the free list. For block 0, the id of the first block of the
+    /// list.
     FreeNext(BlockId, u32),
     /// The backward link of a block in the ring of its hash.
     RingPrev(BlockId, u32),

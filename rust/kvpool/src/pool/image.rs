@@ -9,8 +9,9 @@
 //! matches its hash. A refused block is free, and lookups do not find its content.
 //!
 //! If a pool uses LRU without retention and no block is held, the restored pool continues exactly like
-//! the saved one. With other policies, or with retention, the order of eviction is the one at the time
-//! of the image. Later it may differ, because the statistics of the policy are lost.
+//! the saved one. With other policies, or with retention, the order of eviction is the same as when the
+//! image was made. After further operations it may differ, because the statistics of the policy are
+//! lost.
 //!
 //! Costs: an image takes O(blocks) time and 120 bytes per cached block. A restore takes O(blocks log
 //! blocks).

@@ -162,7 +162,7 @@ impl BlockPool {
     }
 
     /// Finds the longest cached prefix of `chain`, at most `max_blocks` blocks, and acquires it: the
-    /// caller gets one reference per block. Only computed blocks match. The walk stops at the first
+    /// caller gets one reference per block. Only computed blocks match. The lookup stops at the first
     /// block that does not match. O(blocks matched).
     ///
     /// # Errors

@@ -103,8 +103,8 @@ impl BlockPool {
         self.history
     }
 
-    /// Registers held blocks and marks them computed, all at depth 0 and without a parent. Calls `report`
-    /// for each block with its position in the call, and with whether its name is new. O(blocks).
+    /// Registers held blocks and marks them computed, all at depth 0 and without a parent. Calls
+    /// `report` for each block, with its position in the call and whether its name is new. O(blocks).
     ///
     /// # Errors
     /// [`PoolError::AlreadyRegistered`], [`PoolError::NotHeld`], unknown ids;

@@ -23,7 +23,7 @@ pub(super) struct Staged<'a> {
 
 /// # Whole block tables
 ///
-/// Registers full blocks as computed, and replaces blocks whose content is already cached.
+/// Registers full blocks, marks them computed, and replaces blocks whose content is already cached.
 impl BlockPool {
     /// Checks that the chain has `blocks` blocks from position `start` on.
     pub(super) fn check_part(&self, blocks: usize, chain: &HashChain, start: usize) -> Result<(), PoolError> {

@@ -15,8 +15,8 @@
 //! - P6: only registered blocks have named units. A block that is removed from the index loses these
 //!   names.
 //!
-//! Costs: 72 bytes per unit, all allocated at construction; O(units) per block that is named or
-//! removed.
+//! Costs: 72 bytes per unit, which are all allocated at construction. Registering or removing the names
+//! of a block takes O(units).
 
 use super::index::Index;
 use crate::block::{BlockId, MAX_BLOCKS};

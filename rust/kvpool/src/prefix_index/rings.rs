@@ -272,8 +272,8 @@ impl Index {
         self.remove_copy(records, block)
     }
 
-    /// Removes several blocks. Calls `gone` for each with its former name, and with the effect on
-    /// lookups.
+    /// Removes several blocks. Calls `gone` for each block, with its former name and with the effect of
+    /// the removal on lookups.
     #[inline]
     pub(crate) fn remove_run(
         &mut self,

@@ -46,7 +46,8 @@ struct Bucket {
     entries: [u32; SLOTS],
     /// One byte of the digest of each entry, never 0. 0 in empty slots.
     tags: [u8; SLOTS],
-    /// The number of entries, plus [`PASSED`] for each entry that passed the bucket.
+    /// The number of entries in the bucket, plus [`PASSED`] for each entry that passed it because it
+    /// was full.
     counts: u32,
 }
 

@@ -156,7 +156,8 @@ impl Table {
     #[inline]
     pub(crate) fn missing_for(&self, tokens: usize, slots: usize) -> usize {
         match self.layout {
-            // Most rows of a decode step lack no block, and a comparison is cheaper than a division.
+            // In a decode step, most requests need no new block, and this comparison is cheaper than a
+            // division.
             Layout::Positions if slots <= self.covered_tokens() => 0,
             Layout::Positions => slots.div_ceil(self.block_tokens).saturating_sub(self.blocks.len()),
             Layout::State => slots.saturating_sub(tokens).saturating_add(1).saturating_sub(self.blocks.len()),

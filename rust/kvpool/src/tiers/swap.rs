@@ -343,7 +343,8 @@ impl Tiers {
         Ok(self.complete_swap_of(id)?.pairs())
     }
 
-    /// Does the work of [`Self::complete_swap`], and returns the swap with its members.
+    /// Does the work of [`Self::complete_swap`]. Returns the swap, which contains the requests that it
+    /// moved.
     pub(crate) fn complete_swap_of(&mut self, id: SwapId) -> Result<Swap> {
         let swap = self.swap(id)?;
         self.check_swap_holds(swap.sources(), "complete its swap")?;
@@ -379,7 +380,8 @@ impl Tiers {
         self.abort_swap_of(id).map(drop)
     }
 
-    /// Does the work of [`Self::abort_swap`], and returns the swap with its members.
+    /// Does the work of [`Self::abort_swap`]. Returns the swap, which contains the requests that it
+    /// would have moved.
     pub(crate) fn abort_swap_of(&mut self, id: SwapId) -> Result<Swap> {
         self.check_swap_holds(self.swap(id)?.destinations(), "abort its swap")?;
         let swap = self.end_swap(id)?;

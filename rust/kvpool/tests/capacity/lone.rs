@@ -41,7 +41,7 @@ pub(super) fn run(
     Ok(most)
 }
 
-/// Returns the smallest pool, pools around a limit, and a large one.
+/// Returns sizes of pools to test: the smallest size, sizes around a limit, and a large size.
 fn sizes(least: usize) -> impl Iterator<Item = usize> {
     let sizes = [1, least.saturating_sub(1), least, least + 1, 39];
     sizes.into_iter().filter(|&usable| usable > 0)

@@ -238,7 +238,7 @@ fn a_registered_tail_is_written_in_place_where_no_block_is_left_for_a_copy() {
     }
 }
 
-/// If two requests hold the tail block, the manager copies it or refuses the append.
+/// If two requests share their last block, the manager copies it or refuses the append.
 #[test]
 fn a_shared_tail_is_never_written_in_place() {
     let mut manager = manager(&[FULL], 2);

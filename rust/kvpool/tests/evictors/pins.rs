@@ -8,7 +8,8 @@ const PROMPT: &[u8] = &[0, 0, 1];
 
 struct Copied {
     tiers: Tiers,
-    /// The prompt's blocks: the first and the last have no references, and a pin holds the second.
+    /// The blocks of the prompt. The first and the last block have no references, and the second block
+    /// is pinned.
     table: Vec<BlockId>,
 }
 

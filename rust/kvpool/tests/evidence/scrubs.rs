@@ -107,7 +107,8 @@ fn a_broken_table_of_any_group_is_found() {
     }
 }
 
-/// With `scrub_blocks`, steps alone find a fault. Without it, only an explicit check finds it.
+/// With the setting `scrub_blocks`, every step scrubs some blocks, so steps find a fault. Without it,
+/// only an explicit check finds the fault.
 #[test]
 fn steps_scrub_within_their_budget() {
     for scrub_blocks in [0, 1, 5] {

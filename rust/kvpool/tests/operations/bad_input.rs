@@ -788,7 +788,7 @@ fn poisoned<T: std::fmt::Debug>(
 
 #[test]
 fn a_policy_that_evicts_a_block_it_does_not_have_poisons_the_pool() {
-    // The block is held and registered, held, free, null, or unknown.
+    // The evicted block is held and registered, held, free, the null block, or unknown.
     for block in [3, 4, 5, 0, 6, u32::MAX] {
         let says = format!("the evictor gave up block {block}, which is in use");
         poisoned(Lie::Evict(block), &says, |pool| pool.allocate(2));

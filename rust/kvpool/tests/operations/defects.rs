@@ -138,7 +138,7 @@ fn defect_c2_c3_c4_and_09_swap_keeps_sharing_and_leaks_nothing() {
     leaks_nothing(&mut manager, &[1, 2, 3]);
 }
 
-/// A swap that does not fit takes nothing, frees nothing, and leaves no hole in a table.
+/// A swap that does not fit allocates no block, releases no block, and changes no table.
 #[test]
 fn defect_10_a_swap_is_all_or_nothing() {
     let mut manager = manager(2, 8, 4);
@@ -281,7 +281,8 @@ fn a_swap_takes_no_more_blocks_than_distinct_ones_touched() {
     assert_eq!(sums(&manager, 1), (2, 1, 0, 0));
 }
 
-/// A truncation into a registered block leaves the block cached. The next append writes to a copy.
+/// If a truncation ends inside a registered block, the block remains cached, and the next append writes
+/// to a copy.
 #[test]
 fn a_registered_tail_is_copied_by_the_next_append() {
     let mut manager = manager(4, 6, 0);

@@ -280,7 +280,7 @@ fn a_chain_reaches_every_group() {
     assert_eq!(report.ignored, 0);
     assert_eq!(manager.end_of_life_of(&cursor, 0).unwrap().accepted, there);
     assert_eq!(stats(&manager).demoted, there);
-    // These tokens were never computed: two blocks of full attention.
+    // These tokens, which need two blocks of full attention, were never computed.
     let other = prompt(&manager, &[9, 8, 7, 6, 5, 4, 3, 2]);
     assert_eq!(
         manager.end_of_life_of(&other, 0).unwrap(),

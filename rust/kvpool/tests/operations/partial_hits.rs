@@ -56,8 +56,8 @@ fn a_hit_ends_inside_the_block_that_was_left_unfinished_or_that_turns_off() {
     assert_eq!(run(&mut manager, &other), 0);
 }
 
-/// Another request holds the block in which the hit ends. The new request gets a copy, and allocates
-/// one block less than without the hit.
+/// Another request holds the block in which the hit ends. The new request gets a copy of it, and
+/// allocates one block less than it would without the hit.
 #[test]
 fn the_block_that_a_hit_ends_in_is_copied() {
     let mut manager = manager(vec![full(8)], 32);

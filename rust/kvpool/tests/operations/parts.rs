@@ -369,8 +369,8 @@ fn of_several_computed_copies_the_oldest_that_is_left_hits() {
     assert_eq!(index.find(&chain, 0), None);
 }
 
-/// The content of a block has no known parent. In an earlier version, the parent of the block's former
-/// content was read instead.
+/// If the parent of a block's content is unknown, the index returns none. In an earlier version, it
+/// returned the parent of the block's former content.
 #[test]
 fn a_parent_that_is_not_known_is_none() {
     let (first, second) = (chain(&[1, 2, 3, 4]), chain(&[5, 6, 7, 8]));

@@ -10,7 +10,7 @@
 
 use super::*;
 
-/// The states in which a request can be aborted. Another request shares its prefix.
+/// The states in which a request is aborted. Another request shares its prefix.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Stage {
     Admitted,

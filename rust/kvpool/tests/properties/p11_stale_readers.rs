@@ -106,7 +106,8 @@ fn property_11_a_change_and_its_reversal_count_as_a_change() {
     }
 }
 
-/// Each call that changes a table, or the holders of a block, ends the plans that were begun before it.
+/// Each call that changes a table, or the holders of a block, makes the plans stale that were begun
+/// before it.
 #[test]
 fn property_11_every_call_that_moves_a_block_ends_earlier_plans() {
     type Act = fn(&mut CacheManager);

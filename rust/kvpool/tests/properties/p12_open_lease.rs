@@ -136,7 +136,7 @@ fn under(eviction: EvictionPolicy, retention: Option<&RetentionConfig>, lease: L
 
     let pool = tiers.pool_mut(tier).unwrap();
     for round in 0..3 {
-        // Other requests fill the cache, hit it, and take all available blocks.
+        // Other requests fill the cache, hit cached blocks, and allocate all available blocks.
         for first in [50, 60] {
             let room = pool.num_available() / 2;
             let other = cache(pool, &(first..first + (B * room) as u32).collect::<Vec<_>>());

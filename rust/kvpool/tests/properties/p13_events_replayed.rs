@@ -33,7 +33,7 @@ fn property_13_events_report_the_first_copy_of_a_content_and_the_end_of_the_last
             }
         }
         assert_eq!(replayed, after, "{history:?}");
-        // The hashes that events report as matchable are those that a lookup finds.
+        // A lookup finds exactly the hashes that the replayed events report as cached.
         let found = world.pool.match_and_acquire(world.prompt(), 2).unwrap();
         let hashes = world.prompt().hashes();
         assert_eq!(found.len(), hashes.iter().take_while(|hash| after.contains(hash)).count(), "{history:?}");

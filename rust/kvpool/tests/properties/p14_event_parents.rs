@@ -23,8 +23,8 @@ fn links(chain: &HashChain) -> BTreeMap<BlockHash, (Option<BlockHash>, u32)> {
     (0..hashes.len()).map(|at| (hashes[at], (parent(at), at as u32))).collect()
 }
 
-/// Replays events into `live`: each stored block has the link of its own chain. Returns the number of
-/// blocks whose parent was absent.
+/// Replays events into `live`, and checks that each stored block has the parent and the depth of its
+/// own chain. Returns the number of blocks whose parent was not cached.
 fn replay(
     events: &[BlockEvent],
     live: &mut BTreeSet<BlockHash>,

@@ -1,5 +1,5 @@
-//! Property 15: an event has the same number of hashes, token chunks and extra keys, each with its
-//! logical index.
+//! Property 15: an event has the same number of hashes, token chunks and extra keys, and each of them
+//! has its index in the prompt.
 //!
 //! In vllm#44451, the lists of an event had different lengths, and consumers attached tokens to the
 //! wrong hashes.
