@@ -186,7 +186,7 @@ impl List {
         }
         self.set_next(links, prev, id);
         self.set_prev(links, next, id);
-        self.len = self.len.wrapping_add(1); // the check of the sums finds a wrong count
+        self.len = self.len.wrapping_add(1); // `check_sums` finds a wrong count
         true
     }
 
@@ -255,7 +255,7 @@ impl List {
             }
         }
         let done = blocks.len() - rest.len();
-        self.len = self.len.wrapping_sub(done); // the check of the sums finds a wrong count
+        self.len = self.len.wrapping_sub(done); // `check_sums` finds a wrong count
         done
     }
 
@@ -349,7 +349,7 @@ impl List {
         };
         self.torn = outer != END || std::mem::replace(beside, END) != block.get();
         *(if front { &mut self.front } else { &mut self.back }) = inner;
-        self.len = self.len.wrapping_sub(1); // the check of the sums finds a wrong count
+        self.len = self.len.wrapping_sub(1); // `check_sums` finds a wrong count
         (!self.torn).then_some(block)
     }
 
@@ -371,7 +371,7 @@ impl List {
         if let Some(link) = links.link_mut(id) {
             *link = Link::LOOSE;
         }
-        self.len = self.len.wrapping_sub(1); // the check of the sums finds a wrong count
+        self.len = self.len.wrapping_sub(1); // `check_sums` finds a wrong count
         true
     }
 

@@ -131,7 +131,7 @@ impl Index {
     }
 
     pub(crate) fn num_hashes(&self) -> usize {
-        self.table.len().saturating_sub(self.mixed) // the check of the sums finds a wrong count
+        self.table.len().saturating_sub(self.mixed) // `check_sums` finds a wrong count
     }
 
     /// Sets the algorithm of the registered hashes, for hashes whose algorithm only the caller knows.

@@ -266,7 +266,7 @@ impl Index {
         if alone && self.mixed == 0 {
             self.torn |= !self.table.remove(home, id);
             forget(records.of_mut(block));
-            self.registered = self.registered.wrapping_sub(1); // the check of the sums finds a wrong count
+            self.registered = self.registered.wrapping_sub(1); // `check_sums` finds a wrong count
             return if flags & COMPUTED != 0 { Visibility::Vanished } else { Visibility::Unchanged };
         }
         self.remove_copy(records, block)

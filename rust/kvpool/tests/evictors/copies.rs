@@ -65,7 +65,7 @@ fn a_child_of_an_evicted_copy_gets_another_parent() {
     for (mut pool, of) in pools() {
         let (first, second) = (begin(&mut pool, PARENT), begin(&mut pool, PARENT));
         pool.mark_computed(&[first, second]).unwrap();
-        let child = compute(&mut pool, CHILD); // of the second; a lookup of its parent finds the first
+        let child = compute(&mut pool, CHILD); // of the second copy; lookups find the first
         pool.release(&[first]).unwrap();
         demote(&mut pool, first);
         let rest = pool.allocate(5).unwrap(); // all available blocks
@@ -84,7 +84,7 @@ fn a_child_of_an_evicted_copy_gets_another_parent() {
 fn a_copy_with_cached_children_is_not_dropped() {
     for (mut pool, of) in pools() {
         let first = compute(&mut pool, PARENT);
-        let second = pool.allocate(2).unwrap(); // computed at the same time, and longer
+        let second = pool.allocate(2).unwrap(); // computed at the same time, with one more block
         pool.register(&second, &chain(0, CHILD), 0).unwrap();
         pool.mark_computed(&second).unwrap();
         pool.acquire(&second[..1]).unwrap(); // a fork

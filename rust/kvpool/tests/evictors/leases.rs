@@ -23,7 +23,7 @@ fn property_12_a_block_that_a_plan_or_a_step_needs_is_not_evicted() {
         pool.register(&table, &chain(0, &[0, 1]), 0).unwrap();
         pool.mark_computed(&table).unwrap();
         if kind.has_retention() {
-            pool.retain(&table, Retention::END_OF_LIFE).unwrap(); // even so
+            pool.retain(&table, Retention::END_OF_LIFE).unwrap(); // must not make them available
         }
         // A step may still write to the first block, and a planned copy reads the second block. No
         // request holds these blocks.

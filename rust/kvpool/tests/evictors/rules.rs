@@ -274,9 +274,9 @@ fn only_an_idle_time_to_live_restarts_with_each_use() {
             let b = singles(&mut pool, 2);
             pool.retain(&b[..1], Retention { ttl: Some(ttl), then, ..priority(80) }).unwrap();
             pool.advance_time(6.0).unwrap();
-            let table = take(&mut pool, &[0]); // used at time 6
+            let table = take(&mut pool, &[0]); // in use from time 6 on
             pool.advance_time(9.0).unwrap();
-            pool.release_table(&table).unwrap(); // until time 9
+            pool.release_table(&table).unwrap(); // in use until time 9
             assert_eq!(pool.advance_time(10.0).unwrap(), usize::from(!kept), "{ttl:?}");
             let stats = pool.retention_stats().unwrap();
             assert_eq!(stats.above_normal, usize::from(kept));
@@ -581,7 +581,7 @@ fn a_block_in_use_is_never_set_aside_for_a_floor() {
         let mut pool = pool_of(eviction, 4, 0, &[limits(1, 2, None)]);
         let b = singles(&mut pool, 3);
         pool.assign_tenant(&b[..2], TenantId(1)).unwrap();
-        let held = take(&mut pool, &[0]); // its place in a queue stays
+        let held = take(&mut pool, &[0]); // it remains in its queue
         let fourth = take(&mut pool, &[9]);
         let victim = pool.allocate(1).unwrap()[0];
         assert_eq!(victim, b[2], "{eviction:?}: the only one that no floor protects");

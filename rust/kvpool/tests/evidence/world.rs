@@ -207,7 +207,7 @@ impl World {
             25 => self.evict(),
             26 => self.probe(),
             27 => self.access(),
-            28 => self.count(), // scrubs, too
+            28 => self.count(), // may also scrub
             _ => self.rarely(),
         }
     }

@@ -653,7 +653,7 @@ fn steps_of_another_time_or_manager() {
     denied(&mut two, stale, |m| m.plan_release(&mut plan, "two", None));
     denied(&mut two, stale, |m| m.commit_step(&mut plan));
     one.commit_step(&mut plan).unwrap();
-    denied(&mut one, stale, |m| m.commit_step(&mut plan)); // twice
+    denied(&mut one, stale, |m| m.commit_step(&mut plan)); // the same result a second time
 }
 
 #[test]

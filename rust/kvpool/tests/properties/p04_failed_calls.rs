@@ -67,7 +67,7 @@ fn property_04_a_failed_call_of_the_pool_changes_nothing() {
     let (null, unknown, free, cached, fenced) = (0, 13, 10, 1, 7);
     fails_everywhere("acquire", &[3, 5, 5, 8], &[null, unknown, free, cached], BlockPool::acquire);
     let unreleasable = [null, unknown, free, cached, fenced, 8];
-    let mine = [3, 8, 5, 5, 6]; // block 8 once more than it has references
+    let mine = [3, 8, 5, 5, 6]; // contains block 8 more often than it has references
     fails_everywhere("release", &mine, &unreleasable, BlockPool::release);
     fails_everywhere("release_table", &mine, &unreleasable, BlockPool::release_table);
     fails_everywhere("release_after", &mine, &unreleasable, |pool, ids| pool.release_after(ids, 4));
