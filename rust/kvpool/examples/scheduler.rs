@@ -1,9 +1,10 @@
-//! A scheduler's loop on `CacheManager`: continuous batching, chunked prefill and drafts, one call per
-//! step.
+//! Shows a scheduler's loop that uses `CacheManager`: continuous batching, chunked prefill and drafts,
+//! with one call per step.
 //!
 //! Each request has one row per step: the tokens that the last step produced, the number of computed
 //! tokens, and the number of tokens that need blocks. Run it with
-//! `cargo run -p kvpool --example scheduler`. A Python version: `examples/ports/native.py`.
+//! `cargo run -p kvpool --example scheduler`. `examples/ports/native.py` is a Python version of this
+//! program.
 
 #![expect(clippy::print_stdout, reason = "an example prints its result")]
 
@@ -14,7 +15,7 @@ use kvpool::{
     ManagerError, Part, Rows, Until,
 };
 
-/// Number of tokens that a step computes.
+/// The largest number of tokens that a step computes.
 const BUDGET: usize = 32;
 /// Number of slots for drafts after the last token of each request that samples.
 const DRAFTS: usize = 3;
@@ -29,7 +30,7 @@ struct Request {
     /// Number of tokens that were passed to the manager.
     known: usize,
     computed: usize,
-    /// The token after the last one that the next step computes.
+    /// Index of the token after the last token that the next step computes.
     end: usize,
 }
 
@@ -48,7 +49,8 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Distributes the token budget, to the oldest request first. Returns the rest of the budget.
+    /// Distributes the token budget among the running requests, the oldest first. Returns the rest of
+    /// the budget.
     fn share(&mut self) -> usize {
         let mut left = BUDGET;
         for request in &mut self.running {
@@ -58,8 +60,8 @@ impl Scheduler {
         left
     }
 
-    /// Makes the one call of a step. If blocks run out, the youngest request is preempted. Its row
-    /// stays in the call, because it still gets its tokens.
+    /// Makes the only call of a step. If blocks run out, the youngest request is preempted. Its row
+    /// remains in the call, because it still gets its tokens.
     fn grow(&mut self) -> Result<(), ManagerError> {
         let (mut requests, mut tokens, mut offsets) = (Vec::new(), Vec::new(), vec![0]);
         let (mut computed, mut covered) = (Vec::new(), Vec::new());

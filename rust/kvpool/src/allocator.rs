@@ -1,20 +1,19 @@
-//! `BlockAllocator`: reference counts over the free list.
+//! [`BlockAllocator`] counts references to blocks, and keeps the free list.
 //!
-//! Owns: the reference count of every block, and which blocks are free. A block is *free* (count 0, on
-//! the free list), *held* (count above 0) or *parked* (count 0, kept off the free list by its owner).
-//! The pool parks cached-free blocks, which the evictor orders.
+//! A block is *free* (count 0, on the free list), *held* (count above 0) or *parked* (count 0, but not
+//! on the free list). Parked blocks are the cached-free blocks of the pool, which the evictor orders.
 //!
 //! Invariants:
 //! - A1: a block is on the free list only if its count is 0.
 //! - A2: free + held + parked == usable blocks, recounted from scratch.
 //! - A3: the null block has no references.
-//! - A4: the references of all blocks are counted, so that a caller that knows all holders can detect a
-//!   leak.
+//! - A4: the total number of references is the sum of all counts. A caller that knows all holders can
+//!   use the total to detect a leak.
 //! - Every call is all-or-nothing, and counts *references*: a block that appears twice in one call
-//!   gains or loses two. Releasing more references than a block has is an error that changes nothing
-//!   (TensorRT-LLM #14937, vLLM #42571), and never saturates the counter.
+//!   gains or loses two references. Releasing more references than a block has is an error that changes
+//!   nothing; the count is not silently set to 0 (TensorRT-LLM #14937, vLLM #42571).
 //!
-//! Costs: one record per block; O(1) per block. No call allocates memory except for its result.
+//! Costs: one record of memory and O(1) time per block. No call allocates memory except for its result.
 
 use crate::block::BlockId;
 use crate::error::{InvariantViolation, PoolError, Refusal, ensure};
@@ -42,7 +41,7 @@ pub struct BlockAllocator {
 }
 
 impl BlockAllocator {
-    /// Makes an allocator of blocks `1..num_blocks`, all free. 64 bytes per block.
+    /// Makes an allocator for blocks `1..num_blocks`, all of which are free. Takes 64 bytes per block.
     ///
     /// # Errors
     /// [`PoolError::InvalidConfig`] if `num_blocks` is below 2 or above [`crate::MAX_BLOCKS`].
@@ -53,7 +52,7 @@ impl BlockAllocator {
         Ok(Self { records, allocator })
     }
 
-    /// Number of blocks, null block included.
+    /// Number of blocks, including the null block.
     #[must_use]
     pub const fn num_blocks(&self) -> usize {
         self.records.len()
@@ -83,13 +82,13 @@ impl BlockAllocator {
         self.allocator.references
     }
 
-    /// Number of references of `block`. `None` for ids outside the pool.
+    /// Number of references of `block`. `None` for ids that the pool does not have.
     #[must_use]
     pub fn ref_count(&self, block: BlockId) -> Option<u32> {
         self.records.of(block).map(|record| record.references)
     }
 
-    /// The free blocks in the order of allocation.
+    /// Returns the free blocks in the order of allocation.
     pub fn free_order(&self) -> impl Iterator<Item = BlockId> + '_ {
         self.allocator.free.iter(&self.records[..])
     }
@@ -97,7 +96,7 @@ impl BlockAllocator {
     /// Allocates `n` free blocks, each with one reference. O(n).
     ///
     /// # Errors
-    /// [`PoolError::OutOfBlocks`] if fewer are free.
+    /// [`PoolError::OutOfBlocks`] if fewer than `n` blocks are free.
     pub fn allocate(&mut self, n: usize) -> Result<Vec<BlockId>, PoolError> {
         let mut out = Vec::new();
         self.allocate_into(n, &mut out)?;
@@ -107,7 +106,7 @@ impl BlockAllocator {
     /// Like [`Self::allocate`], but appends to a list that the caller reuses.
     ///
     /// # Errors
-    /// [`PoolError::OutOfBlocks`] if fewer are free; `out` is then unchanged.
+    /// [`PoolError::OutOfBlocks`] if fewer than `n` blocks are free; `out` is then unchanged.
     pub fn allocate_into(&mut self, n: usize, out: &mut Vec<BlockId>) -> Result<(), PoolError> {
         if n > self.num_free() {
             let can_ever_fit = n < self.num_blocks();
@@ -116,17 +115,17 @@ impl BlockAllocator {
         self.allocator.allocate_into(&mut self.records, n, out)
     }
 
-    /// Adds one reference per id to blocks that already have one. O(n).
+    /// Adds one reference per id to blocks that already have a reference. O(n).
     ///
     /// # Errors
-    /// [`PoolError::NotHeld`] for a block without references (take it by `allocate` or by a lookup
-    /// instead), unknown ids, a count that would overflow.
+    /// [`PoolError::NotHeld`] for a block without references (only `allocate` and lookups can take such
+    /// blocks), unknown ids, a count that would overflow.
     pub fn acquire(&mut self, blocks: &[BlockId]) -> Result<(), PoolError> {
         self.allocator.acquire(&mut self.records, blocks)
     }
 
-    /// Drops one reference per id. Blocks without further references become free; the last of them is
-    /// allocated first. O(n).
+    /// Drops one reference per id. Blocks without further references become free. The block that became
+    /// free last is allocated first. O(n).
     ///
     /// # Errors
     /// [`PoolError::NotHeld`] if a block appears more often than it has references; unknown ids.
@@ -136,7 +135,7 @@ impl BlockAllocator {
         idle.into_iter().try_for_each(|block| self.allocator.free(&mut self.records, block))
     }
 
-    /// Recounts references and lists from scratch.
+    /// Checks all invariants by recounting references and lists from scratch.
     ///
     /// # Errors
     /// The first broken invariant.
@@ -145,11 +144,12 @@ impl BlockAllocator {
     }
 }
 
-/// The free list, and the sums of all references, over the records of an owner.
+/// The free list, and the sums of all references. The references of each block are in records, which
+/// the caller passes to every call.
 #[derive(Clone, Debug)]
 pub(crate) struct Allocator {
     free: List,
-    /// Number of blocks with a count above 0.
+    /// Number of blocks that have references.
     held: usize,
     /// Number of references of all blocks.
     references: u64,
@@ -179,7 +179,7 @@ impl Allocator {
         self.references
     }
 
-    /// Allocates `n` free blocks, which must exist, each with one reference.
+    /// Allocates `n` blocks, each with one reference. At least `n` blocks must be free.
     #[inline]
     pub(crate) fn allocate_into(
         &mut self,
@@ -199,7 +199,7 @@ impl Allocator {
         Ok(())
     }
 
-    /// Adds one reference per id to blocks that already have one, all or none.
+    /// Adds one reference per id to blocks that already have a reference, all or nothing.
     #[inline]
     pub(crate) fn acquire(&mut self, records: &mut Records, blocks: &[BlockId]) -> Result<(), PoolError> {
         for (position, &block) in blocks.iter().enumerate() {
@@ -234,10 +234,10 @@ impl Allocator {
         }
     }
 
-    /// Drops one reference per id, all or none. References of fences cannot be dropped here. Calls
-    /// `idle` for each block that has no references except pins now, in the order of the call. If the
-    /// call returns an error, the results of `idle` must be discarded. Returns the number of blocks
-    /// that had other holders and now have only fences.
+    /// Drops one reference per id, all or nothing. References of fences are not available to this call.
+    /// Calls `idle` for each block that then has no references except pins, in the order of the call.
+    /// If the call returns an error, the results of `idle` must be discarded. Returns the number of
+    /// blocks that lost their last holder but are still fenced.
     #[inline]
     pub(crate) fn release<'a>(
         &mut self,
@@ -261,7 +261,7 @@ impl Allocator {
                 }
             }
         }
-        // Wrong totals are not found here, but by the check of the sums.
+        // `check_sums` finds wrong totals; this code does not check them.
         self.held = self.held.wrapping_sub(free);
         self.references = self.references.wrapping_sub(count as u64);
         Ok(fenced)
@@ -288,7 +288,7 @@ impl Allocator {
         self.references = self.references.wrapping_sub(blocks.len() as u64);
     }
 
-    /// Adds a reference to a block that has one. The count must not be full.
+    /// Adds a reference to a block that already has one. The count must be below its maximum.
     #[inline]
     pub(crate) fn count(&mut self, records: &mut Records, block: BlockId) {
         if let Some(record) = records.of_mut(block) {
@@ -298,7 +298,7 @@ impl Allocator {
     }
 
     /// Drops a reference of a fence or a pin that has ended. For a pin, returns whether the block has
-    /// no references any more. For a fence, returns whether it has none except pins.
+    /// no further references. For a fence, returns whether it has no further references except pins.
     pub(crate) fn end_fence(&mut self, records: &mut Records, block: BlockId, pin: bool) -> bool {
         let Some(record) = records.of_mut(block) else { return false };
         record.references = record.references.wrapping_sub(1);
@@ -308,13 +308,13 @@ impl Allocator {
         released
     }
 
-    /// Puts a parked block at the front of the free list.
+    /// Adds a parked block to the front of the free list.
     #[inline]
     pub(crate) fn free(&mut self, records: &mut Records, block: BlockId) -> Result<(), PoolError> {
         if self.free.push_front(records, block) { Ok(()) } else { Err(torn()) }
     }
 
-    /// Puts a parked block at the end of the free list.
+    /// Adds a parked block to the end of the free list.
     pub(crate) fn free_behind(&mut self, records: &mut Records, block: BlockId) -> Result<(), PoolError> {
         if self.free.push_back(records, block) { Ok(()) } else { Err(torn()) }
     }
@@ -334,33 +334,33 @@ impl Allocator {
         self.note_held(1);
     }
 
-    /// Sets the first reference of a block, for callers that take a run of blocks off their list and
-    /// call [`Self::note_held`] afterwards.
+    /// Sets the first reference of a block. The caller removes a run of blocks from a list, and calls
+    /// [`Self::note_held`] afterwards.
     #[inline(always)]
     pub(crate) const fn hold(record: &mut Record) {
         record.references = 1;
     }
 
-    /// Counts `n` blocks that got their first reference.
+    /// Adds `n` blocks that got their first reference to the totals.
     #[inline]
     pub(crate) const fn note_held(&mut self, n: usize) {
         self.held = self.held.wrapping_add(n);
         self.references = self.references.wrapping_add(n as u64);
     }
 
-    /// Whether `n` more references of any block can be counted. No block has more than all blocks
-    /// together.
+    /// Whether `n` more references of any block can be counted. Uses the total of all blocks, because
+    /// no single block can have more references than the total.
     #[inline]
     pub(crate) const fn has_room_for(&self, n: usize) -> bool {
         self.references.saturating_add(n as u64) <= u32::MAX as u64
     }
 
-    /// Frees the blocks that were added after the first `before` records. They are allocated last.
+    /// Adds the blocks after the first `before` records, which are new, to the end of the free list.
     pub(crate) fn grow(&mut self, records: &mut Records, before: usize) {
         self.free.push_back_range(records, before as u32, records.len() as u32);
     }
 
-    /// Recounts references and the free list from scratch.
+    /// Checks all invariants by recounting references and the free list from scratch.
     pub(crate) fn check_invariants(&self, records: &Records) -> Result<(), InvariantViolation> {
         let free = self.free.check_invariants(records)?;
         let linked = records.iter().skip(1).filter(|record| record.is_free()).count();
@@ -412,8 +412,8 @@ fn refuse_release<'a>(
 
 #[cfg(feature = "fault-injection")]
 impl Allocator {
-    /// Overwrites a value without any bookkeeping: 0 a reference count, 1 the number of held blocks, 2
-    /// the number of references.
+    /// Overwrites one value, and adapts nothing else. `what` selects it: 0 a reference count, 1 the
+    /// number of held blocks, 2 the number of references.
     pub(crate) fn corrupt(&mut self, records: &mut Records, block: BlockId, what: usize, to: u32) -> bool {
         match (what, records.of_mut(block)) {
             (0, Some(record)) => std::mem::replace(&mut record.references, to) != to,
@@ -423,7 +423,7 @@ impl Allocator {
         }
     }
 
-    /// Returns the free list, so that a test can damage it.
+    /// Returns the free list, so that a test can overwrite its links.
     pub(crate) fn free_list_mut(&mut self) -> &mut List {
         &mut self.free
     }

@@ -1,8 +1,9 @@
-//! Block ids and block states.
+//! Defines block ids and block states.
 //!
-//! A block is `block_size` consecutive token slots of KV memory, named by a dense [`BlockId`]. Block 0
-//! is the *null block*: it pads block tables, is never allocated and never counted. Every other block
-//! is, at any moment, in exactly one [`BlockState`]:
+//! A block is `block_size` consecutive token slots of KV memory. Its [`BlockId`] is a number from 0 to
+//! the number of blocks - 1. Block 0 is the *null block*: it fills positions of block tables that need
+//! no block, and it is never allocated and never counted. Every other block is always in exactly one
+//! [`BlockState`]:
 //!
 //! ```text
 //!              allocate                    release (not registered, or not computed)
@@ -34,11 +35,12 @@ use std::fmt;
 #[repr(transparent)]
 pub struct BlockId(u32);
 
-/// Block 0. It pads block tables, and is never allocated and never counted.
+/// The null block, block 0. It fills positions of block tables that need no block. It is never
+/// allocated and never counted.
 pub const NULL_BLOCK: BlockId = BlockId(0);
 
-/// The largest number of blocks in one pool, null block included. Ids are `u32`, and one value is the
-/// list sentinel.
+/// The largest number of blocks in one pool, null block included. Ids are `u32`, and one value marks
+/// blocks that are not on a list.
 pub const MAX_BLOCKS: usize = (u32::MAX - 1) as usize;
 
 impl BlockId {
@@ -85,25 +87,26 @@ impl From<BlockId> for u32 {
     }
 }
 
-/// The state of a block: who may use it, and what happens to it next.
+/// The state of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum BlockState {
     /// Block 0.
     Null,
-    /// Reference count 0 and no cached content. The block is on the free list.
+    /// The block has no references and no cached content. It is on the free list.
     Free,
-    /// Reference count 0, registered and computed. A hit can take the block, and the evictor may reuse
-    /// it.
+    /// The block has no references, and is registered and computed. A lookup can acquire it, and an
+    /// allocation may evict it.
     CachedFree,
     /// At least one block table holds the block.
     Active,
-    /// Only fences hold the block: it was released, but a running step or transfer may still touch it.
+    /// Only fences hold the block. It was released, but a running step or transfer may still read or
+    /// write it.
     Fenced,
 }
 
 impl BlockState {
-    /// Returns the name in lower case, as Python and logs show it.
+    /// Returns the name in lower case, as it appears in Python and in logs.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

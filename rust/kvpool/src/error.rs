@@ -1,39 +1,41 @@
-//! Typed errors of the pool and its parts.
+//! Defines the errors of the pool and its parts.
 //!
-//! Every message contains the offending value and the limit. A call that returns an error has changed
-//! nothing: free order, eviction order, counters of blocks and the index are as before.
+//! Every message contains the wrong value and the allowed values. A call that returns an error has
+//! changed nothing: the order of free blocks, the order of eviction, the reference counts and the index
+//! are as before.
 
 use std::fmt;
 
 use crate::block::BlockId;
 use crate::hash::{HashAlgorithm, HashError};
 
-/// The reason why blocks were not allocated.
+/// Describes why blocks were not allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Refusal {
-    /// Number of blocks that the call needed, besides cached ones.
+    /// Number of blocks that the call needed in addition to cached blocks.
     pub needed: usize,
-    /// Number of blocks that the call could take: free and cached-free, minus the reserve of a
-    /// watermark.
+    /// Number of blocks that the call could take: free and cached-free blocks, minus the blocks that a
+    /// watermark reserves.
     pub available: usize,
     /// `needed - available`: the number of blocks that must be released first.
     pub missing: usize,
     /// Number of blocks that become available when running steps complete.
     pub fenced: usize,
     /// Whether the call would fit an otherwise empty pool. For an admission, whether the whole prompt
-    /// can be computed there, chunk by chunk (`allocate_tokens` of `kvpool::Part`). If false, waiting
-    /// does not help.
+    /// can be computed in such a pool, in chunks (`allocate_tokens` of `kvpool::Part`). If false, the
+    /// call will never succeed.
     pub can_ever_fit: bool,
-    /// For an admission, whether smaller chunks can ever fit. Otherwise the same as `can_ever_fit`.
+    /// For an admission, whether smaller chunks can ever fit. For other calls, the same as
+    /// `can_ever_fit`.
     pub fits_in_chunks: bool,
     /// For an admission, the number of tokens that could be admitted now (`allocate_tokens` of
-    /// `kvpool::Part`). Otherwise 0.
+    /// `kvpool::Part`). For other calls, 0.
     pub fitting_tokens: usize,
 }
 
 impl Refusal {
-    /// Makes a refusal of `needed` blocks where `available` can be taken.
+    /// Makes the refusal of a call that needs `needed` blocks when `available` blocks can be taken.
     #[must_use]
     pub const fn new(needed: usize, available: usize, fenced: usize, can_ever_fit: bool) -> Self {
         let missing = needed.saturating_sub(available);
@@ -62,42 +64,43 @@ impl fmt::Display for Refusal {
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the error message explains each field")]
 pub enum PoolError {
-    /// A configuration value outside its range.
+    /// A configuration value is out of range.
     #[error("{field} is {}: must be {}", .detail.value, .detail.expected)]
     InvalidConfig { field: &'static str, detail: Box<ConfigDetail> },
     /// Not enough blocks are available.
     #[error("{0}")]
     OutOfBlocks(Refusal),
-    /// A block id outside the pool.
+    /// The pool has no block with this id.
     #[error("block id {block} is outside this pool: ids run from 1 to {last}")]
     UnknownBlock { block: u64, last: u32 },
-    /// The null block where a real block is needed.
+    /// The call names the null block, but needs another block.
     #[error("block 0 is the null block: it cannot be {operation}")]
     NullBlock { operation: &'static str },
-    /// Release of more references than the block has (a double free), or acquire of a block without
-    /// references.
+    /// The call releases more references than the block has (a double free), or acquires a block
+    /// without references.
     #[error("block {block} has {held} references: cannot {operation} (reference {position} of this call)")]
     NotHeld { block: BlockId, held: u32, operation: &'static str, position: usize },
     /// A reference count would overflow.
     #[error("block {block} has {held} references: no more can be counted")]
     RefCountOverflow { block: BlockId, held: u32 },
-    /// A ticket that is not open.
+    /// The ticket is not open.
     #[error("ticket {ticket} is not open: it has ended already, or is of another pool ({open} are open)")]
     UnknownTicket { ticket: u64, open: usize },
-    /// The block is in a state that does not allow the operation. For example, it is already on the
-    /// list that it would be put on, or it is not on the list that it would be removed from.
+    /// The block is in a state that does not allow the operation. For example, the block would be added
+    /// to a list that already contains it, or removed from a list that does not contain it.
     #[error("block {block} is {state}: cannot {operation}")]
     WrongState { block: BlockId, state: &'static str, operation: &'static str },
-    /// A registered block is immutable until it is evicted.
+    /// The block is already registered. A registered block cannot get another content until it is
+    /// evicted.
     #[error("block {block} is already registered")]
     AlreadyRegistered { block: BlockId },
-    /// The block has no hash.
+    /// The block is not registered, so it has no hash.
     #[error("block {block} is not registered: register it before marking it computed")]
     NotRegistered { block: BlockId },
-    /// More blocks than the chain has hashes.
+    /// The call names more blocks than the chain has hashes.
     #[error("{blocks} blocks from position {start} do not fit a hash chain of {chain} full blocks")]
     ChainTooShort { start: usize, blocks: usize, chain: usize },
-    /// A position of a chain that the index cannot store.
+    /// The position in the chain is larger than the index can store.
     #[error("block {position} of a hash chain is too deep: an index notes positions up to {most}")]
     TooDeep { position: usize, most: usize },
     /// The chain was hashed for another block size.
@@ -106,13 +109,13 @@ pub enum PoolError {
     /// The chain was hashed with another algorithm than the registered blocks.
     #[error("the hash chain was made with {chain}, this pool has registered blocks hashed with {pool}")]
     AlgorithmMismatch { chain: HashAlgorithm, pool: HashAlgorithm },
-    /// A non-cryptographic digest in a pool that does not verify hits.
+    /// The chain uses a non-cryptographic hash, but the pool does not verify hits.
     #[error(
         "{algorithm} is not cryptographic: a pool that indexes it must verify hits \
          (verify = \"fingerprint\" or \"tokens\")"
     )]
     UnverifiedAlgorithm { algorithm: HashAlgorithm },
-    /// The pool verifies hits, and the chain does not contain the data that it compares.
+    /// The pool verifies hits, but the chain does not contain the data that a verification compares.
     #[error(
         "the pool verifies hits by {verify}, the hash chain does not carry them: \
          use a hasher with the same setting"
@@ -121,7 +124,7 @@ pub enum PoolError {
     /// The chain was hashed before the last epoch bump.
     #[error("the hash chain belongs to epoch {chain}, the pool is in epoch {pool}: hash the tokens again")]
     StaleEpoch { chain: u64, pool: u64 },
-    /// A reset while blocks are in use.
+    /// The pool cannot be reset while blocks are in use.
     #[error(
         "{active} blocks are active and {fenced} fenced: release them first, \
          or bump the epoch, which always succeeds"
@@ -130,13 +133,13 @@ pub enum PoolError {
     /// A pool cannot shrink.
     #[error("cannot resize from {from} to {to} blocks: a pool only grows, up to {max} blocks")]
     Shrink { from: usize, to: usize, max: usize },
-    /// A retention call in a pool that was made without retention.
+    /// The call needs retention, but the pool was made without it.
     #[error("this pool has no retention: make it with a retention configuration to {operation}")]
     NoRetention { operation: &'static str },
-    /// A clock that goes backwards.
+    /// The time is earlier than a time that was passed before.
     #[error("the time {now} is before {before}, which was passed earlier: time does not go backwards")]
     TimeBackwards { now: Box<str>, before: Box<str> },
-    /// A match whose block has another content than at the lookup.
+    /// A block of the match no longer has the content that the lookup found.
     #[error(
         "block {block} no longer holds what it did when it matched (block {position} of the match): \
          look it up again"
@@ -145,16 +148,17 @@ pub enum PoolError {
     /// The hasher returned an error: see [`HashError`].
     #[error(transparent)]
     Hash(Box<HashError>),
-    /// An internal invariant broke. The pool refuses all work from then on.
+    /// An internal invariant is broken. The pool refuses every operation.
     #[error("this pool is poisoned and refuses work: {reason}")]
     Poisoned { reason: String },
 }
 
-// The error is part of the result of hot calls, so data that only few errors need is boxed.
+// The error is part of the result of frequent calls, so it has to be small. Data that only few errors
+// need is boxed.
 const _: () = assert!(size_of::<PoolError>() <= 48);
 
 impl PoolError {
-    /// Makes a [`Self::InvalidConfig`]: `field` has another value than expected.
+    /// Makes a [`Self::InvalidConfig`] for a `field` with a value that is not allowed.
     #[must_use]
     pub fn config(field: &'static str, value: impl fmt::Display, expected: impl Into<String>) -> Self {
         let detail = ConfigDetail { value: value.to_string(), expected: expected.into() };
@@ -178,25 +182,26 @@ pub struct ConfigDetail {
     pub expected: String,
 }
 
-/// A broken invariant, found by a recount from scratch.
+/// A broken invariant that a check has found.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("invariant {invariant} is broken: {detail}")]
 pub struct InvariantViolation {
-    /// The number and name of the invariant, as in design/invariants.md.
+    /// The number and the name of the invariant, as listed in design/invariants.md.
     pub invariant: &'static str,
     /// The expected and the actual state.
     pub detail: String,
 }
 
 impl InvariantViolation {
-    /// Reports that `invariant` does not hold.
+    /// Makes the violation of `invariant`.
     #[must_use]
     pub fn new(invariant: &'static str, detail: impl Into<String>) -> Self {
         Self { invariant, detail: detail.into() }
     }
 }
 
-/// Returns `Ok` if `holds`, else the violation with the detail that `detail` builds.
+/// Returns `Ok` if `holds` is true, else a violation of the invariant with the text that `detail`
+/// returns.
 ///
 /// # Errors
 /// The violation, if `holds` is false.

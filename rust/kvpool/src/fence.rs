@@ -1,26 +1,28 @@
-//! `Fences`: references that a running step or transfer still holds.
+//! `Fences` stores the references that running steps or transfers still hold.
 //!
-//! Under asynchronous scheduling a request can end while a step that reads or writes its blocks is
-//! still running on the device. A release with a *ticket* hands its references to a fence, and the
-//! fence drops them when the ticket ends (vLLM #45357, tpu-inference #3449: blocks freed early were
-//! overwritten by a running step). Tickets end in any order. A step is a ticket with a number of the
-//! caller. The end of a step also ends all earlier steps.
+//! With asynchronous scheduling, a request can end while a step that reads or writes its blocks is
+//! still running on the device. A release with a *ticket* moves its references to a fence, and the
+//! fence drops them when the ticket ends. (In vLLM #45357 and tpu-inference #3449, a running step
+//! overwrote blocks that were freed too early.)
 //!
-//! A *pin* is a fence without a ticket. The source and the destination of a copy are pinned from its
-//! planning until the plan is handed out. All pins end together, when the plan is taken. So a block
-//! needs one pin, no matter how many copies read it.
+//! Tickets may end in any order. A step is like a ticket whose number the caller chooses, but the end
+//! of a step also ends the fences of all earlier steps.
 //!
-//! Owns: the number of references of each block that belong to fences and to pins, and the number of
-//! *fenced* blocks, which have no other references. The allocator counts the references themselves.
+//! A *pin* is a fence without a ticket. The source and the destination of a copy are pinned from the
+//! call that plans the copy until [`crate::Tiers::take_plan`] returns it. All pins end together in that
+//! call. So a block needs only one pin, even if several copies read it.
+//!
+//! This module counts the references of each block that belong to fences and to pins, and the *fenced*
+//! blocks, which have no other references. The allocator counts all references, including these.
 //!
 //! Invariants:
-//! - F1: a block's fence references are those of open tickets and pins, and never exceed its
-//!   references.
-//! - F2: a block is fenced exactly if both are equal and above 0.
-//! - F3: the fence references of all blocks are counted.
+//! - F1: the number of a block's fence references is the number of its references in open tickets,
+//!   steps and pins. It is at most the number of all references of the block.
+//! - F2: a block is fenced exactly if these two numbers are equal and above 0.
+//! - F3: the total number of fence references is the sum over all blocks.
 //!
-//! Costs: O(1) per block, in its record; O(log t) per call for t open tickets. A ticket takes 4 bytes
-//! per reference, in memory that the next ticket reuses.
+//! Costs: O(1) per block, with the numbers in its record; O(log t) per call for t open tickets. A
+//! ticket takes 4 bytes per reference, in memory that the next ticket reuses.
 
 use std::fmt;
 
@@ -28,7 +30,7 @@ use crate::block::BlockId;
 use crate::error::{InvariantViolation, ensure};
 use crate::record::{ByBlock, Records};
 
-/// Identifies a fence, and ends it. A pool never issues the same ticket twice.
+/// Identifies a fence, and is needed to end it. A pool never issues the same ticket twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(u64);
 
@@ -39,7 +41,7 @@ impl Ticket {
         Self(number)
     }
 
-    /// Returns the number. Tickets of a pool count from 0.
+    /// Returns the number of the ticket. The tickets of a pool are numbered from 0.
     #[must_use]
     pub const fn get(self) -> u64 {
         self.0
@@ -52,7 +54,7 @@ impl fmt::Display for Ticket {
     }
 }
 
-/// The time from which released blocks may be allocated again.
+/// When released blocks may be allocated again.
 ///
 /// ```
 /// use kvpool::{BlockPool, PoolConfig, Until};
@@ -70,7 +72,7 @@ pub enum Until {
     /// At once.
     #[default]
     Now,
-    /// When this step, or a later one, is completed: [`crate::BlockPool::complete_step`].
+    /// When this step or a later step is completed: [`crate::BlockPool::complete_step`].
     Step(u64),
     /// When this ticket ends: [`crate::BlockPool::end_fence`].
     Ticket(Ticket),
@@ -89,7 +91,7 @@ impl From<Option<u64>> for Until {
     }
 }
 
-/// The references of one open ticket or step.
+/// The blocks whose references one open ticket or step holds.
 #[derive(Clone, Debug)]
 struct Fence {
     number: u64,
@@ -99,14 +101,14 @@ struct Fence {
 /// The open fences of a pool.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Fences {
-    /// Fences of steps, ascending. Only steps with references are here.
+    /// The fences of steps, in ascending order. Only steps that hold references are included.
     steps: Vec<Fence>,
-    /// Fences of tickets, ascending. Every open ticket is here.
+    /// The fences of tickets, in ascending order. Every open ticket is included.
     tickets: Vec<Fence>,
     next_ticket: u64,
-    /// Blocks of copies that are planned and not yet handed out. Each block appears once.
+    /// The pinned blocks: sources and destinations of planned copies. Each block appears once.
     pinned: Vec<BlockId>,
-    /// Lists of ended fences, for reuse.
+    /// Empty lists of ended fences, which new fences reuse.
     spare: Vec<Vec<BlockId>>,
     /// Number of blocks whose references all belong to fences.
     fenced: usize,
@@ -116,7 +118,7 @@ pub(crate) struct Fences {
     total: u64,
 }
 
-/// The largest number of lists that are kept for reuse.
+/// The largest number of empty lists that are kept for reuse.
 const MOST_SPARE: usize = 8;
 
 impl Fences {
@@ -158,8 +160,8 @@ impl Fences {
         self.tickets.len()
     }
 
-    /// Hands one reference of each block, already counted, to a fence. The fence belongs to an open
-    /// ticket, or to a step that has not completed.
+    /// Moves one existing reference of each block to a fence. The fence belongs to an open ticket, or
+    /// to a step that has not completed.
     pub(crate) fn add(&mut self, records: &mut Records, until: Until, blocks: &[BlockId]) {
         let (fences, number) = match until {
             Until::Step(step) => (&mut self.steps, step),
@@ -177,7 +179,7 @@ impl Fences {
         self.count(records, blocks, false);
     }
 
-    /// Pins a block with one of its references, already counted. The block must not be pinned yet. One
+    /// Turns one existing reference of a block into a pin. The block must not already be pinned. One
     /// pin is enough, because all pins end together.
     pub(crate) fn pin(&mut self, records: &mut Records, block: BlockId) {
         self.count(records, &[block], true);
@@ -195,21 +197,22 @@ impl Fences {
         self.total = self.total.wrapping_add(blocks.len() as u64);
     }
 
-    /// Counts a fenced block that got a holder.
+    /// Removes a fenced block that got a holder from the number of fenced blocks.
     #[inline]
     pub(crate) fn unfence(&mut self) {
         self.fenced = self.fenced.wrapping_sub(1);
     }
 
-    /// Counts `n` blocks that lost their last holder and still have fences.
+    /// Adds `n` blocks that lost their last holder, but are still in a fence, to the number of fenced
+    /// blocks.
     #[inline]
     pub(crate) fn fence(&mut self, n: usize) {
         self.fenced = self.fenced.wrapping_add(n);
     }
 
-    /// Closes a ticket. Returns its blocks in the order in which they were fenced. The caller ends one
-    /// reference of each by [`Self::end_one`], drops it, and returns the list by [`Self::recycle`].
-    /// `None` if the ticket is not open.
+    /// Closes a ticket. Returns its blocks in the order in which they were fenced. For each block, the
+    /// caller calls [`Self::end_one`] and drops the reference. Then it returns the list with
+    /// [`Self::recycle`]. `None` if the ticket is not open.
     pub(crate) fn close(&mut self, ticket: Ticket) -> Option<Vec<BlockId>> {
         let at = self.tickets.binary_search_by_key(&ticket.0, |fence| fence.number).ok()?;
         Some(self.tickets.remove(at).blocks)
@@ -235,7 +238,7 @@ impl Fences {
         std::mem::take(&mut self.pinned)
     }
 
-    /// Takes back a list whose references have ended, for reuse.
+    /// Keeps a list whose references have ended, so that its memory is reused.
     pub(crate) fn recycle(&mut self, mut blocks: Vec<BlockId>, pins: bool) {
         blocks.clear();
         if pins && self.pinned.is_empty() {
@@ -245,8 +248,8 @@ impl Fences {
         }
     }
 
-    /// Takes back one ended reference of a block. False, and nothing changed, if it has none: then F1
-    /// is broken.
+    /// Ends one fence reference or pin of a block. Returns false, and changes nothing, if the block has
+    /// none, because then F1 is broken.
     #[must_use]
     pub(crate) fn end_one(&mut self, records: &mut Records, block: BlockId, pin: bool) -> bool {
         let Some(record) = records.of_mut(block) else { return false };
@@ -254,26 +257,26 @@ impl Fences {
         if record.fences == 0 || record.fences > record.references || record.pins < pins {
             return false;
         }
-        // The caller drops the reference itself. Whether the block is still fenced depends on the
-        // references that are left.
+        // The caller drops the reference afterwards. Whether the block is still fenced depends on its
+        // other references.
         let was_fenced = record.is_fenced();
         let left = record.references - 1;
         record.fences -= 1;
         record.pins -= pins;
         let is_fenced = left > 0 && left == record.fences;
-        // Wrong totals are not found here, but by the check of the sums.
+        // `check_sums` finds wrong totals; this code does not check them.
         self.fenced = self.fenced.wrapping_sub(usize::from(was_fenced)).wrapping_add(usize::from(is_fenced));
         self.total = self.total.wrapping_sub(1);
         true
     }
 
-    /// Whether the total agrees with the open fences: without any, it must be 0. O(1).
+    /// Whether the total number of references can be right: without open fences, it must be 0. O(1).
     pub(crate) const fn is_plausible(&self) -> bool {
         let none = self.steps.is_empty() && self.tickets.is_empty() && self.pinned.is_empty();
         !none || self.total == 0
     }
 
-    /// Recounts the fences from the open tickets, steps and pins.
+    /// Checks the invariants by recounting the references of open tickets, steps and pins.
     pub(crate) fn check_invariants(&self, records: &Records) -> Result<(), InvariantViolation> {
         let mut recount = vec![(0_u32, 0_u16); records.len()];
         let open = self.steps.iter().chain(&self.tickets).flat_map(|fence| &fence.blocks);
@@ -306,8 +309,8 @@ impl Fences {
 
 #[cfg(feature = "fault-injection")]
 impl Fences {
-    /// Overwrites a value without any bookkeeping: 0 a block's fence references, 1 the number of fenced
-    /// blocks, 2 the number of fence references.
+    /// Overwrites one value, and adapts nothing else. `what` selects it: 0 a block's fence references,
+    /// 1 the number of fenced blocks, 2 the number of fence references.
     pub(crate) fn corrupt(&mut self, records: &mut Records, block: BlockId, what: usize, to: u32) -> bool {
         match (what, records.of_mut(block)) {
             (0, Some(record)) => std::mem::replace(&mut record.fences, to) != to,

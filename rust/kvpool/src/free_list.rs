@@ -1,15 +1,16 @@
-//! `FreeBlockList`: the blocks without cached content.
+//! A [`FreeBlockList`] contains the free blocks of a pool: those without references and without cached
+//! content.
 //!
-//! Owns: which blocks are free, and in which order they are allocated. LIFO: the block released last is
-//! allocated first, because its memory is most likely still in a cache. A pool starts with ids in
-//! ascending order. A block table that is released tail first is allocated again in the order of its
-//! ids, so consecutive ids stay together.
+//! The list determines which blocks are free, and in which order they are allocated. The block that was
+//! released last is allocated first (LIFO), because its memory is most likely still in a cache. In a
+//! new pool, the ids are in ascending order. If the blocks of a table are released from the last to the
+//! first, they are allocated again in the order of the table, so consecutive ids remain together.
 //!
-//! Invariants: those of `list`: a block is on the list at most once, and the length is that of a walk
-//! in either direction (vLLM #42571: a block freed twice in one call was counted twice and linked
-//! once).
+//! Invariants: those of `list.rs`. In particular, a block is on the list at most once, and the length
+//! is the number of blocks that a walk in either direction visits. (vLLM #42571: a block that was freed
+//! twice in one call was counted twice and linked once.)
 //!
-//! Costs: O(1) per block, removal from the middle included.
+//! Costs: O(1) per block, including removal from the middle.
 
 use crate::block::{BlockId, MAX_BLOCKS};
 use crate::error::{InvariantViolation, PoolError, Refusal, ensure};
@@ -32,7 +33,7 @@ pub struct FreeBlockList {
     list: List,
 }
 
-/// Checks a number of blocks, null block included.
+/// Checks that a number of blocks, including the null block, is in range.
 pub(crate) fn check_num_blocks(num_blocks: usize) -> Result<(), PoolError> {
     if (2..=MAX_BLOCKS).contains(&num_blocks) {
         return Ok(());
@@ -45,7 +46,7 @@ pub(crate) fn check_num_blocks(num_blocks: usize) -> Result<(), PoolError> {
 }
 
 impl FreeBlockList {
-    /// Makes a list of all blocks `1..num_blocks`, in ascending order. 8 bytes per block.
+    /// Makes a list of all blocks `1..num_blocks`, in ascending order. Takes 8 bytes per block.
     ///
     /// # Errors
     /// [`PoolError::InvalidConfig`] if `num_blocks` is below 2 or above [`MAX_BLOCKS`].
@@ -71,7 +72,7 @@ impl FreeBlockList {
         self.list.len() == 0
     }
 
-    /// Number of blocks in the pool, null block included.
+    /// Number of blocks in the pool, including the null block.
     #[must_use]
     pub const fn num_blocks(&self) -> usize {
         self.links.len()
@@ -83,16 +84,16 @@ impl FreeBlockList {
         !block.is_null() && self.links.link(block.get()).is_some_and(|link| link.is_linked())
     }
 
-    /// The block that is allocated next.
+    /// Returns the block that is allocated next.
     #[must_use]
     pub fn front(&self) -> Option<BlockId> {
         self.list.front()
     }
 
-    /// Takes the next `n` free blocks. O(n).
+    /// Removes the next `n` free blocks from the list and returns them. O(n).
     ///
     /// # Errors
-    /// [`PoolError::OutOfBlocks`] if fewer are free.
+    /// [`PoolError::OutOfBlocks`] if fewer than `n` blocks are free.
     pub fn pop_front_n(&mut self, n: usize) -> Result<Vec<BlockId>, PoolError> {
         let mut out = Vec::new();
         if self.list.pop_front_n(&mut self.links[..], n, &mut out, take_link) {
@@ -124,7 +125,7 @@ impl FreeBlockList {
         self.refuse_unless(done, block, "free it again")
     }
 
-    /// Frees a run of blocks, all or none, as if by [`Self::push_front`] one after the other.
+    /// Frees blocks, all or nothing, as if [`Self::push_front`] were called for each in turn.
     ///
     /// # Errors
     /// As [`Self::push_front`], for the first block that is refused. A block that appears twice is
@@ -141,7 +142,7 @@ impl FreeBlockList {
         Ok(())
     }
 
-    /// Removes `block` from any place on the list. O(1).
+    /// Removes `block` from any position on the list. O(1).
     ///
     /// # Errors
     /// [`PoolError::WrongState`] if it is not free; [`PoolError::UnknownBlock`] or
@@ -151,13 +152,13 @@ impl FreeBlockList {
         self.refuse_unless(done, block, "remove it from the free list")
     }
 
-    /// The free blocks in the order of allocation.
+    /// Returns the free blocks in the order of allocation.
     pub fn iter(&self) -> impl Iterator<Item = BlockId> + '_ {
         self.list.iter(&self.links[..])
     }
 
-    /// Checks that the links of one block, free or not, match those of its neighbours. For block 0,
-    /// checks the ends of the list. O(1).
+    /// Checks that the links of one block match those of its neighbours. The block may be free or not.
+    /// For block 0, checks the ends of the list. O(1).
     ///
     /// # Errors
     /// The broken invariant.
@@ -165,7 +166,7 @@ impl FreeBlockList {
         self.list.check_block(&self.links[..], block)
     }
 
-    /// Recounts the list from its links.
+    /// Checks the list by walking along its links.
     ///
     /// # Errors
     /// The first broken invariant.
@@ -190,19 +191,19 @@ impl FreeBlockList {
     }
 }
 
-/// Takes the link of a block, which is on no list from now on.
+/// Returns the link of a block, and marks the block as not on a list.
 fn take_link(links: &mut [Link], block: BlockId) -> Option<Link> {
     links.get_mut(block.index()).map(|link| std::mem::replace(link, Link::LOOSE))
 }
 
-/// The error for a free list with broken links, or with a block that is held.
+/// Makes the error for a free list with broken links, or with a block that has references.
 #[cold]
 pub(crate) fn torn() -> PoolError {
     let reason = "L1, A1: the free list has links that do not match each other, or a block that is held";
     PoolError::Poisoned { reason: reason.into() }
 }
 
-/// Checks that `block` is a real block of a pool of `num_blocks`.
+/// Checks that `block` is a block of a pool of `num_blocks` blocks, and not the null block.
 ///
 /// # Errors
 /// [`PoolError::NullBlock`], [`PoolError::UnknownBlock`].

@@ -1,9 +1,9 @@
-//! kvpool, the KV-cache block manager for LLM inference engines: requests, block tables and tiers over
-//! a pool of blocks.
+//! kvpool is a KV-cache block manager for LLM inference engines. It manages requests, block tables and
+//! tiers over a pool of blocks.
 //!
-//! An engine's scheduler calls it to find the physical blocks that hold a sequence's keys and values,
-//! to find out which of them are already computed, and to choose blocks to evict. The engine owns the
-//! memory, and this crate owns the bookkeeping of its blocks.
+//! An engine's scheduler calls kvpool to find the physical blocks that hold a sequence's keys and
+//! values, to find out which of these blocks are already computed, and to choose blocks to evict. The
+//! engine owns the memory, and this crate owns the bookkeeping of its blocks.
 //!
 //! ```text
 //!   CacheManager        requests by id: admit, append, commit, preempt, release; step plans
@@ -38,8 +38,8 @@
 //! | append a token | O(1); a hash and a block every `block_size` tokens |
 //!
 //! Everything is deterministic: the same calls give the same results on any host. No call panics
-//! because of its data: errors are typed, and a failed call has changed nothing. The crate is
-//! single-threaded by design (`&mut self`), so callers lock.
+//! because of its arguments: errors are typed, and a failed call changes nothing. The crate is
+//! single-threaded by design (`&mut self`), so callers that use several threads need a lock.
 //!
 //! Observers and recorders are in other crates. [`mod@observe`] defines the notifications.
 //! `kvpool-observe` contains events, digests, the scrubber, the advisor and explanations, and
@@ -98,11 +98,12 @@ pub use shorten::shorten;
 pub use stats::PoolStats;
 pub use tiers::{Fit, Place, PlanError, Run, SwapId, TierError, Tiers, Transfer, TransferPlan, runs};
 
-/// The old name of [`CacheTime`].
+/// The former name of [`CacheTime`].
 #[deprecated(since = "0.2.0", note = "use `CacheTime`")]
 pub type Kept = CacheTime;
 
-/// Building blocks of the sister crates, which engines do not need. They may change in any release.
+/// Items that the other kvpool crates use, and that engines do not need. They may change in any
+/// release.
 #[doc(hidden)]
 pub mod parts {
     pub use crate::error::ensure;

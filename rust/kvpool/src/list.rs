@@ -1,30 +1,30 @@
-//! `List`: an intrusive doubly linked list whose links are block ids.
+//! A [`List`] is an intrusive, doubly linked list whose links are block ids.
 //!
-//! Owns: the links. The list itself only contains its ends and its length. The links are in an array of
-//! the caller ([`Links`]): in the blocks' records, or in an array of links alone. Several lists may
-//! share one array if a block is on at most one of them. The caller then knows which list a block is
-//! on. The list does not depend on why a block is on it.
+//! The list itself only contains its ends and its length. The links are in an array of the caller
+//! ([`Links`]): in the blocks' records, or in an array that only contains links. Several lists may
+//! share one array if a block is on at most one of them. The caller then has to know which list a block
+//! is on.
 //!
-//! Invariants: block 0 is the null block and never a member, so 0 marks both ends. A block on no list
-//! has loose links. So a membership test reads one link, and a stale link cannot make a block look like
-//! a member.
+//! Invariants: block 0 is the null block and never on a list, so 0 marks both ends. A block that is not
+//! on a list has *loose* links, which are a special value. So one link is enough to test whether a
+//! block is on a list, and no link of an earlier membership remains.
 //!
-//! Every change reads both neighbours, which it has to write anyway. If their links do not match each
-//! other, the list is *torn*: from then on every change is refused. So a broken link is never followed
-//! into another block.
+//! Every change checks the links of both neighbours, which it has to write in any case. If these links
+//! do not match, the list is *torn*, and refuses all further changes. So a broken link never leads to a
+//! change of a wrong block.
 //!
-//! Costs: every operation O(1), or O(n) for n blocks; 8 bytes per block in the array.
+//! Costs: every operation is O(1), or O(n) for n blocks. The array has 8 bytes per block.
 
 use crate::block::BlockId;
 use crate::error::{InvariantViolation, PoolError, ensure};
 
-/// Marks both ends of a list: the neighbour of the first block and of the last block.
+/// Marks the ends of a list: the value of the link before the first block and after the last block.
 pub const END: u32 = 0;
 const UNLINKED: u32 = u32::MAX;
-/// Number of blocks by which a walk loads cache lines ahead.
+/// Number of blocks by which a walk along a list loads cache lines in advance.
 const AHEAD: u32 = 16;
 
-/// The neighbours of a block on a list.
+/// The neighbours of a block on its list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Link {
     /// The block before it, or [`END`].
@@ -34,7 +34,7 @@ pub struct Link {
 }
 
 impl Link {
-    /// The link of a block that is on no list.
+    /// The link of a block that is not on a list.
     pub const LOOSE: Self = Self { prev: UNLINKED, next: UNLINKED };
 
     /// Whether the block is on a list.
@@ -49,9 +49,9 @@ impl Link {
 pub trait Links {
     /// Returns the link of a block.
     fn link(&self, id: u32) -> Option<&Link>;
-    /// Returns the link of a block, mutably.
+    /// Returns a mutable reference to the link of a block.
     fn link_mut(&mut self, id: u32) -> Option<&mut Link>;
-    /// Returns the number of blocks that have a link, null block included.
+    /// Returns the number of blocks that have a link, including the null block.
     fn num_links(&self) -> usize;
 }
 
@@ -71,7 +71,8 @@ impl Links for [Link] {
     }
 }
 
-/// Reserves room for `n` items. If there is no memory, returns an error about a pool of `n` blocks.
+/// Reserves memory for `n` items. If there is not enough memory, returns an error about a pool of `n`
+/// blocks.
 ///
 /// # Errors
 /// [`PoolError::InvalidConfig`]. Nothing has changed then.
@@ -79,12 +80,13 @@ pub fn try_reserve<T>(items: &mut Vec<T>, n: usize) -> Result<(), PoolError> {
     items.try_reserve_exact(n.saturating_sub(items.len())).map_err(|_| no_memory(n))
 }
 
-/// The error for arrays that do not fit in memory.
+/// Makes the error for a pool whose arrays do not fit in memory.
 pub(crate) fn no_memory(num_blocks: usize) -> PoolError {
     PoolError::config("num_blocks", num_blocks, "few enough for the pool's arrays to fit in memory")
 }
 
-/// The ends of a list. Every call takes the array with its links, which must always be the same one.
+/// The ends and the length of a list. Every call takes the array with the links, which must be the same
+/// array in every call.
 #[derive(Clone, Debug, Default)]
 pub struct List {
     front: u32,
@@ -107,19 +109,19 @@ impl List {
         self.len == 0
     }
 
-    /// Whether the list has found a broken link, and refuses all changes.
+    /// Whether the list has found a broken link, and therefore refuses all changes.
     #[must_use]
     pub const fn is_torn(&self) -> bool {
         self.torn
     }
 
-    /// The first block.
+    /// Returns the first block.
     #[must_use]
     pub const fn front(&self) -> Option<BlockId> {
         if self.len > 0 { Some(BlockId::new(self.front)) } else { None }
     }
 
-    /// The last block.
+    /// Returns the last block.
     #[must_use]
     pub const fn back(&self) -> Option<BlockId> {
         if self.len > 0 { Some(BlockId::new(self.back)) } else { None }
@@ -137,8 +139,8 @@ impl List {
         if id == END { Some(self.back) } else { links.link(id).map(|link| link.prev) }
     }
 
-    /// Whether `prev` and `next` are neighbours that link to each other. Marks the list as torn if they
-    /// do not.
+    /// Whether `prev` and `next` link to each other as neighbours. If they do not, marks the list as
+    /// torn.
     #[inline]
     fn mirrors(&mut self, links: &(impl Links + ?Sized), prev: u32, next: u32) -> bool {
         self.torn |= self.behind(links, prev) != Some(next) || self.before(links, next) != Some(prev);
@@ -161,13 +163,13 @@ impl List {
         }
     }
 
-    /// Puts `block` before the front. False, and nothing changed, if it is already on a list.
+    /// Adds `block` to the front. Returns false, and changes nothing, if it is already on a list.
     #[inline]
     pub fn push_front(&mut self, links: &mut (impl Links + ?Sized), block: BlockId) -> bool {
         self.insert_between(links, block.get(), END, self.front)
     }
 
-    /// Puts `block` after the back. False, and nothing changed, if it is already on a list.
+    /// Adds `block` to the back. Returns false, and changes nothing, if it is already on a list.
     #[inline]
     pub fn push_back(&mut self, links: &mut (impl Links + ?Sized), block: BlockId) -> bool {
         self.insert_between(links, block.get(), self.back, END)
@@ -184,13 +186,13 @@ impl List {
         }
         self.set_next(links, prev, id);
         self.set_prev(links, next, id);
-        self.len = self.len.wrapping_add(1); // the check of the sums finds a wrong count
+        self.len = self.len.wrapping_add(1); // `check_sums` finds a wrong count
         true
     }
 
-    /// Puts a run of blocks after the back, `ids(0)` first, up to the first that is already on a list.
-    /// `put` stores the link of one block, and returns whether the block was on no list. Returns the
-    /// number of blocks that were added.
+    /// Adds a run of blocks to the back, `ids(0)` first. Stops at the first block that is already on a
+    /// list. `put` stores the link of one block, and returns false if the block was already on a list.
+    /// Returns the number of blocks that were added.
     #[inline]
     pub fn push_back_run<L: Links + ?Sized>(
         &mut self,
@@ -224,7 +226,8 @@ impl List {
 
     /// Removes blocks, up to the first for which `take` returns `None`. `take` returns the link of a
     /// block and makes it loose. Returns the number of blocks that were removed. If each block is the
-    /// neighbour before the one removed last, as in a chain, its removal reads only one record.
+    /// neighbour before the previously removed block, as usual in a chain, a removal reads only one
+    /// record.
     #[inline]
     pub fn remove_run<L: Links + ?Sized>(
         &mut self,
@@ -252,12 +255,11 @@ impl List {
             }
         }
         let done = blocks.len() - rest.len();
-        self.len = self.len.wrapping_sub(done); // the check of the sums finds a wrong count
+        self.len = self.len.wrapping_sub(done); // `check_sums` finds a wrong count
         done
     }
 
-    /// Links `prev` to `next`, after a run of blocks between them was removed that began with `begin`
-    /// and ended with `end`.
+    /// Links `prev` to `next`, after the run of blocks from `begin` to `end` between them was removed.
     #[inline]
     fn join(
         &mut self,
@@ -278,12 +280,12 @@ impl List {
     }
 
     /// Removes the first `n` blocks, front first, and appends them to `out`. `take` returns the link of
-    /// a block and makes it loose. False, and nothing appended, if there are fewer blocks, or if `take`
-    /// returns `None`. The rest is linked to the end once, no matter how many blocks are removed.
+    /// a block and makes it loose. Returns false, and appends nothing, if there are fewer blocks, or if
+    /// `take` returns `None`. The new front is linked only once for any number of removed blocks.
     ///
-    /// Each link leads to the next, so a plain walk would wait for one cache line after the other. If
-    /// the distance between block ids repeats, as in a chain, the walk loads the line of a later block
-    /// ahead.
+    /// The id of each block is known only after the link of the previous block was read, so a simple
+    /// loop would wait for one cache line after the other. If the difference between block ids repeats,
+    /// as is usual in a chain, the loop loads the cache line of a later block in advance.
     #[inline]
     pub(crate) fn pop_front_n<L: Links + ?Sized>(
         &mut self,
@@ -347,12 +349,12 @@ impl List {
         };
         self.torn = outer != END || std::mem::replace(beside, END) != block.get();
         *(if front { &mut self.front } else { &mut self.back }) = inner;
-        self.len = self.len.wrapping_sub(1); // the check of the sums finds a wrong count
+        self.len = self.len.wrapping_sub(1); // `check_sums` finds a wrong count
         (!self.torn).then_some(block)
     }
 
-    /// Removes `block` from any place on this list. The block must be on this list or on none. False,
-    /// and nothing changed, if it is on none.
+    /// Removes `block` from any position on this list. The block must not be on another list. Returns
+    /// false, and changes nothing, if it is not on a list.
     #[inline]
     pub fn remove(&mut self, links: &mut (impl Links + ?Sized), block: BlockId) -> bool {
         let id = block.get();
@@ -369,24 +371,24 @@ impl List {
         if let Some(link) = links.link_mut(id) {
             *link = Link::LOOSE;
         }
-        self.len = self.len.wrapping_sub(1); // the check of the sums finds a wrong count
+        self.len = self.len.wrapping_sub(1); // `check_sums` finds a wrong count
         true
     }
 
-    /// Appends blocks `first..end`, which are on no list, in ascending order. O(blocks).
+    /// Appends blocks `first..end`, which must not be on a list, in ascending order. O(blocks).
     pub(crate) fn push_back_range(&mut self, links: &mut (impl Links + ?Sized), first: u32, end: u32) {
         for id in first..end {
             self.push_back(links, BlockId::new(id));
         }
     }
 
-    /// The blocks from front to back.
+    /// Returns the blocks from front to back.
     pub fn iter<'a>(&self, links: &'a (impl Links + ?Sized)) -> impl Iterator<Item = BlockId> + 'a {
         walk(links, self.front, |link| link.next)
     }
 
-    /// Checks that the links of one block match those of its neighbours. The block must be on this list
-    /// or on none. For block 0, checks the ends of the list. O(1).
+    /// Checks that the links of one block match those of its neighbours. The block must not be on
+    /// another list. For block 0, checks the ends of the list. O(1).
     ///
     /// # Errors
     /// The broken invariant.
@@ -417,8 +419,8 @@ impl List {
         ensure(mirrored, NAME, || format!("{block:?}: {prev} before, {next} after"))
     }
 
-    /// Recounts the list from its links: the forward and the backward walk must match, and have its
-    /// length. Returns the length.
+    /// Checks the list by walking along its links. The walks in both directions must visit the same
+    /// blocks, and as many as the length of the list. Returns the length.
     ///
     /// # Errors
     /// The broken invariant.
@@ -442,9 +444,9 @@ impl List {
         Ok(self.len)
     }
 
-    /// Overwrites a value of `block`, without any bookkeeping: 0 its backward link, 1 its forward link
-    /// (for block 0 the list's back and front), 2 the length. False if there is no such value, or it is
-    /// already equal.
+    /// Overwrites one value of `block`, and adapts nothing else. `what` selects it: 0 its backward
+    /// link, 1 its forward link (for block 0, the list's back and front), 2 the length. Returns false
+    /// if there is no such value, or if it is already equal.
     #[cfg(feature = "fault-injection")]
     pub fn corrupt(
         &mut self,
@@ -465,8 +467,8 @@ impl List {
     }
 }
 
-/// Walks the links over real blocks. The walk is never longer than the array, so it also ends in a
-/// broken ring.
+/// Walks along the links. The walk visits at most as many blocks as the array has, so it also ends if
+/// broken links form a ring.
 fn walk<'a>(
     links: &'a (impl Links + ?Sized),
     first: u32,

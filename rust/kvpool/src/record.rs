@@ -1,6 +1,6 @@
-//! `Record`: everything that the core knows of one block, in one cache line.
+//! A `Record` contains the data that a pool stores about one block, in one cache line.
 //!
-//! Owns: the layout, and the array of records. The parts of the core write these fields:
+//! Each part of a pool writes its own fields of the records:
 //!
 //! | field | written by |
 //! |---|---|
@@ -10,9 +10,9 @@
 //! | `references` | the allocator |
 //! | `fences`, `pins` | the fences |
 //!
-//! The record of block 0, the null block, stays blank. An id outside the array reads as a blank record,
-//! too. Ids come from callers and are checked, or from links and are compared before they are followed.
-//! So a broken link is found and never followed far.
+//! The record of block 0, the null block, is always blank. A read with an id that is out of range also
+//! returns a blank record. Ids from callers are checked. Before an id from a link is used, the other
+//! block's link is compared. So a broken link is detected before it leads to another change.
 //!
 //! Costs: 64 bytes per block, in one allocation that is written completely at construction.
 
@@ -25,21 +25,22 @@ use crate::list::{Link, Links, try_reserve};
 pub(crate) const REGISTERED: u32 = 1 << 31;
 /// The KV of the block is written.
 pub(crate) const COMPUTED: u32 = 1 << 30;
-/// The index table leads to the block: it is the head of the ring of its hash.
+/// The block is the head of the ring of its hash, so the index table contains it. A ring is a circular
+/// list of the blocks with the same hash.
 pub(crate) const HEAD: u32 = 1 << 29;
 /// The block's link is part of the eviction order, not of the free list.
 pub(crate) const IN_ORDER: u32 = 1 << 28;
-/// The bits that hold the position of the content in its chain.
+/// The bits that contain the position of the content in its chain.
 pub(crate) const DEPTH: u32 = IN_ORDER - 1;
 
-/// All bits that are 0 in a block without content.
+/// The bits that are all 0 in a block without content.
 pub(crate) const CONTENT: u32 = REGISTERED | COMPUTED | HEAD | DEPTH;
 
-/// The group of contents that no lookup can find. They have a place among the cached blocks, but no
-/// name. No caller uses this group.
+/// The group of hidden contents, which no lookup can find. Their blocks are in the order of eviction,
+/// but have no name. Callers cannot use this group.
 pub(crate) const HIDDEN: u16 = u16::MAX;
-/// The group of a record that never had a content, such as the null block's. A digest of zeros does not
-/// name it.
+/// The group of a record without content, such as that of the null block. Because of this group, a
+/// lookup of a digest of zeros does not find such a record.
 const UNNAMED: u16 = u16::MAX - 1;
 
 /// Number of positions of a chain that a record can store.
@@ -51,19 +52,19 @@ pub(crate) const MAX_POSITIONS: usize = IN_ORDER as usize;
 pub(crate) struct Record {
     /// The hash of the content, if the block is registered.
     pub(crate) hash: BlockHash,
-    /// Neighbours on the list that contains the block.
+    /// The neighbours on the list that contains the block.
     pub(crate) link: Link,
-    /// Neighbours in the ring of the blocks with the same hash.
+    /// The neighbours in the ring of blocks with the same hash.
     pub(crate) ring: Link,
-    /// Number of references, those of fences and pins included.
+    /// Number of references, including those of fences and pins.
     pub(crate) references: u32,
     /// Number of `references` that belong to fences and pins.
     pub(crate) fences: u32,
     /// Number of `fences` that are pins: 1 if a planned copy reads or writes the block, else 0.
     pub(crate) pins: u16,
-    /// The KV-cache group of the content. A digest names a different content in each group.
+    /// The KV-cache group of the content. The same digest in two groups means two contents.
     pub(crate) group: u16,
-    /// Depth in the low bits, flags in the high bits.
+    /// The depth in the low bits, and flags in the high bits.
     pub(crate) flags: u32,
 }
 
@@ -121,20 +122,22 @@ impl Record {
         self.group == name.group && self.hash == *name.hash
     }
 
-    /// Whether a lookup of `name` finds this block: the oldest computed copy of that content.
+    /// Whether a lookup of `name` returns this block, because it is the oldest computed block with that
+    /// content.
     #[inline(always)]
     pub(crate) fn leads_to(&self, name: Name<'_>) -> bool {
         self.flags & (COMPUTED | HEAD) == COMPUTED | HEAD && self.is_named(name)
     }
 
-    /// Number of references that are neither fences nor pins: block tables and other holders. 0 if
-    /// there are more fences than references; the scrubber finds this fault.
+    /// Number of references of block tables and other holders, without those of fences and pins. 0 if a
+    /// fault makes the number of fences larger than the number of references; the scrubber finds this
+    /// fault.
     #[inline]
     pub(crate) const fn holders(&self) -> u32 {
         self.references.saturating_sub(self.fences)
     }
 
-    /// Whether the block has no references except pins. Most such blocks have no pin either.
+    /// Whether the block has no references except pins. (Most such blocks have no pins.)
     #[inline]
     pub(crate) const fn is_released(&self) -> bool {
         self.references == self.pins as u32
@@ -159,7 +162,8 @@ impl Record {
     }
 }
 
-/// The name of a content: a digest, and a KV-cache group. Two names are equal only if both are equal.
+/// The name of a content: a digest, and a KV-cache group. Two names are equal only if both parts are
+/// equal.
 ///
 /// ```
 /// use kvpool::{BlockHash, Name};
@@ -168,7 +172,7 @@ impl Record {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Name<'a> {
-    /// The digest of the block's tokens and of everything before them.
+    /// The digest of the block's tokens and of all tokens before them.
     pub hash: &'a BlockHash,
     /// The group, at most [`Self::MAX_GROUP`]. 0 in pools without groups.
     pub group: u16,
@@ -178,15 +182,15 @@ impl Name<'_> {
     /// The highest number that a group can have.
     pub const MAX_GROUP: u16 = UNNAMED - 1;
 
-    /// A number for the content, equal on any host. Eviction policies use it to remember contents after
-    /// their blocks are gone.
+    /// Returns a number that identifies the content, the same on any host. Eviction policies use it to
+    /// remember contents after their blocks were evicted.
     pub(crate) fn key(self) -> u64 {
         let group = if self.group == HIDDEN { 0 } else { self.group };
         self.hash.key() ^ u64::from(group)
     }
 }
 
-/// Names a content in group 0, the group of pools without groups.
+/// Makes a name in group 0, because pools without groups use only group 0.
 impl<'a> From<&'a BlockHash> for Name<'a> {
     #[inline]
     fn from(hash: &'a BlockHash) -> Self {
@@ -194,8 +198,8 @@ impl<'a> From<&'a BlockHash> for Name<'a> {
     }
 }
 
-/// The records of all blocks of a pool, by id. Functions take the slice, so that its bounds stay in
-/// registers.
+/// The records of all blocks of a pool, by id. Functions take a slice instead of a `Vec`, so that the
+/// compiler can keep its length in a register.
 pub(crate) type Records = [Record];
 
 /// Makes blank records for blocks `0..num_blocks`.
@@ -208,7 +212,7 @@ pub(crate) fn blank(num_blocks: usize) -> Result<Vec<Record>, PoolError> {
     Ok(records)
 }
 
-/// Appends blank records up to `num_blocks - 1`. Changes nothing if there is no memory.
+/// Appends blank records up to block `num_blocks - 1`. Changes nothing if there is not enough memory.
 pub(crate) fn grow(records: &mut Vec<Record>, num_blocks: usize) -> Result<(), PoolError> {
     try_reserve(records, num_blocks)?;
     records.resize(num_blocks.max(records.len()), BLANK);
@@ -217,10 +221,10 @@ pub(crate) fn grow(records: &mut Vec<Record>, num_blocks: usize) -> Result<(), P
 
 /// Access to records by block id.
 pub(crate) trait ByBlock {
-    /// Returns the record of a block, or `None` outside the pool.
+    /// Returns the record of a block, or `None` if the id is out of range.
     fn of(&self, block: BlockId) -> Option<&Record>;
     fn of_mut(&mut self, block: BlockId) -> Option<&mut Record>;
-    /// Returns the record of a block, or a blank record outside the pool.
+    /// Returns the record of a block, or a blank record if the id is out of range.
     fn at(&self, id: u32) -> &Record;
 }
 

@@ -1,22 +1,24 @@
-//! Retention: hints of callers about the future use of blocks.
+//! Defines retention: hints of callers about the future use of blocks.
 //!
-//! Owns: priorities, times to live, pins, ends of life and tenants' limits, per cached block. All of
-//! them are *advisory*: a hint moves a block within the order of eviction. As long as any block is
-//! evictable, an allocation succeeds, whatever the hints. No hint changes the result of a lookup.
+//! Hints are priorities, times to live, pins, ends of life and tenants' limits. All of them are
+//! *advisory*: a hint only moves a block within the order of eviction. An allocation succeeds as long
+//! as any block is evictable, regardless of the hints. No hint changes the result of a lookup.
 //!
-//! Retention belongs to a content: it ends when the content is evicted or dropped. The last hint wins.
-//! A hit ends a demotion, because the hint was wrong. The evictor that [retains](Retain) decides the
-//! order: `Closed` of the crate `kvpool-policies`.
+//! A hint about a block ends when the content of the block is evicted or dropped. A new hint replaces
+//! an earlier one. A hit ends a demotion, because the prediction of no further use was wrong. An
+//! evictor that implements [`Retain`] applies the hints to the order of eviction, for instance `Closed`
+//! of the crate `kvpool-policies`.
 //!
-//! Sources: priorities from 0 to 100 with the default 35 and a duration are those of TensorRT-LLM
-//! (`KvCacheRetentionConfig`). Pins have a budget, because pins without one caused problems elsewhere
-//! (sglang #21045, mooncake #2909). There are two named kinds of time to live, because in antfly #337
-//! one kind was documented and the other implemented.
+//! Sources: priorities from 0 to 100, with the default 35 and a duration, are the same as in
+//! TensorRT-LLM (`KvCacheRetentionConfig`). Pins have a budget, because pins without one caused
+//! problems elsewhere (sglang #21045, mooncake #2909). There are two named kinds of time to live,
+//! because in antfly #337 one kind was documented and the other implemented.
 
 use crate::block::BlockId;
 use crate::error::PoolError;
 
-/// The priority of a block in the order of eviction, from 0 to 100. Higher priorities are kept longer.
+/// The priority of a block in the order of eviction, from 0 to 100. Blocks with higher priorities are
+/// kept longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Priority(u8);
 
@@ -44,35 +46,38 @@ impl Priority {
     }
 }
 
-/// The place of a block in the order of eviction.
+/// How a hint changes the position of a block in the order of eviction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keep {
-    /// Evicted first: the block will not be used again.
+    /// The block is evicted before blocks without a hint, because it will not be used again.
     Demoted,
-    /// By priority. With [`Priority::NORMAL`] the policy decides.
+    /// The block is evicted after blocks of lower priority. Among blocks of [`Priority::NORMAL`], the
+    /// policy decides.
     Priority(Priority),
-    /// Evicted last, within the budget.
+    /// The block is evicted after all blocks that are not pinned, as long as the number of pinned
+    /// blocks is within the budget.
     Pinned,
 }
 
-/// The time after which retention ends. If the end would be above the largest `f64`, it is that number.
+/// The time after which a hint ends. If the end would be above the largest `f64`, it is the largest
+/// `f64`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Ttl {
     /// Number of seconds that the block is cached without being in use. A hit stops the clock. The
-    /// release after which the block has no holders, fences included, starts it again. For a block in
-    /// use, it starts with the release.
+    /// clock starts again, from 0, when no request and no fence holds the block any more. For a block
+    /// in use, it starts at that time.
     Idle(f64),
-    /// Number of seconds after the hint, no matter how often the block is used.
+    /// Number of seconds after the hint, regardless of how often the block is used.
     Absolute(f64),
 }
 
-/// The retention of a block after its time to live.
+/// The effect of a hint after its time to live has run out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Then {
-    /// Like a block without a hint.
+    /// The block is treated like a block without a hint.
     #[default]
     Normal,
-    /// Demoted: evicted first.
+    /// The block is demoted, so that it is evicted before blocks without a hint.
     Demote,
 }
 
@@ -91,20 +96,21 @@ pub enum Then {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Retention {
-    /// The place in the order of eviction.
+    /// The position in the order of eviction.
     pub keep: Keep,
-    /// The time to live of the hint. `None` is as long as the content is cached.
+    /// The time to live of the hint. `None` means as long as the content is cached.
     pub ttl: Option<Ttl>,
-    /// The retention after the time to live.
+    /// The effect of the hint after its time to live has run out.
     pub then: Then,
 }
 
 impl Retention {
-    /// No hint: earlier hints are taken back.
+    /// No hint. An earlier hint about the block is removed.
     pub const NORMAL: Self = Self::of(Keep::Priority(Priority::NORMAL));
-    /// The block will not be used again: the end of a session, a scan, `no_cache`.
+    /// The block will not be used again, for instance because its session has ended, or its request was
+    /// a scan or had `no_cache`.
     pub const END_OF_LIFE: Self = Self::of(Keep::Demoted);
-    /// Kept as long as the pin budget allows.
+    /// The block is kept as long as the pin budget allows it.
     pub const PINNED: Self = Self::of(Keep::Pinned);
 
     /// Makes a hint without a time to live.
@@ -116,8 +122,7 @@ impl Retention {
     /// Checks that the time to live is valid.
     ///
     /// # Errors
-    /// [`PoolError::InvalidConfig`] for a time to live that is not a finite number of seconds, 0 or
-    /// more.
+    /// [`PoolError::InvalidConfig`] if the time to live is negative or not a finite number of seconds.
     pub fn check(&self) -> Result<(), PoolError> {
         match self.ttl {
             Some(Ttl::Idle(seconds) | Ttl::Absolute(seconds)) if !(seconds.is_finite() && seconds >= 0.0) => {
@@ -128,7 +133,7 @@ impl Retention {
     }
 }
 
-/// The error for a time to live before the first call of `advance_time`.
+/// Makes the error for a time to live that was given before the first call of `advance_time`.
 #[must_use]
 pub fn no_clock() -> PoolError {
     PoolError::config(
@@ -138,12 +143,12 @@ pub fn no_clock() -> PoolError {
     )
 }
 
-/// A tenant, whose blocks are counted together. The caller chooses the number.
+/// Identifies a tenant. The blocks of a tenant are counted together. The caller chooses the number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TenantId(pub u32);
 
-/// The number of blocks that are reserved for a tenant, and the number above which its blocks are
-/// evicted first.
+/// The limits of a tenant: the number of blocks that are reserved for it, and the number above which
+/// its blocks are evicted first.
 ///
 /// ```
 /// use kvpool::retention::{RetentionConfig, TenantId, TenantLimits};
@@ -155,19 +160,20 @@ pub struct TenantId(pub u32);
 pub struct TenantLimits {
     /// The tenant.
     pub tenant: TenantId,
-    /// Number of blocks that other tenants do not evict as long as any other block is evictable.
+    /// Number of blocks that are reserved for the tenant. Other tenants do not evict them as long as
+    /// any other block is evictable.
     pub floor: usize,
-    /// Number of blocks above which the tenant's own blocks are evicted first. `None` is no ceiling.
+    /// Number of blocks above which the tenant's own blocks are evicted first. `None` means no ceiling.
     pub ceiling: Option<usize>,
 }
 
 /// The settings of retention.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RetentionConfig {
-    /// The largest number of blocks that can be pinned at once. Further pins are clipped to
-    /// [`Priority::MAX`].
+    /// The largest number of blocks that can be pinned at the same time. Further pins only give the
+    /// block [`Priority::MAX`].
     pub pin_budget: usize,
-    /// The limits of each tenant. Tenants that are not listed have none.
+    /// The limits of each tenant. Tenants that are not listed have no limits.
     pub tenants: Vec<TenantLimits>,
 }
 
@@ -176,15 +182,16 @@ impl RetentionConfig {
     pub const MAX_TENANTS: usize = 200;
 }
 
-/// The results of a hint, as numbers of blocks.
+/// The results of a hint: the number of blocks with each result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HintReport {
-    /// The hint took effect on these blocks.
+    /// Number of blocks on which the hint took effect.
     pub accepted: usize,
-    /// The hint took effect in part: pins beyond the budget have [`Priority::MAX`].
+    /// Number of blocks on which the hint took effect in part, because pins beyond the budget only give
+    /// [`Priority::MAX`].
     pub clipped: usize,
-    /// The hint had no effect: the block is not cached, or other requests hold a block whose end of
-    /// life was hinted.
+    /// Number of blocks on which the hint had no effect, because the block is not cached, or because
+    /// the hint is an end of life and other requests hold the block.
     pub ignored: usize,
 }
 
@@ -215,27 +222,28 @@ impl HintReport {
     }
 }
 
-/// The reason for an eviction, as far as retention influenced it.
+/// Why a block was evicted: by the policy alone, or because of a hint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum EvictionCause {
-    /// The policy chose it.
+    /// The policy chose the block.
     #[default]
     Policy,
-    /// A priority other than the normal one, or a pin, decided when the block was evicted.
+    /// The block had another priority than [`Priority::NORMAL`], or a pin, which decided when it was
+    /// evicted.
     Priority,
-    /// The block was demoted: the end of a session, `no_cache`.
+    /// The block was demoted, for instance by the end of a session or by `no_cache`.
     EndOfLife,
-    /// The time to live had run out, and the block was not used since.
+    /// The time to live had run out, and the block had not been used since.
     Expired,
     /// The tenant of the block was above its ceiling.
     TenantCeiling,
 }
 
-/// Number of blocks per kind of retention, and of retentions that have run out so far.
+/// Number of blocks per kind of retention, and number of hints that have run out so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RetentionStats {
-    /// Number of demoted blocks, held ones included.
+    /// Number of demoted blocks, including blocks in use.
     pub demoted: usize,
     /// Number of blocks below [`Priority::NORMAL`].
     pub below_normal: usize,
@@ -243,20 +251,21 @@ pub struct RetentionStats {
     pub above_normal: usize,
     /// Number of pinned blocks.
     pub pinned: usize,
-    /// Number of times to live that are running. Idle ones of blocks in use do not run.
+    /// Number of times to live that are running. Idle times to live do not run while their blocks are
+    /// in use.
     pub with_ttl: usize,
     /// Number of times to live that have run out.
     pub expired: u64,
 }
 
-/// The old name of [`SavedRetention`].
+/// The former name of [`SavedRetention`].
 #[deprecated(since = "0.2.0", note = "use `SavedRetention`")]
 pub type Said = SavedRetention;
 
 /// The retention of a block in an image.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SavedRetention {
-    /// The hint about the block. An absolute time to live is reduced to the rest of it.
+    /// The hint about the block. An absolute time to live is reduced to its remaining part.
     pub retention: Retention,
     /// Number of seconds until the time to live ends, if it is running.
     pub remaining: Option<f64>,
@@ -264,10 +273,11 @@ pub struct SavedRetention {
     pub tenant: Option<TenantId>,
 }
 
-/// The retention of an evictor. [`crate::BlockPool`] calls these methods for one block at a time, and
-/// documents their effects.
+/// The retention of an evictor. [`crate::BlockPool`] calls these methods for one block at a time. The
+/// methods of `BlockPool` document the effects of hints.
 pub trait Retain {
-    /// Applies a hint to `block`, held by the evictor or in use. Ignored if the block has no content.
+    /// Applies a hint to `block`, which is held by the evictor or in use. Ignores the hint if the block
+    /// has no content.
     ///
     /// # Errors
     /// [`PoolError::InvalidConfig`] for a time to live that is not a number of seconds, or is given
@@ -277,7 +287,7 @@ pub trait Retain {
     /// Assigns `block` to a tenant. A block that already has a tenant keeps it.
     fn assign(&mut self, block: BlockId, tenant: TenantId);
 
-    /// Sets the time. Returns the number of retentions that ran out.
+    /// Sets the time, in seconds. Returns the number of hints that ran out.
     ///
     /// # Errors
     /// [`PoolError::TimeBackwards`], [`PoolError::InvalidConfig`] if `now` is not a time. Nothing has
@@ -287,10 +297,10 @@ pub trait Retain {
     /// Returns the number of blocks of `tenant`.
     fn tenant_blocks(&self, tenant: TenantId) -> usize;
 
-    /// Returns the latest time that was set. `None` before the first.
+    /// Returns the latest time that was set. `None` if no time was set.
     fn now(&self) -> Option<f64>;
 
-    /// Returns the gauges. O(1).
+    /// Returns the number of blocks per kind of retention. O(1).
     fn stats(&self) -> RetentionStats;
 
     /// Returns the retention of `block`, for an image. `None` if there is no hint, or if the evictor
@@ -299,7 +309,7 @@ pub trait Retain {
         None
     }
 
-    /// Sets the number of seconds until the running time to live of `block` ends, for an image. Ignored
-    /// if none is running.
+    /// Sets the number of seconds until the running time to live of `block` ends, to restore an image.
+    /// Has no effect if none is running.
     fn set_remaining(&mut self, _block: BlockId, _seconds: f64) {}
 }

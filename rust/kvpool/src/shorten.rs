@@ -1,12 +1,12 @@
-//! Shortening of foreign text in messages.
+//! Shortens text from callers in messages.
 
 use std::borrow::Cow;
 
-/// The largest number of characters that are shown.
+/// The largest number of characters that a message shows.
 const SHOWN: usize = 64;
 
-/// Returns the text, or its first 64 characters and its length. An error that quotes ten megabytes is
-/// not readable, and fills a log.
+/// Returns the text if it is short, else its first 64 characters and its length. Without this, an error
+/// could quote megabytes of text and fill a log.
 ///
 /// ```
 /// assert_eq!(kvpool::shorten("chat-17"), "chat-17");

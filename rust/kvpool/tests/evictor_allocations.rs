@@ -1,8 +1,8 @@
-//! No policy allocates after its pool is created: neither an eviction nor any call around it, with and
-//! without retention.
+//! Tests that no policy allocates memory after its pool is created, neither in an eviction nor in the
+//! calls before and after it, with and without retention.
 //!
-//! This is a test binary of its own because it counts the allocations of a thread. `policies_memory`
-//! does the same for the policies alone, and also checks their size.
+//! This is a separate test binary, because it counts the allocations of a thread. `policies_memory`
+//! tests the policies without a pool, and also checks their size.
 #![expect(clippy::unwrap_used, reason = "a test stops at the first error")]
 
 #[path = "common/counting.rs"]
@@ -25,8 +25,8 @@ fn chain(nth: u64) -> HashChain {
     HashChain::from_digests(HashAlgorithm::Sha256, 16, 0, (0..REQUEST).map(digest).collect()).unwrap()
 }
 
-/// Returns the number of allocations of the calls below. The lookup does not count, because it returns
-/// a new list.
+/// Returns the number of allocations of the following calls. Allocations of the lookup are not counted,
+/// because it returns a new list.
 fn allocations(eviction: EvictionPolicy, retention: Option<RetentionConfig>) -> [usize; 3] {
     let hints = retention.is_some();
     let mut pool =
@@ -39,8 +39,8 @@ fn allocations(eviction: EvictionPolicy, retention: Option<RetentionConfig>) -> 
         table.clear();
         table.extend(pool.match_and_acquire(&chain, usize::MAX).unwrap());
         let hits = table.len();
-        // The steady state begins: the pool is full, and its own lists have the size that a request
-        // needs.
+        // From here on, allocations are counted: the pool is full, and its own lists are as large as a
+        // request needs.
         let steady = nth > 300;
         let before = counting::counts().0;
         pool.allocate_into(REQUEST - hits, &mut table).unwrap();
@@ -74,8 +74,8 @@ fn no_policy_allocates_when_it_evicts() {
     let retention = RetentionConfig { pin_budget: 100, tenants };
     for &policy in kvpool_policies::ALL {
         for retention in [None, Some(retention.clone())] {
-            // Access times are kept in a tree whose nodes are allocated and freed. A release may
-            // allocate, but an eviction does not.
+            // `last-accessed` stores access times in a tree, and allocates its nodes. So a release may
+            // allocate, but an eviction must not.
             let tree = policy == kvpool_policies::LAST_ACCESS;
             if tree && retention.is_some() {
                 continue;
@@ -83,14 +83,13 @@ fn no_policy_allocates_when_it_evicts() {
             let hints = retention.is_some();
             let [evicting, registering, rest] = allocations(policy, retention);
             assert_eq!((evicting, if tree { 0 } else { rest }), (0, 0), "{policy:?}, hints {hints}");
-            // The index's table of hashes grows once, when a pool that has long been full has left no
-            // empty slot in it.
+            // The hash table of the index may grow once, when it has no empty slot left.
             assert!(registering <= 1, "{policy:?}, hints {hints}: {registering} when registering");
         }
     }
 }
 
-/// Returns the digests `from..from + len`, each of which is used only once.
+/// Returns a chain with the digests `from..from + len`. Each digest is used only once.
 fn digests(from: u64, len: usize) -> HashChain {
     let digest = |nth: u64| {
         let mixed = (from + nth).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -104,9 +103,9 @@ fn digests(from: u64, len: usize) -> HashChain {
     HashChain::from_digests(HashAlgorithm::Sha256, 16, 0, (0..len as u64).map(digest).collect()).unwrap()
 }
 
-/// In an earlier version, a table with a power of two of places, reserved for exactly the blocks of
-/// this pool, was rebuilt during a registration after tombstones had filled it. The first fence of a
-/// pool also zeroed an array as large as the pool.
+/// In an earlier version, the size of the hash table was a power of two, with room for exactly the
+/// blocks of this pool. After removals had filled it with tombstones (marks for deleted entries), a
+/// registration rebuilt it. The first fence of a pool also cleared an array as large as the pool.
 #[test]
 fn a_full_pool_under_churn_allocates_nothing() {
     const BLOCKS: usize = 917_505;
@@ -130,7 +129,7 @@ fn a_full_pool_under_churn_allocates_nothing() {
         }
         counting::counts().0 - before
     };
-    // The lists of a call grow to the size that the calls need, and not to the size of the pool.
+    // The lists that a call uses grow to the size that the call needs, and not to the size of the pool.
     let before = counting::counts().1;
     serve(&mut pool, None);
     serve(&mut pool, Some(0));

@@ -1,5 +1,5 @@
-//! Images of pools: a restored pool continues as if it had never stopped, blocks that are refused are
-//! misses, and invalid images are refused as a whole.
+//! Tests images of pools. A restored pool continues as if it had never stopped, lookups do not find
+//! blocks that were refused, and invalid images are refused completely.
 #![expect(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
 
 use std::sync::Arc;
@@ -38,7 +38,7 @@ impl World {
         Self { pool: BlockPool::new(config).unwrap(), hasher: hasher(), tables: Vec::new() }
     }
 
-    /// Runs one random operation, and returns its result.
+    /// Makes one random operation, and returns its result.
     fn operate(&mut self, numbers: &mut Numbers) -> String {
         let kind = numbers.below(10);
         let (family, blocks) = (numbers.below(7) as u32, 1 + numbers.below(9) as u32);
@@ -72,7 +72,7 @@ impl World {
         }
     }
 
-    /// Returns the same world in another process.
+    /// Returns this world as it would be after a restart.
     fn restarted(&self, config: PoolConfig) -> Self {
         let image = self.pool.image().unwrap();
         let mut pool = BlockPool::new(config).unwrap();
@@ -84,7 +84,8 @@ impl World {
     }
 }
 
-/// With LRU and no references, the restored pool is exactly the same: every later answer is equal.
+/// With LRU and without references, the restored pool is exactly the same: every later call returns the
+/// same result.
 #[test]
 fn a_restored_pool_behaves_as_without_the_restart() {
     for seed in 0..150 {
@@ -113,7 +114,8 @@ fn a_restored_pool_behaves_as_without_the_restart() {
     }
 }
 
-/// With any policy, the same blocks have the same contents, in the same order of eviction.
+/// With any policy, the blocks of the restored pool have the same contents and the same order of
+/// eviction as those of the saved pool.
 #[test]
 fn every_policy_has_its_order_again() {
     for &eviction in kvpool_policies::ALL {
@@ -133,8 +135,8 @@ fn every_policy_has_its_order_again() {
             again.restore(&image, 0.0, |_| true).unwrap();
             again.check_invariants().unwrap();
             assert_eq!(again.image().unwrap().blocks.len(), image.blocks.len());
-            // A policy's counts are lost, and they decide more than the order. LRU has only its order
-            // and keeps it.
+            // The order of the next evictions is restored, but the statistics of a policy are not, so
+            // later evictions may differ. LRU has no statistics, so its order remains the same.
             if eviction == kvpool_policies::LRU {
                 assert_eq!(again.eviction_order(), order, "{}, seed {seed}", eviction.name());
             }
@@ -146,7 +148,8 @@ fn every_policy_has_its_order_again() {
     }
 }
 
-/// Blocks that were held are cached, after all blocks that were not: their requests will return.
+/// Blocks that were held become cached, and are evicted after all other blocks, because their requests
+/// will be admitted again.
 #[test]
 fn a_block_that_was_in_use_is_cached_and_evicted_last() {
     let mut world = World::new(config());
@@ -223,7 +226,8 @@ fn retention_lasts() {
         (stats.pinned, stats.above_normal, stats.demoted)
     );
     assert_eq!((restored.with_ttl, again.tenant_blocks(TenantId(4)).unwrap()), (2, 1));
-    // 20 seconds had passed, and 10 more passed meanwhile. Of both times to live, 20 seconds are left.
+    // 20 seconds had passed before the image, and 10 more until the restart. Both times to live have 20
+    // seconds left.
     assert_eq!(again.advance_time(26.9).unwrap(), 0);
     assert_eq!(again.advance_time(27.0).unwrap(), 2);
 
@@ -275,7 +279,7 @@ fn an_image_of_another_pool_is_refused_as_a_whole() {
     assert!(used.pool.restore(&image, 0.0, |_| true).is_err());
 }
 
-/// Requests that come again hit the blocks that the last process had computed.
+/// Requests that are admitted again hit the blocks that the previous process had computed.
 #[test]
 fn a_manager_is_warm() {
     let config = ManagerConfig { num_blocks: 40, block_size: 4, ..ManagerConfig::default() };
@@ -293,7 +297,7 @@ fn a_manager_is_warm() {
     assert!(again.restore(&image, 0.0, |_| true).is_err());
 }
 
-/// Whole requests: the restored manager returns what the original one returns.
+/// Random requests on a restored manager get the same results as on the original manager.
 #[test]
 fn a_restored_manager_behaves_as_without_the_restart() {
     for seed in 0..60 {
@@ -339,7 +343,8 @@ fn a_restored_manager_behaves_as_without_the_restart() {
     }
 }
 
-/// The manager compares the settings of an image with its own, and takes none of them from the image.
+/// The manager compares the settings of an image with its own settings, and never uses those of the
+/// image.
 #[test]
 fn an_image_of_other_settings_is_refused_whole() {
     let groups = |window, block_tokens| {
@@ -383,15 +388,15 @@ fn an_image_of_other_settings_is_refused_whole() {
             );
             assert_eq!(next.stats().pool.registered, 0, "nothing has changed");
         }
-        // It serves all prompts that it hashes, whether restored or not.
+        // The manager can admit all prompts that it hashes, whether or not it has restored an image.
         next.admit("b", next.prepare(&prompt[1..], ExtraKeys::default()).unwrap()).unwrap();
         next.commit("b", 19).unwrap();
         next.check_invariants().unwrap();
     }
 }
 
-/// Two contents that name each other as parents, in a snapshot with valid checksums, would wait for
-/// each other forever.
+/// In this image, two contents each have the other as their parent. If both were restored, neither
+/// could be evicted before the other.
 #[test]
 fn contents_that_name_each_other_as_parents_cost_hits_at_most() {
     let config = || PoolConfig { eviction: kvpool_policies::S3_FIFO, ..config() };

@@ -1,5 +1,5 @@
-//! Images with random contents: an image is refused as a whole and leaves an empty pool, or it gives a
-//! valid pool that works.
+//! Tests images with random contents. An image is either refused completely, and the pool remains
+//! empty, or the restored pool is valid and works.
 #![expect(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
 
 use std::sync::Arc;

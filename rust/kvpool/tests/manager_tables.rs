@@ -1,12 +1,13 @@
-//! Tests the manager's forks, copies, roll-backs, windows and swaps on real bytes. A fake store
-//! executes every plan, every request writes the tokens that it computes, and a connector writes the
-//! external ones as long as it may. After each step, every request in any tier reads back what it
-//! wrote.
+//! Tests forks, copies, truncations, windows and swaps of a manager with simulated memory. The memory
+//! executes every plan, every request writes the tokens that it computes, and a connector writes
+//! external tokens as long as its load may run. After each step, every request in any tier reads back
+//! the tokens that it wrote.
 //!
-//! A cell contains a digest of the whole prefix up to its token, like KV does, and the weights that
-//! computed it. The weights change with every epoch and every reset. Blocks are never wiped. So a lost
-//! copy, a block that is handed out too early or an error in sharing shows as another prefix's cell.
-//! Content that outlives its weights shows as theirs.
+//! A cell is the memory of one token. It contains a digest of the whole prefix up to the token, because
+//! KV depends on it, and the version of the weights. This version changes with every epoch and every
+//! reset. Blocks are never cleared. So after a lost copy, a block that was allocated too early, or an
+//! error in sharing, a request reads a cell of another prefix. If content of old weights is reused, it
+//! reads a cell with an old version.
 #![expect(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -28,7 +29,7 @@ use proptest::test_runner::{Config, FileFailurePersistence, TestRunner};
 
 const BLOCK_SIZE: usize = 3;
 
-/// The content of a token's slot: it depends on all tokens before it and on the weights.
+/// The content of a token's slot. It depends on all tokens before it and on the weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Kv {
     weights: u64,
@@ -55,8 +56,8 @@ enum Operation {
         id: i64,
         slots: usize,
     },
-    /// A connector writes the external tokens of a request, except some that fail, and reports that.
-    /// The request may have been released.
+    /// A connector writes the external tokens of a request, except some whose load fails, and reports
+    /// the result. The request may already be released.
     Load {
         id: i64,
         failed: std::ops::Range<usize>,
@@ -109,7 +110,7 @@ enum Operation {
     },
     CompleteStep(u64),
     BumpEpoch,
-    /// A reset, after all requests have given up their blocks or while some still hold theirs.
+    /// A reset, either after all requests have released their blocks or while some still hold blocks.
     Reset {
         drained: bool,
     },
@@ -163,31 +164,31 @@ fn operation() -> impl Strategy<Value = Operation> {
     ]
 }
 
-/// The state of a request as the test expects it.
+/// The state of a request that the test expects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Known {
     tokens: Vec<u32>,
     state: RequestState,
-    /// The weights when the request was admitted or resumed. It may keep what it computed before they
-    /// change.
+    /// The version of the weights when the request was admitted or resumed. The request may continue to
+    /// use KV of this version after the weights change.
     weights: u64,
 }
 
 struct Rig {
     manager: CacheManager,
     scrubber: ManagerScrubber,
-    /// Cells by tier, block and slot.
+    /// The cells by tier, block and slot.
     store: Vec<Vec<[Option<Kv>; BLOCK_SIZE]>>,
     known: BTreeMap<i64, Known>,
     swaps: Vec<(SwapId, Vec<i64>)>,
-    /// The number of resets and epochs.
+    /// The version of the weights: the number of resets and epochs.
     weights: u64,
     resets: u64,
-    /// Blocks that only a fence holds. Until it ends, its step may write to them.
+    /// Blocks that only a fence holds. Its step may write to them until the fence ends.
     late: Vec<(Until, Place)>,
-    /// Number of blocks that their step wrote late.
+    /// Number of blocks to which a step wrote after their request had released them.
     written_late: usize,
-    /// Whether free blocks are overwritten at once, or keep their content.
+    /// Whether free blocks are overwritten immediately. Otherwise they keep their content.
     scribble: bool,
 }
 
@@ -201,7 +202,8 @@ impl Rig {
             verify,
             ..ManagerConfig::default()
         });
-        // This is the digest of a journal. The laboratory turns on the digest of the setting.
+        // This test uses the digest that a journal uses. The laboratory also tests the digest that the
+        // settings switch on.
         let mut manager = manager.unwrap();
         manager.keep_digest().unwrap();
         let store = [num_blocks, host_blocks].map(|blocks| vec![[None; BLOCK_SIZE]; blocks]).to_vec();
@@ -222,7 +224,7 @@ impl Rig {
         }
     }
 
-    /// Returns everything that a refused call must not change.
+    /// Returns the state that a refused call must not change.
     fn observe(&self) -> impl PartialEq + std::fmt::Debug + use<> {
         let tables: Vec<_> = IDS.map(|id| self.manager.block_table(id).map(<[_]>::to_vec).ok()).collect();
         let infos: Vec<_> = IDS.map(|id| self.manager.request(id).ok()).collect();
@@ -258,8 +260,8 @@ impl Rig {
         }
     }
 
-    /// Runs one step of the engine: first the copies, then every running request writes its uncomputed
-    /// tokens, then it commits them.
+    /// Runs one step of the engine. It executes the planned copies, then writes the uncomputed tokens
+    /// of every running request, and commits them.
     fn compute(&mut self) {
         let plan = self.manager.take_plan().unwrap();
         self.execute(&plan);
@@ -281,7 +283,8 @@ impl Rig {
         self.manager.commit_batch(&ids, &computed).unwrap();
     }
 
-    /// A connector writes the external tokens of a request into its blocks, except some.
+    /// Writes the external tokens of a request into its blocks as a connector would, except the failed
+    /// tokens, and ends the load.
     fn load(&mut self, id: i64, failed: &std::ops::Range<usize>) {
         let Some(known) = self.known.get(&id).cloned() else { return };
         let info = self.manager.request(id).unwrap();
@@ -295,7 +298,8 @@ impl Rig {
         }
     }
 
-    /// The request has arrived in its tier. If it was released meanwhile, it is gone.
+    /// Records that a swap or load of a request has ended. If the request was released meanwhile,
+    /// removes it.
     fn arrived(&mut self, id: i64, state: RequestState) {
         if self.known[&id].state == RequestState::Releasing {
             self.known.remove(&id);
@@ -319,7 +323,7 @@ impl Rig {
         }
     }
 
-    /// Returns the blocks that only this request holds. If it gives them up with a fence, only the
+    /// Returns the blocks that only this request holds. If it releases them with a fence, only the
     /// fence holds them.
     fn alone(&self, id: i64) -> Vec<Place> {
         let Ok(tier) = self.manager.request(id).map(|info| info.tier) else { return Vec::new() };
@@ -328,14 +332,14 @@ impl Rig {
         self.table(id).into_iter().filter(alone).map(|block| Place { tier, block }).collect()
     }
 
-    /// Records that a request gave up its blocks until a fence ends.
+    /// Records that a request released its blocks until a fence ends.
     fn fenced(&mut self, alone: Vec<Place>, until: Until) {
         let fences = |at: &Place| self.manager.tiers().pool(at.tier).unwrap().fence_references(at.block);
         let late = alone.into_iter().filter(|at| fences(at) == 1);
         self.late.extend(late.map(|at| (until, at)));
     }
 
-    /// A fence has ended. Its step wrote until then.
+    /// Records that a fence has ended. Before that, its step writes to the fenced blocks.
     fn ended(&mut self, is_over: impl Fn(Until) -> bool) {
         let (over, late): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.late).into_iter().partition(|&(until, _)| is_over(until));
@@ -346,7 +350,8 @@ impl Rig {
         }
     }
 
-    /// Checks that everything a lookup may return, in any tier, was computed with the current weights.
+    /// Checks that all blocks that a lookup may return, in any tier, were computed with the current
+    /// weights.
     fn nothing_stale_is_cached(&self) {
         for (tier, cells) in self.store.iter().enumerate() {
             let pool = self.manager.tiers().pool(tier).unwrap();
@@ -359,9 +364,9 @@ impl Rig {
         }
     }
 
-    /// Checks that every request with blocks that is not moving reads back what it wrote.
+    /// Checks that every request that has blocks and is not moving reads back the tokens that it wrote.
     fn read_back(&self) {
-        // A planned copy has not been made yet, so its destination reads like its source.
+        // A planned copy is not yet made, so the test reads its source instead of its destination.
         let pending: BTreeMap<_, _> =
             self.manager.tiers().pending_copies().map(|copy| (copy.dst, copy.src)).collect();
         for (&id, known) in &self.known {
@@ -498,7 +503,7 @@ impl Rig {
             let stats = self.manager.tiers().pool(tier).unwrap().stats();
             assert_eq!(stats.free + stats.cached_free + stats.active + stats.fenced, stats.usable);
             if self.scribble {
-                // No caller may rely on the content of a free block.
+                // Free blocks are overwritten, because no caller may depend on their content.
                 let free = self.manager.tiers().pool(tier).unwrap().free_order();
                 free.iter().for_each(|block| self.store[tier][block.index()] = [None; BLOCK_SIZE]);
             }
@@ -507,7 +512,8 @@ impl Rig {
         self.nothing_stale_is_cached();
     }
 
-    /// A reset succeeds exactly if no block of any tier is held. Afterwards both tiers are empty.
+    /// Resets the manager, and checks that this succeeds exactly if no block of any tier is held.
+    /// Afterwards both tiers must be empty.
     fn reset(&mut self, drained: bool) {
         if drained {
             (0..self.swaps.len()).for_each(|_| self.end_swap(false));
@@ -570,8 +576,8 @@ impl Rig {
             false => RequestState::Running,
         };
         if complete {
-            // A planned copy of computed tokens must not be lost, so the plan is executed. Nothing else
-            // runs.
+            // A planned copy of computed tokens must not be lost, so the plan is executed before the
+            // reset. No step runs.
             let plan = self.manager.take_plan().unwrap();
             self.execute(&plan);
             self.manager.complete_swap(swap).unwrap();
@@ -582,7 +588,8 @@ impl Rig {
         ids.iter().for_each(|&id| self.arrived(id, moved(complete)));
     }
 
-    /// A planned step does what its plan promised, whatever is shared.
+    /// Plans and commits a step, and checks that the commit has the results that the plan reported, for
+    /// any sharing of blocks.
     fn step(&mut self, append: i64, token: u32, release: i64, preempt: i64) {
         let before = self.observe();
         let mut plan = self.manager.plan_step();
@@ -655,7 +662,8 @@ fn refs(ids: &[i64]) -> Vec<RequestRef<'_>> {
     ids.iter().map(|&id| RequestRef::Int(id)).collect()
 }
 
-/// Both requests hold a full block that is not computed yet when they fork. Each commits it.
+/// When the request is forked, it has a full block that is not yet computed. Both requests then commit
+/// this block.
 #[test]
 fn forks_publish_a_shared_block_once() {
     let mut manager = manager(10, 0);
@@ -667,8 +675,8 @@ fn forks_publish_a_shared_block_once() {
     manager.check_invariants().unwrap();
 }
 
-/// For n samples of one prompt, n - 1 copy the tail, and the last one writes in place. A pool with
-/// exactly that number of blocks suffices.
+/// If n requests share the last block of a prompt, n - 1 of them copy it, and the last one writes in
+/// place. A pool with exactly the blocks for these copies is large enough.
 #[test]
 fn the_last_of_the_samples_writes_in_place() {
     let mut manager = manager(2 + 3 + 1, 0);
@@ -682,13 +690,13 @@ fn the_last_of_the_samples_writes_in_place() {
     let plan = manager.take_plan().unwrap();
     let sources: Vec<_> = plan.transfers().iter().map(|copy| copy.src.block).collect();
     assert_eq!(sources, vec![manager.block_table(3).unwrap()[1]; 3]);
-    // In the next step, no tail is shared any more.
+    // In the next step, no last block is shared.
     assert!(manager.append(&refs(&[0, 1, 2, 3]), &[5, 6, 7, 8], Computed::AllButLast).unwrap().is_empty());
     assert!(manager.take_plan().unwrap().is_empty());
 }
 
-/// With one block too few, the batch is refused as a whole, and no request has a copy. The copied block
-/// entered the order when the plan was taken, after its parent, even with plain LRU.
+/// The source of a planned copy is evicted before its parent, with every policy. In an earlier version,
+/// it was added to the eviction order only when the plan was taken, so after its parent, even with LRU.
 #[test]
 fn a_copy_leaves_the_cache_prefix_closed() {
     for &eviction in kvpool_policies::ALL {
@@ -708,6 +716,7 @@ fn a_copy_leaves_the_cache_prefix_closed() {
     }
 }
 
+/// With one block too few, the batch is refused completely, and no request gets a copy.
 #[test]
 fn copies_that_do_not_fit_refuse_the_batch() {
     let mut manager = manager(2 + 2 + 1, 0);
@@ -720,8 +729,8 @@ fn copies_that_do_not_fit_refuse_the_batch() {
     manager.check_invariants().unwrap();
 }
 
-/// Preemption by swap and back: shared blocks move once, hits on the device save copies, and M4 holds
-/// throughout.
+/// Requests are preempted by swap and brought back. Shared blocks move once, blocks that are still
+/// cached on the device are not copied, and M4 holds all the time.
 #[test]
 fn a_group_is_swapped_out_and_in() {
     let mut manager = manager(12, 8);
@@ -806,8 +815,8 @@ fn refused_table_operations_change_nothing() {
     );
 }
 
-/// A block that another holder computes after a swap has copied it is registered on the device, but not
-/// in the host, because its KV is not there.
+/// A swap copies a block, and then another holder computes it. The block is registered on the device,
+/// but not in the host, because the copy does not contain its KV.
 #[test]
 fn what_is_computed_during_a_swap_is_not_registered_in_the_host() {
     let mut manager = manager(8, 8);
@@ -822,8 +831,8 @@ fn what_is_computed_during_a_swap_is_not_registered_in_the_host() {
     manager.check_invariants().unwrap();
 }
 
-/// Blocks that the device still caches need no new block. So the swap fits and starts even if the
-/// watermark leaves no block.
+/// All blocks of the request are still cached on the device, so bringing it back needs no new block.
+/// The swap fits and starts even if the watermark leaves no block.
 #[test]
 fn a_swap_that_takes_no_block_fits() {
     let config =

@@ -1,6 +1,7 @@
-//! A step with a caller's buffers allocates nothing, except when a request's own lists grow.
+//! Tests that a step that uses buffers of the caller allocates no memory, except when the lists of a
+//! request grow.
 //!
-//! This is a test binary of its own because it counts the allocations of a thread.
+//! This is a separate test binary, because it counts the allocations of a thread.
 #![expect(clippy::unwrap_used, reason = "a test stops at the first error")]
 
 #[path = "common/counting.rs"]
@@ -10,8 +11,8 @@ use kvpool::{CacheManager, Computed, ExtraKeys, ManagerConfig, RequestRef, Rows}
 
 const REQUESTS: usize = 32;
 
-/// Returns the smallest number of allocations in one of many steps. In each step, every request gets a
-/// token and a block for it.
+/// Runs many steps, and returns the smallest number of allocations in one of them. In each step, every
+/// request gets a token and a block for it.
 fn fewest(mut step: impl FnMut(&mut CacheManager, &Rows<'_>) -> usize) -> usize {
     let config = ManagerConfig { num_blocks: 100_000, block_size: 1, ..ManagerConfig::default() };
     let mut manager = CacheManager::new(config).unwrap();
@@ -40,11 +41,12 @@ fn a_step_into_a_buffer_of_the_caller_allocates_nothing() {
         changes.len()
     };
     assert_eq!(fewest(into), 0);
-    // The other call returns a new list.
+    // `append_ragged` returns a new list, so it allocates once.
     assert_eq!(fewest(|manager, rows| manager.append_ragged(rows).unwrap().len()), 1);
 }
 
-/// A step replaces the changes of the step before, and a refused step leaves no changes.
+/// A step removes the changes of the previous step from the buffer. After a refused step, the buffer is
+/// empty.
 #[test]
 fn the_buffer_holds_the_changes_of_the_last_step_alone() {
     let config = ManagerConfig { num_blocks: 4, block_size: 2, ..ManagerConfig::default() };
@@ -57,7 +59,8 @@ fn the_buffer_holds_the_changes_of_the_last_step_alone() {
         manager.append_into(&rows(tokens), &mut changes).unwrap();
         assert_eq!(changes.len(), grown);
     }
-    // The last step left a change. Two more tokens need a block that is not available.
+    // The buffer contains a change of the last step. Two more tokens need a block that is not
+    // available.
     let refused = Rows { offsets: &[0, 2], ..rows(&[6, 7]) };
     assert!(manager.append_into(&refused, &mut changes).is_err());
     assert!(changes.is_empty());

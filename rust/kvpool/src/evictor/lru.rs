@@ -1,21 +1,26 @@
-//! LRU: evicts the least recently used block, and within one chain the deepest block first.
+//! Implements LRU, which evicts the least recently used block first, and the last block of a chain
+//! before the blocks in front of it.
 //!
-//! Blocks are ordered by: time of the release that made the block cached-free; then depth, deeper
-//! first; then position in that release. This is vLLM's order (`free_blocks` of a request's reversed
-//! table), in whichever order callers pass their table. A hit removes the block, and its next release
-//! puts it at the back. If a copy of its content is released and dropped as a duplicate, the block
-//! moves to the back, too. Otherwise the blocks that depend on its content would outlive it.
+//! Blocks are ordered by the time of the release that made them cached-free. Blocks of one release are
+//! ordered by depth, the deepest first, and at equal depth by their position in the call. This is
+//! vLLM's order (`free_blocks` of a request's reversed table), regardless of the order in which callers
+//! pass their blocks.
 //!
-//! LRU stores no parents. A holder of a block also holds all blocks before it, so a parent is evicted
-//! after its children. A pin of a planned copy does not hold the whole prefix. So a block takes its
-//! place when its last holder releases it, pinned or not. There is one exception: a parent is dropped
-//! *by id* while a child is held, and another request computes it again and releases it first. Then LRU
-//! evicts the parent first, and no lookup reaches the child until the parent is computed again. The
-//! other policies evict the child first in this case.
+//! A hit removes a block from the order, and its next release adds it at the back. If another block
+//! with the same content is released and dropped as a duplicate, the block also moves to the back.
+//! Otherwise it would be evicted before the blocks that follow it in their prompt.
 //!
-//! Costs: O(1) per block, O(n log n) for a release that is not already deepest-first. In a pool it has
-//! no memory of its own: its links are in the blocks' records. For when to use it, see `Recency` of the
-//! crate `kvpool-policies`.
+//! LRU stores no parents. A holder of a block also holds all blocks before it in its chain, so a parent
+//! is evicted after its children. A pin of a planned copy does not hold the whole prefix. So a block is
+//! added to the order when its last holder releases it, even if it is pinned. There is one exception. A
+//! caller may remove the content of a parent *by id* while a child is held, and another request may
+//! compute that content again and release it first. Then LRU evicts the parent before the child, and no
+//! lookup reaches the child until the parent is computed again. The other policies evict the child
+//! first in this case.
+//!
+//! Costs: O(1) per block, O(n log n) for a release that is not already deepest-first. In a pool, LRU
+//! needs no additional memory, because its links are in the blocks' records. `Recency` of the crate
+//! `kvpool-policies` describes when to use it.
 
 use std::cmp::Reverse;
 
@@ -25,8 +30,8 @@ use crate::error::{InvariantViolation, PoolError, ensure};
 use crate::list::{Link, List, try_reserve};
 use crate::record::{ByBlock, COMPUTED, IN_ORDER, Record, Records};
 
-/// Sorts the blocks of one release into the order of eviction: the deepest first, and of equal depth in
-/// the given order.
+/// Sorts the blocks of one release into the order of eviction: the deepest first, and blocks of equal
+/// depth in the given order.
 #[inline]
 pub fn sort_deepest_first(candidates: &mut [Candidate]) {
     if !candidates.is_sorted_by_key(|candidate| Reverse(candidate.depth)) {
@@ -34,7 +39,7 @@ pub fn sort_deepest_first(candidates: &mut [Candidate]) {
     }
 }
 
-/// The LRU order over the records of a pool. The front is the next victim.
+/// The LRU order, as a list through the records of a pool. The front of the list is the next victim.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Lru {
     list: List,
@@ -49,7 +54,7 @@ impl Lru {
         self.list.is_torn()
     }
 
-    /// Inserts blocks that are on no list.
+    /// Inserts blocks, which must not be on a list.
     #[inline]
     pub(crate) fn insert(&mut self, records: &mut Records, candidates: &mut [Candidate]) {
         sort_deepest_first(candidates);
@@ -64,7 +69,7 @@ impl Lru {
         self.list.push_back_run(records, candidates.len(), |at| candidates[at].block.get(), put);
     }
 
-    /// Removes a block. False if it is not in the order.
+    /// Removes a block. Returns false if it is not in the order.
     #[inline]
     pub(crate) fn remove(&mut self, records: &mut Records, block: BlockId) -> bool {
         if !records.at(block.get()).is_in_order() || !self.list.remove(records, block) {
@@ -76,8 +81,8 @@ impl Lru {
         true
     }
 
-    /// Removes blocks without references, up to the first that has one or is not in the order. Calls
-    /// `hold` for each of them. Returns their number.
+    /// Removes blocks from the order, up to the first block that has references or is not in the order.
+    /// Calls `hold` for each removed block. Returns their number.
     #[inline]
     pub(crate) fn hit_run(
         &mut self,
@@ -96,9 +101,9 @@ impl Lru {
         })
     }
 
-    /// Removes the next `n` victims and appends them to `out`. The order must have this number of
-    /// blocks, and none may have references. Calls `hold` for each of them. False if one of them should
-    /// not be in the order, or if links are broken.
+    /// Removes the next `n` victims and appends them to `out`. The order must contain at least `n`
+    /// blocks, and none of them may have references. Calls `hold` for each of them. Returns false if
+    /// one of them should not be in the order, or if links are broken.
     #[inline]
     pub(crate) fn evict_run(
         &mut self,
@@ -146,8 +151,8 @@ impl Lru {
     }
 }
 
-/// The least-recently-used policy as a type of its own: 8 bytes per block. A pool with LRU uses the
-/// same order over its records.
+/// The least-recently-used policy as a separate [`Evictor`], with 8 bytes per block. A pool with LRU
+/// does not use this type: it keeps the same order in its records.
 ///
 /// ```
 /// use kvpool::{BlockId, Candidate, Evictor, LruEvictor};
@@ -162,13 +167,13 @@ impl Lru {
 /// ```
 #[derive(Clone, Debug)]
 pub struct LruEvictor {
-    /// The order. The front is the next victim.
+    /// The order of eviction. The front of the list is the next victim.
     list: List,
     links: Vec<Link>,
 }
 
 impl LruEvictor {
-    /// Makes an empty evictor for blocks `1..num_blocks`, with all its memory.
+    /// Makes an empty evictor for blocks `1..num_blocks`, and allocates all of its memory.
     ///
     /// # Errors
     /// [`PoolError::InvalidConfig`] if there is no memory for this number of blocks.
@@ -228,7 +233,8 @@ impl Evictor for LruEvictor {
 
     #[cfg(feature = "fault-injection")]
     fn corrupt(&mut self, block: BlockId, what: usize, to: u32) -> bool {
-        // The links of a block on no list are not followed, so damage to them has no effect.
+        // Links of a block that is not on a list are never followed, so overwriting them would have no
+        // effect.
         (what == 2 || self.contains(block)) && self.list.corrupt(&mut self.links[..], block, what, to)
     }
 

@@ -1,8 +1,9 @@
-//! `EvictionPolicy`: an eviction policy, selected by name.
+//! Defines [`EvictionPolicy`], which selects an eviction policy by name.
 //!
-//! Owns: the construction of evictors. The settings of a pool contain one policy, from any crate. The core
-//! has `lru`, which evicts the blocks that were released least recently, and of one release the deepest
-//! of a chain. `kvpool-policies` has the other policies, `lru` with retention, and the list of all.
+//! The settings of a pool contain one policy, which may be from any crate. This crate contains `lru`,
+//! which evicts the blocks that were released least recently. If several blocks of a chain were
+//! released together, it evicts the last block first. `kvpool-policies` contains the other policies,
+//! `lru` with retention, and a list of all policies.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -14,8 +15,8 @@ use crate::retention::RetentionConfig;
 type MakeOrder = fn(usize) -> Result<Box<dyn Policy>, PoolError>;
 type MakeEvictor = fn(usize, Option<&RetentionConfig>) -> Result<Box<dyn Evictor>, PoolError>;
 
-/// An eviction policy by name. Two policies with the same name are equal: comparison, hash and debug
-/// output use the name.
+/// An eviction policy with its name. Two policies with the same name are equal, because comparison,
+/// hash and debug output use only the name.
 ///
 /// ```
 /// use kvpool::{EvictionPolicy, PoolConfig};
@@ -32,7 +33,7 @@ pub struct EvictionPolicy {
 }
 
 impl EvictionPolicy {
-    /// Least recently used: see [`super::lru`]. It has no retention, and no [`Policy`] of its own.
+    /// Least recently used: see [`super::lru`]. This variant has neither retention nor a [`Policy`].
     /// `kvpool_policies::LRU` is the same policy with both.
     pub const LRU: Self = Self::new("lru", None, |num_blocks, retention| match retention {
         None => Ok(Box::new(LruEvictor::new(num_blocks)?)),
@@ -43,29 +44,29 @@ impl EvictionPolicy {
         )),
     });
 
-    /// Makes a policy with a name. `order` makes its [`Policy`], if it has one, and `build` its
-    /// evictor. Both allocate all their memory when they are called, and return an error if there is
-    /// none. `kvpool_policies::eviction_policy!` is shorter.
+    /// Makes a policy with this name. `order` makes its [`Policy`], if it has one, and `build` makes
+    /// its evictor. Both must allocate all memory when they are called, and return an error if there is
+    /// not enough. The macro `kvpool_policies::eviction_policy!` is a shorter way to do this.
     #[must_use]
     pub const fn new(name: &'static str, order: Option<MakeOrder>, build: MakeEvictor) -> Self {
         Self { name, order, build }
     }
 
-    /// The policy's name, as users write it.
+    /// Returns the name of the policy in settings and commands.
     #[must_use]
     pub const fn name(self) -> &'static str {
         self.name
     }
 
-    /// Whether the policy has a [`Policy`] of its own. All have one except [`Self::LRU`] and
-    /// `last-accessed`, whose order follows from the access times of the caller.
+    /// Whether the policy has a [`Policy`]. All policies have one except [`Self::LRU`], and
+    /// `last-accessed`, which only uses the access times of the caller.
     #[must_use]
     pub const fn has_order(self) -> bool {
         self.order.is_some()
     }
 
-    /// Makes the [`Policy`] alone, for blocks `1..num_blocks`, for simulations. `None` if the policy
-    /// [has none](Self::has_order).
+    /// Makes only the [`Policy`] for blocks `1..num_blocks`, for simulations. `None` if the policy [has
+    /// none](Self::has_order).
     ///
     /// # Errors
     /// [`PoolError::InvalidConfig`] if there is no memory for this number of blocks.
@@ -73,12 +74,13 @@ impl EvictionPolicy {
         self.order.map(|order| order(num_blocks)).transpose()
     }
 
-    /// Makes an empty evictor of this policy for blocks `1..num_blocks`, with all its memory.
+    /// Makes an empty evictor of this policy for blocks `1..num_blocks`, and allocates all of its
+    /// memory.
     ///
     /// # Errors
-    /// [`PoolError::InvalidConfig`] if there is no memory for this number of blocks, or if the
-    /// retention is not possible: limits that do not fit into the pool, or any retention with
-    /// `last-accessed`.
+    /// [`PoolError::InvalidConfig`] if there is no memory for this number of blocks, or if the policy
+    /// cannot implement the retention: its limits exceed the pool, or the policy is `last-accessed`,
+    /// which has no retention.
     pub fn build(
         self,
         num_blocks: usize,

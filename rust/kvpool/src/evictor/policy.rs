@@ -1,9 +1,12 @@
-//! `Policy`: an eviction policy of the literature, reduced to its order.
+//! Defines [`Policy`], the interface of eviction policies: an order of blocks, without the rules of a
+//! prefix cache.
 //!
-//! A policy owns an *order* of blocks, and the history that the order is made from. It does not use
-//! references, chains, priorities or tenants; `Closed` of the crate `kvpool-policies` adds these. The
-//! pool runs the same code as `kvpool size`, which simulates many capacities, and as the online
-//! advisor, which simulates a sample of keys.
+//! A policy owns an *order* of blocks, and the history from which it computes this order. It does not
+//! know references, chains, priorities or tenants; `Closed` of the crate `kvpool-policies` adds these.
+//! So the same code runs in a pool, in `kvpool size`, which simulates many capacities, and in the
+//! online advisor, which simulates a sample of keys.
+//!
+//! A *ghost* is a key that a policy remembers after it has evicted the content.
 //!
 //! The life of a block in a policy:
 //!
@@ -20,12 +23,12 @@ use super::Candidate;
 use crate::block::BlockId;
 use crate::error::{InvariantViolation, PoolError};
 
-/// The content of a block, as a policy sees it.
+/// The data about the content of a block that a policy gets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Content {
-    /// The first 8 bytes of the block hash. A content has the same key in every block.
+    /// The first 8 bytes of the block hash. Two blocks with the same content have the same key.
     pub key: u64,
-    /// The position in its hash chain: 0 for the first block of a prompt.
+    /// The position of the content in its hash chain. 0 for the first block of a prompt.
     pub depth: u32,
 }
 
@@ -35,9 +38,9 @@ pub enum Finish {
     /// The reason is unknown.
     #[default]
     Unknown,
-    /// The model ended its turn. A human reads the answer, or a batch continues.
+    /// The model ended its turn. Next, a person reads the answer, or a batch job continues.
     Stop,
-    /// The model called tools. A program answers.
+    /// The model called tools. Next, a program answers.
     ToolCalls,
     /// The answer reached its length limit.
     Length,
@@ -79,7 +82,8 @@ impl Finish {
     }
 }
 
-/// A hint about a request when its blocks are released. A wrong hint costs hits and nothing else.
+/// A hint about a request, given when its blocks are released. A wrong hint can only reduce the number
+/// of hits.
 ///
 /// ```
 /// use kvpool::{Finish, Signal};
@@ -94,14 +98,14 @@ pub struct Signal {
     pub output_tokens: Option<u32>,
 }
 
-/// How long a block would have to stay cached for one hit, on average.
+/// The average time for which a block would have to remain cached to get one hit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum CacheTime {
     /// A time on the caller's clock.
     Seconds(f32),
-    /// Without a clock: the number of new blocks that are admitted meanwhile, divided by the capacity
-    /// of the pool.
+    /// A time without a clock: the number of new blocks that the pool admits in this time, divided by
+    /// the capacity of the pool.
     Capacities(f32),
 }
 
@@ -114,7 +118,7 @@ impl fmt::Display for CacheTime {
     }
 }
 
-/// The expectations of a policy about a block that it evicted, for explanations.
+/// What a policy expected about future hits of a block that it evicted. Explanations of misses use it.
 ///
 /// ```
 /// use kvpool::{CacheTime, Outlook};
@@ -125,16 +129,17 @@ impl fmt::Display for CacheTime {
 #[derive(Clone, Copy)]
 #[non_exhaustive]
 pub struct Outlook {
-    /// The class of the block, in the numbering of the policy.
+    /// The number of the block's class. The policy puts blocks that it expects to behave alike into one
+    /// class.
     pub class: u16,
-    /// How long a block of this class and age would have to stay cached for one hit. `None` if no hit
-    /// is expected.
+    /// The average time for which a block of this class and age would have to remain cached to get one
+    /// hit. `None` if no hit is expected.
     pub kept_per_hit: Option<CacheTime>,
     words: fn(u16, &mut fmt::Formatter<'_>) -> fmt::Result,
 }
 
 impl Outlook {
-    /// Makes the outlook of a block of this class. `words` prints a description of the class.
+    /// Makes the outlook of a block of this class. `words` writes a description of the class.
     #[must_use]
     pub const fn new(
         class: u16,
@@ -166,42 +171,44 @@ impl fmt::Debug for Outlook {
     }
 }
 
-/// Compares class and expectation. Both values must come from the same policy.
+/// Compares classes and expected times. Both values must come from the same policy.
 impl PartialEq for Outlook {
     fn eq(&self, other: &Self) -> bool {
         self.class == other.class && self.kept_per_hit == other.kept_per_hit
     }
 }
 
-/// A release, as a policy sees it: the blocks that lose their last holder at one moment.
+/// The data about a release that a policy gets: the blocks that lose their last holder at the same
+/// time.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Release<'a> {
-    /// The blocks, deepest first. Empty in simulations that release each block as soon as it is used.
+    /// The released blocks, the deepest first. Empty in simulations that release each block as soon as
+    /// it is used.
     pub blocks: &'a [Candidate],
-    /// Number of blocks, if `blocks` is empty.
+    /// Number of released blocks, if `blocks` is empty.
     pub length: u32,
-    /// Number of leading blocks that were already cached.
+    /// Number of leading blocks of the request that were already cached when it was admitted.
     pub known: u32,
 }
 
-/// An order of blocks. Implement this trait to add a policy in Rust; `kvpool_policies::Closed` makes an
-/// evictor of it.
+/// The order of blocks of an eviction policy. Implement this trait to add a policy in Rust;
+/// `kvpool_policies::Closed` turns it into an evictor.
 ///
-/// The caller guarantees: blocks are real blocks of the pool, announced by [`Policy::grow`]; `admit` is
-/// the first call for a content; `pop` is followed by `evicted`, `unpop` or `forget` of that block
-/// before it is admitted again.
+/// The caller guarantees the following. All blocks are within the range of the last [`Policy::grow`],
+/// and never the null block. `admit` is the first call for a content. After `pop`, the caller calls
+/// `evicted`, `unpop` or `forget` for that block before it admits the block again.
 ///
-/// A policy guarantees what each method requires, deterministically: the same calls give the same order
-/// on any host (no clocks, no hash-map order, no floating-point functions). A call with several blocks
-/// has the effect of one call per block, in turn; with no block it has no effect. No method may panic,
-/// whatever the arguments. All but `grow` and `clear` MUST NOT allocate memory and MUST be O(1) or
-/// O(log n), amortized.
+/// A policy has to fulfil the requirements of each method, and has to be deterministic: the same calls
+/// give the same order on any host (no clocks, no hash-map order, no floating-point functions). A call
+/// with several blocks has the same effect as one call per block, in the same order. A call without
+/// blocks has no effect. No method may panic for any arguments. All but `grow` and `clear` MUST NOT
+/// allocate memory and MUST be O(1) or O(log n), amortized.
 pub trait Policy: fmt::Debug + Send + Sync {
     /// The policy's name, as users write it.
     fn name(&self) -> &'static str;
 
-    /// Notes that `block`, which is in use, has a new content. Ghosts are looked up here. The block
-    /// need not be in the order yet.
+    /// Receives that `block`, which is in use, has a new content. A policy with ghosts looks up the key
+    /// of the content here. The block need not be in the order after this call.
     fn admit(&mut self, block: BlockId, content: Content);
 
     /// Calls [`Self::admit`] for consecutive blocks of one chain, each of them once.
@@ -209,17 +216,18 @@ pub trait Policy: fmt::Debug + Send + Sync {
         run.iter().for_each(|&(block, content)| self.admit(block, content));
     }
 
-    /// Notes that a lookup took `block`, whether it was idle or in use. The block may stay in the order
-    /// or leave it. It returns with [`Self::release`] at the latest.
+    /// Receives that a lookup acquired `block`, which may have been in the order or in use. The policy
+    /// may keep the block in the order or remove it. The next [`Self::release`] of the block adds it
+    /// again.
     fn hit(&mut self, block: BlockId);
 
-    /// Calls [`Self::hit`] for blocks that one lookup took, each of them once.
+    /// Calls [`Self::hit`] for blocks that one lookup acquired, each of them once.
     fn hit_all(&mut self, blocks: &[BlockId]) {
         blocks.iter().for_each(|&block| self.hit(block));
     }
 
-    /// Begins a release: all calls of [`Self::release`] up to the next one of this method belong to one
-    /// moment and one request.
+    /// Begins a release. All calls of [`Self::release`] before the next call of this method belong to
+    /// the same release of one request.
     fn begin_release(&mut self, _release: &Release<'_>) {}
 
     /// Whether [`Self::signal`] has an effect. The result must never change.
@@ -227,8 +235,8 @@ pub trait Policy: fmt::Debug + Send + Sync {
         false
     }
 
-    /// Notes how the request ended that releases `block` next. The block is in use. The signal is
-    /// forgotten with that release.
+    /// Receives how the request ended that will release `block` next. The block is in use. The signal
+    /// applies only to that release.
     fn signal(&mut self, _block: BlockId, _signal: Signal) {}
 
     /// Whether the policy measures ages on a clock. The result must never change.
@@ -236,57 +244,59 @@ pub trait Policy: fmt::Debug + Send + Sync {
         false
     }
 
-    /// Sets the time, in seconds on the caller's clock, never earlier than before. Called for policies
-    /// that [keep time](Self::keeps_time).
+    /// Sets the time, in seconds on the caller's clock, never earlier than before. This method is
+    /// called for policies that [keep time](Self::keeps_time).
     fn set_time(&mut self, _now: f64) {}
 
-    /// Notes that `block` lost its last holder: it MUST be in the order afterwards. The calls of one
-    /// moment come deepest first.
+    /// Receives that `block` lost its last holder. The block MUST be in the order afterwards. The
+    /// blocks of one release are passed deepest first.
     fn release(&mut self, block: BlockId);
 
-    /// Calls [`Self::release`] for blocks of one moment, each of them once.
+    /// Calls [`Self::release`] for the blocks of one release, each of them once.
     fn release_all(&mut self, blocks: &[Candidate]) {
         blocks.iter().for_each(|candidate| self.release(candidate.block));
     }
 
-    /// Removes the next victim from the order and returns it. MUST return a block while any is in the
-    /// order.
+    /// Removes the next victim from the order and returns it. The policy MUST return a block if the
+    /// order contains any.
     fn pop(&mut self) -> Option<BlockId>;
 
-    /// Removes `block` from the order, if it is there, like [`Self::pop`], even if it is not the next
-    /// victim.
+    /// Removes `block` from the order like [`Self::pop`], even if it is not the next victim. Has no
+    /// effect if the block is not in the order.
     fn take(&mut self, block: BlockId);
 
-    /// Puts `block`, which [`Self::pop`] or [`Self::take`] removed, back into the order, as the next
-    /// victim of its kind. Its counts are unchanged. No effect if it is in the order.
+    /// Adds `block`, which [`Self::pop`] or [`Self::take`] removed, to the order again, as the next
+    /// victim among similar blocks. Its history is unchanged. Has no effect if the block is in the
+    /// order.
     fn unpop(&mut self, block: BlockId);
 
-    /// Notes that the content of `block`, which [`Self::pop`] or [`Self::take`] removed, is gone. A
-    /// ghost may remember `content.key`.
+    /// Receives that `block`, which [`Self::pop`] or [`Self::take`] removed, was evicted. The policy
+    /// may remember `content.key` as a ghost.
     fn evicted(&mut self, _block: BlockId, _content: Content) {}
 
-    /// Returns the policy's expectations about `block`, if it is the last one that was evicted, and no
-    /// content was admitted since. Only called for explanations, while an observer is present. `None`
-    /// if the policy has no expectations.
+    /// Returns what the policy expected about future hits of `block`, if it is the last block that was
+    /// evicted, and no content was admitted since. This is only called for explanations, while an
+    /// observer is present. `None` if the policy makes no such prediction.
     fn outlook(&self, _block: BlockId) -> Option<Outlook> {
         None
     }
 
-    /// Notes that the content of `block`, in the order or not, is gone without an eviction. Nothing of
-    /// it is remembered.
+    /// Receives that `block` has lost its content without an eviction. The block may be in the order or
+    /// not. The policy removes everything that it knows about the content.
     fn forget(&mut self, block: BlockId);
 
-    /// Notes that all contents are gone. Ghosts are forgotten, too. O(blocks).
+    /// Receives that all blocks have lost their contents. The policy removes all history, including
+    /// ghosts. O(blocks).
     fn clear(&mut self);
 
-    /// Makes room for blocks up to `num_blocks - 1`, and for a capacity of `num_blocks - 1`. MAY be
-    /// called twice with the same number.
+    /// Allocates memory for blocks up to `num_blocks - 1`, and sets the capacity to `num_blocks - 1`
+    /// blocks. The caller may call this twice with the same number.
     ///
     /// # Errors
     /// [`PoolError::InvalidConfig`] if there is no memory. Nothing has changed then.
     fn grow(&mut self, num_blocks: usize) -> Result<(), PoolError>;
 
-    /// As [`super::Evictor::check_block`].
+    /// Checks one block, as [`super::Evictor::check_block`] does.
     ///
     /// # Errors
     /// The broken invariant.
@@ -294,13 +304,13 @@ pub trait Policy: fmt::Debug + Send + Sync {
         Ok(())
     }
 
-    /// As [`super::Evictor::corrupt`].
+    /// Overwrites a value for tests, as [`super::Evictor::corrupt`] does.
     #[cfg(feature = "fault-injection")]
     fn corrupt(&mut self, _block: BlockId, _what: usize, _to: u32) -> bool {
         false
     }
 
-    /// Recounts the policy's data from scratch.
+    /// Checks the policy's data by recounting from scratch.
     ///
     /// # Errors
     /// The first broken invariant.

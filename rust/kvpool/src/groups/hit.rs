@@ -1,59 +1,63 @@
-//! Search for the longest hit that every group can serve.
+//! Searches for the longest hit that every group can serve.
 //!
-//! The groups of full attention limit the hit first, because they need every block from the first on.
-//! Every other group needs a stretch of blocks. As the hit gets longer, the first block of the stretch
-//! never moves to the left. So if a block in the stretch is missing, no hit is possible that ends after
-//! this block and before the current length. The walk continues with the hit that ends before the
-//! block, and never returns. The stretch is looked up from its left end, because a missing block there
-//! rules out the most lengths.
+//! The search begins with the groups of full attention, because they need every block from the first
+//! on. Every other group is *sparse*: it only needs a stretch of blocks before the end of the hit. If
+//! the hit is longer, its stretch does not begin earlier. So if a block in the stretch is missing, no
+//! hit is possible that ends after this block and before the current length.
 //!
-//! Costs: each block of a sparse group is looked up at most once. This is O(its stretch) if the first
-//! length is possible, and O(blocks) at worst. If a group has nothing cached, one block per stretch is
-//! looked up. vLLM repeats its lookups until no group shortens the hit; the result is the same.
+//! The search then continues with the hit that ends before the missing block, so the length only
+//! decreases. A stretch is looked up from its first block on, because a missing block there excludes
+//! the most lengths.
+//!
+//! Costs: each block of a sparse group is looked up at most once. This is O(stretch) per group if the
+//! first length is possible, and O(blocks) at worst. In a group that has nothing cached, one block per
+//! stretch is looked up. vLLM repeats its lookups until no group shortens the hit, with the same
+//! result.
 
 use super::{Blocks, GroupSpec, Groups, HashUnits, Tokens};
 use crate::block::{BlockId, NULL_BLOCK};
 
-/// The cached blocks, by group and position: implemented by callers of [`Groups::longest_hit`].
+/// Looks up cached blocks by group and position. Callers of [`Groups::longest_hit`] implement it.
 pub trait Cached {
-    /// Appends the cached blocks of a group in `first..end`, up to the first that is not cached.
+    /// Appends the cached blocks of a group at the positions `first..end`, up to the first that is not
+    /// cached.
     fn find_run(&mut self, group: usize, first: Blocks, end: Blocks, out: &mut Vec<BlockId>);
 
     /// Returns the cached block that contains the most leading hash units of the block at a position,
     /// and their number. The number is at most `most`, which is less than the number of units in a
-    /// block. Called for groups with [`GroupSpec::partial_hits`].
+    /// block. This is only called for groups with [`GroupSpec::partial_hits`].
     fn find_leading(&mut self, group: usize, at: Blocks, most: HashUnits) -> Option<(HashUnits, BlockId)> {
         let _ = (group, at, most);
         None
     }
 }
 
-/// A hit, with one table per group.
+/// A hit with one block table per group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct GroupHit {
-    /// The length: a multiple of [`Groups::alignment`].
+    /// The length of the hit, which is a multiple of [`Groups::alignment`].
     pub tokens: Tokens,
-    /// The table of each group up to this length, with the null block where no block is needed. If the
-    /// hit ends inside a block of a group, that block is the last one of the table. Only its first
-    /// tokens belong to the hit, so the block must be copied and not written.
+    /// The table of each group up to this length, with the null block at positions that need no block.
+    /// If the hit ends inside a block of a group, that block is the last block of the table. Only its
+    /// first tokens belong to the hit, so the request has to write to a copy of it.
     pub tables: Vec<Vec<BlockId>>,
-    /// Number of tokens that the groups of full attention alone could hit. Without such groups, the
-    /// limit.
+    /// Number of tokens that the groups of full attention alone could hit. Without such groups, this is
+    /// the limit of the search.
     pub full_tokens: Tokens,
 }
 
-/// The search state of a sparse group.
+/// The state of the search in a sparse group.
 struct Sparse<'a> {
     group: usize,
     spec: &'a GroupSpec,
     table: Vec<BlockId>,
     /// A buffer that every lookup reuses.
     run: Vec<BlockId>,
-    /// All blocks from this position on that a hit may need were looked up, and are cached. None at
-    /// first.
+    /// All blocks from this position on that a hit may need were looked up, and are cached. At first,
+    /// no block was.
     from: usize,
-    /// Number of leading blocks that are cached: those of sinks.
+    /// Number of leading blocks with attention sinks that are cached.
     sinks: usize,
 }
 
@@ -78,7 +82,8 @@ impl Sparse<'_> {
         if is_whole { None } else { Some(Blocks(first + run)) }
     }
 
-    /// The length of the longest hit of at most `limit` tokens whose sinks are cached.
+    /// Returns the length of the longest hit of at most `limit` tokens for which the attention sinks
+    /// are cached.
     fn within_sinks(&mut self, limit: Tokens, cached: &mut impl Cached) -> Tokens {
         let sinks = self.spec.sink_blocks().min(self.spec.full_blocks(limit));
         cached.find_run(self.group, Blocks::ZERO, sinks, &mut self.table);
@@ -98,8 +103,8 @@ impl Sparse<'_> {
 }
 
 impl Groups {
-    /// The length of the longest hit of at most `limit` tokens, if everything is cached. The blocks
-    /// after the hit that speculation reads must lie within the limit, too.
+    /// Returns the length of the longest hit of at most `limit` tokens, if everything is cached. The
+    /// limit also includes the blocks after the hit that speculation reads.
     #[must_use]
     pub fn longest_possible(&self, limit: Tokens) -> Tokens {
         let caching = self.specs.iter().filter(|spec| spec.is_cached());
@@ -107,8 +112,8 @@ impl Groups {
         self.align(each.min().unwrap_or(Tokens::ZERO))
     }
 
-    /// Looks for one more block of which only the first tokens are cached, and appends it to the table.
-    /// Returns the number of these tokens, within `limit`.
+    /// Searches for one more block of which only the first tokens are cached, and appends it to the
+    /// table. Returns the number of these tokens. The hit remains within `limit`.
     fn find_leading(
         &self,
         group: usize,
@@ -126,7 +131,7 @@ impl Groups {
     }
 
     /// Returns the longest hit of at most `limit` tokens that every group can serve. Its length is a
-    /// multiple of all block sizes. For each group that caches blocks, the blocks of
+    /// multiple of [`Self::alignment`]. For each group that caches blocks, all blocks of
     /// [`GroupSpec::needed`] are cached.
     pub fn longest_hit(&self, limit: Tokens, cached: &mut impl Cached) -> GroupHit {
         let mut tables = vec![Vec::new(); self.specs.len()];
@@ -153,7 +158,7 @@ impl Groups {
         for group in sparse.iter_mut().filter(|group| group.spec.sink_tokens > 0) {
             length = length.min(self.align(group.within_sinks(length, cached)));
         }
-        // Number of groups in turn that have accepted this length.
+        // Number of consecutive groups that have accepted the current length.
         let (mut agreed, mut at) = (0, 0);
         while agreed < sparse.len() && length > Tokens::ZERO {
             let group = &mut sparse[at];
@@ -172,9 +177,9 @@ impl Groups {
         GroupHit { tokens: length, tables, full_tokens }
     }
 
-    /// Returns the length of the longest hit of at most `limit` tokens that one group alone can serve:
-    /// a multiple of [`Groups::alignment`]. If the group caches nothing, no hit needs it, and the
-    /// result is the limit, rounded down.
+    /// Returns the length of the longest hit of at most `limit` tokens that one group alone can serve.
+    /// It is a multiple of [`Groups::alignment`]. If the group caches nothing, it does not limit hits,
+    /// and the result is `limit`, rounded down.
     pub fn longest_alone(&self, group: usize, limit: Tokens, cached: &mut impl Cached) -> Tokens {
         let spec = self.specs[group];
         if !spec.is_cached() {
@@ -185,7 +190,7 @@ impl Groups {
     }
 }
 
-/// Presents one group of a model as if it were the only one.
+/// Looks up blocks of one group of a model as if it were the only group.
 struct Alone<'a, C> {
     group: usize,
     cached: &'a mut C,

@@ -1,22 +1,23 @@
-//! Selection of the blocks of a group that are worth a place in the index.
+//! Selects the blocks of a group that are worth keeping in the index.
 //!
-//! A hit can end only where every group has kept the blocks that a token there reads. Full attention
-//! keeps everything. If a window, a chunk or a state kept everything, the pool would fill with blocks
-//! that no hit needs. So a sparse group only keeps the blocks for hits that end at *boundaries*:
+//! A hit can only end at a position if every group has kept the blocks that a token at this position
+//! reads. Full attention keeps all blocks. If a window, a chunk or a state kept all blocks, the pool
+//! would fill with blocks that no hit needs. So a sparse group only keeps the blocks for hits that end
+//! at *boundaries*:
 //!
 //! - at multiples of a number of tokens;
 //! - at the end of the prompt, because the prompt will be sent again, alone or with more tokens after
 //!   it;
-//! - at *junctions*, where a hit of the full groups was longer than that of this group. The next
-//!   request with this prefix will probably diverge there, too (Marconi, 2025; vLLM's
-//!   `prefix_cache_retention_interval`).
+//! - at *junctions*: positions at which the hit of the full groups ended, when it was longer than the
+//!   hit of this group. The next request with this prefix will probably also differ from that position
+//!   on (Marconi, 2025; vLLM's `prefix_cache_retention_interval`).
 //!
-//! Costs: O(1) per block and boundary.
+//! Costs: O(1) for each pair of a block and a boundary.
 
 use super::{Blocks, GroupSpec, Groups, Keep, Tokens};
 
-/// The positions at which later hits of a request's tokens are expected to end, besides those of
-/// [`Keep::Every`].
+/// The positions at which later hits of a request's tokens are expected to end, in addition to the
+/// multiples of [`Keep::Every`].
 ///
 /// ```
 /// use kvpool::groups::{Blocks, Boundaries, GroupKind, GroupSpec, Groups, Keep, Tokens};
@@ -31,29 +32,30 @@ use super::{Blocks, GroupSpec, Groups, Keep, Tokens};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Boundaries {
     /// Number of tokens in the prompt. A later request with the same prompt computes the last token
-    /// itself.
+    /// again.
     pub prompt: Tokens,
-    /// The position at which the hit of the full groups ended at admission, if the hit of another group
-    /// was shorter.
+    /// The position at which the hit of the groups of full attention ended at admission, if the hit of
+    /// another group was shorter.
     pub junction: Option<Tokens>,
 }
 
 impl Groups {
-    /// Whether the block of a group at a position stays cached when it is full.
+    /// Whether the block of a group at a position is registered when it is full.
     #[must_use]
     pub fn kept(&self, group: usize, at: Blocks, boundaries: Boundaries) -> bool {
         self.kept_of(group, boundaries).is_some_and(|kept| kept.keeps(at))
     }
 
-    /// The first boundary above `after` tokens at which a hit needs blocks that a group keeps. The
-    /// state of a request is worth a copy there. O(1).
+    /// Returns the first boundary above `after` tokens at which a hit needs blocks that a group keeps.
+    /// A request's recurrent state should be copied there. O(1).
     #[must_use]
     pub fn next_kept(&self, group: usize, after: Tokens, boundaries: Boundaries) -> Option<Tokens> {
         let kept = self.kept_of(group, boundaries)?;
         kept.ends(after.plus(Tokens(1))).filter(|&boundary| boundary > after).min()
     }
 
-    /// The blocks that a group keeps of a request. `None` if it caches nothing. O(groups).
+    /// Returns the rule for the blocks of a request that a group keeps. `None` if the group caches
+    /// nothing. O(groups).
     #[must_use]
     pub(crate) fn kept_of(&self, group: usize, boundaries: Boundaries) -> Option<KeptBlocks<'_>> {
         let spec = self.specs.get(group).filter(|spec| spec.is_cached())?;
@@ -72,14 +74,15 @@ impl Groups {
 /// The positions at which later hits of a request are expected to end, for one group.
 pub(crate) struct KeptBlocks<'a> {
     spec: &'a GroupSpec,
-    /// The end of the prompt, and a junction. 0 for none, because a hit of no tokens needs nothing.
+    /// The end of the prompt, and the junction. 0 means that there is no such boundary, because a hit
+    /// of 0 tokens needs no blocks.
     fixed: [Tokens; 3],
-    /// Every multiple of this number of tokens is a boundary, too.
+    /// Every multiple of this number of tokens is also a boundary.
     interval: Option<usize>,
 }
 
 impl KeptBlocks<'_> {
-    /// Whether the block at a position stays cached when it is full.
+    /// Whether the block at a position is registered when it is full.
     #[must_use]
     pub(crate) fn keeps(&self, at: Blocks) -> bool {
         let Self { spec, .. } = *self;
@@ -90,13 +93,13 @@ impl KeptBlocks<'_> {
             let (first, end) = spec.needed(boundary);
             (first..end).contains(&at)
         };
-        // Among the multiples after the block, the first one needs the earliest blocks, so only this one
-        // is checked.
+        // Among the multiples after the block, a hit at the first multiple needs the earliest blocks.
+        // So only this multiple is checked.
         let behind = spec.tokens(at.plus(Blocks(1)).minus(Blocks(spec.margin))).max(Tokens(1));
         self.ends(behind).any(is_needed)
     }
 
-    /// The fixed boundaries, and the first multiple from `behind` on.
+    /// Returns the fixed boundaries, and the first multiple that is at least `behind`.
     fn ends(&self, behind: Tokens) -> impl Iterator<Item = Tokens> {
         let next = self.interval.and_then(|interval| behind.0.checked_next_multiple_of(interval));
         self.fixed.into_iter().chain(next.map(Tokens))

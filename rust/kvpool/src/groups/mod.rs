@@ -1,26 +1,28 @@
-//! KV-cache groups: the blocks of a request that a hybrid model needs.
+//! Defines KV-cache groups, which determine the blocks of a request that a hybrid model needs.
 //!
-//! Most current models mix layers that read everything with layers that read a window, a chunk, or a
-//! recurrent state. Layers that keep the same part of a request form a *group*. A request has one block
-//! table per group, and all tables take blocks from one pool. A hit of length L is only usable if every
-//! group still has the blocks that a token at position L reads.
+//! Most current models combine layers that read all previous tokens with layers that read a window, a
+//! chunk, or a recurrent state. Layers that keep the same part of a request form a *group*. A request
+//! has one block table per group, and all tables take blocks from one pool. A hit of length L is only
+//! usable if every group still has the blocks that a token at position L reads.
 //!
-//! Owns: the arithmetic of groups, without blocks and tables. Everything follows from one function,
-//! [`GroupKind::reach`]: the first token that the token at a position reads. The tokens before it are
-//! no longer needed, and a hit needs the tokens from it on.
+//! This module only computes positions and lengths. It has no blocks and no tables. All results follow
+//! from one function, [`GroupKind::reach`], which returns the first token that the token at a position
+//! reads. Tokens before the returned token are no longer needed, and a hit needs the tokens from it on.
 //!
-//! - [`GroupSpec`]: kind, block size, kept blocks, margin. [`Groups`]: the groups of a model, checked.
-//! - [`Groups::longest_hit`]: the longest hit that every group can serve, found in one walk (`hit`).
-//! - [`Groups::kept`]: the blocks of a group that are worth a place in the index (`keep`).
-//! - [`Groups::peak_blocks`]: the number of blocks that a single request takes, chunk by chunk
-//!   (`peak`).
-//! - [`Tokens`], [`HashUnits`], [`Blocks`]: three units as types, so that they cannot be mixed
-//!   (`units`).
+//! - [`GroupSpec`] describes one group: its kind, block size, kept blocks and margin. [`Groups`]
+//!   contains the checked groups of a model.
+//! - [`Groups::longest_hit`] finds the longest hit that every group can serve, in one pass (`hit`).
+//! - [`Groups::kept`] selects the blocks of a group that are worth keeping in the index (`keep`).
+//! - [`Groups::peak_blocks`] returns the number of blocks that a single request takes if its prompt is
+//!   computed in chunks (`peak`).
+//! - [`Tokens`], [`HashUnits`] and [`Blocks`] are separate types for three units, so that they cannot
+//!   be mixed up (`units`).
 //!
-//! Costs: see each function. Nothing is allocated except the results of hits.
+//! Costs: see each function. No memory is allocated except for the results of hits.
 //!
 //! The kinds and their rules are those of vLLM 0.33 (`v1/kv_cache_interface.py`,
-//! `v1/core/single_type_kv_cache_manager.py`). The walk is our own: one pass instead of a fixed point.
+//! `v1/core/single_type_kv_cache_manager.py`). The search for hits differs: it needs one pass, where
+//! vLLM repeats its lookups.
 
 mod hit;
 pub(crate) mod keep;
@@ -59,12 +61,14 @@ pub struct Groups {
 }
 
 impl Groups {
-    /// Makes groups with these specs. `unit` is the number of tokens that are hashed at a time. Without
-    /// one, it is the greatest common divisor of the block sizes of the groups that cache blocks.
+    /// Makes groups with these specs. `unit` is the number of tokens that are hashed together. If it is
+    /// `None`, the unit is the greatest common divisor of the block sizes of the groups that cache
+    /// blocks.
     ///
     /// # Errors
-    /// [`PoolError::InvalidConfig`] for no group, or more groups than group numbers; for sizes that are 0;
-    /// for block sizes that are not multiples of the unit, or have no common multiple in range.
+    /// [`PoolError::InvalidConfig`] if there is no group, or more groups than group numbers; if a size
+    /// is 0; if a block size is not a multiple of the unit; if the block sizes have no common multiple
+    /// in range.
     pub fn new(specs: Vec<GroupSpec>, unit: Option<usize>) -> Result<Self, PoolError> {
         let most = usize::from(Name::MAX_GROUP) + 1;
         if specs.is_empty() || specs.len() > most {
@@ -97,9 +101,9 @@ impl Groups {
         self.unit
     }
 
-    /// The alignment of hits: the length of every hit is a multiple of it. It is the least common
-    /// multiple of all block sizes. A group with [`GroupSpec::partial_hits`] counts with the unit
-    /// instead of its block size.
+    /// The alignment of hits: the length of every hit is a multiple of this number. It is the least
+    /// common multiple of all block sizes. For a group with [`GroupSpec::partial_hits`], the hash unit
+    /// is used instead of the block size.
     #[must_use]
     pub const fn alignment(&self) -> Tokens {
         Tokens(self.alignment)
@@ -120,17 +124,18 @@ impl Groups {
         Self::new(specs.collect(), Some(self.unit))
     }
 
-    /// The largest number of hash units inside a block after which a hit can end
-    /// ([`GroupSpec::partial_hits`]). 0 without such groups.
+    /// The largest number of hash units at the beginning of a block after which a hit can end inside
+    /// the block. 0 if no group has [`GroupSpec::partial_hits`].
     #[must_use]
     pub fn interior_units(&self) -> usize {
         let partial = self.specs.iter().filter(|spec| spec.partial_hits);
         partial.map(|spec| spec.block_tokens / self.unit - 1).max().unwrap_or(0)
     }
 
-    /// Number of hash units in one block of a pool. A group of full attention holds every token, so its
-    /// block counts: the smallest one of several. Without such a group, the largest block of the cached
-    /// groups counts. At least 1.
+    /// Number of hash units in one block, for observers of a pool. Groups have blocks of different
+    /// sizes, so this is the smallest block of the groups of full attention, because they hold every
+    /// token. Without such a group, it is the largest block of the groups that cache blocks. At least
+    /// 1.
     #[must_use]
     pub fn units_per_block(&self) -> usize {
         let cached = || self.specs.iter().filter(|spec| spec.is_cached());

@@ -1,27 +1,27 @@
-//! The number of blocks that a single request takes while its prompt is computed.
+//! Computes the number of blocks that a single request takes while its prompt is computed.
 //!
-//! It depends only on the groups, the length of the prompt and the chunk size. Cached content does not
-//! matter, because a hit that needs more blocks than there are is not used.
+//! This number depends only on the groups, the length of the prompt and the chunk size. Cached content
+//! does not matter, because a hit is not used if it needs more blocks than are available.
 
 use super::{Blocks, GroupKind, GroupSpec, Groups, Tokens};
 
 impl GroupSpec {
-    /// The positions `first..end` of a table that contain the null block. The first `ready` tokens of
-    /// the request were hit or loaded, and its first `settled` tokens are computed.
+    /// Returns the positions `first..end` of a table that contain the null block. The first `ready`
+    /// tokens of the request were hit or loaded, and its first `settled` tokens are computed.
     #[must_use]
     pub fn given_up(&self, ready: Tokens, settled: Tokens) -> (Blocks, Blocks) {
         let dead = self.dead(settled);
         if self.is_cached() {
             return (self.sink_blocks().min(dead), dead);
         }
-        // A group without caching has no sinks for the tokens that were hit.
+        // A group without caching has no attention sinks for tokens that were hit.
         let absent = self.full_blocks(ready);
         let first = if absent > Blocks::ZERO { Blocks::ZERO } else { self.sink_blocks().min(dead) };
         (first, dead.max(absent))
     }
 
-    /// Number of blocks that a table holds if its first `covered` tokens have blocks. `ready` and
-    /// `settled` are those of [`Self::given_up`].
+    /// Returns the number of blocks that a table holds if its first `covered` tokens have blocks.
+    /// `ready` and `settled` have the same meaning as in [`Self::given_up`].
     fn held(&self, ready: Tokens, settled: Tokens, covered: Tokens) -> usize {
         match self.kind {
             GroupKind::State => 1,
@@ -33,8 +33,8 @@ impl GroupSpec {
         }
     }
 
-    /// An upper bound of [`Self::held`] for any chunk of `chunk` tokens, in a group that gives up
-    /// blocks.
+    /// Returns an upper bound of [`Self::held`] for any chunk of `chunk` tokens, in a group that
+    /// releases blocks.
     fn most_held(&self, chunk: usize) -> usize {
         let span = self.kind.span().unwrap_or(0).saturating_add(self.sink_tokens);
         span.saturating_add(chunk).div_ceil(self.block_tokens).saturating_add(2)
@@ -42,9 +42,9 @@ impl GroupSpec {
 }
 
 impl Groups {
-    /// The largest number of blocks that a single request holds while tokens `start..tokens` of its
-    /// prompt are computed in chunks of `chunk` tokens. A chunk has at least 1 token, and gets blocks
-    /// when the one before is committed. O(1) with full attention; without it O(chunks) at worst.
+    /// Returns the largest number of blocks that a single request holds while tokens `start..tokens` of
+    /// its prompt are computed in chunks of `chunk` tokens. A chunk has at least 1 token, and gets
+    /// blocks after the previous chunk is committed. O(1) with full attention, else O(chunks) at worst.
     ///
     /// ```
     /// use kvpool::groups::{GroupKind, GroupSpec, Groups, Tokens};
@@ -58,7 +58,7 @@ impl Groups {
     pub fn peak_blocks(&self, tokens: Tokens, start: Tokens, chunk: usize) -> usize {
         let chunk = chunk.max(1);
         let (start, rest) = (start.min(tokens), tokens.minus(start).0);
-        // Full attention gives up no blocks, so its blocks limit the number that an earlier chunk can
+        // Full attention releases no blocks, so its blocks limit the number that an earlier chunk can
         // take.
         let grows = |spec: &&GroupSpec| spec.kind.is_full();
         let given_up = self.specs.iter().filter(|spec| !grows(spec));

@@ -1,35 +1,36 @@
-//! `GroupSpec`: the blocks that layers of one kind keep of a request, and for how long.
+//! Defines [`GroupSpec`], which describes the blocks of a request that layers of one kind keep, and for
+//! how long.
 
 use super::units::{Blocks, Tokens};
 use crate::error::PoolError;
 use crate::hash::MAX_BLOCK_SIZE;
 
-/// The tokens that the layers of a group read.
+/// Which tokens the layers of a group read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum GroupKind {
-    /// Each token reads all tokens before it. Multi-head latent attention is of this kind, too.
+    /// Each token reads all tokens before it. Multi-head latent attention is also of this kind.
     Full,
     /// Each token reads itself and the `window - 1` tokens before it.
     Sliding {
-        /// Number of tokens that a token reads, itself included.
+        /// Number of tokens that a token reads, including itself.
         window: usize,
     },
-    /// Each token reads the tokens before it in its own chunk: Llama 4's local attention.
+    /// Each token reads the tokens before it in the same chunk, as in Llama 4's local attention.
     Chunked {
         /// Number of tokens in a chunk.
         chunk: usize,
     },
-    /// A recurrent state, such as Mamba's. A block is the state after its last token, and each token
-    /// reads the state before it.
+    /// The layers have a recurrent state, such as Mamba's. A block contains the state after its last
+    /// token, and each token reads the state after the token before it.
     State,
     /// The layers read the output of an encoder, which is not part of the prompt. None of it is cached.
     Cross,
 }
 
 impl GroupKind {
-    /// Returns the kind with this name. A window or chunk has `span` tokens; other kinds ignore `span`.
-    /// `None` if no kind has this name.
+    /// Returns the kind with this name. `span` is the number of tokens in a window or chunk; other
+    /// kinds ignore it. `None` if no kind has this name.
     #[must_use]
     pub fn named(name: &str, span: usize) -> Option<Self> {
         Some(match name {
@@ -42,7 +43,7 @@ impl GroupKind {
         })
     }
 
-    /// Returns the name: full, sliding, chunked, state or cross.
+    /// Returns the name of the kind: full, sliding, chunked, state or cross.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -63,8 +64,8 @@ impl GroupKind {
         }
     }
 
-    /// The first token that the token at position `at` reads. `at` itself if it reads none. It never
-    /// decreases as `at` grows, so the tokens before it can be given up.
+    /// Returns the first token that the token at position `at` reads, or `at` itself if it reads none.
+    /// The result never decreases if `at` increases, so the tokens before it can be released.
     #[must_use]
     pub const fn reach(self, at: Tokens) -> Tokens {
         match self {
@@ -76,9 +77,9 @@ impl GroupKind {
         }
     }
 
-    /// The first position from which on no token reads anything before `from`. A request that has given
-    /// up the tokens before `from` cannot be truncated to fewer tokens. Full attention gives nothing
-    /// up.
+    /// Returns the first position from which on no token reads any token before `from`. A request that
+    /// has released the tokens before `from` cannot be truncated to fewer tokens. Full attention
+    /// releases no tokens.
     #[must_use]
     pub const fn rewind(self, from: Tokens) -> Tokens {
         match self {
@@ -93,7 +94,7 @@ impl GroupKind {
         }
     }
 
-    /// Whether a hit of any length needs all blocks before it.
+    /// Whether a hit needs all blocks from the first one on, for any length of the hit.
     #[must_use]
     pub const fn is_full(self) -> bool {
         matches!(self, Self::Full)
@@ -106,19 +107,19 @@ impl GroupKind {
     }
 }
 
-/// The blocks of a group that stay cached after the request no longer needs them. A hit can only end
-/// where every group has kept the blocks that it needs.
+/// Which blocks of a group remain cached after the request no longer needs them. A hit can only end at
+/// a position if every group has kept the blocks that the hit needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Keep {
     /// All blocks.
     #[default]
     All,
-    /// Blocks for hits that end at multiples of this number of tokens, rounded up to
-    /// [`super::Groups::alignment`], at the end of the prompt, or at a junction.
+    /// Blocks for hits that end at the end of the prompt, at a junction, or at a multiple of this
+    /// number of tokens. The number is rounded up to [`super::Groups::alignment`].
     Every(usize),
-    /// Blocks for hits that end at the end of the prompt or at a junction. A junction is a position at
-    /// which an earlier request diverged from this one.
+    /// Blocks for hits that end at the end of the prompt or at a junction. A junction is a position
+    /// from which on an earlier request differs from this one.
     Junctions,
     /// No blocks. Hits do not include this group, so it never limits them. Use it for layers whose KV
     /// other requests cannot use, such as the heads of a draft model.
@@ -137,77 +138,79 @@ pub enum Keep {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct GroupSpec {
-    /// The tokens that the layers read.
+    /// Which tokens the layers read.
     pub kind: GroupKind,
     /// Tokens per block.
     pub block_tokens: usize,
-    /// The blocks that stay cached. Full attention keeps all, or [`Keep::Nothing`].
+    /// Which blocks remain cached. A group of full attention keeps all blocks unless this is
+    /// [`Keep::Nothing`].
     pub keep: Keep,
-    /// Number of blocks after a hit that speculation computes again. 1 for a group that EAGLE or MTP
-    /// heads read, else 0.
+    /// Number of blocks at the end of a cached prefix that are not part of a hit, because speculation
+    /// has to compute them again. 1 for a group that EAGLE or MTP heads read, else 0.
     pub margin: usize,
     /// Whether a hit may end inside a block, after any hash unit. The request then gets a copy of that
-    /// block. Only for full attention, where any part of a prefix is a prefix, and without a margin.
+    /// block. This is only allowed for full attention, because there the first tokens of a block can be
+    /// used alone, and only without a margin.
     pub partial_hits: bool,
-    /// Number of leading tokens of the sequence that every token reads besides its window: attention
-    /// sinks. Only for [`GroupKind::Sliding`]; 0 for none.
+    /// Number of attention sinks: leading tokens of the sequence that every token reads in addition to
+    /// its window. Only for [`GroupKind::Sliding`]. 0 if there are none.
     pub sink_tokens: usize,
 }
 
 impl GroupSpec {
-    /// Makes a group that keeps all blocks, has no margin, and is hit in whole blocks.
+    /// Makes a group that keeps all blocks and has no margin. Its hits end only at the ends of blocks.
     #[must_use]
     pub const fn new(kind: GroupKind, block_tokens: usize) -> Self {
         Self { kind, block_tokens, keep: Keep::All, margin: 0, partial_hits: false, sink_tokens: 0 }
     }
 
-    /// Whether other requests can hit the blocks.
+    /// Whether other requests can hit the blocks of the group.
     #[must_use]
     pub const fn is_cached(&self) -> bool {
         self.kind.is_cached() && !matches!(self.keep, Keep::Nothing)
     }
 
-    /// The length of every hit is a multiple of this number, if prompts are hashed in units of `unit`
-    /// tokens.
+    /// Returns a number of tokens. The length of every hit is a multiple of it, if prompts are hashed
+    /// in units of `unit` tokens.
     pub(super) const fn granularity(&self, unit: usize) -> usize {
         if self.partial_hits { unit } else { self.block_tokens }
     }
 
-    /// Number of blocks that `tokens` tokens fill completely.
+    /// Returns the number of blocks that `tokens` tokens fill completely.
     #[must_use]
     pub const fn full_blocks(&self, tokens: Tokens) -> Blocks {
         Blocks(tokens.0 / self.block_tokens)
     }
 
-    /// Number of blocks that `tokens` tokens need.
+    /// Returns the number of blocks that `tokens` tokens need.
     #[must_use]
     pub const fn covering(&self, tokens: Tokens) -> Blocks {
         Blocks(tokens.0.div_ceil(self.block_tokens))
     }
 
-    /// Number of tokens in `blocks` blocks.
+    /// Returns the number of tokens in `blocks` blocks.
     #[must_use]
     pub const fn tokens(&self, blocks: Blocks) -> Tokens {
         Tokens(blocks.0.saturating_mul(self.block_tokens))
     }
 
-    /// Number of leading blocks of a table that every token reads, even if the blocks after them are
-    /// given up: those of [`Self::sink_tokens`].
+    /// Returns the number of leading blocks of a table that contain [`Self::sink_tokens`]. Every token
+    /// reads them, even if the blocks after them are released.
     #[must_use]
     pub const fn sink_blocks(&self) -> Blocks {
         self.covering(Tokens(self.sink_tokens))
     }
 
-    /// Number of leading blocks of a table that no token from `settled` on reads, except
-    /// [`Self::sink_blocks`]. The first `settled` tokens must be computed, and must not be taken back
-    /// later.
+    /// Returns the number of leading blocks of a table that no token from `settled` on reads, except
+    /// [`Self::sink_blocks`]. The first `settled` tokens must be computed, and the request must not be
+    /// truncated to fewer tokens later.
     #[must_use]
     pub const fn dead(&self, settled: Tokens) -> Blocks {
         self.full_blocks(self.kind.reach(settled))
     }
 
-    /// The blocks `first..end` that a hit of `length` tokens needs besides [`Self::sink_blocks`], its
-    /// margin included. `length` is a multiple of the block size.
+    /// Returns the blocks `first..end` that a hit of `length` tokens needs in addition to
+    /// [`Self::sink_blocks`]. The margin is included. `length` is a multiple of the block size.
     #[must_use]
     pub const fn needed(&self, length: Tokens) -> (Blocks, Blocks) {
         if length.0 == 0 || !self.is_cached() {
@@ -216,14 +219,15 @@ impl GroupSpec {
         (self.dead(length), self.full_blocks(length).plus(Blocks(self.margin)))
     }
 
-    /// The length, in tokens, of the longest hit that needs no block from `end` on. A multiple of the
-    /// block size.
+    /// Returns the length, in tokens, of the longest hit that needs no block from `end` on. The length
+    /// is a multiple of the block size.
     #[must_use]
     pub const fn ending_before(&self, end: Blocks) -> Tokens {
         self.tokens(end.minus(Blocks(self.margin)))
     }
 
-    /// The length, in tokens, of the longest hit of at most `limit` tokens, if everything is cached.
+    /// Returns the length, in tokens, of the longest hit of at most `limit` tokens, if all blocks are
+    /// cached.
     #[must_use]
     pub const fn ending_within(&self, limit: Tokens) -> Tokens {
         if self.partial_hits { limit } else { self.ending_before(self.full_blocks(limit)) }
@@ -257,5 +261,6 @@ impl GroupSpec {
     }
 }
 
-/// The largest margin. No speculation looks further ahead, and sums of blocks stay in range.
+/// The largest allowed margin. It is far above the number of tokens that any speculation uses, and
+/// small enough that sums of blocks cannot overflow.
 const MAX_MARGIN: usize = 1 << 16;

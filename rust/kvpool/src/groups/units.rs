@@ -1,8 +1,9 @@
-//! Units of length: [`Tokens`], [`HashUnits`], [`Blocks`].
+//! Defines three units of length: [`Tokens`], [`HashUnits`] and [`Blocks`].
 //!
-//! Groups have blocks of different sizes, and a prompt is hashed in units of a third size. If code uses
-//! a number of the wrong unit, a hit is wrong, and no test with one group finds it (vllm#55600). So
-//! each unit is a type. Only [`super::GroupSpec`] and [`super::Groups`] convert one into another.
+//! Groups have blocks of different sizes, and a prompt is hashed in units of yet another size. If code
+//! uses a number in the wrong unit, hits are wrong, and tests with one group do not detect it
+//! (vllm#55600). So each unit is a separate type. Only [`super::GroupSpec`] and [`super::Groups`]
+//! convert between them.
 
 use std::fmt;
 
@@ -16,7 +17,7 @@ macro_rules! unit {
             /// The value 0.
             pub const ZERO: Self = Self(0);
 
-            /// Adds `more`. The sum saturates at the largest number.
+            /// Adds `more`. If the sum is too large, returns the largest number.
             #[must_use]
             pub const fn plus(self, more: Self) -> Self {
                 Self(self.0.saturating_add(more.0))
@@ -42,7 +43,8 @@ unit! {
     Tokens, "token"
 }
 unit! {
-    /// A number of hash units, which are blocks of a [`crate::HashChain`]: each has a hash of its own.
+    /// A number of hash units. A hash unit is a block of a [`crate::HashChain`], which has one hash per
+    /// unit.
     HashUnits, "hash unit"
 }
 unit! {

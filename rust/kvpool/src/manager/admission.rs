@@ -1,5 +1,5 @@
-//! Admission: from a hashed prompt to a block table in one atomic call. Also release, preemption and
-//! resumption.
+//! Admits requests: turns a hashed prompt into a block table in one atomic call. Also releases,
+//! preempts and resumes requests.
 
 use super::CacheManager;
 use super::answers::{Admission, AdmissionFit, GroupFit};
@@ -21,12 +21,12 @@ use crate::{BlockId, PoolError, Signal, Until};
 /// A hashed prompt becomes a running request in one atomic call.
 impl CacheManager {
     /// Admits a request: finds the cached prefix of its prompt, acquires these blocks, and allocates
-    /// the rest. Atomic. O(blocks). The engine always has to compute the last token of the prompt.
-    /// Every block of the prompt is allocated at once, so that a chunked prefill cannot run out of
-    /// blocks midway. [`Self::admit_with`] can allocate chunk by chunk ([`Part::allocate_tokens`]).
+    /// the rest, all or nothing. O(blocks). The engine always has to compute the last token of the
+    /// prompt. Every block of the prompt is allocated at once, so a chunked prefill cannot run out of
+    /// blocks later. [`Self::admit_with`] can allocate chunk by chunk ([`Part::allocate_tokens`]).
     ///
     /// # Errors
-    /// [`Refused`] returns the prompt, with one of these errors: [`ManagerError::OutOfBlocks`] (the
+    /// [`Refused`] contains the prompt and one of these errors: [`ManagerError::OutOfBlocks`] (the
     /// number of missing blocks, whether the request can ever fit, and how many of its tokens would fit
     /// now), [`ManagerError::DuplicateRequest`], [`ManagerError::EmptyPrompt`],
     /// [`ManagerError::ForeignCursor`], [`crate::PoolError::StaleEpoch`]. Nothing has changed then.
@@ -34,8 +34,8 @@ impl CacheManager {
         self.admit_with(id, cursor, &AdmitOptions::default())
     }
 
-    /// Returns how much of a prompt is cached and how much would fit, without admitting it. Changes
-    /// nothing. O(blocks matched).
+    /// Returns how many tokens of a prompt are cached, and how many would get blocks now, without
+    /// admitting the prompt. Changes nothing. O(blocks matched).
     ///
     /// # Errors
     /// As [`Self::admit`], except missing blocks; [`PoolError::InvalidConfig`] for a prompt that has no
@@ -54,9 +54,9 @@ impl CacheManager {
         Ok(AdmissionFit { fit, cached_tokens, new_blocks, fitting_tokens, can_ever_fit })
     }
 
-    /// Returns the number of entries that the first block table would have after an admission: the size
-    /// of a buffer for [`Admission::block_ids`]. Changes nothing. O(1) for a whole prompt; with
-    /// [`Part::allocate_tokens`] O(blocks matched).
+    /// Returns the number of entries that the block table of the first group would have after an
+    /// admission. A buffer for [`Admission::block_ids`] needs this size. Changes nothing. O(1) for a
+    /// whole prompt; with [`Part::allocate_tokens`] O(blocks matched).
     ///
     /// # Errors
     /// As [`Self::fit`].
@@ -76,7 +76,7 @@ impl CacheManager {
         })
     }
 
-    /// Looks up a prompt for [`Self::fit`] and similar calls, after a check of its arguments.
+    /// Checks the arguments of [`Self::fit`] and similar calls, and looks the prompt up.
     fn find(&self, cursor: &HashCursor, part: Part) -> Result<Staged> {
         self.check_poison()?;
         self.check_cursor(cursor)?;
@@ -91,8 +91,8 @@ impl CacheManager {
         Ok(Staged::find(self.tiers.device(), self.groups(), cursor, part, self.room_for(None))?)
     }
 
-    /// Returns how much of a prompt is cached in each group, which shows the groups that limit a hit.
-    /// Changes nothing. O(blocks) per group.
+    /// Returns how much of a prompt is cached in each group. The group with the fewest tokens limits
+    /// the hit. Changes nothing. O(blocks) per group.
     ///
     /// # Errors
     /// As [`Self::fit`].
@@ -109,13 +109,13 @@ impl CacheManager {
         Ok(reach.zip(&tables).map(fit).collect())
     }
 
-    /// Number of tokens of a prompt that each group alone could hit.
+    /// Returns, for each group, the number of tokens of a prompt that this group alone could hit.
     fn reach_of(&self, groups: &Groups, cursor: &HashCursor) -> Result<Vec<Tokens>> {
         let limit = Tokens(cursor.num_tokens().saturating_sub(1));
         Ok(self.tiers.device().reach_of_groups(groups, cursor.chain(), limit)?)
     }
 
-    /// Takes the blocks of an admission, after all checks that can fail.
+    /// Acquires and allocates the blocks of an admission. The caller has made all checks that can fail.
     pub(super) fn take_admission(
         &mut self,
         id: &RequestId,
@@ -144,8 +144,8 @@ impl CacheManager {
         self.check_cursor(cursor)
     }
 
-    /// Refuses more external tokens than the prompt has without its last token, which is always
-    /// computed.
+    /// Refuses a number of external tokens that includes the prompt's last token, because the engine
+    /// always computes that token.
     fn check_part(id: &RequestId, cursor: &HashCursor, part: Part) -> Result<()> {
         let (asked, most) = (part.external_tokens, cursor.num_tokens().saturating_sub(1));
         if asked <= most {
@@ -154,8 +154,8 @@ impl CacheManager {
         Err(ManagerError::BadExternalCount { id: id.clone(), asked, least: 0, most })
     }
 
-    /// Matches a prompt, and checks that the rest fits the available blocks, or those that `plan`
-    /// leaves. Changes nothing.
+    /// Matches a prompt, and checks that the rest of it fits the available blocks, or the blocks that
+    /// `plan` leaves available. Changes nothing.
     pub(super) fn stage(
         &self,
         plan: Option<&StepPlan>,
@@ -177,8 +177,9 @@ impl CacheManager {
         Ok(staged)
     }
 
-    /// Returns a function from a match to the number of blocks that an admission may allocate after it:
-    /// out of the available blocks, or out of those that `plan` leaves.
+    /// Returns a function that takes the matched blocks of a prompt and returns the number of blocks
+    /// that its admission may allocate besides. These come from the available blocks, or from those
+    /// that `plan` leaves available.
     fn room_for(&self, plan: Option<&StepPlan>) -> impl Fn(&[BlockId]) -> Room {
         let pool = self.tiers.device();
         let reserve = self.reserve(plan.map_or_else(|| self.num_active(), |plan| plan.running));
@@ -188,12 +189,13 @@ impl CacheManager {
         }
     }
 
-    /// Number of requests that run, or will run when their external tokens are loaded.
+    /// Number of requests that are running, or will run when their external tokens are loaded.
     pub(super) const fn num_active(&self) -> usize {
         self.stats.running + self.stats.loading
     }
 
-    /// Number of blocks that an admission or a swap leaves available while `running` requests run.
+    /// Returns the number of blocks that an admission or a swap leaves available while `running`
+    /// requests run.
     pub(super) fn reserve(&self, running: usize) -> usize {
         let usable = self.tiers.device().num_usable();
         if running > 0 { (self.watermark * usable as f64) as usize } else { 0 }
@@ -227,8 +229,8 @@ impl CacheManager {
         self.admitted(slot, staged, false)
     }
 
-    /// Makes a preempted request run again with the blocks that it took. `rebased` has its tokens, if
-    /// they were hashed again.
+    /// Makes a preempted request run again with the blocks that it took. `rebased` contains its tokens
+    /// if they were hashed again, after an epoch bump.
     pub(super) fn reinstall(
         &mut self,
         slot: usize,
@@ -264,7 +266,8 @@ impl CacheManager {
         let (hits, collided) = (cached_tokens / unit, found.collided);
         let admitted = Admitted { slot, asked, hits, collided, resumed, full_tokens, reach: &reach };
         self.notify(|observer, manager| observer.admitted(&admitted, manager));
-        // This fails only if the pool is poisoned. The next call reports that, too.
+        // This call fails only if the pool is poisoned. The error is dropped here, because the next
+        // call returns it.
         let _poisoned = self.apply_hints(slot, None, 0..blocks, Scope::All);
         let external_tokens = ready_tokens - cached_tokens;
         let mut tables = tables.into_iter().map(|table| table.blocks);
@@ -289,12 +292,13 @@ impl CacheManager {
 ///
 /// Releases finished and aborted requests.
 impl CacheManager {
-    /// Ends a request, finished or aborted: each of its blocks loses one reference, tail first. Blocks
-    /// with committed tokens stay cached; the others are never matched (TensorRT-LLM #15018). The
-    /// blocks are fenced `until` a step completes or a ticket ends. O(blocks).
+    /// Ends a finished or aborted request: removes one reference from each of its blocks, the last
+    /// block first. Blocks with committed tokens remain cached; the other blocks are never matched
+    /// (TensorRT-LLM #15018). If `until` names a step or a ticket, the blocks are fenced until the step
+    /// completes or the ticket's fence ends. O(blocks).
     ///
     /// While a swap moves the request, or a connector loads into its blocks, the blocks cannot be
-    /// released yet. The request is then releasing. It gives up its blocks when
+    /// released yet. The request is then releasing. It releases its blocks when
     /// [`Self::complete_swap`], [`Self::abort_swap`] or [`Self::external_done`] is called.
     ///
     /// # Errors
@@ -307,8 +311,8 @@ impl CacheManager {
         self.release_slot(slot, leaving).map(drop)
     }
 
-    /// Like [`Self::release`] for a batch, in its order, all or nothing: all requests that ended in a
-    /// step, in one call.
+    /// Like [`Self::release`], for a batch: releases requests in the order of the list, all or nothing.
+    /// An engine can pass all requests that finished in a step.
     ///
     /// # Errors
     /// As [`Self::release`]; [`ManagerError::NamedTwice`].
@@ -321,7 +325,7 @@ impl CacheManager {
 
     /// Like [`Self::release_batch`], with a signal about how each request ended. The signal is a hint
     /// for eviction policies that use it, such as `hazard` of the crate `kvpool-policies`. It applies
-    /// to the blocks that the request gives up last, on the device.
+    /// to the device blocks that this call releases.
     ///
     /// # Errors
     /// As [`Self::release_batch`].
@@ -342,7 +346,8 @@ impl CacheManager {
     /// Returns the slots of a batch whose requests can be released.
     fn releasable_batch(&mut self, ids: &[RequestRef<'_>], until: Until) -> Result<Vec<usize>> {
         self.tiers.device().check_until(until)?;
-        // Keeps the rows of the last decode step, because the next decode step has mostly the same.
+        // Keeps the rows of the last decode step, because the next decode step contains mostly the same
+        // requests.
         let step = std::mem::take(&mut self.rows);
         let known = self.resolve_batch(ids, RELEASABLE, RELEASE, |_, _, _, _| Ok(()));
         let slots = std::mem::replace(&mut self.rows, step);
@@ -350,7 +355,7 @@ impl CacheManager {
     }
 
     /// Releases the blocks of a checked request and removes it. While a swap or a load uses the blocks,
-    /// only stores `leaving` for later.
+    /// only stores `leaving`: the release happens when the swap or load ends.
     pub(super) fn release_slot(&mut self, slot: usize, leaving: ReleaseOptions) -> Result<HintReport> {
         let request = self.requests.at_mut(slot)?;
         if matches!(request.state, RequestState::Moving | RequestState::Loading) {
@@ -359,7 +364,8 @@ impl CacheManager {
             return Ok(HintReport::default());
         }
         let report = if leaving.end_of_life { self.end_life(slot)? } else { HintReport::default() };
-        // Other requests may have released blocks since their end of life was hinted.
+        // Applies ends of life again: other requests held some of these blocks when the hint was given,
+        // and may have released them since.
         self.apply_hints(slot, None, 0..usize::MAX, Scope::Ends)?;
         let request = self.requests.at_mut(slot)?;
         if leaving.signal != Signal::default() && request.sequence.tier == 0 {
@@ -381,11 +387,11 @@ impl CacheManager {
 
 /// # Preemption by recompute
 ///
-/// A preempted request keeps its tokens and gives up its blocks.
+/// A preempted request releases its blocks and keeps its tokens, so that it can be resumed.
 impl CacheManager {
-    /// Preempts a request that is running or swapped out, by recompute. The request gives up its blocks
-    /// as in [`Self::release`], keeps its tokens, and waits for [`Self::resume`], which may hit the
-    /// blocks that it committed.
+    /// Preempts a request that is running or swapped out. Its tokens have to be computed again. The
+    /// request releases its blocks as in [`Self::release`], keeps its tokens, and waits for
+    /// [`Self::resume`], which may hit the blocks that it committed.
     ///
     /// # Errors
     /// [`ManagerError::UnknownRequest`]; [`ManagerError::WrongState`] if the request is already
@@ -408,8 +414,8 @@ impl CacheManager {
         self.set_state(slot, RequestState::Preempted)
     }
 
-    /// Resumes a preempted request: admits all of its tokens again, appended ones included. O(blocks).
-    /// After an epoch bump the tokens are hashed again, O(tokens).
+    /// Resumes a preempted request: admits all of its tokens again, including appended tokens.
+    /// O(blocks). After an epoch bump, this call also hashes the tokens again, which costs O(tokens).
     ///
     /// # Errors
     /// [`ManagerError::OutOfBlocks`]; [`ManagerError::UnknownRequest`]; [`ManagerError::WrongState`] if
@@ -418,7 +424,7 @@ impl CacheManager {
         self.resume_with(id, Part::WHOLE)
     }
 
-    /// Like [`Self::resume`], in chunks or with external tokens.
+    /// Like [`Self::resume`], but can allocate blocks chunk by chunk, or for external tokens.
     ///
     /// # Errors
     /// As [`Self::resume`]; [`ManagerError::BadExternalCount`].
@@ -431,8 +437,8 @@ impl CacheManager {
         self.reinstall(slot, rebased, staged)
     }
 
-    /// Does the work of [`Self::stage`] for a preempted request. Returns its slot, and its tokens
-    /// hashed again if they were hashed before the last epoch bump.
+    /// Does the work of [`Self::stage`] for a preempted request. Returns its slot. If its tokens were
+    /// hashed before the last epoch bump, also returns them hashed again.
     pub(super) fn stage_resumed(
         &self,
         plan: Option<&StepPlan>,
@@ -448,8 +454,8 @@ impl CacheManager {
         Ok((slot, rebased, staged))
     }
 
-    /// Returns the request's tokens hashed again, if they were hashed before the last epoch bump.
-    /// Changes nothing.
+    /// Hashes the request's tokens again and returns them, if they were hashed before the last epoch
+    /// bump. Changes nothing.
     fn rebased(&self, slot: usize) -> Result<Option<Box<HashCursor>>> {
         let (cursor, epoch) = (&self.requests.at(slot)?.sequence.cursor, self.tiers.device().epoch());
         if cursor.epoch() == epoch {
@@ -460,8 +466,8 @@ impl CacheManager {
         Ok(Some(rebased))
     }
 
-    /// Returns the request's tokens hashed again, if they were hashed before the last epoch bump.
-    /// O(tokens) then.
+    /// Hashes the request's tokens again and returns them, if they were hashed before the last epoch
+    /// bump. O(tokens) in that case.
     #[doc(hidden)]
     #[must_use]
     pub fn rehashed<'a>(&self, id: impl Into<RequestRef<'a>>) -> Option<Box<HashCursor>> {
@@ -469,7 +475,7 @@ impl CacheManager {
     }
 }
 
-/// The tokens that a connector is to load for an admission.
+/// Returns the tokens that a connector is to load for an admission.
 fn external_of(staged: &Staged, cached_tokens: usize, resumed: bool) -> Option<External> {
     let (end, covered) = (staged.ready_tokens, staged.covered_tokens);
     (end > cached_tokens).then_some(External { end, covered, resumed })

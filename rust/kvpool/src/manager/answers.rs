@@ -1,4 +1,4 @@
-//! Results of admissions, and of questions about possible admissions.
+//! Defines the results of admissions and of lookups without admission.
 
 use crate::BlockId;
 use crate::tiers::Fit;
@@ -7,21 +7,21 @@ use crate::tiers::Fit;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Admission {
-    /// Number of leading tokens whose KV is cached. The engine computes the tokens after them. A
-    /// multiple of the block size, and less than the length of the prompt.
+    /// Number of leading tokens whose KV is cached. The engine computes the tokens after them. The
+    /// number is a multiple of the block size, and less than the length of the prompt.
     pub cached_tokens: usize,
-    /// Number of leading blocks of the table that are cached. They are shared and must not be written.
+    /// Number of leading blocks of the table that are cached. Other requests may share these blocks, so
+    /// the engine must not write to them.
     pub cached_blocks: usize,
     /// Number of tokens after the cached ones that a connector loads now: see
     /// [`crate::CacheManager::external_done`].
     pub external_tokens: usize,
-    /// The whole block table. With KV-cache groups, the table of the first group.
+    /// The whole block table of the request. With KV-cache groups, the table of the first group.
     pub block_ids: Vec<BlockId>,
     /// The block tables of the other groups: see [`crate::CacheManager::group_table`].
     pub other_tables: Vec<Vec<BlockId>>,
-    /// Number of tokens that the groups of full attention alone could hit. It is above
-    /// [`Self::cached_tokens`] if another group has given up, or never kept, the blocks for a longer
-    /// hit.
+    /// Number of tokens that the groups of full attention alone could hit. This number is above
+    /// [`Self::cached_tokens`] if another group no longer has the blocks for a longer hit.
     pub full_tokens: usize,
 }
 
@@ -35,12 +35,12 @@ pub struct AdmissionFit {
     pub cached_tokens: usize,
     /// Number of blocks that the admission would allocate.
     pub new_blocks: usize,
-    /// Number of tokens after the cached and external ones that could get blocks now: the largest
-    /// possible [`crate::Part::allocate_tokens`].
+    /// Number of tokens, after the cached and external tokens, for which blocks could be allocated now.
+    /// This is the largest possible [`crate::Part::allocate_tokens`].
     pub fitting_tokens: usize,
     /// Whether the prompt can ever be computed in this pool, in chunks of
-    /// [`crate::Part::allocate_tokens`] or as a whole. It depends only on the groups, the number of
-    /// blocks, the length of the prompt and the [`crate::Part`].
+    /// [`crate::Part::allocate_tokens`] or as a whole. The answer depends only on the groups, the
+    /// number of blocks, the length of the prompt and the [`crate::Part`].
     pub can_ever_fit: bool,
 }
 

@@ -1,9 +1,9 @@
-//! Invariants of a manager: all at once, and in small pieces: one request, one entry of a block table,
-//! or the sum of all references.
+//! Checks the invariants of a manager: all at once, or in small parts, such as one request, one entry
+//! of a block table, or the sum of all references.
 //!
-//! [`CacheManager::check_invariants`] is for tests. A scrubber checks a few entries per call. A broken
-//! invariant poisons the device's pool. A manager with a poisoned pool in any tier refuses every
-//! operation.
+//! [`CacheManager::check_invariants`] is for tests. A scrubber, which runs in production, checks a few
+//! entries per call. A broken invariant poisons the device's pool. A manager with a poisoned pool in
+//! any tier refuses every operation.
 
 use super::id::RequestState;
 use super::request::Request;
@@ -11,14 +11,14 @@ use super::{CacheManager, ManagerError, ManagerStats};
 use crate::InvariantViolation;
 use crate::error::ensure;
 
-/// The name of M1 in violations.
+/// The name of invariant M1 in error messages.
 const REFERENCES: &str = "M1 (references are block tables, fences and swaps)";
 
 /// # Invariants
 ///
-/// A broken invariant poisons the manager: it refuses all work from then on.
+/// A broken invariant poisons the manager, which then refuses every operation.
 impl CacheManager {
-    /// Returns why the manager refuses work, if it does.
+    /// Returns the reason why the manager is poisoned, or `None` if it is not.
     #[must_use]
     pub fn poison_reason(&self) -> Option<&str> {
         self.tiers.poison_reason()
@@ -33,7 +33,8 @@ impl CacheManager {
         Ok(self.tiers.check_poison()?)
     }
 
-    /// Recounts the pools and every request from scratch. O(blocks + tokens), for tests and scrubbing.
+    /// Checks all invariants: recounts the pools and every request from scratch. O(blocks + tokens),
+    /// for tests.
     ///
     /// # Errors
     /// The first broken invariant.
@@ -62,8 +63,9 @@ impl CacheManager {
         self.observer.as_ref().map_or(Ok(()), |observer| observer.check(self))
     }
 
-    /// Checks the request in a slot in O(1): it can be found by its id (M5), and its tables are long
-    /// enough for its tokens and in the tier of its state (S1, S3, M2). An empty slot passes.
+    /// Checks that the request in a slot can be found by its id (M5), that its tables are long enough
+    /// for its tokens (S1, S3), and that they are in the tier of its state (M2). O(1). An empty slot
+    /// passes.
     ///
     /// # Errors
     /// The first broken invariant.
@@ -101,9 +103,10 @@ impl CacheManager {
         sequence.check_counts(&format_args!("request {id}"))
     }
 
-    /// Checks one entry of the tables of the request in a slot. Entries count over the tables of all
-    /// groups, one after the other. The entry is null where it is trimmed and nowhere else (S2).
-    /// Otherwise it is held (M1), and has the hash of its tokens if it is published (M3). O(1).
+    /// Checks one entry of the tables of the request in a slot. `at` counts the entries of all groups'
+    /// tables, one table after the other. A trimmed entry has to be the null block, and no other entry
+    /// may be (S2). The block of any other entry needs a reference (M1), and, if the entry is
+    /// registered, the hash of its tokens (M3). O(1).
     ///
     /// # Errors
     /// The first broken invariant.
@@ -117,8 +120,8 @@ impl CacheManager {
     }
 
     /// Checks the sum of M1 over all blocks of each tier: tables, fences, pins and swaps account for
-    /// every reference. This finds a leak without a walk over the blocks. O(requests + blocks of
-    /// swaps).
+    /// every reference. This check finds leaked references without reading every block. O(requests +
+    /// blocks of swaps).
     ///
     /// # Errors
     /// The first tier whose sums differ.
@@ -142,12 +145,12 @@ impl CacheManager {
     }
 }
 
-/// Faults for tests: changes that only a bug or bad memory can make to a block table.
+/// Injects faults for tests: changes to a block table that only a bug or bad memory can cause.
 #[cfg(feature = "fault-injection")]
 impl CacheManager {
-    /// Overwrites an entry of a request's tables with another block, without any bookkeeping. Entries
-    /// count over the tables of all groups, one after the other. False if there is no such entry, or if
-    /// it already has this block.
+    /// Overwrites an entry of a request's tables with another block, without any bookkeeping. `at`
+    /// counts the entries of all groups' tables, one table after the other. Returns false if there is
+    /// no such entry, or if it already has this block.
     pub fn corrupt_table<'a>(
         &mut self,
         id: impl Into<super::RequestRef<'a>>,

@@ -1,4 +1,4 @@
-//! The settings of a manager, and its counters.
+//! Defines the settings of a manager, and its counters.
 
 use std::fmt;
 
@@ -25,37 +25,39 @@ use crate::{DuplicatePolicy, EvictionPolicy, PoolConfig, PoolStats};
 /// ```
 #[derive(Clone, PartialEq)]
 pub struct ManagerConfig {
-    /// Number of blocks in the pool, null block included. At least 2.
+    /// Number of blocks in the pool, including the null block. At least 2.
     pub num_blocks: usize,
     /// Tokens per block. At least 1.
     pub block_size: usize,
-    /// The hash algorithm of block hashes.
+    /// The algorithm of block hashes.
     pub algorithm: HashAlgorithm,
-    /// The check that a hit really has the same content. A non-cryptographic algorithm needs at least
-    /// [`Verify::Fingerprint`].
+    /// How a hit is checked to have the same tokens, so that a hash collision does no harm. A
+    /// non-cryptographic algorithm needs at least [`Verify::Fingerprint`].
     pub verify: Verify,
     /// The key for BLAKE3 and for fingerprints.
     pub key: Option<[u8; 32]>,
-    /// The seed for XXH3, for fingerprints, and for vLLM's encodings.
+    /// The seed for XXH3, for fingerprints, and for the encodings that match vLLM's hashes.
     pub seed: Option<String>,
-    /// Whether released duplicates of a cached block stay cached.
+    /// Whether a released block remains cached if another block already caches the same content.
     pub duplicates: DuplicatePolicy,
     /// The eviction policy of the device's pool.
     pub eviction: EvictionPolicy,
-    /// Priorities, times to live, pins and tenants' limits for the device's blocks. Needs a policy of
-    /// the crate `kvpool-policies`. `None` switches retention off and costs nothing.
+    /// Settings of retention for the device's blocks: priorities, times to live, pins and tenants'
+    /// limits. Retention needs an eviction policy of the crate `kvpool-policies`. `None` switches it
+    /// off and costs nothing.
     pub retention: Option<RetentionConfig>,
     /// Share of the usable blocks, from 0.0 to below 1.0, that an admission leaves available while
     /// other requests run. These requests need the blocks for the tokens that they append.
     pub watermark: f64,
-    /// Number of blocks in the host tier, null block included. Requests are swapped out to it. 0 for no
-    /// host tier.
+    /// Number of blocks in the host tier, including the null block. Requests are swapped out to it. 0
+    /// means that there is no host tier.
     pub host_blocks: usize,
-    /// The KV-cache groups of a hybrid model, whose hash unit is `block_size`. A request has one block
-    /// table per group, all with blocks of the same pool. `None` is one group of full attention. Hits
-    /// of several groups are not verified: they need [`Verify::None`] and a cryptographic hash.
+    /// The KV-cache groups of a hybrid model. Their hash unit, the number of tokens per hash, has to be
+    /// `block_size`. A request has one block table per group, and all groups take blocks from the same
+    /// pool. `None` means one group of full attention. Hits of several groups are not verified, so they
+    /// need [`Verify::None`] and a cryptographic hash.
     pub groups: Option<Groups>,
-    /// Bytes of KV in one block, over all layers. 0 if unknown. Only used for [`ManagerStats`].
+    /// Bytes of KV in one block, over all layers. 0 if unknown. Only reported in [`ManagerStats`].
     pub block_bytes: u64,
     /// More fields may be added. End struct literals with `..Default::default()`.
     #[doc(hidden)]
@@ -111,7 +113,7 @@ impl ManagerConfig {
     }
 }
 
-/// Hides the key and the seed, like [`HasherConfig`] does.
+/// Formats the settings without the key and the seed, like [`HasherConfig`] does.
 impl fmt::Debug for ManagerConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ManagerConfig")
@@ -127,8 +129,8 @@ impl fmt::Debug for ManagerConfig {
 
 /// Counters and gauges of a manager.
 ///
-/// `hit_tokens + external_tokens + computed_tokens == prompt_tokens` always holds. Each request counts
-/// once, at its first admission.
+/// `hit_tokens + external_tokens + computed_tokens == prompt_tokens` always holds. Each request is
+/// counted once, at its first admission.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ManagerStats {
@@ -146,7 +148,7 @@ pub struct ManagerStats {
     pub releasing: usize,
     /// Number of requests admitted so far.
     pub admissions: u64,
-    /// Number of prompt tokens of those requests.
+    /// Number of prompt tokens of all admitted requests.
     pub prompt_tokens: u64,
     /// Number of prompt tokens whose KV was cached.
     pub hit_tokens: u64,
@@ -157,20 +159,21 @@ pub struct ManagerStats {
     pub computed_tokens: u64,
     /// Number of admissions and resumptions that were refused because blocks were missing.
     pub refusals: u64,
-    /// Number of tokens, of prompts and of resumed requests, that every group of full attention had
-    /// cached, but another group could not serve.
+    /// Number of tokens of admitted and resumed requests that every group of full attention had cached,
+    /// but that were not hit because another group lacked the blocks.
     pub unserved_tokens: u64,
-    /// Number of states of recurrent groups that were copied to be kept.
+    /// Number of checkpoints: copies of recurrent states that later requests can hit.
     pub checkpoints: u64,
     /// Number of tokens appended after admission.
     pub appended_tokens: u64,
     /// Number of preemptions.
     pub preemptions: u64,
-    /// Number of computed tokens of preempted requests, whether or not they stayed cached.
+    /// Number of computed tokens of requests when they were preempted. Their KV may have remained
+    /// cached.
     pub preempted_tokens: u64,
     /// Number of resumptions.
     pub resumptions: u64,
-    /// Number of tokens of resumed requests.
+    /// Number of tokens that requests had when they were resumed.
     pub resumed_tokens: u64,
     /// Number of `resumed_tokens` whose KV was still cached.
     pub resumed_hit_tokens: u64,
@@ -178,16 +181,16 @@ pub struct ManagerStats {
     pub resumed_external_tokens: u64,
     /// Number of requests made by forks.
     pub forks: u64,
-    /// Number of requests swapped out. Aborted swaps do not count.
+    /// Number of requests swapped out. Requests of aborted swaps are not counted.
     pub swapped_out: u64,
     /// Number of requests swapped in.
     pub swapped_in: u64,
-    /// Number of block copies handed out, for copy-on-write and for swaps.
+    /// Number of block copies that transfer plans have returned, for copy-on-write and for swaps.
     pub copied_blocks: u64,
     /// Bytes of KV per block. 0 if unknown.
     pub block_bytes: u64,
-    /// The results of all hints so far, by blocks. The hints of a request count each time that they
-    /// take effect.
+    /// The results of all retention hints so far, in blocks. The hints of a request are counted again
+    /// each time that they take effect.
     pub hints: HintReport,
     /// Number of blocks per kind of retention. `None` without retention.
     pub retention: Option<RetentionStats>,

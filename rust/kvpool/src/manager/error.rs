@@ -1,4 +1,4 @@
-//! The errors of a manager.
+//! Defines the errors of a manager.
 
 use super::id::{RequestId, RequestState};
 use crate::hash::{HashCursor, HashError};
@@ -7,7 +7,7 @@ use crate::{PoolError, Refusal};
 
 pub(super) type Result<T, E = ManagerError> = std::result::Result<T, E>;
 
-/// A typed refusal of a manager. The refused call has changed nothing.
+/// The reason why a manager refused a call. A refused call changes nothing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the error message explains each field")]
@@ -15,11 +15,11 @@ pub enum ManagerError {
     /// A tier refused the operation.
     #[error(transparent)]
     Tier(TierError),
-    /// A truncation would keep more tokens than there are, fewer than the trimmed window allows, or
-    /// none.
+    /// A truncation would keep more tokens than the request has, fewer tokens than its trimmed window
+    /// allows, or no token.
     #[error("cannot keep {asked} tokens of request {id}: from {least} to {tokens} can be kept")]
     BadLength { id: RequestId, asked: usize, least: usize, tokens: usize },
-    /// A swap without requests.
+    /// A swap was started without requests.
     #[error("a swap needs at least one request")]
     EmptyGroup,
     /// The manager was made without a host tier.
@@ -34,32 +34,32 @@ pub enum ManagerError {
     /// A request with this id already exists.
     #[error("request {id} is known already: release it before admitting it again")]
     DuplicateRequest { id: RequestId },
-    /// One call, or one step, contains a request twice.
+    /// The same request appears twice in one call or one step.
     #[error("request {id} is named twice in one {scope}")]
     NamedTwice { id: RequestId, scope: &'static str },
     /// The request is not in the state that the call needs.
     #[error("request {id} is {}: cannot {operation}", .state.name())]
     WrongState { id: RequestId, state: RequestState, operation: &'static str },
-    /// A prompt without tokens.
+    /// The prompt has no tokens.
     #[error("request {id} has no tokens: a prompt has at least one")]
     EmptyPrompt { id: RequestId },
-    /// A batch whose lists differ in length.
+    /// The lists of a batch differ in length.
     #[error("{requests} requests but {values} {what}: one each is needed")]
     LengthMismatch { requests: usize, values: usize, what: &'static str },
-    /// A commit of more computed tokens than the request has, than its tables cover, or of fewer than
-    /// before.
+    /// A commit sets the number of computed tokens above the request's tokens, above the tokens that
+    /// its tables cover, or below the previous number.
     #[error(
         "request {id} has {tokens} tokens, blocks for {covered}, {computed} computed: \
          cannot set computed to {asked}"
     )]
     BadComputedCount { id: RequestId, asked: usize, tokens: usize, computed: usize, covered: usize },
-    /// Offsets of a batch that do not ascend from 0 to the number of tokens.
+    /// The offsets of a batch do not ascend from 0 to the number of tokens.
     #[error("offset {offset} at position {position}: must be from {least} to {most}")]
     BadOffset { position: usize, offset: usize, least: usize, most: usize },
-    /// More changes of block tables than the caller has room for.
+    /// The call would change more entries of block tables than the caller has room for.
     #[error("{needed} blocks change in the block tables, and there is room for {most}")]
     TooManyChanges { needed: usize, most: usize },
-    /// External tokens that the prompt does not have, or that are not being loaded.
+    /// The call names external tokens that the prompt does not have, or that are not being loaded.
     #[error("request {id}: {asked} external tokens, must be from {least} to {most}")]
     BadExternalCount { id: RequestId, asked: usize, least: usize, most: usize },
     /// The manager has changed since the step was planned.
@@ -78,7 +78,8 @@ pub enum ManagerError {
     Hash(#[from] HashError),
 }
 
-/// A refused admission. It returns the prompt, so that the prompt need not be hashed again.
+/// The error of a refused admission. It contains the hashed prompt, so that the caller does not have to
+/// hash it again.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct Refused {

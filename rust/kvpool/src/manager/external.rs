@@ -1,12 +1,13 @@
-//! External tokens, and releases of requests that move or load.
+//! Handles external tokens, and releases of requests whose blocks a swap or a load still uses.
 //!
-//! A connector (P/D disaggregation, a store) has the KV of a prompt's first tokens.
-//! [`CacheManager::admit_with`] allocates blocks for the external tokens that are not cached here, and
-//! the request is [`RequestState::Loading`]. Until [`CacheManager::external_done`] is called, these
-//! blocks cannot be matched, and nothing is computed in them. The engine computes the tokens whose load
-//! failed and all tokens after them, because computed tokens have no holes. A window or a recurrent
-//! state only has blocks for the tokens that the token after the load reads. If those were not loaded,
-//! the request gives up its blocks and is preempted.
+//! A connector, for P/D disaggregation or a store, has the KV of a prompt's first tokens and loads it.
+//! [`CacheManager::admit_with`] allocates blocks for the external tokens that are not cached on the
+//! device. The state of the request is then [`RequestState::Loading`]. Until
+//! [`CacheManager::external_done`] is called, these blocks cannot be matched, and nothing is computed
+//! in them. The engine computes the tokens whose load failed and all tokens after them, because the
+//! computed tokens of a request have to be contiguous. A group with a window or a recurrent state only
+//! has blocks for the tokens that the first token after the load reads. If some of these were not
+//! loaded, the request releases its blocks and is preempted.
 //!
 //! Blocks that a swap or a connector still writes to are never released: a release waits until the swap
 //! or load ends. Otherwise a block could get a new owner while a transfer still writes another
@@ -20,19 +21,21 @@ use super::id::{RequestRef, RequestState};
 use super::request::External;
 use crate::Until;
 
-/// The external tokens that were loaded.
+/// Which external tokens were loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loaded<'a> {
-    /// All of them.
+    /// All external tokens.
     All,
     /// The KV of this number of leading prompt tokens is available.
     First(usize),
-    /// All except these ranges of tokens. Tokens of the ranges that were not external are ignored.
+    /// All external tokens except these ranges of prompt tokens. Tokens in the ranges that are not
+    /// external are ignored.
     AllBut(&'a [Range<usize>]),
 }
 
 impl Loaded<'_> {
-    /// The token after the last usable one. `computed..end` are the external tokens.
+    /// Returns the index of the token after the last usable token. `computed..end` are the external
+    /// tokens.
     fn until(&self, computed: usize, end: usize) -> usize {
         match self {
             Loaded::All => end,
@@ -47,17 +50,17 @@ impl Loaded<'_> {
 
 /// # External tokens
 ///
-/// Tokens whose KV a connector loads: P/D disaggregation, or a store.
+/// A connector loads the KV of external tokens, for P/D disaggregation or from a store.
 impl CacheManager {
-    /// Ends the load of a request's external tokens. `loaded` says which tokens arrived: their KV is
-    /// written, full blocks are registered, and the request runs. The engine computes the rest, failed
-    /// tokens included. Returns the number of registered blocks. If the request was released meanwhile,
-    /// the call completes the release. O(blocks).
+    /// Ends the load of a request's external tokens. `loaded` names the tokens that arrived. Their KV
+    /// counts as computed, their full blocks are registered, and the request runs. The engine computes
+    /// the remaining tokens, including those whose load failed. Returns the number of registered
+    /// blocks. If the request was released meanwhile, the call completes the release. O(blocks).
     ///
     /// If the loaded tokens are not enough to continue from, the request is preempted
-    /// ([`RequestState::Preempted`]). This happens with groups that have a window, a chunk or a state:
-    /// they only have blocks for the tokens that the token after the load reads. [`Self::resume`] then
-    /// makes the engine compute the missing tokens.
+    /// ([`RequestState::Preempted`]). This happens with groups that have a window, a chunk or a state,
+    /// because they only have blocks for the tokens that the first token after the load reads.
+    /// [`Self::resume`] then makes the engine compute the missing tokens.
     ///
     /// ```
     /// use kvpool::{AdmitOptions, CacheManager, ExtraKeys, Loaded, ManagerConfig, Part};
@@ -75,8 +78,8 @@ impl CacheManager {
     ///
     /// # Errors
     /// [`ManagerError::UnknownRequest`]; [`ManagerError::WrongState`] if the request is not loading;
-    /// [`ManagerError::BadExternalCount`] for more tokens than were to be loaded, or fewer than were
-    /// cached.
+    /// [`ManagerError::BadExternalCount`] if `loaded` names more tokens than were to be loaded, or
+    /// fewer than were cached.
     pub fn external_done<'a>(&mut self, id: impl Into<RequestRef<'a>>, loaded: Loaded<'_>) -> Result<usize> {
         const OPERATION: &str = "end its load";
         let slot = self.slot_in(id.into(), &[RequestState::Loading, RequestState::Releasing], OPERATION)?;

@@ -1,5 +1,5 @@
-//! Growth of requests: tokens appended by decode steps, blocks for chunks of a prompt, and commits of
-//! computed tokens.
+//! Grows requests: appends the tokens of decode steps, allocates blocks for chunks of a prompt, and
+//! commits computed tokens.
 
 use super::CacheManager;
 use super::error::{ManagerError, Result};
@@ -11,7 +11,7 @@ use crate::sequence::{GivenUp, TableChange};
 use crate::tiers::out_of_blocks;
 use crate::{BlockId, BlockPool};
 
-/// A change of one block table entry by an append: a new block at the end, or a copy in the place of a
+/// One block table entry that an append has changed: a new block at the end, or a copy that replaces a
 /// shared or registered block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NewBlock {
@@ -25,36 +25,38 @@ pub struct NewBlock {
     pub group: u16,
 }
 
-/// The tokens that the previous step has computed.
+/// Which tokens the previous step has computed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Computed<'a> {
     /// The call commits no tokens. Call [`CacheManager::commit`] to commit them.
     #[default]
     Nothing,
-    /// For each request that gets tokens, all tokens but the last are computed. The step that sampled
-    /// the last token has written the KV of all tokens before it, accepted drafts included. Do not use
-    /// this for tokens that no step sampled.
+    /// All tokens but the last are computed, for each request that gets tokens in this call. The step
+    /// that sampled the last token has written the KV of all tokens before it, including accepted
+    /// drafts. Do not use this variant for tokens that no step sampled, such as the next turn of a
+    /// chat.
     AllButLast,
-    /// The first `counts[i]` tokens of request `i` are computed, tokens of this call included. Accepted
-    /// drafts can be counted, because they got slots earlier ([`Covered::Lookahead`]).
+    /// The first `counts[i]` tokens of request `i` are computed, including tokens of this call.
+    /// Accepted drafts may be included, because they got slots in an earlier call
+    /// ([`Covered::Lookahead`]).
     Counts(&'a [usize]),
 }
 
-/// The tokens for which the next step needs blocks.
+/// Which tokens need blocks in the next step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Covered<'a> {
     /// All tokens of each request.
     #[default]
     All,
-    /// All tokens of each request, and this number of slots after them, for drafts.
+    /// All tokens of each request, and this number of additional slots for drafts.
     Lookahead(usize),
-    /// At least the first `counts[i]` tokens or slots of request `i`: for chunks of a prompt, or drafts
-    /// of different lengths.
+    /// At least the first `counts[i]` tokens or slots of request `i`. Use this variant for chunks of a
+    /// prompt, or for drafts of different lengths.
     Each(&'a [usize]),
 }
 
-/// The results of a step and the needs of the next step, by request: the argument of
-/// [`CacheManager::append_ragged`].
+/// The argument of [`CacheManager::append_ragged`]: for each request, the results of the last step, and
+/// the blocks that the next step needs.
 ///
 /// ```
 /// use kvpool::{Computed, Covered, Rows};
@@ -76,12 +78,13 @@ pub struct Rows<'a> {
     pub requests: &'a [RequestRef<'a>],
     /// The tokens of all requests, one request after the other.
     pub tokens: &'a [u32],
-    /// Where the tokens of each request begin: request `i` gets `tokens[offsets[i]..offsets[i + 1]]`.
-    /// The list has one entry more than `requests`. If it is empty, each request gets one token.
+    /// The index in `tokens` at which the tokens of each request begin: request `i` gets
+    /// `tokens[offsets[i]..offsets[i + 1]]`. The list has one entry more than `requests`. If it is
+    /// empty, each request gets one token.
     pub offsets: &'a [usize],
-    /// The tokens that are computed.
+    /// Which tokens are computed.
     pub computed: Computed<'a>,
-    /// The tokens that need blocks.
+    /// Which tokens need blocks in the next step.
     pub covered: Covered<'a>,
     /// The largest number of block table changes that the caller has room for. A call with more changes
     /// is refused ([`ManagerError::TooManyChanges`]).
@@ -89,7 +92,7 @@ pub struct Rows<'a> {
 }
 
 impl<'a> Rows<'a> {
-    /// Refuses lists whose lengths do not match.
+    /// Returns an error if the lengths of the lists do not match.
     pub(super) fn check(&self) -> Result<()> {
         let requests = self.requests.len();
         let same = |values, what| check_length(self.requests, values, what);
@@ -115,7 +118,7 @@ impl<'a> Rows<'a> {
         Ok(())
     }
 
-    /// Makes the row of the request in `slot`. The caller has called [`Self::check`].
+    /// Makes the row of the request in `slot`. The caller must have called [`Self::check`].
     #[inline]
     pub(super) fn row(&self, at: usize, slot: usize, request: &Request) -> Row {
         let (from, to) = match (self.offsets.get(at), self.offsets.get(at + 1)) {
@@ -138,26 +141,26 @@ impl<'a> Rows<'a> {
         Row { at, slot, from, to, all, slots: sequence.slots_for(to - from, slots), computed, runs }
     }
 
-    /// The tokens of a row.
+    /// Returns the tokens that the call appends to the request of a row.
     #[inline]
     pub(super) fn tokens_of(&self, row: &Row) -> &'a [u32] {
         self.tokens.get(row.from..row.to).unwrap_or(&[])
     }
 }
 
-/// One row of a call: the changes to one request.
+/// The changes that a call makes to one request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Row {
     /// The position of the request in the call.
     at: usize,
     /// The slot of the request.
     slot: usize,
-    /// The range of the request's tokens in the call.
+    /// Start and end of the request's tokens in the token list of the call.
     from: usize,
     to: usize,
-    /// Number of tokens of the request, these included.
+    /// Number of tokens of the request after the call.
     pub(super) all: usize,
-    /// Number of slots that the tables are to cover.
+    /// Number of slots that the request's tables cover after the call.
     pub(super) slots: usize,
     /// Number of computed tokens, if the call sets it.
     computed: Option<usize>,
@@ -166,8 +169,8 @@ pub(super) struct Row {
 }
 
 impl Row {
-    /// Number of slots that are already written. The growth makes room for the slots after them.
-    /// Accepted drafts are not written again.
+    /// Number of leading slots that the next step does not write. Slots of accepted drafts are among
+    /// them, because a previous step has written them.
     fn written(&self) -> usize {
         (self.all - (self.to - self.from)).max(self.computed.unwrap_or(0))
     }
@@ -176,17 +179,18 @@ impl Row {
 /// The rows of a step.
 #[derive(Debug, Default)]
 pub(super) struct Step {
-    /// Rows that change only tokens and counts. Most rows are of this kind.
+    /// Rows that change only tokens and counts, and need nothing from the pool. Most rows are of this
+    /// kind.
     quiet: Vec<Row>,
-    /// The other rows, which need the pool.
+    /// Rows that allocate, register or release blocks.
     busy: Vec<Row>,
 }
 
 /// # Steps: appended tokens
 impl CacheManager {
-    /// Appends one token to each of `requests`, all or nothing: the decode step of a whole batch. A
-    /// request whose token begins a new block gets a block. Like [`Self::append_ragged`] with one token
-    /// per request.
+    /// Appends one token to each of `requests`, all or nothing. This is the decode step of a whole
+    /// batch. If the token of a request begins a new block, the request gets a block. Like
+    /// [`Self::append_ragged`] with one token per request.
     ///
     /// # Errors
     /// As [`Self::append_ragged`].
@@ -204,13 +208,13 @@ impl CacheManager {
     /// step. Each request gets any number of tokens.
     ///
     /// One call can mix plain decode, decode with drafts, and chunks of prompts. With drafts, the
-    /// tokens are the accepted drafts and the sampled token, and [`Covered::Lookahead`] makes room for
-    /// the next drafts. A preempted request gets its tokens but no blocks; [`Self::resume`] allocates
-    /// blocks for all of its tokens.
+    /// tokens are the accepted drafts and the sampled token, and [`Covered::Lookahead`] allocates slots
+    /// for the next drafts. A preempted request gets its tokens but no blocks; [`Self::resume`]
+    /// allocates blocks for all of its tokens.
     ///
     /// Returns the changes of block tables, in call order. The first request that writes to a shared
-    /// block gets a copy, and the copy is planned. O(requests + tokens). A token that completes no
-    /// block touches neither the hasher nor the pool.
+    /// block gets a copy, and the copy is planned. O(requests + tokens). A token that does not fill a
+    /// block needs no work of the hasher or the pool.
     ///
     /// ```
     /// use kvpool::{CacheManager, Computed, Covered, ExtraKeys, ManagerConfig, Rows};
@@ -248,7 +252,7 @@ impl CacheManager {
     ///
     /// # Errors
     /// [`ManagerError::OutOfBlocks`] for the batch as a whole, [`ManagerError::UnknownRequest`],
-    /// [`ManagerError::WrongState`] for a request that neither runs nor is preempted,
+    /// [`ManagerError::WrongState`] for a request that is neither running nor preempted,
     /// [`ManagerError::NamedTwice`], [`ManagerError::LengthMismatch`], [`ManagerError::BadOffset`],
     /// [`ManagerError::BadComputedCount`], [`ManagerError::TooManyChanges`].
     pub fn append_ragged(&mut self, rows: &Rows<'_>) -> Result<Vec<NewBlock>> {
@@ -256,9 +260,10 @@ impl CacheManager {
         self.append_into(rows, &mut added).map(|()| added)
     }
 
-    /// Like [`Self::append_ragged`], but replaces the contents of a buffer of the caller. When the
-    /// buffer and the manager's own buffers have grown to their size, a step allocates memory only
-    /// where a request's lists of tokens, hashes and blocks grow.
+    /// Like [`Self::append_ragged`], but writes the changes to a buffer of the caller, whose previous
+    /// contents are removed. After the first steps, this buffer and the manager's own buffers are large
+    /// enough. A step then allocates memory only when a request's lists of tokens, hashes and blocks
+    /// grow.
     ///
     /// ```
     /// use kvpool::{CacheManager, Computed, ExtraKeys, ManagerConfig, Rows};
@@ -286,7 +291,7 @@ impl CacheManager {
         done
     }
 
-    /// Does the work of [`Self::append_into`], with reused memory for the rows.
+    /// Does the work of [`Self::append_into`]. `step` is memory for the rows, which the caller reuses.
     fn append_step(&mut self, rows: &Rows<'_>, step: &mut Step, added: &mut Vec<NewBlock>) -> Result<()> {
         let (needed, exchanged, in_place) = self.check_step(rows, step)?;
         if let Some(most) = rows.most_changes.filter(|&most| needed + exchanged > most) {
@@ -297,8 +302,8 @@ impl CacheManager {
             let sequence = &mut self.requests.at_mut(row.slot)?.sequence;
             sequence.grow_in_place(rows.tokens_of(row), row.slots, row.computed);
         }
-        // Commits come first, with the blocks that they give up. So committed blocks are in the index
-        // before other requests evict blocks.
+        // Commits come first, and release blocks. So committed blocks are in the index, and released
+        // blocks are available, before other requests need blocks.
         for row in &step.busy {
             self.requests.at_mut(row.slot)?.sequence.append(rows.tokens_of(row));
             match row.computed.filter(|_| row.runs) {
@@ -311,7 +316,8 @@ impl CacheManager {
                 None => {}
             }
         }
-        // With one offset and no request, `tokens` may contain tokens that belong to no request.
+        // If there is one offset and no request, `tokens` may contain tokens that belong to no request.
+        // They are not counted.
         let appended = if rows.requests.is_empty() { 0 } else { rows.tokens.len() };
         self.stats.appended_tokens += appended as u64;
         self.version += rows.requests.len() as u64;
@@ -322,8 +328,8 @@ impl CacheManager {
         if exchanged > 0 {
             added.sort_by_key(|new| new.row);
         }
-        // States are kept last, in blocks that are left over. No step has written to a state since the
-        // commit.
+        // Copies of recurrent states are made last, because they only use blocks that nothing else
+        // needs. No step has written to a state since the commit.
         if self.groups.is_some() {
             (0..rows.requests.len()).try_for_each(|row| self.keep_states(self.rows[row]))?;
         }
@@ -331,7 +337,7 @@ impl CacheManager {
     }
 
     /// Looks up the rows of a step, and checks that the whole step is possible. Returns the number of
-    /// blocks that it takes, the number of table entries that its commits exchange, and whether
+    /// blocks that the step takes, the number of table entries that its commits replace, and whether
     /// registered blocks are written in place.
     fn check_step(&mut self, rows: &Rows<'_>, step: &mut Step) -> Result<(usize, usize, bool)> {
         rows.check()?;
@@ -365,8 +371,9 @@ impl CacheManager {
     }
 
     /// Checks that the blocks for these rows are available after all commits of the step. `given_up`
-    /// are the references that the commits give up. Returns the number of blocks, and whether
-    /// registered blocks are written in place. They are if the pool has no blocks for copies of them.
+    /// contains the references that the commits release. Returns the number of blocks, and whether
+    /// registered blocks are written in place. Registered blocks are written in place if the pool has
+    /// no blocks for copies of them.
     fn check_rows(&self, rows: &[Row], mut given_up: GivenUp) -> Result<(usize, bool)> {
         let pool = self.tiers.device();
         let is_freed =
@@ -397,8 +404,8 @@ impl CacheManager {
     }
 
     /// Looks up every request of a batch, stores their slots in `self.rows`, and calls `check` for
-    /// each. From one step to the next most rows stay the same request, and comparing an id is cheaper
-    /// than looking it up.
+    /// each. Most rows contain the same request as in the previous step. So each id is first compared
+    /// with that request, which is cheaper than a lookup.
     #[inline]
     pub(super) fn resolve_batch(
         &mut self,
@@ -428,9 +435,9 @@ impl CacheManager {
         Ok(())
     }
 
-    /// The slots of the latest batch ([`Self::append_ragged`], [`Self::commit_batch`],
-    /// [`Self::truncate_batch`]), in its order. The list is complete if the call succeeded, or was
-    /// refused because blocks were missing.
+    /// Returns the slots of the requests in the latest batch ([`Self::append_ragged`],
+    /// [`Self::commit_batch`], [`Self::truncate_batch`]), in its order. The list is complete if the
+    /// call succeeded, or was refused because blocks were missing.
     #[doc(hidden)]
     #[must_use]
     pub fn batch_slots(&self) -> &[usize] {
@@ -438,8 +445,8 @@ impl CacheManager {
     }
 
     /// Appends several tokens to one request, for instance a chunk of streamed input or accepted
-    /// drafts, and makes room for `lookahead` more. Returns the changes of its block tables. Atomic.
-    /// O(tokens).
+    /// drafts, and allocates slots for `lookahead` more tokens. Returns the changes of its block
+    /// tables. All or nothing. O(tokens).
     ///
     /// # Errors
     /// As [`Self::append_ragged`].
@@ -457,7 +464,7 @@ impl CacheManager {
     ///
     /// # Errors
     /// As [`Self::append_tokens`]; [`ManagerError::Hash`] for items that begin before the end of the
-    /// tokens so far, or that the algorithm cannot represent.
+    /// request's tokens, or that the hash algorithm cannot represent.
     pub fn append_turn<'a>(
         &mut self,
         id: impl Into<RequestRef<'a>>,
@@ -471,10 +478,11 @@ impl CacheManager {
         self.append_slot(slot, tokens, multimodal, all.saturating_add(lookahead))
     }
 
-    /// Makes the tables of a running request cover its first `num_tokens` tokens: the next chunk of a
-    /// chunked prefill ([`crate::Part::allocate_tokens`]). If `num_tokens` is above the number of
-    /// tokens, the rest are slots for drafts. The tables never cover less than before. Returns the
-    /// changes of the block tables. Atomic. O(new blocks).
+    /// Allocates blocks so that the tables of a running request cover its first `num_tokens` tokens.
+    /// Use this call for the next chunk of a chunked prefill ([`crate::Part::allocate_tokens`]). If
+    /// `num_tokens` is above the request's number of tokens, the remaining slots are for drafts. The
+    /// call never shrinks the tables. Returns the changes of the block tables. All or nothing. O(new
+    /// blocks).
     ///
     /// # Errors
     /// As [`Self::append_ragged`].
@@ -487,10 +495,10 @@ impl CacheManager {
         self.append_slot(slot, &[], &[], num_tokens)
     }
 
-    /// Makes the tables of an encoder's output cover its first `num_tokens` tokens, in groups of kind
+    /// Allocates blocks for the first `num_tokens` tokens of an encoder's output, in groups of kind
     /// [`GroupKind::Cross`](crate::groups::GroupKind). These blocks are written once and never cached.
     /// The request holds them until it is preempted or released. Returns the changes of the block
-    /// tables. Atomic. O(new blocks).
+    /// tables. All or nothing. O(new blocks).
     ///
     /// # Errors
     /// As [`Self::append_ragged`].
@@ -515,7 +523,8 @@ impl CacheManager {
         Ok(changes)
     }
 
-    /// Appends tokens to one request. If it is running, its tables cover `slots` slots afterwards.
+    /// Appends tokens to one request. If the request is running, its tables cover `slots` slots
+    /// afterwards.
     pub(super) fn append_slot(
         &mut self,
         slot: usize,
@@ -531,14 +540,15 @@ impl CacheManager {
             let needs = sequence.check_growth(pool, all, slots, available, &GivenUp::default())?;
             in_place = !needs.overwritten.is_empty();
         }
-        // This is the last check that can fail: items must not begin before the end of the tokens so
-        // far.
+        // This is the last check that can fail: multimodal items must not begin before the end of the
+        // request's tokens.
         self.requests.at_mut(slot)?.sequence.cursor.append_with(&[], multimodal)?;
         self.append_checked(slot, tokens, slots, in_place)
     }
 
     /// Does the work of [`Self::append_slot`]. The caller has checked that the blocks are available.
-    /// With `in_place`, the request writes to registered blocks that have no other user.
+    /// With `in_place`, the request writes to registered blocks that no other request holds, instead of
+    /// copying them.
     pub(super) fn append_checked(
         &mut self,
         slot: usize,
@@ -563,10 +573,10 @@ impl CacheManager {
         self.version += 1;
     }
 
-    /// Makes the tables of a running request cover `slots` slots. The caller has checked that the
-    /// blocks are available. The slots after the first `before` are to be written. With `in_place`, the
-    /// request writes to registered blocks that have no other user. Leaves the changes in
-    /// `self.changes`.
+    /// Allocates blocks so that the tables of a running request cover `slots` slots. The caller has
+    /// checked that the blocks are available. The engine will write all slots but the first `before`.
+    /// With `in_place`, the request writes to registered blocks that no other request holds, instead of
+    /// copying them. Stores the changes in `self.changes`.
     fn grow(&mut self, slot: usize, before: usize, slots: usize, in_place: bool) -> Result<()> {
         let Self { tiers, requests, changes, .. } = self;
         let request = requests.at_mut(slot)?;
@@ -588,10 +598,10 @@ impl CacheManager {
 /// # Steps: computed tokens
 impl CacheManager {
     /// Records that the engine has written the KV of the request's first `computed_tokens` tokens.
-    /// Blocks that are full now are registered, and other requests can hit them. Blocks of requests
+    /// Registers the blocks that have become full, so other requests can hit them. Blocks of requests
     /// that were admitted before an epoch bump, and blocks after a hash collision, are not registered.
-    /// Returns the number of registered blocks. A block that forks share is counted once, for the
-    /// request that commits it first. O(new full blocks), without memory allocations.
+    /// Returns the number of registered blocks. A block that several forks share is counted only for
+    /// the request that commits it first. O(new full blocks), without memory allocations.
     ///
     /// # Errors
     /// [`ManagerError::UnknownRequest`]; [`ManagerError::WrongState`] if the request is not running;
@@ -606,7 +616,7 @@ impl CacheManager {
         Ok(registered)
     }
 
-    /// Keeps copies of the states at which the latest commit of a request ended, while blocks are
+    /// Copies the recurrent states at which the latest commit of a request ended, as long as blocks are
     /// available.
     pub(super) fn keep_states(&mut self, slot: usize) -> Result<()> {
         let kept = self.requests.at_mut(slot)?.sequence.keep_states(&mut self.tiers)?;
@@ -617,7 +627,7 @@ impl CacheManager {
         Ok(())
     }
 
-    /// Like [`Self::commit`] for a batch, all or nothing.
+    /// Like [`Self::commit`], for a batch, all or nothing.
     ///
     /// # Errors
     /// As [`Self::commit`], and [`ManagerError::LengthMismatch`].
@@ -637,7 +647,8 @@ impl CacheManager {
     }
 
     /// Commits tokens of the request in a slot. The caller has checked their number. With several
-    /// groups, a commit can move entries of tables of states; these entries are appended to `changes`.
+    /// groups, a commit can replace entries in the tables of recurrent states; these entries are
+    /// appended to `changes`.
     #[inline]
     pub(super) fn commit_slot(
         &mut self,
@@ -673,11 +684,11 @@ fn note_changes(row: usize, changes: &[TableChange], added: &mut Vec<NewBlock>) 
     added.extend(changes.map(|&TableChange { index, block, group }| NewBlock { row, index, block, group }));
 }
 
-/// The states in which a request can get tokens. A preempted request has no blocks, but the step that
-/// was running may have sampled a token for it.
+/// The states in which a request can get tokens. Preempted requests are included, because the step that
+/// was running may have sampled a token for them.
 pub(super) const APPENDABLE: &[RequestState] = &[RequestState::Running, RequestState::Preempted];
 
-/// Refuses a batch whose lists differ in length.
+/// Returns an error if the lists of a batch differ in length.
 pub(super) fn check_length(requests: &[RequestRef<'_>], values: usize, what: &'static str) -> Result<()> {
     if requests.len() == values {
         return Ok(());
@@ -685,8 +696,9 @@ pub(super) fn check_length(requests: &[RequestRef<'_>], values: usize, what: &'s
     Err(ManagerError::LengthMismatch { requests: requests.len(), values, what })
 }
 
-/// Refuses more computed tokens than the request has after the call, or than had blocks before it,
-/// because no step can have computed those. Also refuses fewer computed tokens than before.
+/// Returns an error if `computed` is above the request's number of tokens after the call. It is also an
+/// error if `computed` is above the number of tokens that had blocks before the call, because no step
+/// can have computed those, or below the previous number.
 #[inline]
 fn check_computed(request: &Request, pool: &BlockPool, asked: usize, tokens: usize) -> Result<()> {
     let (sequence, computed) = (&request.sequence, request.sequence.computed_tokens);

@@ -1,21 +1,21 @@
-//! Hints about a request: how long ranges of its tokens are worth keeping, its tenant, and whether it
-//! is a scan.
+//! Stores hints about a request: how long ranges of its tokens are worth keeping, its tenant, and
+//! whether it is a scan, which reads its tokens only once.
 //!
-//! Owns: the hints of a request, in token ranges that do not overlap, and the blocks that they apply to
-//! at a given time. Hints are stored with the request. [`super::retention`] decides when they take
-//! effect.
+//! This module owns the hints of a request, as token ranges that do not overlap, and determines the
+//! blocks that they apply to at a given time. [`super::retention`] decides when they take effect.
 //!
 //! The rules:
-//! - A block belongs to a range if its *last* token does, because a block is only matched whole. A
-//!   range that ends inside a block does not include that block. An end of life that begins inside a
-//!   block includes it.
+//! - A block belongs to a range if its *last* token does, because only whole blocks can be matched. So
+//!   a range that ends inside a block does not include that block, and an end of life that begins
+//!   inside a block includes it.
 //! - The last hint wins: a later range replaces earlier ones where they overlap. A range also wins over
 //!   `no_cache`.
-//! - An absolute time to live starts with the hint, no matter when the block is registered. An idle
-//!   time to live runs only while the block has no holder: for blocks in use it starts at their
-//!   release.
+//! - An absolute time to live starts when the hint is given, even if the block is registered later. An
+//!   idle time to live runs only while no request holds the block, so for blocks in use it starts at
+//!   their release.
 //!
-//! Costs: O(ranges) memory per request with hints; O(stretches) time to apply them.
+//! Costs: O(ranges) memory per request with hints. To apply the hints costs O(stretches) time, where a
+//! stretch is a run of blocks with the same hint.
 
 use std::ops::Range;
 
@@ -40,7 +40,8 @@ use crate::{BlockId, BlockPool, PoolError};
 pub struct RetentionRange {
     /// The first token of the range.
     pub start: usize,
-    /// The token after the last one. `None` includes all tokens that the request has and will get.
+    /// Index of the token after the last token of the range. `None` includes all later tokens that the
+    /// request has or will get.
     pub end: Option<usize>,
     /// The hint.
     pub retention: Retention,
@@ -69,21 +70,22 @@ pub struct AdmitOptions {
     pub part: Part,
     /// The tenant of the blocks that the request registers.
     pub tenant: Option<TenantId>,
-    /// Whether the request is a scan: the blocks that it registers will not be used again.
+    /// Whether the request is a scan. The blocks that a scan registers will not be used again.
     pub no_cache: bool,
     /// Hints about ranges of the request's tokens. Where ranges overlap, the later one wins.
     pub ranges: Vec<RetentionRange>,
 }
 
 impl AdmitOptions {
-    /// Whether the options contain a hint, which needs retention.
+    /// Whether the options contain a hint. Hints need a manager with retention.
     #[must_use]
     pub const fn has_hints(&self) -> bool {
         self.tenant.is_some() || self.no_cache || !self.ranges.is_empty()
     }
 }
 
-/// A stored range. Its absolute time to live is stored as a deadline.
+/// A range of tokens with its hint, as a request stores it. An absolute time to live is stored as a
+/// deadline.
 #[derive(Clone, Copy, Debug)]
 struct Span {
     start: usize,
@@ -93,13 +95,13 @@ struct Span {
 }
 
 impl Span {
-    /// The retention of the range at a time. `None` if its time to live has run out and it does not
-    /// demote the blocks then.
+    /// Returns the retention of the range at a time. `None` if its time to live has run out, unless the
+    /// hint demotes the blocks at that time.
     fn at(&self, now: Option<f64>) -> Option<Retention> {
         let (Some(until), Some(now)) = (self.until, now) else { return Some(self.retention) };
         match self.retention.then {
-            // The remaining time must be finite: the pool would refuse an infinite one while hints are
-            // applied.
+            // The remaining time must be finite, because the pool would refuse an infinite time to live
+            // while hints are applied.
             _ if now < until => {
                 let left = (until - now).min(f64::MAX);
                 Some(Retention { ttl: Some(Ttl::Absolute(left)), ..self.retention })
@@ -114,20 +116,20 @@ impl Span {
 pub(crate) struct Hints {
     tenant: Option<TenantId>,
     no_cache: bool,
-    /// Ranges in ascending order that do not overlap.
+    /// The ranges, in ascending order and without overlaps.
     spans: Vec<Span>,
 }
 
-/// The hints that are to take effect.
+/// Which hints of a request are to take effect.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Scope {
     All,
-    /// Only ends of life of ranges.
+    /// Only ranges whose hint is an end of life.
     Ends,
 }
 
 impl Hints {
-    /// Makes the stored form of checked options that were given at time `now`.
+    /// Converts checked options, which were given at time `now`, to their stored form.
     pub(super) fn new(given: &AdmitOptions, now: Option<f64>) -> Self {
         Self { tenant: given.tenant, no_cache: given.no_cache, ..Self::of(&given.ranges, now) }
     }
@@ -137,7 +139,7 @@ impl Hints {
         self.tenant
     }
 
-    /// Makes the stored form of checked ranges that were given at time `now`.
+    /// Converts checked ranges, which were given at time `now`, to their stored form.
     pub(super) fn of(ranges: &[RetentionRange], now: Option<f64>) -> Self {
         let mut hints = Self::default();
         for range in ranges {
@@ -151,14 +153,14 @@ impl Hints {
         hints
     }
 
-    /// Adds later hints about the same request.
+    /// Adds later hints about the same request. They replace earlier hints where both overlap.
     pub(super) fn extend(&mut self, later: &Self) {
         self.tenant = later.tenant.or(self.tenant);
         self.no_cache |= later.no_cache;
         later.spans.iter().for_each(|&span| self.overlay(span));
     }
 
-    /// Adds a range, which replaces the earlier ranges where they overlap.
+    /// Adds a range. It replaces earlier ranges where they overlap.
     fn overlay(&mut self, new: Span) {
         let mut spans = Vec::with_capacity(self.spans.len() + 2);
         for &old in &self.spans {
@@ -174,7 +176,8 @@ impl Hints {
         self.spans = spans;
     }
 
-    /// Calls `each` with every stretch of `positions` that has a hint, and with its retention.
+    /// Splits `positions` into stretches that have the same hint, and calls `each` with each stretch
+    /// and its retention.
     fn stretches(
         &self,
         positions: Range<usize>,
@@ -186,7 +189,7 @@ impl Hints {
     ) -> Result<(), PoolError> {
         let Range { start: mut at, end } = positions;
         for span in self.spans.iter().map(Some).chain([None]) {
-            // The stretch after the last range has no range of its own.
+            // The stretch after the last range belongs to no range.
             let tokens = span.map_or([usize::MAX; 2], |span| [span.start, span.end]);
             let [from, to] = tokens.map(|token| (token / block_size).clamp(at, end.max(at)));
             let without_range = at.max(own_from)..from;
@@ -217,7 +220,7 @@ impl Hints {
         }
         let size = sequence.main.block_tokens;
         for table in sequence.tables() {
-            // Converts to the positions of the same tokens in this group.
+            // Converts a position to the position of the same tokens in the table of this group.
             let at = |position: usize| position.saturating_mul(size) / table.block_tokens;
             let end = positions.end.min(usize::MAX / size);
             let end = at(end).min(table.published).min(table.blocks.len());
@@ -238,7 +241,8 @@ impl Hints {
         Ok(report)
     }
 
-    /// Applies the hints to the cached blocks of a chain that was hashed in the pool's epoch.
+    /// Applies the hints to the cached blocks of a hash chain. The chain was hashed in the pool's
+    /// current epoch.
     pub(super) fn apply_to_chain(
         &self,
         pool: &mut BlockPool,
@@ -259,7 +263,7 @@ impl Hints {
                 report.add(pool.retain(&found[cached], retention)?);
                 return Ok(());
             }
-            // Blocks are demoted from the tail of the chain on.
+            // Demotes the last block of the chain first.
             for hash in hashes[cached].iter().rev() {
                 report.add(end_life_of(pool, pool.copies(hash), retention)?);
             }
@@ -268,9 +272,10 @@ impl Hints {
         Ok(report)
     }
 
-    /// Does the work of [`Self::apply_to_chain`] with KV-cache groups. Each group has given up the
-    /// blocks that its hits do not need, so any position of the chain may be cached or missing. Hints
-    /// reach every cached block. Missing blocks count as ignored only in groups of full attention.
+    /// Does the work of [`Self::apply_to_chain`] with KV-cache groups. Each group has released the
+    /// blocks that its hits do not need, so any position of the chain may be cached or missing. The
+    /// hints apply to every cached block. Missing blocks count as ignored only in groups of full
+    /// attention.
     fn apply_to_chain_in_groups(
         &self,
         pool: &mut BlockPool,
@@ -299,8 +304,8 @@ impl Hints {
     }
 }
 
-/// Demotes all copies of a content. Copies that a request holds are ignored. A fence does not count as
-/// a holder.
+/// Demotes all blocks with the same content, except blocks that a request holds. Blocks that only a
+/// fence holds are demoted, too.
 fn end_life_of(
     pool: &mut BlockPool,
     mut copies: Vec<BlockId>,

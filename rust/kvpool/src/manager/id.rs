@@ -1,4 +1,4 @@
-//! The ids of requests, and their states.
+//! Defines the ids and the states of requests.
 
 use std::fmt;
 
@@ -6,14 +6,17 @@ use hashbrown::Equivalent;
 
 use crate::shorten::shorten;
 
-/// A number or a string, as the engine prefers. Every `i64` and every `u64` is an id of its own. Equal
-/// numbers of different types are the same id, because the conversions choose the variant.
+/// The id of a request: a number or a string, as the engine prefers. Every `i64` and every `u64` is a
+/// distinct id. Equal numbers of different integer types are the same id, because the conversions
+/// choose the same variant for them.
 ///
-/// An engine with ids of another type gives each request a number, such as its place in the engine's
-/// own slab or arena: 8 bytes that are compared in one instruction. A UUID, or any other type that has
-/// a text, is a string: the manager copies it once, at the admission, and later calls borrow it. The
-/// manager is not generic over ids: journals, explanations and events contain ids of both kinds, and a
-/// type parameter would be in each of them.
+/// An engine with ids of another type can give each request a number, such as its index in the engine's
+/// own slab or arena. Numbers have 8 bytes and are compared in one instruction. A UUID, or any other
+/// type that can be formatted as text, is a string. The manager copies a string once, at the admission,
+/// and later calls borrow it.
+///
+/// The manager is not generic over the type of ids, because journals, explanations and events contain
+/// ids, too, and each of their types would need the type parameter.
 ///
 /// ```
 /// use kvpool::RequestId;
@@ -22,12 +25,12 @@ use crate::shorten::shorten;
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Id<S> {
-    /// A number.
+    /// A number that an `i64` can represent.
     Int(i64),
     /// A string.
     Str(S),
-    /// A number above [`i64::MAX`]. A smaller number in this variant would not equal the same number in
-    /// `Int`.
+    /// A number above [`i64::MAX`]. Do not use this variant for smaller numbers: they would not equal
+    /// the same numbers in `Int`.
     Uint(u64),
 }
 
@@ -38,7 +41,7 @@ pub type RequestId = Id<Box<str>>;
 pub type RequestRef<'a> = Id<&'a str>;
 
 impl RequestId {
-    /// Borrows the id.
+    /// Returns a borrowed form of the id.
     #[must_use]
     pub fn as_ref(&self) -> RequestRef<'_> {
         match self {
@@ -50,7 +53,7 @@ impl RequestId {
 }
 
 impl RequestRef<'_> {
-    /// Copies the id.
+    /// Copies the id to an owned form.
     #[must_use]
     pub fn to_owned(self) -> RequestId {
         match self {
@@ -121,7 +124,7 @@ impl<'a> From<&'a RequestId> for RequestRef<'a> {
     }
 }
 
-/// Formats the id for messages: a long string is shortened. `Debug` shows the whole string.
+/// Formats the id for messages, with a long string shortened. `Debug` shows the whole string.
 impl<S: AsRef<str>> fmt::Display for Id<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -146,7 +149,7 @@ impl<S: fmt::Debug> fmt::Debug for Id<S> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum RequestState {
-    /// The request holds blocks of the device for its tokens, or for its next tokens.
+    /// The request holds blocks of the device, and can get tokens and further blocks.
     Running,
     /// The request was preempted: it holds no blocks, and its tokens have to be computed again.
     Preempted,
@@ -157,12 +160,13 @@ pub enum RequestState {
     /// A connector is loading external tokens into the request's blocks. The request runs after
     /// [`crate::CacheManager::external_done`].
     Loading,
-    /// The request was released while it was moving or loading. It gives up its blocks when that ends.
+    /// The request was released while it was moving or loading. It releases its blocks when the move or
+    /// the load ends.
     Releasing,
 }
 
 impl RequestState {
-    /// The state's name, as users read it.
+    /// Returns the name of the state, for messages.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

@@ -1,7 +1,7 @@
 //! Saves and restores the cached content of a manager's device pool.
 //!
-//! Requests are not part of an image: after a restart they are admitted again, and hit. The host tier
-//! is not part of it either, because it only contains swapped requests.
+//! Requests are not part of an image. After a restart, the engine admits them again, and they hit the
+//! restored content. The host tier is not part of it either, because it only contains swapped requests.
 
 use super::{CacheManager, ManagerError};
 use crate::groups::Groups;
@@ -10,10 +10,10 @@ use crate::{PoolError, PoolImage, Restored, SavedBlock};
 
 /// # Images: cached content over a restart
 ///
-/// An image contains the cached content of the device's pool.
+/// An image contains the cached content of the device's pool, so that a restarted engine can hit it.
 impl CacheManager {
-    /// Returns an image of the cached content of the device, registered blocks of running requests
-    /// included: see [`crate::BlockPool::image`].
+    /// Returns an image of the cached content of the device, including registered blocks of running
+    /// requests: see [`crate::BlockPool::image`].
     ///
     /// # Errors
     /// As [`crate::BlockPool::image`].
@@ -22,9 +22,9 @@ impl CacheManager {
         Ok(PoolImage { settings: self.image_settings()?, algorithm, ..self.pool().image()? })
     }
 
-    /// Returns the settings that the hashes and blocks of an image depend on: how tokens are hashed, and the
-    /// KV-cache groups. The text does not contain the key: the hash of a block of zeros differs for another
-    /// key or seed.
+    /// Returns, as text, the settings that the hashes and blocks of an image depend on: how tokens are
+    /// hashed, and the KV-cache groups. The text does not contain the key. Instead, it contains the
+    /// hash of a block of zeros, which differs for another key or seed.
     fn image_settings(&self) -> Result<String, ManagerError> {
         let hasher = BlockHasher::new(self.hasher().config().clone())?;
         let zeros = vec![0; hasher.block_size()];
@@ -41,8 +41,9 @@ impl CacheManager {
         Ok(settings)
     }
 
-    /// Restores an image into the device's pool of a new manager: see [`crate::BlockPool::restore`]. The
-    /// manager first compares the settings of the image with its own, and takes none of them from the image.
+    /// Restores an image into the device's pool of a new manager: see [`crate::BlockPool::restore`].
+    /// The manager compares the settings of the image with its own settings, and refuses an image with
+    /// different settings.
     ///
     /// # Errors
     /// [`crate::PoolError::InvalidConfig`] if the image has other hashes or KV-cache groups, and the
@@ -59,8 +60,9 @@ impl CacheManager {
         if let Some(saved) = image.algorithm.filter(|&saved| saved != algorithm) {
             return Err(refused("algorithm", saved.name(), algorithm.name()).into());
         }
-        // The settings contain the hash of one block of zeros, so they differ with the block size.
-        // Another block size has an error of its own.
+        // The settings contain the hash of one block of zeros, so they differ with the block size. The
+        // pool checks the block size and returns a more precise error, so images with another block
+        // size are not compared here.
         let is_comparable = image.block_size == self.pool().block_size() && !image.settings.is_empty();
         if is_comparable && image.settings != own {
             return Err(refused("settings", &image.settings, &own).into());

@@ -1,19 +1,20 @@
-//! `CacheManager`: requests, block tables and steps for a scheduler.
+//! [`CacheManager`] keeps the requests and block tables of a scheduler, and runs its steps.
 //!
-//! Owns: the blocks that each request holds, and the number of its computed tokens. Each call of the
-//! scheduler becomes one atomic operation of a [`BlockPool`], which owns blocks, contents and eviction.
+//! A manager owns the blocks that each request holds, and the number of its computed tokens. Each call
+//! of the scheduler becomes one atomic operation of a [`BlockPool`], which owns blocks, contents and
+//! eviction.
 //!
 //! Invariants, recounted by [`CacheManager::check_invariants`]:
 //! - M1: the references of a block are those of block tables, fences, pins and swaps.
-//! - M2: a request's blocks are where its state requires: on the device, nowhere, in the host tier, or
-//!   in a swap.
+//! - M2: the state of a request determines where its blocks are: on the device, in the host tier, in a
+//!   swap, or nowhere.
 //! - M3: a registered block of a request has the hash of the tokens committed to it (vLLM #49377).
-//! - M4: hit + external + computed tokens == prompt tokens, over all admissions. Resumptions are
+//! - M4: summed over all admissions, hit + external + computed tokens == prompt tokens. Resumptions are
 //!   counted separately (vLLM #25780).
-//! - M5: requests can be found by their ids, and are counted.
+//! - M5: every request can be found by its id, and the counts of requests by state are exact.
 //!
-//! Costs: O(1) per block and per request that a call touches. No cost depends on the size of the pool
-//! or on the number of requests.
+//! Costs: O(1) for each block and each request that a call uses. No cost depends on the size of the
+//! pool or on the number of requests.
 
 mod admission;
 mod answers;
@@ -54,26 +55,27 @@ pub use request::RequestInfo;
 use requests::Requests;
 pub use step::{PlannedOperation, StepOutcome, StepPlan};
 
-/// Requests by id over one [`BlockPool`]: the type that a scheduler calls.
+/// Manages the requests of a scheduler, by id, over one [`BlockPool`]. This is the type that a
+/// scheduler calls.
 ///
-/// A request is admitted with its prompt, gets tokens step by step, and is released. The manager finds
-/// the cached part of the prompt, gives the request blocks, registers the blocks that the engine has
-/// computed, and evicts blocks without references. Every call is all or nothing: a refused call has
-/// changed nothing.
+/// A request is admitted with its prompt, gets tokens in each step, and is released at its end. The
+/// manager finds the cached part of the prompt, gives the request blocks, registers the blocks that the
+/// engine has computed, and evicts blocks without references. Every call is all or nothing: a refused
+/// call changes nothing.
 ///
 /// # Admit
 ///
-/// [`prepare`](Self::prepare) hashes a prompt; with [`hasher`](Self::hasher) any thread can do it.
-/// [`admit`](Self::admit) finds the cached prefix, acquires its blocks, and allocates the others.
-/// [`admit_with`](Self::admit_with) admits in chunks, with KV from elsewhere, or with hints;
-/// [`external_done`](Self::external_done) ends a load of KV from elsewhere. [`probe`](Self::probe),
+/// [`prepare`](Self::prepare) hashes a prompt; with [`hasher`](Self::hasher), any thread can hash
+/// prompts. [`admit`](Self::admit) finds the cached prefix, acquires its blocks, and allocates the
+/// others. [`admit_with`](Self::admit_with) admits in chunks, with KV that a connector loads, or with
+/// hints; [`external_done`](Self::external_done) ends such a load. [`probe`](Self::probe),
 /// [`fit`](Self::fit), [`fit_groups`](Self::fit_groups) and
 /// [`admitted_entries`](Self::admitted_entries) look a prompt up without admitting it.
 ///
 /// # Step
 ///
 /// One call per step serves the whole batch: it commits the tokens that the last step computed, appends
-/// those that it sampled, and allocates blocks for the next step.
+/// the tokens that it sampled, and allocates blocks for the next step.
 ///
 /// - Run a step for a batch: [`append`](Self::append), [`append_ragged`](Self::append_ragged),
 ///   [`append_into`](Self::append_into).
@@ -95,15 +97,15 @@ pub use step::{PlannedOperation, StepOutcome, StepPlan};
 /// - Release finished or aborted requests: [`release`](Self::release),
 ///   [`release_batch`](Self::release_batch), [`release_batch_with`](Self::release_batch_with).
 /// - Release the last request of a session: [`end_session`](Self::end_session).
-/// - Preempt by recompute, and continue later: [`preempt`](Self::preempt), [`resume`](Self::resume),
-///   [`resume_with`](Self::resume_with).
+/// - Preempt a request, which later computes its tokens again: [`preempt`](Self::preempt),
+///   [`resume`](Self::resume), [`resume_with`](Self::resume_with).
 ///
 /// # Share
 ///
-/// [`fork`](Self::fork) and [`fork_batch`](Self::fork_batch) make requests that share all blocks of
-/// another. The first request that writes to a shared block gets a copy. [`truncate`](Self::truncate)
-/// and [`truncate_batch`](Self::truncate_batch) remove the last tokens of a request, and
-/// [`trim_window`](Self::trim_window) gives up the blocks before a window.
+/// [`fork`](Self::fork) and [`fork_batch`](Self::fork_batch) make requests that share all blocks of an
+/// existing request. The first request that writes to a shared block gets a copy.
+/// [`truncate`](Self::truncate) and [`truncate_batch`](Self::truncate_batch) remove the last tokens of
+/// a request, and [`trim_window`](Self::trim_window) releases the blocks before an attention window.
 ///
 /// ```
 /// use kvpool::{CacheManager, Computed, ExtraKeys, ManagerConfig};
@@ -119,9 +121,9 @@ pub use step::{PlannedOperation, StepOutcome, StepPlan};
 ///
 /// # Swap
 ///
-/// With [`ManagerConfig::host_blocks`], requests can be preempted by swap.
-/// [`begin_swap_out`](Self::begin_swap_out) and [`begin_swap_in`](Self::begin_swap_in) plan the copies,
-/// [`take_plan`](Self::take_plan) returns them, and [`complete_swap`](Self::complete_swap) or
+/// With [`ManagerConfig::host_blocks`], requests can be preempted by swap, which keeps their KV in host
+/// memory. [`begin_swap_out`](Self::begin_swap_out) and [`begin_swap_in`](Self::begin_swap_in) plan the
+/// copies, [`take_plan`](Self::take_plan) returns them, and [`complete_swap`](Self::complete_swap) or
 /// [`abort_swap`](Self::abort_swap) ends the swap. [`fit_swap_out`](Self::fit_swap_out) and
 /// [`fit_swap_in`](Self::fit_swap_in) return whether there are enough blocks.
 ///
@@ -155,10 +157,10 @@ pub use step::{PlannedOperation, StepOutcome, StepPlan};
 ///   [`advance_time`](Self::advance_time), [`retention_stats`](Self::retention_stats).
 /// - Assign requests to tenants with limits: [`set_tenant`](Self::set_tenant),
 ///   [`tenant_blocks`](Self::tenant_blocks).
-/// - Forget cached content: [`evict`](Self::evict), [`drop_cached`](Self::drop_cached),
+/// - Remove cached content: [`evict`](Self::evict), [`drop_cached`](Self::drop_cached),
 ///   [`bump_epoch`](Self::bump_epoch), [`reset`](Self::reset).
 /// - Grow the pool: [`resize`](Self::resize).
-/// - Keep content over a restart: [`image`](Self::image), [`restore`](Self::restore).
+/// - Keep cached content over a restart: [`image`](Self::image), [`restore`](Self::restore).
 ///
 /// # Example
 ///
@@ -216,19 +218,20 @@ pub use step::{PlannedOperation, StepOutcome, StepPlan};
 /// ```
 #[derive(Debug)]
 pub struct CacheManager {
-    /// The pool of the device, and the pool of the host if there is one.
+    /// The pool of the device, and the pool of the host tier if there is one.
     tiers: Tiers,
     hasher: Arc<BlockHasher>,
     /// The groups of a hybrid model.
     groups: Option<Arc<Groups>>,
-    /// Share of the pool that an admission leaves available while others run.
+    /// Share of the pool that an admission leaves available while other requests run.
     watermark: f64,
     requests: Requests,
     stats: ManagerStats,
-    /// Number of changes so far. A planned step is only committed to the state that it was planned for.
+    /// Number of changes so far. A planned step is refused if the manager has changed since it was
+    /// planned.
     version: u64,
     batch: u64,
-    /// The slots of the latest batch. Every batch reuses the memory.
+    /// The slots of the requests in the latest batch. Every batch reuses this list's memory.
     rows: Vec<usize>,
     step: growth::Step,
     changes: Vec<TableChange>,
@@ -237,17 +240,17 @@ pub struct CacheManager {
 
 /// # Construction
 impl CacheManager {
-    /// Makes a manager of an empty pool.
+    /// Makes a manager with an empty pool.
     ///
     /// # Errors
-    /// The setting that is out of range, and the allowed values.
+    /// If a setting is out of range. The error names the setting and the allowed values.
     #[expect(clippy::needless_pass_by_value, reason = "callers pass configurations by value, as to a pool")]
     pub fn new(config: ManagerConfig) -> Result<Self> {
         Self::assemble(&config, Tiers::new)
     }
 
-    /// Makes a manager of an empty pool with `evictor` as the eviction order of the device.
-    /// `config.eviction` applies to the host tier, and `config.retention` is ignored, as in
+    /// Makes a manager with an empty pool. `evictor` decides which blocks of the device are evicted.
+    /// `config.eviction` applies only to the host tier, and `config.retention` is ignored, as in
     /// [`BlockPool::with_evictor`].
     ///
     /// # Errors
@@ -257,8 +260,8 @@ impl CacheManager {
         Self::assemble(&config, |pools| Tiers::with_evictor(pools, evictor))
     }
 
-    /// Makes a manager with a given hasher, and ignores the hash settings of `config`: for replays,
-    /// which look digests up instead of computing them.
+    /// Makes a manager with a given hasher, and ignores the hash settings of `config`. Replays of a
+    /// journal use this, because their hasher looks digests up instead of computing them.
     ///
     /// # Errors
     /// As [`Self::new`].
@@ -277,7 +280,7 @@ impl CacheManager {
             let allowed = "a share of the pool, from 0.0 to below 1.0";
             return Err(PoolError::config("watermark", config.watermark, allowed).into());
         }
-        // Retention applies to the device only: the host tier only keeps swapped requests.
+        // Retention applies only to the device, because the host tier only contains swapped requests.
         let host_pool = || PoolConfig { num_blocks: config.host_blocks, retention: None, ..config.pool() };
         let host = (config.host_blocks > 0).then(host_pool);
         let mut tiers = tiers(std::iter::once(config.pool()).chain(host).collect())?;
@@ -311,13 +314,13 @@ impl CacheManager {
 ///
 /// Read access to the pools, the tiers and the hasher.
 impl CacheManager {
-    /// Returns the device's pool, to read from. The manager releases the blocks of its requests.
+    /// Returns the device's pool, read-only. Only the manager can change the pool.
     #[must_use]
     pub fn pool(&self) -> &BlockPool {
         self.tiers.device()
     }
 
-    /// Returns the pools of all tiers and the planned copies, to read from.
+    /// Returns the pools of all tiers and the planned copies, read-only.
     #[must_use]
     pub const fn tiers(&self) -> &Tiers {
         &self.tiers
@@ -338,7 +341,7 @@ impl CacheManager {
     /// the hasher and the epoch of the manager. O(tokens).
     ///
     /// # Errors
-    /// [`ManagerError::Hash`] for extra keys that the algorithm cannot represent.
+    /// [`ManagerError::Hash`] for extra keys that the hash algorithm cannot represent.
     pub fn prepare(&self, tokens: &[u32], extra: ExtraKeys) -> Result<HashCursor> {
         self.check_poison()?;
         let extra = ExtraKeys { epoch: self.tiers.device().epoch(), ..extra };
@@ -347,8 +350,8 @@ impl CacheManager {
         Ok(cursor)
     }
 
-    /// Returns how many blocks of a prompt are cached now, without admitting it. Changes nothing.
-    /// O(blocks matched).
+    /// Returns how many blocks of a prompt are cached now, without admitting the prompt. Changes
+    /// nothing. O(blocks matched).
     ///
     /// # Errors
     /// [`PoolError::StaleEpoch`] if the prompt was hashed before the last epoch bump.
@@ -389,7 +392,8 @@ impl CacheManager {
         })
     }
 
-    /// Returns the block table of a request. With KV-cache groups, that of the first group. O(1).
+    /// Returns the block table of a request. With KV-cache groups, returns the table of the first
+    /// group. O(1).
     ///
     /// # Errors
     /// [`ManagerError::UnknownRequest`].
@@ -398,8 +402,8 @@ impl CacheManager {
     }
 
     /// Returns the block table of a request in one group: see [`ManagerConfig::groups`]. In a group
-    /// that keeps a state, the table has one entry, which does not change while the request runs. The
-    /// null block takes the place of blocks that the group has given up because no later token reads
+    /// that keeps a recurrent state, the table has one entry, which does not change while the request
+    /// runs. The null block replaces blocks that the group has released because no later token reads
     /// them. O(groups).
     ///
     /// # Errors
@@ -426,9 +430,9 @@ impl CacheManager {
     }
 
     /// Returns the number of tokens at which the next chunk of a running request should end, so that a
-    /// state can be kept. A checkpoint is made if a commit ends there, and the table covers no more
-    /// tokens ([`crate::Part::allocate_tokens`], [`Self::extend`]). `None` without groups that keep
-    /// states, or if no such position is known. O(groups).
+    /// recurrent state can be kept. The commit that ends there keeps a copy of the state, a
+    /// *checkpoint*, if the table covers no later tokens ([`crate::Part::allocate_tokens`],
+    /// [`Self::extend`]). `None` if no group keeps states, or if no such position is known. O(groups).
     ///
     /// # Errors
     /// [`ManagerError::UnknownRequest`].
@@ -467,7 +471,8 @@ impl CacheManager {
 
 /// # Fences: blocks that a running step still uses
 impl CacheManager {
-    /// Ends the fences of `step` and of all earlier steps: see [`BlockPool::complete_step`].
+    /// Records that `step` and all earlier steps have finished, which ends their fences: see
+    /// [`BlockPool::complete_step`].
     ///
     /// # Errors
     /// Only if a pool is poisoned.
@@ -481,7 +486,7 @@ impl CacheManager {
 
     /// Opens a fence, and returns its ticket. Blocks that are released, preempted or truncated with
     /// this ticket ([`Until::Ticket`](crate::Until::Ticket)) cannot be allocated before
-    /// [`Self::end_fence`]. Tickets may end in any order. O(1).
+    /// [`Self::end_fence`]. Fences may end in any order. O(1).
     ///
     /// # Errors
     /// Only if a pool is poisoned.
@@ -513,23 +518,23 @@ impl CacheManager {
         Ok(epoch)
     }
 
-    /// Forgets all cached content, that of the host tier included: see [`Tiers::reset`]. Preempted
-    /// requests resume without hits. Returns the number of blocks that were registered, in both tiers.
+    /// Removes all cached content from both tiers: see [`Tiers::reset`]. Preempted requests resume
+    /// without hits. Returns the number of blocks that were registered, in both tiers.
     ///
     /// # Errors
     /// [`PoolError::InUse`] while requests or fences hold blocks of the device. [`TierError::InUse`]
     /// while requests hold blocks of the host, because a swapped request would bring its content back.
-    /// Nothing has changed then.
+    /// In both cases nothing has changed.
     pub fn reset(&mut self) -> Result<usize> {
         let forgotten = self.tiers.reset()?;
         self.contents_changed();
         Ok(forgotten)
     }
 
-    /// Drops blocks from the index by id: see [`BlockPool::drop_cached`].
+    /// Removes the cached content of these blocks: see [`BlockPool::drop_cached`].
     ///
     /// # Errors
-    /// Unknown ids.
+    /// If an id is unknown.
     pub fn drop_cached(&mut self, blocks: &[BlockId]) -> Result<usize> {
         self.check_poison()?;
         let dropped = self.tiers.device_mut().drop_cached(blocks)?;
@@ -537,7 +542,8 @@ impl CacheManager {
         Ok(dropped)
     }
 
-    /// Evicts up to `n` cached-free blocks of the device, which become free: see [`BlockPool::evict`].
+    /// Evicts up to `n` cached-free blocks of the device. These blocks become free: see
+    /// [`BlockPool::evict`].
     ///
     /// # Errors
     /// Only if the manager is poisoned.
@@ -556,7 +562,7 @@ impl CacheManager {
     /// Grows the pool: see [`BlockPool::resize`].
     ///
     /// # Errors
-    /// [`PoolError::Shrink`].
+    /// [`PoolError::Shrink`] if `num_blocks` is below the current number.
     pub fn resize(&mut self, num_blocks: usize) -> Result<()> {
         self.check_poison()?;
         self.tiers.device_mut().resize(num_blocks)?;
@@ -595,7 +601,7 @@ impl CacheManager {
         Ok(())
     }
 
-    /// Returns the number of requests in a state, mutably.
+    /// Returns a mutable reference to the number of requests in a state.
     const fn gauge(&mut self, state: RequestState) -> &mut usize {
         match state {
             RequestState::Running => &mut self.stats.running,

@@ -1,8 +1,9 @@
-//! `ManagerObserver`: the notifications of a manager, and read access to its requests.
+//! Defines [`ManagerObserver`], which receives the notifications of a manager, and the calls that read
+//! its requests.
 //!
 //! In addition, each pool of a manager may have an observer ([`crate::observe::PoolObserver`]). A
-//! manager returns the same results with and without an observer. Without an observer, the cost is one
-//! branch per call.
+//! manager returns the same results with and without an observer. Without an observer, notifications
+//! cost one branch per call.
 
 use std::any::Any;
 use std::fmt;
@@ -25,14 +26,14 @@ use crate::tiers::TierError;
 pub struct RequestView<'a> {
     /// The id of the request.
     pub id: &'a RequestId,
-    /// The tokens and their hash chain.
+    /// The tokens of the request and their hash chain.
     pub cursor: &'a HashCursor,
     /// Whether the request is running: it holds blocks of the device.
     pub is_running: bool,
     /// Number of entries in all block tables.
     pub num_blocks: usize,
     /// Number of leading blocks in the block table that the request has registered or hit. With
-    /// KV-cache groups, the number of hash units that it has computed or hit.
+    /// KV-cache groups, the number of hash units (the tokens of one hash) that it has computed or hit.
     pub num_published: usize,
     /// Whether commits of the request register blocks. False after a hash collision.
     pub publishes: bool,
@@ -40,7 +41,7 @@ pub struct RequestView<'a> {
     pub tenant: Option<TenantId>,
 }
 
-/// The result of the lookup when a request was admitted or resumed.
+/// The result of the prefix lookup when a request was admitted or resumed.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Admitted<'a> {
@@ -54,8 +55,8 @@ pub struct Admitted<'a> {
     pub collided: bool,
     /// Whether the request was resumed.
     pub resumed: bool,
-    /// Number of tokens that the groups of full attention alone could hit. Without such groups, the
-    /// largest possible number.
+    /// Number of tokens that the groups of full attention alone could hit. Without such groups, this is
+    /// the largest length that a hit of the prompt could have.
     pub full_tokens: usize,
     /// Number of tokens that each group alone could hit. Empty without groups, and unless
     /// [`ManagerObserver::wants_reach`] is true.
@@ -72,25 +73,26 @@ pub trait ManagerObserver: Any + fmt::Debug + Send + Sync {
         false
     }
 
-    /// A request was admitted, and its blocks are allocated. Contents that this evicted were still
-    /// there during the lookup.
+    /// A request was admitted, and its blocks are allocated. The allocation may have evicted contents
+    /// that were still cached during the lookup.
     fn admitted(&mut self, admitted: &Admitted<'_>, manager: &CacheManager) {}
 
-    /// A request has registered the blocks at some positions of its table. With KV-cache groups, the
-    /// request has computed these hash units, and each group has registered the blocks that it keeps.
+    /// A request has registered the blocks at some positions of its table. With KV-cache groups,
+    /// `positions` are hash units that the request has computed, and each group has registered the
+    /// blocks that it keeps.
     fn published(&mut self, slot: usize, positions: Range<usize>, manager: &CacheManager) {}
 
-    /// Contents may have been added or removed by an operation. `slot` is the request that caused it,
-    /// if any.
+    /// An operation may have added or removed cached contents. `slot` is the slot of the request that
+    /// caused it, if a request did.
     fn changed(&mut self, slot: Option<usize>, manager: &CacheManager) {}
 
     /// The request in `slot` was made by a fork of `parent`.
     fn forked(&mut self, parent: usize, slot: usize, manager: &CacheManager) {}
 
-    /// A request is about to be removed.
+    /// The request in `slot` is about to be removed.
     fn released(&mut self, slot: usize, manager: &CacheManager) {}
 
-    /// A step is completed. If the observer finds a fault here and calls [`CacheManager::poison`], the
+    /// A step has completed. If the observer finds a fault here and calls [`CacheManager::poison`], the
     /// call fails.
     fn step_completed(&mut self, manager: &mut CacheManager) {}
 
@@ -98,7 +100,8 @@ pub trait ManagerObserver: Any + fmt::Debug + Send + Sync {
     /// clock.
     fn time_passed(&mut self, now: f64, manager: &mut CacheManager) {}
 
-    /// Compares the observer's records with the manager: part of [`CacheManager::check_invariants`].
+    /// Compares the observer's records with the manager. [`CacheManager::check_invariants`] calls this
+    /// method.
     ///
     /// # Errors
     /// The first difference.
@@ -109,15 +112,15 @@ pub trait ManagerObserver: Any + fmt::Debug + Send + Sync {
 
 /// # Observers
 impl CacheManager {
-    /// Notifies `observer` of everything from now on. Returns the previous observer.
+    /// Sets the observer, which receives all notifications from now on. Returns the previous observer.
     pub fn observe(&mut self, observer: Box<dyn ManagerObserver>) -> Option<Box<dyn ManagerObserver>> {
         self.observer.replace(observer)
     }
 
-    /// Notifies `observer` of the operations of one tier's pool: see [`crate::Tiers::observe`].
+    /// Sets the observer of one tier's pool: see [`crate::Tiers::observe`].
     ///
     /// # Errors
-    /// [`TierError::UnknownTier`]; as [`crate::BlockPool::observe`].
+    /// [`TierError::UnknownTier`]; the errors of [`crate::BlockPool::observe`].
     pub fn observe_tier(&mut self, tier: usize, observer: Box<dyn PoolObserver>) -> Result<(), TierError> {
         self.tiers.observe(tier, observer)
     }
@@ -129,13 +132,14 @@ impl CacheManager {
         observer.downcast_ref()
     }
 
-    /// Returns the observer mutably, if it is of type `T`.
+    /// Returns a mutable reference to the observer, if it is of type `T`.
     pub fn observer_mut<T: ManagerObserver>(&mut self) -> Option<&mut T> {
         let observer: &mut dyn Any = self.observer.as_deref_mut()?;
         observer.downcast_mut()
     }
 
-    /// Returns the observer of a tier's pool, if it is of type `T`, and the tier's blocks.
+    /// Returns the observer of a tier's pool, and a view of the tier's blocks, if the observer is of
+    /// type `T`.
     pub fn tier_observer_mut<T: PoolObserver>(&mut self, tier: usize) -> Option<(&mut T, Blocks<'_>)> {
         self.tiers.pool_mut(tier).ok()?.observer_mut()
     }
@@ -145,8 +149,8 @@ impl CacheManager {
 ///
 /// Observers identify requests by their slots.
 impl CacheManager {
-    /// Returns the request in a slot, if there is one. A request keeps its slot; after its release
-    /// another request may get it. O(1).
+    /// Returns the request in a slot, if there is one. A request keeps its slot until it is released.
+    /// Then another request may get the slot. O(1).
     #[must_use]
     pub fn request_at(&self, slot: usize) -> Option<RequestView<'_>> {
         let Request { id, state, sequence, hints, .. } = self.requests.at(slot).ok()?;
@@ -168,20 +172,20 @@ impl CacheManager {
         Some(&self.requests.at(slot).ok()?.sequence.cursor)
     }
 
-    /// Number of slots, those of released requests included.
+    /// Number of slots, including those of released requests.
     #[must_use]
     pub const fn num_slots(&self) -> usize {
         self.requests.slots().len()
     }
 
-    /// Number of requests in all states: running, preempted, swapped out, and those that a swap or a
-    /// load still holds.
+    /// Number of requests in all states, including released requests whose blocks a swap or a load
+    /// still uses.
     #[must_use]
     pub fn num_requests(&self) -> usize {
         self.requests.num_found()
     }
 
-    /// Number of swaps that have begun and not ended.
+    /// Number of unfinished swaps.
     #[must_use]
     pub fn num_swaps(&self) -> usize {
         self.tiers.num_swaps()
@@ -190,8 +194,8 @@ impl CacheManager {
 
 /// # Poisoning
 impl CacheManager {
-    /// Poisons the manager because of a broken invariant: it refuses all work from now on. Returns the
-    /// error of those refusals.
+    /// Poisons the manager because of a broken invariant, so that it refuses all operations. Returns
+    /// the error that those refusals return.
     #[cold]
     #[must_use]
     pub fn poison(&self, violation: &InvariantViolation) -> ManagerError {
@@ -206,7 +210,7 @@ impl CacheManager {
         }
     }
 
-    /// Notifies the observer that contents may have been added or removed.
+    /// Notifies the observer that cached contents may have been added or removed.
     #[inline]
     pub(super) fn notify_changed(&mut self, slot: Option<usize>) {
         self.notify(|observer, manager| observer.changed(slot, manager));

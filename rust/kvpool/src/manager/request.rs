@@ -1,4 +1,4 @@
-//! Requests: the manager's record of each request.
+//! Defines the manager's record of each request.
 
 use super::error::{ManagerError, Result};
 use super::hints::Hints;
@@ -15,17 +15,17 @@ pub(crate) struct Request {
     pub(crate) sequence: Sequence,
     /// Number of tokens that were cached at the last admission or resumption.
     pub(crate) cached_tokens: usize,
-    /// Number of the latest batch that contained the request. It detects in O(1) that a batch contains
-    /// an id twice.
+    /// Number of the latest batch that contained the request. With it, a batch that contains an id
+    /// twice is detected in O(1).
     pub(crate) batch: u64,
-    /// Hints about the request.
+    /// Retention hints about the request.
     pub(crate) hints: Option<Box<Hints>>,
     /// The tokens that a connector is loading into the request's blocks.
     pub(crate) external: Option<External>,
     /// The options of a release that waits until a swap or a load ends.
     pub(crate) leaving: Option<ReleaseOptions>,
-    /// The first table position whose block the request registered itself. The blocks before it were
-    /// hit, or come from a parent.
+    /// The first position of the block table that holds a block which the request registered itself.
+    /// The request hit the blocks before this position, or shares them with its parent.
     pub(crate) own_from: usize,
 }
 
@@ -56,10 +56,10 @@ pub(crate) const PREEMPT: &str = "preempt it";
 /// The states in which a request can be preempted, because it holds blocks.
 pub(crate) const PREEMPTIBLE: &[RequestState] = &[RequestState::Running, RequestState::Swapped];
 
-/// A load of external tokens into a request's blocks that has not ended.
+/// An unfinished load of external tokens into a request's blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct External {
-    /// The token after the last one of the load. The load begins after the computed tokens.
+    /// Index of the token after the last token of the load. The load begins after the computed tokens.
     pub(crate) end: usize,
     /// Number of tokens that the tables cover.
     pub(crate) covered: usize,
@@ -72,26 +72,26 @@ pub(crate) struct External {
 pub(crate) struct ReleaseOptions {
     pub(crate) until: Until,
     pub(crate) end_of_life: bool,
-    /// How the request ended, if that is known.
+    /// How the request ended, as a hint for eviction, if that is known.
     pub(crate) signal: Signal,
 }
 
-/// The state of a request, for schedulers.
+/// What a scheduler can read about a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RequestInfo {
     /// The state: whether and where the request holds blocks.
     pub state: RequestState,
-    /// Number of tokens: prompt and appended ones.
+    /// Number of tokens of the prompt plus appended tokens.
     pub tokens: usize,
-    /// Number of tokens whose KV is written, cached ones included.
+    /// Number of tokens whose KV is written, including cached tokens.
     pub computed_tokens: usize,
     /// Number of tokens that were cached at the last admission or resumption.
     pub cached_tokens: usize,
-    /// The token after the last one that a connector loads. Equal to [`Self::computed_tokens`] if it
-    /// loads none.
+    /// Index of the token after the last token that a connector loads. Equal to
+    /// [`Self::computed_tokens`] if nothing is being loaded.
     pub external_end: usize,
-    /// Number of entries in the block table.
+    /// Number of entries in the block table, which is that of the first group.
     pub blocks: usize,
     /// The tier of the blocks: 0, or 1 if the request is swapped out.
     pub tier: usize,

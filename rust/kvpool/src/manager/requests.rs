@@ -1,7 +1,8 @@
-//! `Requests`: the requests of a manager, by slot and by id.
+//! `Requests` stores the requests of a manager, and finds them by slot and by id.
 //!
-//! Only the slots contain the ids. The hash table maps an id to a slot, and compares the id with that
-//! of the request there. A request never moves to another slot, and free slots are reused.
+//! Each id is stored only once, in the slot of its request. The hash table stores slots, and compares
+//! an id with the id of the request in the slot. A request never moves to another slot, and free slots
+//! are reused.
 
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,8 +21,8 @@ pub(super) struct Requests {
     free: Vec<usize>,
     by_id: HashTable<usize>,
     hasher: DefaultHashBuilder,
-    /// The slot that was found last. Recorders and metrics look up the same request again after the
-    /// call.
+    /// The slot that was found last. It makes the next lookup of the same request faster, because
+    /// recorders and metrics look up the request of a call again after the call.
     latest: AtomicUsize,
 }
 
@@ -64,13 +65,13 @@ impl Requests {
         self.slots.get(slot).and_then(Option::as_ref).ok_or_else(lost_slot)
     }
 
-    /// Returns the request in a slot, mutably.
+    /// Returns a mutable reference to the request in a slot.
     #[inline]
     pub(super) fn at_mut(&mut self, slot: usize) -> Result<&mut Request> {
         self.slots.get_mut(slot).and_then(Option::as_mut).ok_or_else(lost_slot)
     }
 
-    /// Puts a request with a new id into a free slot. Returns the slot.
+    /// Stores a request with a new id in a free slot. Returns the slot.
     pub(super) fn enter(&mut self, request: Request) -> usize {
         let slot = self.free.pop().unwrap_or(self.slots.len());
         let Self { slots, by_id, hasher, .. } = self;
@@ -97,18 +98,19 @@ impl Requests {
         self.free.push(slot);
     }
 
-    /// Returns all slots in order, empty ones included.
+    /// Returns all slots in order, including empty slots.
     pub(super) const fn slots(&self) -> &[Option<Request>] {
         self.slots.as_slice()
     }
 
-    /// Number of requests that can be found by id.
+    /// Number of requests in the hash table, which can be found by id.
     pub(super) fn num_found(&self) -> usize {
         self.by_id.len()
     }
 }
 
-/// The error for a known slot without a request. This cannot happen, and must not panic if it does.
+/// Returns the error for a slot that should contain a request but is empty. This cannot happen unless
+/// the manager has a bug, and even then it must not panic.
 #[cold]
 fn lost_slot() -> ManagerError {
     ManagerError::Pool(PoolError::Poisoned { reason: "M5: a request's slot is empty".into() })

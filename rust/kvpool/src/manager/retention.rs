@@ -1,21 +1,24 @@
-//! Hints by request, token range and hash chain: the retention calls of [`CacheManager`].
-//! [`crate::retention`] defines the hints, and [`super::hints`] the blocks that a range contains.
+//! Implements the retention calls of [`CacheManager`], which take hints by request, token range and
+//! hash chain. [`crate::retention`] defines the hints, and [`super::hints`] the blocks that a range
+//! contains.
 //!
-//! Owns: the time at which a hint about a request reaches its blocks. A hint takes effect on the blocks
-//! that are registered now, and on later blocks when [`CacheManager::commit`] registers them. Hints are
-//! stored with the request: they survive preemption, swaps and truncation (ranges are stored by token).
-//! A fork starts with the hints of its parent.
+//! This module decides when a hint about a request is applied to its blocks. A hint takes effect at
+//! once on registered blocks, and on later blocks when [`CacheManager::commit`] registers them. Hints
+//! are stored with the request, so they remain after preemption, swaps and truncation. (Ranges are
+//! stored as token numbers.) A fork starts with the hints of its parent.
 //!
 //! The rules:
-//! - Ranges reach all blocks of a request, hits included. Tenant and `no_cache` reach only blocks that
-//!   the request or a fork of it registered. Blocks that it hit belong to other requests.
-//! - An end of life reaches only blocks that no other request holds. It takes effect when the hint is
-//!   given, when blocks are registered, and when the request is released.
+//! - Ranges apply to all blocks of a request, including blocks that it hit. A tenant and `no_cache`
+//!   apply only to blocks that the request or a fork of it registered, because blocks that it hit
+//!   belong to other requests.
+//! - An end of life applies only to blocks that no other request holds. It takes effect when the hint
+//!   is given, when blocks are registered, and when the request is released.
 //!
-//! Hints never fail a request. The call that gives a hint checks it; later, only a poisoned pool
-//! refuses.
+//! Hints never make a request fail. The call that gives a hint checks it. Later, only a poisoned pool
+//! can refuse it.
 //!
-//! Costs: one branch for requests without hints. O(blocks concerned + ranges) otherwise.
+//! Costs: one branch for a request without hints. O(blocks of the ranges + ranges) for a request with
+//! hints.
 
 use std::ops::Range;
 
@@ -87,7 +90,8 @@ impl CacheManager {
 ///
 /// Hints move blocks within the order of eviction: see [`crate::retention`].
 impl CacheManager {
-    /// Checks the hints of an admission, and makes their stored form. `None` if there are none.
+    /// Checks the hints of an admission, and converts them to their stored form. `None` if the options
+    /// contain no hints.
     pub(super) fn check_hints(&self, options: &AdmitOptions) -> Result<Option<Box<Hints>>, ManagerError> {
         if !options.has_hints() {
             return Ok(None);
@@ -97,7 +101,7 @@ impl CacheManager {
         Ok(Some(Box::new(Hints::new(options, self.now()))))
     }
 
-    /// The time from which absolute times to live count.
+    /// Returns the current time, at which new absolute times to live start.
     fn now(&self) -> Option<f64> {
         self.tiers.device().retention_time()
     }
@@ -124,7 +128,8 @@ impl CacheManager {
         Ok(())
     }
 
-    /// Applies `given`, or else the hints of the request in `slot`, to positions of its table.
+    /// Applies hints to positions of a request's table: `given` if it is some, else the stored hints of
+    /// the request.
     pub(super) fn apply_hints(
         &mut self,
         slot: usize,
@@ -140,8 +145,8 @@ impl CacheManager {
         Ok(report)
     }
 
-    /// Adds hints to the request in `slot`. They take effect now, and on blocks that are registered
-    /// later.
+    /// Adds hints to the request in `slot`. They take effect on its registered blocks now, and on other
+    /// blocks when they are registered.
     fn add_hints(&mut self, slot: usize, given: &Hints) -> Result<HintReport, ManagerError> {
         let report = self.apply_hints(slot, Some(given), 0..usize::MAX, Scope::All)?;
         let request = self.requests.at_mut(slot)?;
@@ -150,9 +155,9 @@ impl CacheManager {
     }
 
     /// Gives hints about how long ranges of a request's tokens are worth keeping. They take effect on
-    /// its registered blocks now, and on the others when they are registered. Where ranges overlap,
-    /// later ranges and later calls win. The report counts the registered blocks that the request holds
-    /// on the device now. O(blocks of the ranges).
+    /// its registered blocks now, and on other blocks when they are registered. Where ranges overlap,
+    /// later ranges and later calls win. The report only counts registered blocks that the request
+    /// holds on the device now. O(blocks of the ranges).
     ///
     /// # Errors
     /// [`ManagerError::UnknownRequest`], and the errors of [`Self::admit_with`] about hints.
@@ -184,10 +189,10 @@ impl CacheManager {
         self.add_hints(slot, &Hints::new(&given, None)).map(drop)
     }
 
-    /// Gives the hint that a request's tokens from `start_token` on will not be used again: a dropped
-    /// branch, or reasoning that the next turn leaves out. Blocks that no other request holds, now or
-    /// when the request is released, are evicted first once they are released. The request continues as
-    /// before. O(blocks from there).
+    /// Gives the hint that a request's tokens from `start_token` on will not be used again, for example
+    /// a dropped branch, or reasoning that the next turn omits. Blocks that no other request holds, now
+    /// or when the request is released, are evicted before other blocks after their release. The
+    /// request continues as before. O(blocks from `start_token` on).
     ///
     /// # Errors
     /// [`ManagerError::UnknownRequest`], [`PoolError::NoRetention`].
@@ -200,12 +205,12 @@ impl CacheManager {
     }
 
     /// Releases a request whose session has ended, and demotes its registered blocks that no other
-    /// request holds. A block that a truncation cut into is not demoted. For a request that is
-    /// preempted or swapped out, its cached content is demoted.
+    /// request holds. A block that a truncation has shortened is not demoted. If the request is
+    /// preempted or swapped out, this call demotes the content that it has cached on the device.
     ///
-    /// A demoted block is evicted after the cached blocks that depend on it, so a shared system prompt
-    /// is evicted last, and a hit ends the demotion. If the request is moving or loading, all of this
-    /// happens when it gives up its blocks, and the report is empty. O(blocks).
+    /// A demoted block is evicted after the cached blocks that follow it in a prompt, so a shared
+    /// system prompt is evicted last. A hit ends the demotion of a block. If the request is moving or
+    /// loading, its blocks are demoted when it releases them, and the report is empty. O(blocks).
     ///
     /// # Errors
     /// As [`Self::release`]; [`PoolError::NoRetention`].
@@ -223,8 +228,8 @@ impl CacheManager {
         self.release_slot(slot, leaving)
     }
 
-    /// Demotes all blocks that a request holds, or the content that it has cached if it holds nothing
-    /// on the device.
+    /// Demotes all blocks that a request holds on the device. If it holds none there, demotes the
+    /// content that it has cached.
     pub(super) fn end_life(&mut self, slot: usize) -> Result<HintReport, ManagerError> {
         let end = Hints::of(&[RetentionRange::end_of_life(0)], self.now());
         let Self { requests, tiers, stats, groups, .. } = self;
@@ -241,11 +246,14 @@ impl CacheManager {
         Ok(report)
     }
 
-    /// Like [`Self::retain`], by hash chain: for content whose request is gone, or was never here.
-    /// Reaches only blocks that are cached now. Positions of the chain that are not cached count as
-    /// ignored, and so does an end of life of blocks in use. With KV-cache groups, the hints reach the
-    /// blocks of every group. Missing blocks then count as ignored only in groups of full attention,
-    /// because the others keep only the blocks that hits need. O(blocks of the chain, in every group).
+    /// Like [`Self::retain`], but identifies the blocks by a hash chain. Use this call for content
+    /// whose request has been released, or that another instance computed. The hints apply only to
+    /// blocks that are cached now. The report counts positions of the chain that are not cached as
+    /// ignored, and also an end of life of blocks in use.
+    ///
+    /// With KV-cache groups, the hints apply to the blocks of every group. Missing blocks then count as
+    /// ignored only in groups of full attention, because the other groups keep only the blocks that
+    /// hits need. O(blocks of the chain, in every group).
     ///
     /// # Errors
     /// [`ManagerError::ForeignCursor`], [`PoolError::StaleEpoch`], and the errors of
@@ -264,8 +272,9 @@ impl CacheManager {
         Ok(report)
     }
 
-    /// Like [`Self::end_of_life`], by hash chain: demotes every cached copy of the blocks of these
-    /// tokens, from `start_token` on, that no request holds. O(blocks of the chain).
+    /// Like [`Self::end_of_life`], but identifies the blocks by a hash chain. Demotes every cached copy
+    /// of the blocks of these tokens, from `start_token` on, that no request holds. O(blocks of the
+    /// chain).
     ///
     /// # Errors
     /// As [`Self::retain_prefix`].

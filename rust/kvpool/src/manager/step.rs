@@ -1,13 +1,14 @@
-//! Step transactions: plan several admissions, appends, preemptions and releases, and see exactly which
-//! of them fit. Then commit all of them, or drop the plan, which changes nothing.
+//! Plans steps as transactions. A scheduler plans several admissions, appends, preemptions and
+//! releases, and learns for each of them whether it fits. Then it commits all of them, or drops the
+//! plan, which changes nothing.
 //!
 //! A plan does not change the manager. It records the effect of its operations on reference counts and
-//! on the number of available blocks, and checks each new operation against that. A commit acquires
-//! every match first, then releases, then allocates. So no match of the plan can be evicted during the
-//! commit. If the manager has changed since [`CacheManager::plan_step`], the commit is refused and
-//! changes nothing. To roll back, drop the plan.
+//! on the number of available blocks, and checks each new operation against these numbers. A commit
+//! first acquires all matched blocks, then releases blocks, and then allocates blocks. So no matched
+//! block of the plan can be evicted during the commit. If the manager has changed since
+//! [`CacheManager::plan_step`], the commit is refused and changes nothing. To roll back, drop the plan.
 //!
-//! Costs: O(blocks) of the requests in the plan.
+//! Costs: O(blocks of the requests in the plan).
 
 use std::sync::Arc;
 
@@ -29,12 +30,13 @@ use crate::{BlockId, BlockPool, PoolError, Until};
 #[doc(hidden)]
 #[derive(Debug)]
 pub enum PlannedOperation {
-    /// [`CacheManager::plan_admit_with`], with the time of the call.
+    /// An admission ([`CacheManager::plan_admit_with`]), with the time of that call.
     Admit { id: RequestId, cursor: Box<HashCursor>, options: AdmitOptions, now: Option<f64>, staged: Staged },
-    /// [`CacheManager::plan_resume_with`], with the new cursor if the tokens were hashed again.
+    /// A resumption ([`CacheManager::plan_resume_with`]), with the new cursor if the tokens were hashed
+    /// again.
     Resume { id: RequestId, part: Part, rehashed: Option<Box<HashCursor>>, staged: Staged },
-    /// [`CacheManager::plan_append`], with the slots to cover, the number of blocks that this takes, the
-    /// references that it gives up, and the registered blocks that it writes in place.
+    /// An append ([`CacheManager::plan_append`]), with the slots to cover, the number of blocks that it
+    /// takes, the references that it releases, and the registered blocks that it writes in place.
     Append {
         id: RequestId,
         tokens: Vec<u32>,
@@ -43,9 +45,9 @@ pub enum PlannedOperation {
         given_up: Vec<BlockId>,
         overwritten: Vec<BlockId>,
     },
-    /// [`CacheManager::plan_preempt`].
+    /// A preemption ([`CacheManager::plan_preempt`]).
     Preempt { id: RequestId, until: Until },
-    /// [`CacheManager::plan_release`].
+    /// A release ([`CacheManager::plan_release`]).
     Release { id: RequestId, until: Until },
 }
 use PlannedOperation as Planned;
@@ -64,7 +66,8 @@ pub enum StepOutcome {
     Released,
 }
 
-/// A step that is being planned. Drop the plan to roll it back.
+/// A step that is being planned: a list of operations and their effects. To roll the plan back, drop
+/// it.
 ///
 /// ```
 /// use kvpool::{CacheManager, ExtraKeys, ManagerConfig, ManagerError};
@@ -90,17 +93,17 @@ pub struct StepPlan {
     version: u64,
     operations: Vec<PlannedOperation>,
     named: HashSet<RequestId>,
-    /// Changes of the reference counts of blocks by the plan.
+    /// The changes of reference counts that the planned operations make, by block.
     added: HashMap<BlockId, i64>,
-    /// Number of references that planned appends release by copy-on-write, minus those that planned
-    /// admissions take.
+    /// Number of references that planned appends release by copy-on-write, minus the references that
+    /// planned admissions take.
     given_up: GivenUp,
     /// Registered blocks that planned appends write in place. If an admission hits one of them, the
     /// append copies it.
     overwritten: HashSet<BlockId>,
-    /// Number of blocks that are available after the operations so far.
+    /// Number of blocks that are available after the operations planned so far.
     available: usize,
-    /// Number of requests that run after the operations so far.
+    /// Number of requests that run after the operations planned so far.
     pub(super) running: usize,
 }
 
@@ -117,13 +120,13 @@ impl StepPlan {
         self.operations.is_empty()
     }
 
-    /// Number of blocks that would still be available after the operations so far.
+    /// Number of blocks that would still be available after the operations planned so far.
     #[must_use]
     pub const fn available_blocks(&self) -> usize {
         self.available
     }
 
-    /// Number of references that a block has after the operations so far.
+    /// Returns the number of references that a block has after the operations planned so far.
     fn references(&self, pool: &BlockPool, block: BlockId) -> i64 {
         let now = pool.ref_count(block).unwrap_or(0);
         i64::from(now) + self.added.get(&block).copied().unwrap_or(0)
@@ -135,15 +138,17 @@ impl StepPlan {
         self.references(pool, block)
     }
 
-    /// Number of available blocks that a match takes: blocks without references, and one copy for each
-    /// block that an append would overwrite.
+    /// Returns the number of available blocks that a match takes. These are matched blocks without
+    /// references, and one block for a copy of each matched block that a planned append would write in
+    /// place.
     pub(super) fn idle(&self, pool: &BlockPool, found: &[BlockId]) -> usize {
         let taken =
             |block: &&BlockId| self.references(pool, **block) == 0 || self.overwritten.contains(*block);
         found.iter().filter(taken).count()
     }
 
-    /// Adds a staged admission. Returns the number of tokens that would be cached.
+    /// Adds an admission that was looked up and checked. Returns the number of tokens that would be
+    /// cached.
     fn admit(&mut self, pool: &BlockPool, staged: &Staged) -> usize {
         for block in staged.matched() {
             let is_copied = self.overwritten.remove(&block);
@@ -156,7 +161,7 @@ impl StepPlan {
         staged.cached_tokens
     }
 
-    /// Removes the appends after the first `len` operations.
+    /// Removes the operations after the first `len`. All of them are appends.
     fn take_back_appends(&mut self, len: usize) {
         for operation in self.operations.drain(len..) {
             let Planned::Append { id, needed, given_up, overwritten, .. } = operation else { continue };
@@ -171,14 +176,14 @@ impl StepPlan {
         }
     }
 
-    /// Records that a request gives up its blocks. Returns the number of blocks that become available
+    /// Records that a request releases its blocks. Returns the number of blocks that become available
     /// on the device.
     fn give_up(&mut self, pool: &BlockPool, request: &Request, until: Until) -> usize {
         self.named.insert(request.id.clone());
         let runs = matches!(request.state, RequestState::Running | RequestState::Loading);
         self.running -= usize::from(runs);
-        // A fence takes over the references, and a request that moves or loads keeps them. Neither
-        // makes a block available in this step.
+        // With a fence, the fence keeps the references. A request that is moving or loading also keeps
+        // them. In both cases no block becomes available in this step.
         let on_its_way = matches!(request.state, RequestState::Moving | RequestState::Loading);
         if pool.holds_back(until) || on_its_way || request.sequence.tier != 0 {
             return 0;
@@ -192,7 +197,7 @@ impl StepPlan {
 
 /// # Step plans
 ///
-/// A [`StepPlan`] collects operations, and commits all of them or none.
+/// A [`StepPlan`] collects operations, and [`Self::commit_step`] commits all of them or none.
 impl CacheManager {
     /// Begins to plan a step. Changes nothing.
     #[must_use]
@@ -218,7 +223,7 @@ impl CacheManager {
         if current { Ok(()) } else { Err(ManagerError::StaleStep) }
     }
 
-    /// Checks that a plan is current, and has no operation for this request yet.
+    /// Checks that a plan is current, and that it contains no operation for this request.
     fn check_plan(&self, plan: &StepPlan, id: RequestRef<'_>) -> Result<RequestId> {
         self.check_current(plan)?;
         let id = id.to_owned();
@@ -228,7 +233,7 @@ impl CacheManager {
     /// Plans an admission. Returns the number of tokens that would be cached.
     ///
     /// # Errors
-    /// As [`CacheManager::admit`], with the blocks that the plan leaves available;
+    /// As [`CacheManager::admit`], but for the blocks that the plan leaves available;
     /// [`ManagerError::NamedTwice`], [`ManagerError::StaleStep`]. The plan is unchanged then.
     pub fn plan_admit(
         &self,
@@ -278,7 +283,7 @@ impl CacheManager {
         self.plan_resume_with(plan, id, Part::WHOLE)
     }
 
-    /// Like [`Self::plan_resume`], in chunks or with external tokens.
+    /// Like [`Self::plan_resume`], but can allocate blocks chunk by chunk, or for external tokens.
     ///
     /// # Errors
     /// As [`CacheManager::resume_with`] and [`Self::plan_admit`].
@@ -296,8 +301,9 @@ impl CacheManager {
         Ok(cached)
     }
 
-    /// Plans to append tokens to a request, with room for `lookahead` more. Returns the number of
-    /// blocks that this takes. A release in the same plan may save a copy.
+    /// Plans to append tokens to a request, with slots for `lookahead` more tokens. Returns the number
+    /// of blocks that this takes. The commit may take fewer blocks: if the same plan releases the other
+    /// holder of a shared block, the block is not copied.
     ///
     /// # Errors
     /// As [`CacheManager::append_tokens`] and [`Self::plan_admit`].
@@ -313,19 +319,20 @@ impl CacheManager {
         self.plan_append_ragged(plan, &rows)
     }
 
-    /// Like [`Self::plan_append`] for a batch, all or nothing. Returns the number of blocks that this
-    /// takes.
+    /// Like [`Self::plan_append`], for a batch, all or nothing. Returns the number of blocks that the
+    /// batch takes.
     ///
     /// # Errors
     /// As [`CacheManager::append_ragged`] and [`Self::plan_admit`]; [`ManagerError::Pool`] if the rows
-    /// contain computed tokens, because those are committed before a step is planned.
+    /// contain computed tokens, because computed tokens have to be committed before a step is planned.
     pub fn plan_append_ragged(&self, plan: &mut StepPlan, rows: &Rows<'_>) -> Result<usize> {
         self.check_current(plan)?;
         rows.check()?;
         if rows.computed != Computed::Nothing {
             return Err(PoolError::config("computed", format!("{:?}", rows.computed), "Nothing").into());
         }
-        // An unknown request is an error even if blocks are missing, too.
+        // Checks all requests first, so that an unknown request is reported even if blocks are missing,
+        // too.
         let mut named = HashSet::new();
         for &id in rows.requests {
             let id = self.check_plan(plan, id)?;
@@ -400,8 +407,8 @@ impl CacheManager {
         Ok(freed)
     }
 
-    /// Records that a request in one of these states gives up its blocks. Returns its id, and the
-    /// number of blocks that become available.
+    /// Plans that a request, which has to be in one of these states, releases its blocks. Returns its
+    /// id, and the number of blocks that become available.
     fn plan_end(
         &self,
         plan: &mut StepPlan,
@@ -425,9 +432,9 @@ impl CacheManager {
         if self.check_current(plan).is_ok() { &plan.operations } else { &[] }
     }
 
-    /// Commits a planned step: acquires all matches, then releases and preempts, then allocates, each
-    /// in the order of planning. Returns the results of the operations in the order of planning.
-    /// Afterwards the plan is empty and stale.
+    /// Commits a planned step: first acquires all matched blocks, then releases and preempts, then
+    /// allocates blocks. Each of these phases follows the order of planning. Returns the results of the
+    /// operations in the order of planning. Afterwards the plan is empty and stale.
     ///
     /// # Errors
     /// [`ManagerError::StaleStep`] if the manager has changed since the step was begun. The call then

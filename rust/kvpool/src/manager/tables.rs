@@ -1,4 +1,5 @@
-//! Operations on block tables other than growth: forks, roll-back, windows and preemption by swap.
+//! Implements operations on block tables other than growth: forks, truncation, windows and preemption
+//! by swap.
 
 use hashbrown::{HashMap, HashSet};
 
@@ -11,20 +12,20 @@ use super::request::Request;
 use crate::tiers::{Fit, SwapId, TransferPlan, out_of_blocks};
 use crate::{BlockId, PoolError, Until};
 
-/// The tier of the device, and the tier of the host.
+/// The number of the device's tier. The host's tier has the next number.
 const DEVICE: usize = 0;
 const HOST: usize = 1;
 
 /// # Forks, truncation and windows
 impl CacheManager {
-    /// Makes `child` a second sequence over the blocks of a running request, for parallel sampling or
-    /// beam search. The child shares every block. The first of the two requests that writes to a shared
-    /// block gets a copy. O(blocks + tokens).
+    /// Makes a new request `child` that shares every block of a running request, for parallel sampling
+    /// or beam search. The first of the two requests that writes to a shared block gets a copy.
+    /// O(blocks + tokens).
     ///
     /// # Errors
     /// [`ManagerError::UnknownRequest`], [`ManagerError::DuplicateRequest`],
     /// [`ManagerError::WrongState`]; [`ManagerError::OutOfBlocks`] if no block is available for the
-    /// child's copy of a state.
+    /// child's copy of a recurrent state.
     pub fn fork<'a>(&mut self, parent: impl Into<RequestRef<'a>>, child: impl Into<RequestId>) -> Result<()> {
         let child = child.into();
         let slot = self.slot_in(parent.into(), &[RequestState::Running], FORK)?;
@@ -33,8 +34,8 @@ impl CacheManager {
         self.fork_slot(slot, child)
     }
 
-    /// Like [`Self::fork`] for a batch, all or nothing. A parent may appear several times, once per
-    /// child. A step of beam search consists of this call and [`Self::release_batch`] of the beams that
+    /// Like [`Self::fork`], for a batch, all or nothing. A parent may appear several times, once per
+    /// child. A step of beam search calls this, and then [`Self::release_batch`] for the beams that
     /// end.
     ///
     /// # Errors
@@ -80,7 +81,7 @@ impl CacheManager {
         Err(out_of_blocks(pool, needed, available, held + needed <= pool.num_usable()).into())
     }
 
-    /// Undoes the first forks of a batch that failed.
+    /// Undoes the forks that a batch made before it failed.
     fn unfork(&mut self, children: &[RequestRef<'_>]) -> Result<()> {
         self.stats.forks -= children.len() as u64;
         children.iter().try_for_each(|&child| self.release(child, Until::Now))
@@ -106,15 +107,16 @@ impl CacheManager {
         self.stats.forks += 1;
         self.notify(|observer, manager| observer.forked(slot, child, manager));
         if self.groups.is_some() {
-            self.notify_changed(Some(child)); // because of the copies of states
+            self.notify_changed(Some(child)); // a fork may copy states to new blocks
         }
         Ok(())
     }
 
-    /// Keeps the first `num_tokens` tokens of a running request, at least one, for instance after
-    /// drafts were rejected. The blocks after them are released, lookahead included, and fenced `until`
-    /// a step completes or a ticket ends. If the last block that remains is registered, the next append
-    /// copies it. O(blocks released).
+    /// Removes all but the first `num_tokens` tokens of a running request, for instance after drafts
+    /// were rejected. At least one token has to remain. The blocks after these tokens are released,
+    /// including lookahead slots. If `until` names a step or a ticket, they are fenced until the step
+    /// completes or the ticket's fence ends. If the last remaining block is registered, the next append
+    /// writes to a copy of it. O(blocks released).
     ///
     /// # Errors
     /// [`ManagerError::BadLength`], [`ManagerError::UnknownRequest`], [`ManagerError::WrongState`],
@@ -131,7 +133,7 @@ impl CacheManager {
         self.truncate_slot(slot, num_tokens, until)
     }
 
-    /// Like [`Self::truncate`] for a batch, all or nothing.
+    /// Like [`Self::truncate`], for a batch, all or nothing.
     ///
     /// # Errors
     /// As [`Self::truncate`]; [`ManagerError::NamedTwice`], [`ManagerError::LengthMismatch`].
@@ -153,20 +155,20 @@ impl CacheManager {
     fn truncate_slot(&mut self, slot: usize, num_tokens: usize, until: Until) -> Result<()> {
         let request = self.requests.at_mut(slot)?;
         request.sequence.truncate(&mut self.tiers, num_tokens, until)?;
-        // The request owns the blocks that it registers from here on, even where it had hit blocks
-        // before.
+        // The request registers the blocks after this position itself, even at positions where it had
+        // hit blocks before.
         request.own_from = request.own_from.min(request.sequence.main.published);
         self.version += 1;
         Ok(())
     }
 
-    /// Releases the blocks of a running request that lie completely more than `window` tokens before
-    /// the end of its computed tokens. The null block takes their places. Returns their number.
-    /// O(blocks released).
+    /// Releases the blocks of a running request whose tokens are all more than `window` tokens before
+    /// the end of its computed tokens. The null block replaces them in the table. Returns the number of
+    /// released blocks. O(blocks released).
     ///
     /// # Errors
     /// [`ManagerError::UnknownRequest`], [`ManagerError::WrongState`]; [`PoolError::InvalidConfig`]
-    /// with groups, because each group gives up its blocks by itself.
+    /// with groups, because each group with a window releases its blocks at each commit.
     pub fn trim_window<'a>(&mut self, id: impl Into<RequestRef<'a>>, window: usize) -> Result<usize> {
         let slot = self.slot_in(id.into(), &[RequestState::Running], "trim it")?;
         if self.groups.is_some() {
@@ -184,7 +186,7 @@ impl CacheManager {
 ///
 /// Copy-on-write and swaps plan copies, which the engine executes before the step.
 impl CacheManager {
-    /// Returns all planned copies, of copy-on-write and of swaps, as one plan: see
+    /// Returns all planned copies, for copy-on-write and for swaps, as one plan: see
     /// [`crate::Tiers::take_plan`].
     ///
     /// # Errors
@@ -192,8 +194,8 @@ impl CacheManager {
     pub fn take_plan(&mut self) -> Result<TransferPlan> {
         let plan = self.tiers.take_plan()?;
         self.stats.copied_blocks += plan.len() as u64;
-        // Planned copies pin their blocks. A pinned block whose turn to be evicted had come loses its
-        // content now.
+        // Planned copies pin their blocks until this call. A pinned block that was chosen for eviction
+        // meanwhile loses its content now.
         self.contents_changed();
         Ok(plan)
     }
@@ -203,7 +205,7 @@ impl CacheManager {
 ///
 /// A swap moves the blocks of requests between the device and the host tier, in two phases.
 impl CacheManager {
-    /// Returns the slots of the requests of a swap, and the blocks that they hold.
+    /// Checks the requests of a swap. Returns their slots, and the blocks that they hold.
     fn group(
         &self,
         ids: &[RequestRef<'_>],
@@ -247,19 +249,19 @@ impl CacheManager {
         let (_, references) = self.group(ids, RequestState::Swapped, "swap it in")?;
         let staged = self.tiers.stage_swap(&references, HOST, DEVICE)?;
         Ok(match staged.fit(self.reserve(self.num_active())) {
-            // A swap that takes no new block always fits.
+            // A swap that needs no new block always fits.
             _ if staged.fresh == 0 => Fit::Ok,
-            // The watermark is only a temporary obstacle: it applies while other requests run.
+            // The watermark only applies while other requests run, so the swap may fit later.
             Fit::Never if staged.fit(0) != Fit::Never => Fit::Later,
             fit => fit,
         })
     }
 
-    /// Begins to preempt running requests by swap: their blocks move to the host tier, as in
-    /// [`crate::Tiers::begin_swap`]. Atomic. O(blocks).
+    /// Begins to preempt running requests by swap: plans to move their blocks to the host tier, as in
+    /// [`crate::Tiers::begin_swap`]. All or nothing. O(blocks).
     ///
     /// # Errors
-    /// [`ManagerError::OutOfBlocks`] of the host tier, [`ManagerError::NoHostTier`],
+    /// [`ManagerError::OutOfBlocks`] for the host tier, [`ManagerError::NoHostTier`],
     /// [`ManagerError::EmptyGroup`], [`ManagerError::NamedTwice`], [`ManagerError::UnknownRequest`],
     /// [`ManagerError::WrongState`].
     pub fn begin_swap_out(&mut self, ids: &[RequestRef<'_>]) -> Result<SwapId> {
@@ -270,11 +272,11 @@ impl CacheManager {
     }
 
     /// Begins to bring swapped requests back to the device. Content that the device still caches is not
-    /// copied. Atomic. O(blocks).
+    /// copied. All or nothing. O(blocks).
     ///
     /// # Errors
-    /// As [`Self::begin_swap_out`]; [`ManagerError::OutOfBlocks`] of the device, which includes the
-    /// watermark while other requests run.
+    /// As [`Self::begin_swap_out`]; [`ManagerError::OutOfBlocks`] for the device. While other requests
+    /// run, the swap also has to leave the watermark's blocks available.
     pub fn begin_swap_in(&mut self, ids: &[RequestRef<'_>]) -> Result<SwapId> {
         let (slots, references) = self.group(ids, RequestState::Swapped, "swap it in")?;
         let reserve = self.reserve(self.num_active());
@@ -284,8 +286,9 @@ impl CacheManager {
         Ok(swap)
     }
 
-    /// Ends a swap whose copies are done. Requests that were swapped out wait in the host tier;
-    /// requests that were swapped in run again. Returns pairs of old and new blocks. O(blocks).
+    /// Ends a swap after the engine has executed its copies. Requests that were swapped out wait in the
+    /// host tier; requests that were swapped in run again. Returns pairs of old and new blocks.
+    /// O(blocks).
     ///
     /// # Errors
     /// [`crate::TierError::CopiesNotTaken`], [`crate::TierError::UnknownSwap`].
@@ -299,7 +302,8 @@ impl CacheManager {
             sequence.moved(&mapping, swap.to);
             sequence.name_interior(&mut self.tiers)?;
             if self.arrive(slot, swap.to)? {
-                // The blocks on the device are newly registered, or were hit.
+                // Applies the hints to the blocks on the device, which are newly registered or were
+                // hit.
                 self.apply_hints(slot, None, 0..usize::MAX, Scope::All)?;
             }
         }
@@ -308,7 +312,7 @@ impl CacheManager {
         Ok(pairs)
     }
 
-    /// Aborts a swap: the requests have the state and the blocks that they had before it.
+    /// Aborts a swap: the requests return to the state and the blocks that they had before it.
     ///
     /// # Errors
     /// [`crate::TierError::UnknownSwap`].
@@ -322,7 +326,7 @@ impl CacheManager {
     }
 
     /// Sets the state of a request after a swap, or completes its release if it was released meanwhile.
-    /// Returns whether the request stays.
+    /// Returns false if the request was removed.
     fn arrive(&mut self, slot: usize, tier: usize) -> Result<bool> {
         if let Some(leaving) = self.requests.at(slot)?.leaving {
             self.release_slot(slot, leaving)?;
@@ -345,7 +349,8 @@ const FORK: &str = "fork it";
 
 const TRUNCATE: &str = "truncate it";
 
-/// Refuses to keep more tokens than there are, fewer than the trimmed window allows, or none.
+/// Returns an error if `asked` is above the request's number of tokens, below what the trimmed window
+/// allows, or 0.
 fn check_length_of(request: &Request, asked: usize) -> Result<()> {
     let (least, tokens) = request.sequence.lengths();
     let least = least.max(1);

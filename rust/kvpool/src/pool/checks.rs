@@ -1,14 +1,13 @@
-//! Checks of a pool in O(1), one block or the sums at a time; and the poisoning of a pool whose
-//! invariant is broken.
+//! Checks a pool in O(1), one block or the sums per call, and poisons a pool if an invariant is broken.
 //!
 //! [`BlockPool::check_invariants`] recounts everything at once, O(blocks), and is for tests. A scrubber
 //! checks a few blocks and the sums per call ([`BlockPool::check_block`], [`BlockPool::check_sums`]),
-//! so that an engine can afford it in every step. A broken invariant *poisons* the pool: from then on
-//! every operation is refused with the reason ([`PoolError::Poisoned`]), instead of serving wrong KV.
+//! so an engine can afford to call it in every step. A broken invariant *poisons* the pool: every later
+//! operation returns the reason ([`PoolError::Poisoned`]), so that the pool cannot serve wrong KV.
 //! Counts, states, orders and statistics can still be read, because they help to find the cause.
 //!
-//! Between two checks, operations only check links: a link is followed only if its neighbour links
-//! back.
+//! Between two such checks, operations only check the links of lists: they follow a link from one block
+//! to another only if the other block links back.
 
 use super::BlockPool;
 use crate::block::{BlockId, NULL_BLOCK};
@@ -17,17 +16,17 @@ use crate::record::ByBlock;
 
 /// # Checks and poisoning
 ///
-/// A broken invariant poisons the pool: it refuses all work from then on.
+/// A broken invariant poisons the pool, which then refuses every operation.
 impl BlockPool {
     /// Checks one block in O(1) (O(log blocks) with access times):
     ///
-    /// - The block is in exactly one place (B1), in the order of eviction only if computed (B2), and
-    ///   free only without a content (B3).
-    /// - Its links in the free list, in the ring of its hash and in the evictor's orders match those of
-    ///   its neighbours.
-    /// - The index table leads from its hash to its ring.
-    /// - Its parent in the evictor has the previous content of its chain.
-    /// - Fences have at most as many references as the block has (F1).
+    /// - The block is either held, in the order of eviction or free (B1). It is in the order only if it
+    ///   is computed (B2), and free only if it has no content (B3).
+    /// - Its links in the free list, in the evictor's orders, and in the ring of blocks with the same
+    ///   hash match the links of its neighbours.
+    /// - The index table contains the ring of its hash.
+    /// - Its parent in the evictor contains the block before it in its chain.
+    /// - Fences hold at most all references of the block (F1).
     ///
     /// # Errors
     /// The first broken invariant.
@@ -41,7 +40,7 @@ impl BlockPool {
         let references = record.references;
         let on_free_list = record.is_free();
         let evictable = self.order.contains(&self.records, block);
-        // A pinned block keeps its place in the order.
+        // A pinned block may remain in the order of eviction, so it is not counted as held.
         let held = references > 0 && !(evictable && record.is_released());
         let places = usize::from(on_free_list) + usize::from(evictable) + usize::from(held);
         ensure(places == usize::from(block != NULL_BLOCK), "B1 (a block is in exactly one place)", || {
@@ -60,7 +59,7 @@ impl BlockPool {
         self.check_parent(block)
     }
 
-    /// Checks that the parent of a block has the previous content of its chain.
+    /// Checks that the parent of a block in the evictor contains the block before it in its chain.
     fn check_parent(&self, block: BlockId) -> Result<(), InvariantViolation> {
         if !self.history || !self.is_registered(block) {
             return Ok(());
@@ -72,8 +71,8 @@ impl BlockPool {
         })
     }
 
-    /// Checks the sums: free, cached-free and held blocks add up to all usable blocks (B1), and at most
-    /// the held blocks are fenced (F2). O(1).
+    /// Checks the sums: free, cached-free and held blocks add up to all usable blocks (B1), and the
+    /// number of fenced blocks is at most the number of held blocks (F2). O(1).
     ///
     /// # Errors
     /// The first broken invariant.
@@ -90,14 +89,14 @@ impl BlockPool {
         })
     }
 
-    /// Poisons the pool because of a broken invariant: it refuses all work from now on. Returns the
-    /// error of those refusals.
+    /// Poisons the pool because of a broken invariant, so that it refuses every operation. Returns the
+    /// error that those refusals return.
     #[cold]
     pub fn poison(&self, violation: &InvariantViolation) -> PoolError {
         self.poison_because(|| violation.to_string())
     }
 
-    /// Returns an error if an invariant is broken, or if a part has found broken links.
+    /// Returns an error if the pool is poisoned, or if a part of it has found broken links.
     ///
     /// # Errors
     /// [`PoolError::Poisoned`].
@@ -117,14 +116,15 @@ impl BlockPool {
         }
     }
 
-    /// Poisons the pool, unless it is poisoned already: the first reason stays.
+    /// Poisons the pool. If it is poisoned already, keeps the first reason.
     #[cold]
     pub(crate) fn poison_because(&self, reason: impl FnOnce() -> String) -> PoolError {
         let reason = self.poison.get_or_init(|| reason().into_boxed_str());
         PoolError::Poisoned { reason: reason.to_string() }
     }
 
-    /// Returns the result of a part. If the part found a broken invariant, poisons the pool.
+    /// Returns the result of an operation of a part. If the part found a broken invariant, poisons the
+    /// pool.
     #[inline]
     pub(super) fn poison_if_broken<T>(&self, answer: Result<T, PoolError>) -> Result<T, PoolError> {
         answer.map_err(|error| match error {

@@ -1,9 +1,9 @@
-//! Faults for tests of the scrubber: changes that bad memory or a bug elsewhere can make to a pool.
+//! Injects faults for tests of the scrubber: changes to a pool that bad memory or a bug can cause.
 
 use super::BlockPool;
 use crate::block::BlockId;
 
-/// One value to overwrite, without any bookkeeping of the pool.
+/// One value of a pool to overwrite. The pool does not adapt any other value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fault {
@@ -11,9 +11,11 @@ pub enum Fault {
     References(BlockId, u32),
     /// The number of references of a block that fences hold.
     FenceReferences(BlockId, u32),
-    /// The backward link of a block in the free list. For block 0, the end of the list.
+    /// The backward link of a block in the free list. For block 0, the id of the last block of the
+    /// list.
     FreePrev(BlockId, u32),
-    /// The forward link of a block in the free list. For block 0, the front of the list.
+    /// The forward link of a block in the free list. For block 0, the id of the first block of the
+    /// list.
     FreeNext(BlockId, u32),
     /// The backward link of a block in the ring of its hash.
     RingPrev(BlockId, u32),
@@ -31,10 +33,10 @@ pub enum Fault {
     Registered(BlockId),
     /// The block id in the index table's entry for a block.
     TableEntry(BlockId, u32),
-    /// The index table's entry for a block, which is removed.
+    /// The index table's entry for a block. Instead of being overwritten, it is removed.
     TableEntryGone(BlockId),
-    /// The numbered value that the evictor stores for a block: a link, a list, a place in a heap, or a
-    /// parent.
+    /// One of the values that the evictor stores for a block, by number: a link, a list, an index in a
+    /// heap, or a parent.
     Evictor(BlockId, usize, u32),
     /// The number of free blocks.
     NumFree(u32),
@@ -85,10 +87,10 @@ impl Fault {
 
 /// # Fault injection
 ///
-/// For tests of the scrubber.
+/// Overwrites values of a pool, for tests of the scrubber.
 impl BlockPool {
-    /// Overwrites one value. Returns false, and changes nothing, if there is no such value or it is
-    /// already equal.
+    /// Overwrites one value. Returns false, and changes nothing, if the value does not exist or is
+    /// already equal to the new one.
     pub fn inject(&mut self, fault: Fault) -> bool {
         let none = BlockId::new(0);
         let records = &mut self.records[..];

@@ -1,7 +1,8 @@
-//! Hits of several KV-cache groups, whose blocks are all in one pool: see [`crate::groups`].
+//! Finds and acquires hits of several KV-cache groups, which keep all of their blocks in one pool: see
+//! [`crate::groups`].
 //!
-//! A block of a group is registered under the digest of its last hash unit and the number of the group
-//! ([`BlockPool::register_named`]).
+//! A block of a group is registered under two values: the digest of its last hash unit (a unit is a
+//! fixed number of tokens), and the number of the group ([`BlockPool::register_named`]).
 
 use super::observe::Lookup;
 use super::{BlockPool, PrefixMatch};
@@ -16,7 +17,7 @@ struct OfChain<'a> {
     pool: &'a BlockPool,
     groups: &'a Groups,
     hashes: &'a [BlockHash],
-    /// Reused buffer for the hashes of a run of blocks.
+    /// A buffer for the hashes of a run of blocks, which all lookups reuse.
     named: Vec<BlockHash>,
 }
 
@@ -41,7 +42,7 @@ impl Cached for OfChain<'_> {
         let first = at.0.checked_mul(per_block)?;
         let units = hashes.get(first..hashes.len().min(first + most.0.min(per_block - 1)))?;
         let find = |hash: &BlockHash| pool.index.find_interior(Name { hash, group: group as u16 });
-        // A block that contains some number of units also contains every smaller number, so a binary
+        // A block whose first `n` units match also matches every smaller number of units, so a binary
         // search works.
         let found = units.partition_point(|hash| find(hash).is_some());
         Some((HashUnits(found), find(units.get(found.checked_sub(1)?)?)?))
@@ -54,8 +55,8 @@ impl Cached for OfChain<'_> {
 /// [`crate::groups`].
 impl BlockPool {
     /// Finds the longest hit of a chain, at most `limit` tokens, that every group can serve. The chain
-    /// is hashed in units of [`Groups::unit`], which is the block size of the pool. The caller does not
-    /// hold the blocks. Costs: as [`Groups::longest_hit`].
+    /// is hashed in units of [`Groups::unit`], which is the block size of the pool. The caller gets no
+    /// references to the blocks. Costs: as [`Groups::longest_hit`].
     ///
     /// ```
     /// use std::sync::Arc;
@@ -82,8 +83,8 @@ impl BlockPool {
     ///
     /// # Errors
     /// The errors of [`Self::match_and_acquire`] about chains; [`PoolError::BlockSizeMismatch`] for
-    /// groups with another unit; [`PoolError::MissingVerification`] in a pool that verifies hits, like
-    /// [`Self::register_named`].
+    /// groups with another unit; [`PoolError::MissingVerification`] in a pool that verifies hits,
+    /// because hits of groups cannot be verified.
     pub fn find_groups(
         &self,
         groups: &Groups,
@@ -103,8 +104,8 @@ impl BlockPool {
         Ok(OfChain { pool: self, groups, hashes: chain.hashes(), named: Vec::new() })
     }
 
-    /// Returns the blocks registered for a position of a chain in a group, like [`Self::copies`]. Empty
-    /// if the group caches nothing.
+    /// Returns all blocks that are registered for a position of a chain in a group, like
+    /// [`Self::copies`]. Empty if the group caches nothing.
     pub(crate) fn copies_in_group(
         &self,
         groups: &Groups,
@@ -117,9 +118,9 @@ impl BlockPool {
         Ok(hash.map_or_else(Vec::new, |hash| self.copies_named(Name { hash, group: group as u16 })))
     }
 
-    /// Makes it possible to name the hash units inside blocks, for hits of
-    /// [`GroupSpec::partial_hits`](crate::groups::GroupSpec). At most `per_block` units of each block
-    /// can have names. 72 bytes per name.
+    /// Reserves memory for names of hash units inside of blocks. With such names, hits can end inside a
+    /// block, in groups with [`GroupSpec::partial_hits`](crate::groups::GroupSpec). At most `per_block`
+    /// units of each block can have names. Each name takes 72 bytes.
     ///
     /// # Errors
     /// [`PoolError::InvalidConfig`] if `per_block` is too large, or there is no memory.
@@ -128,9 +129,9 @@ impl BlockPool {
         self.index.keep_interior(self.num_blocks(), per_block)
     }
 
-    /// Names the first hash units inside a registered block of a group, each by its digest. Does
-    /// nothing if the block already has such names. Units beyond the limit of [`Self::keep_interior`]
-    /// get no names. O(units).
+    /// Registers names for the first hash units inside a registered block of a group. Each name is the
+    /// digest of its unit. Does nothing if units of the block already have names. Units beyond the
+    /// limit of [`Self::keep_interior`] get no names. O(units).
     ///
     /// # Errors
     /// [`PoolError::NotRegistered`], and the errors of [`Self::register_named`] about groups.
@@ -149,9 +150,9 @@ impl BlockPool {
         Ok(())
     }
 
-    /// Acquires the blocks that [`Self::find_groups`] found since the pool last changed. The hit has
-    /// `tokens` tokens, and `hits` blocks of the first group; `hashes` are those of the chain. The
-    /// observer gets the counts in hash units.
+    /// Acquires the blocks that [`Self::find_groups`] found. The pool must not have changed since. The
+    /// hit has `tokens` tokens, and `hits` blocks of the first group; `hashes` are the hashes of the
+    /// chain. The observer is notified of the counts in hash units.
     pub(crate) fn acquire_in_groups(
         &mut self,
         blocks: &[BlockId],
@@ -169,8 +170,8 @@ impl BlockPool {
         Ok(())
     }
 
-    /// Returns the length of the hit that each group alone could serve, at most `limit` tokens. It
-    /// shows which group limits the common hit. Changes nothing.
+    /// Returns, for each group, the length of the hit that it alone could serve, at most `limit`
+    /// tokens. The group with the smallest number limits the common hit. Changes nothing.
     ///
     /// # Errors
     /// As [`Self::find_groups`].

@@ -1,16 +1,17 @@
-//! `PoolImage`: the cached content of a pool as plain data, and its restoration into a new pool.
+//! A [`PoolImage`] is the cached content of a pool as plain data. A new pool can restore it.
 //!
-//! Owns: the parts of a pool's state that survive a restart. They are the contents with their blocks,
-//! the order of eviction, the order of free blocks, retention with the rest of each time to live,
-//! tenants, and the epoch. The following is lost: references and fences, because their holders are
-//! gone; the statistics of a policy; names inside of blocks; counters.
+//! An image contains the contents with their blocks, the order of eviction, the order of free blocks,
+//! retention with the remaining part of each time to live, tenants, and the epoch. It does not contain
+//! references and fences, because their holders do not survive a restart. It does not contain the
+//! statistics of a policy, names of units inside of blocks, and counters either.
 //!
-//! An image is not trusted: a block is only restored if the caller confirms that its KV matches its
-//! hash. A refused block is free, and its content is a miss.
+//! A pool does not trust an image: it restores a block only if the caller confirms that the block's KV
+//! matches its hash. A refused block is free, and lookups do not find its content.
 //!
 //! If a pool uses LRU without retention and no block is held, the restored pool continues exactly like
-//! the saved one. With other policies, or with retention, the order of eviction is the one at the time
-//! of the image. Later it may differ, because the statistics of the policy are lost.
+//! the saved one. With other policies, or with retention, the order of eviction is the same as when the
+//! image was made. After further operations it may differ, because the statistics of the policy are
+//! lost.
 //!
 //! Costs: an image takes O(blocks) time and 120 bytes per cached block. A restore takes O(blocks log
 //! blocks).
@@ -25,7 +26,7 @@ use crate::retention::{Retention, SavedRetention, Then, Ttl, no_clock};
 /// One cached block in an image.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SavedBlock {
-    /// The block. Its KV stayed in memory under this id.
+    /// The id of the block. Its KV must still be in memory under this id.
     pub block: BlockId,
     /// The hash of its content.
     pub hash: BlockHash,
@@ -33,13 +34,13 @@ pub struct SavedBlock {
     pub group: u16,
     /// The position of the content in its chain.
     pub depth: u32,
-    /// Number of older copies of the same content.
+    /// Number of older blocks with the same content.
     pub copy: u32,
     /// The hash of the previous content in the chain, if known.
     pub parent: Option<BlockHash>,
     /// The parent block in the order of eviction, if the policy knows it.
     pub behind: Option<BlockId>,
-    /// The retention of the block. `None` if the pool has no retention or there is no hint.
+    /// The retention of the block. `None` if the pool has no retention or the block has no hint.
     pub said: Option<SavedRetention>,
 }
 
@@ -48,16 +49,16 @@ pub struct SavedBlock {
 pub struct PoolImage {
     /// Tokens per block.
     pub block_size: usize,
-    /// Number of blocks in the pool, null block included.
+    /// Number of blocks in the pool, including the null block.
     pub num_blocks: usize,
     /// The hash algorithm, if any block was registered.
     pub algorithm: Option<HashAlgorithm>,
-    /// Other settings that the contents depend on, as text. The owner of the pool compares them. Empty
-    /// if unknown.
+    /// Other settings that the contents depend on, as text. Empty if unknown. The pool ignores this
+    /// text; the pool's owner, for instance a manager, compares it with its own settings.
     pub settings: String,
     /// The epoch of the pool and of the hashes.
     pub epoch: u64,
-    /// The cached blocks in the order of eviction, the next victim first. Blocks that were held come
+    /// The cached blocks in the order of eviction, the next victim first. Blocks that were in use come
     /// last.
     pub blocks: Vec<SavedBlock>,
     /// The free blocks in the order of allocation.
@@ -84,8 +85,8 @@ impl<'a> Positions<'a> {
         Self(positions)
     }
 
-    /// Whether every copy of `parent`'s content is earlier in the chain than `child`. True if the image
-    /// does not contain the parent.
+    /// Whether every block with the content `parent` is earlier in its chain than `child`. True if the
+    /// image does not contain the parent.
     fn is_before(&self, parent: &BlockHash, child: &SavedBlock) -> bool {
         let first = self.0.partition_point(|&(hash, group, _)| (hash, group) < (parent, child.group));
         let copies =
@@ -98,8 +99,8 @@ impl<'a> Positions<'a> {
 ///
 /// A [`PoolImage`] is the cached content of a pool as plain data, which a new pool can restore.
 impl BlockPool {
-    /// Returns the cached content, with its order and retention. Leaves out hidden contents, and
-    /// contents that are not computed. O(blocks).
+    /// Returns the cached content, with its order of eviction and its retention. Omits hidden contents,
+    /// which no lookup can find, and contents that are not computed. O(blocks).
     ///
     /// # Errors
     /// Only if the pool is poisoned.
@@ -113,8 +114,8 @@ impl BlockPool {
             })
             .map(BlockId::new)
             .collect();
-        // Held blocks are saved as if they were all released now: within a chain the deepest is evicted
-        // first.
+        // Held blocks are saved as if all of them were released now. So the last block of a chain is
+        // evicted first.
         held.sort_by_key(|&block| std::cmp::Reverse(self.records.at(block.get()).depth()));
         order.extend(held);
         let saved = |block: BlockId| {
@@ -143,12 +144,12 @@ impl BlockPool {
     }
 
     /// Restores an image into this pool, which must be new. The blocks of the image become cached-free,
-    /// in the order in which they would have been evicted. `agrees` is called for every block and
-    /// returns whether its KV still matches its hash; if it does not, the block is free.
+    /// in the order of eviction of the saved pool. `agrees` is called for every block and returns
+    /// whether its KV still matches its hash. If it returns false, the block is free.
     ///
-    /// `elapsed` is the number of seconds since the image, on the clock of times to live. A time to
-    /// live that ran out meanwhile ends as it would have ended. If the image may contain times to live,
-    /// call [`Self::advance_time`] first.
+    /// `elapsed` is the number of seconds since the image was made, on the clock of times to live. A
+    /// time to live that ran out meanwhile has the same effect as if the pool had continued to run. If
+    /// the image may contain times to live, call [`Self::advance_time`] first.
     ///
     /// ```
     /// use kvpool::{BlockHasher, BlockPool, ExtraKeys, HashCursor, HasherConfig, PoolConfig};
@@ -172,9 +173,9 @@ impl BlockPool {
     /// # Errors
     /// [`PoolError::InvalidConfig`] in these cases, and nothing has changed then: the pool is not new;
     /// it has another block size, another algorithm or fewer blocks; it verifies hits, because an image
-    /// does not contain what they compare; the image contains a block twice, or the null block; its
-    /// epoch is so high that no epochs are left; a group number or a time to live of the image is not
-    /// valid; `elapsed` is not a finite number, or is negative.
+    /// does not contain the data that a verification compares; the image contains a block twice, or the
+    /// null block; its epoch is so high that no epochs are left; a group number or a time to live of
+    /// the image is not valid; `elapsed` is not a finite number, or is negative.
     pub fn restore(
         &mut self,
         image: &PoolImage,
@@ -188,7 +189,7 @@ impl BlockPool {
         self.epoch = image.epoch;
         let mut by_depth = blocks.clone();
         if self.keeps_parents() || self.history {
-            // Register parents before their children.
+            // Registers parents before their children.
             by_depth.sort_by_key(|saved| (saved.depth, saved.copy));
         } else if by_depth.iter().any(|saved| saved.copy > 0) {
             by_depth.sort_by_key(|saved| saved.copy);
@@ -197,10 +198,11 @@ impl BlockPool {
         self.acquire_blocks(&by_depth.iter().map(|saved| saved.block).collect::<Vec<_>>())?;
         for saved in &by_depth {
             let name = Name { hash: &saved.hash, group: saved.group };
-            // A parent must be earlier in the chain than its child. Otherwise blocks could wait for
-            // each other in a ring.
+            // A parent must be earlier in the chain than its child. Otherwise two blocks could each be
+            // the parent of the other, and neither would ever be evicted.
             let before = saved.parent.filter(|parent| positions.is_before(parent, saved));
-            // The parent in the order of eviction, if it agrees with the parent in the index.
+            // The saved parent in the order of eviction is only used if it has the content of the saved
+            // parent hash.
             let behind = saved.behind.filter(|&block| self.is_registered(block)).and_then(|block| {
                 if self.records.of(block).is_none_or(|record| record.depth() >= saved.depth) {
                     return None;
@@ -228,7 +230,8 @@ impl BlockPool {
         Ok(Restored { blocks: blocks.len(), refused: refused.len() })
     }
 
-    /// Number of copies of a block's content that a lookup prefers to it.
+    /// Returns the number of blocks with the same content that a lookup returns in preference to this
+    /// block.
     fn copies_before(&self, block: BlockId, name: Name<'_>) -> u32 {
         if self.records.at(block.get()).is(HEAD) {
             return 0;
@@ -289,7 +292,7 @@ impl BlockPool {
         Ok(())
     }
 
-    /// Applies the retention of a saved block, after `elapsed` seconds.
+    /// Applies the retention of a saved block, with its times to live reduced by `elapsed` seconds.
     fn retain_saved(&mut self, saved: &SavedBlock, elapsed: f64) -> Result<(), PoolError> {
         let (Some(said), Some(retention)) = (saved.said, self.order.retention_mut()) else { return Ok(()) };
         if let Some(tenant) = said.tenant {
@@ -312,7 +315,7 @@ impl BlockPool {
         Ok(())
     }
 
-    /// Moves those blocks of `order` that are free to the front of the free list, in this order.
+    /// Moves the free blocks of `order` to the front of the free list, in this order.
     fn order_free(&mut self, order: &[BlockId]) -> Result<(), PoolError> {
         let mut seen = vec![false; self.num_blocks()];
         let free: Vec<_> = order

@@ -1,5 +1,5 @@
-//! The lifetime operations of [`BlockPool`]: allocation, references, fences, eviction, reset, epochs
-//! and growth.
+//! Implements the operations of [`BlockPool`] that change the states of blocks: allocation, references,
+//! fences, eviction, reset, epochs and growth.
 
 use super::observe::{ClearCause, RemovalCause};
 use super::order::Order;
@@ -15,8 +15,8 @@ use crate::prefix_index::Visibility;
 use crate::record::{ByBlock, Name, grow};
 use crate::retention::EvictionCause;
 
-/// Number of victims that are evicted at a time. All work on a victim is done while its cache line is
-/// near: the blocks of a whole request may not fit the nearest cache.
+/// Number of victims that are evicted together. A small batch of records remains in the nearest CPU
+/// cache until all work on it is done. The records of a whole request may not fit there.
 const VICTIMS: usize = 64;
 
 const FEW_VICTIMS: &str = "B2: the evictor has fewer blocks than it reports";
@@ -25,11 +25,11 @@ const BROKEN_ORDER: &str =
 
 /// # Allocation
 impl BlockPool {
-    /// Allocates `n` blocks, each with one reference: free blocks first, then the evictor's victims.
-    /// O(n).
+    /// Allocates `n` blocks, each with one reference. Takes free blocks first, then blocks that the
+    /// eviction policy chooses. O(n).
     ///
     /// # Errors
-    /// [`PoolError::OutOfBlocks`] if fewer are free or evictable.
+    /// [`PoolError::OutOfBlocks`] if fewer than `n` blocks are free or evictable.
     pub fn allocate(&mut self, n: usize) -> Result<Vec<BlockId>, PoolError> {
         let mut out = Vec::new();
         self.allocate_into(n, &mut out)?;
@@ -44,8 +44,8 @@ impl BlockPool {
         self.allocate_with(n, out, |pool, more, out| pool.evict_into(more, out, |_, _, _| {}))
     }
 
-    /// Allocates `n` blocks. `evict` appends the given number of victims, which are available, each
-    /// with one reference.
+    /// Allocates `n` blocks. `evict` evicts a given number of blocks, which are available, and appends
+    /// them with one reference each.
     #[inline]
     pub(super) fn allocate_with(
         &mut self,
@@ -57,8 +57,8 @@ impl BlockPool {
         self.check_available(n)?;
         let first = out.len();
         let free = n.min(self.allocator.num_free());
-        // There are enough free and cached-free blocks. From here on only a broken invariant can cause
-        // a failure.
+        // There are enough free and cached-free blocks. From here on, the call can only fail because of
+        // a broken invariant.
         let taken = self.allocator.allocate_into(&mut self.records, free, out);
         self.poison_if_broken(taken)?;
         if n > free {
@@ -69,8 +69,8 @@ impl BlockPool {
         Ok(())
     }
 
-    /// Refuses to allocate more blocks than are free or evictable. Poisons the pool if the sums are
-    /// wrong.
+    /// Returns an error if `n` is above the number of free and evictable blocks. Poisons the pool if
+    /// the sums are wrong.
     #[inline]
     pub(super) fn check_available(&self, n: usize) -> Result<(), PoolError> {
         let available = self.num_available();
@@ -85,7 +85,7 @@ impl BlockPool {
     }
 
     /// Evicts the next `n` victims, which must exist. They lose their contents and have one reference
-    /// each. Pinned blocks whose turn comes before only leave the order.
+    /// each. Pinned blocks that come before them in the eviction order are only removed from the order.
     #[inline]
     pub(super) fn evict_into(
         &mut self,
@@ -106,7 +106,7 @@ impl BlockPool {
                     }
                     self.allocator.note_held(out.len() - first);
                 }
-                // No observer needs the cause of each eviction.
+                // No observer needs the cause of each eviction, so all victims are taken in one call.
                 Order::Other(evictor) if self.pinned_in_order == 0 && !watched => {
                     evictor.with_mut(|evictor| evictor.evict_run(most, out));
                     self.hold_victims(&out[first..], most)?;
@@ -125,7 +125,8 @@ impl BlockPool {
         Ok(())
     }
 
-    /// Gives the first reference to victims that no pin holds. There must be `n` of them.
+    /// Adds the first reference to the victims that are not pinned. Exactly `n` victims must be without
+    /// pins.
     fn hold_victims(&mut self, victims: &[BlockId], n: usize) -> Result<(), PoolError> {
         for &victim in victims {
             match self.records.of_mut(victim).filter(|record| record.references == 0 && record.is_computed())
@@ -141,7 +142,8 @@ impl BlockPool {
         if victims.len() == n { Ok(()) } else { Err(self.broken(FEW_VICTIMS.into())) }
     }
 
-    /// Evicts the next victim that no pin holds, which must exist. It is still registered.
+    /// Removes the next victim without pins from the eviction order. Such a victim must exist. It is
+    /// still registered afterwards.
     pub(super) fn evict_one(&mut self) -> Result<BlockId, PoolError> {
         while let Some(victim) = self.order.evict(&mut self.records) {
             if !self.check_victim(victim)? {
@@ -151,8 +153,8 @@ impl BlockPool {
         Err(self.broken(FEW_VICTIMS.into()))
     }
 
-    /// Poisons the pool if the evictor returned a block that is in use. Returns whether pins hold the
-    /// block.
+    /// Poisons the pool if the evictor returned a block that is in use. Returns whether the block is
+    /// pinned.
     #[inline]
     pub(super) fn check_victim(&mut self, victim: BlockId) -> Result<bool, PoolError> {
         let record = self.records.at(victim.get());
@@ -169,20 +171,21 @@ impl BlockPool {
 
 /// # References
 ///
-/// A block with a reference cannot be allocated.
+/// A block that has references cannot be allocated.
 impl BlockPool {
-    /// Adds one reference per id to blocks that already have one: a second holder of a block table.
-    /// O(n). A fence counts as a holder. The KV of a fenced block is valid until its step completes,
-    /// and the new holder keeps it after that.
+    /// Adds one reference per id to blocks that already have a reference, for instance for a second
+    /// holder of a block table. O(n). A reference of a fence is enough: the KV of a fenced block is
+    /// still valid, and the new reference keeps it valid after the fence ends.
     ///
     /// # Errors
-    /// [`PoolError::NotHeld`] for a block without references (only a lookup takes cached-free blocks);
-    /// unknown ids.
+    /// [`PoolError::NotHeld`] for a block without references, because cached-free blocks can only be
+    /// acquired by a lookup; unknown ids.
     pub fn acquire(&mut self, blocks: &[BlockId]) -> Result<(), PoolError> {
         self.add_references(blocks, true)
     }
 
-    /// Adds one reference to each of some held blocks, for holders or for pins.
+    /// Adds one reference to each of these blocks, which already have one. The new references belong to
+    /// holders or to pins.
     pub(super) fn add_references(&mut self, blocks: &[BlockId], for_holders: bool) -> Result<(), PoolError> {
         self.check_poison()?;
         self.allocator.acquire(&mut self.records, blocks)?;
@@ -190,8 +193,9 @@ impl BlockPool {
         if self.fences.num_references() == 0 {
             return Ok(());
         }
-        // Count again, one block at a time. If the call contains a block twice, the block is fenced or
-        // only pinned before its first new reference, and not before its second.
+        // Undoes the counts and counts again, one block at a time. A block that appears twice in the
+        // call may be only fenced or pinned before its first new reference. Before its second new
+        // reference it has a holder.
         self.allocator.uncount(&mut self.records, blocks);
         for &block in blocks {
             let record = self.records.at(block.get());
@@ -208,9 +212,9 @@ impl BlockPool {
     }
 
     /// Drops one reference per id. Blocks without further references become cached-free if they are
-    /// registered and computed, else free. For eviction, this moment counts as their last use. Within
-    /// one chain the deepest block is evicted first. A block that appears twice loses two references.
-    /// O(n).
+    /// registered and computed, else free. The eviction policy treats the release as their most recent
+    /// use. Within one chain the deepest block is evicted first. A block that appears twice loses two
+    /// references. O(n).
     ///
     /// # Errors
     /// [`PoolError::NotHeld`] if a block appears more often than it has references outside of fences;
@@ -222,8 +226,8 @@ impl BlockPool {
         Ok(())
     }
 
-    /// Releases a block table, tail first. Blocks that become free are allocated again in the order of
-    /// the table.
+    /// Releases the blocks of a block table, the last block first. Blocks that become free are
+    /// allocated again in the order of the table.
     ///
     /// # Errors
     /// As [`Self::release`].
@@ -247,16 +251,16 @@ impl BlockPool {
         Ok(())
     }
 
-    /// Whether the next state of a released block depends only on the block itself. With pins, it also
-    /// depends on the blocks that are already in the order.
+    /// Whether the next state of a released block depends only on the block itself. If blocks are
+    /// pinned or duplicates are dropped, it also depends on other blocks.
     #[inline]
     pub(super) fn has_plain_releases(&self) -> bool {
         self.duplicates == DuplicatePolicy::Keep && self.fences.num_references() == 0
     }
 
-    /// Drops references and collects the blocks that have no holder any more, for
-    /// [`Self::settle_idle`]. A `plain` release puts the computed ones into `self.candidates` and the
-    /// others into `self.idle`. Otherwise all go into `self.idle`.
+    /// Removes references, and collects the blocks that no longer have a holder for
+    /// [`Self::settle_idle`]. A `plain` release adds the computed blocks to `self.candidates` and the
+    /// others to `self.idle`. Any other release adds all of them to `self.idle`.
     #[inline]
     pub(super) fn drop_references<'a>(
         &mut self,
@@ -281,7 +285,7 @@ impl BlockPool {
 
     /// Checks that the references in `blocks` belong to holders, and not to fences.
     pub(super) fn check_releasable(&mut self, blocks: &[BlockId]) -> Result<(), PoolError> {
-        // Releases the references and takes them back at once. The release finds the first missing
+        // Removes the references and adds them again, because the removal finds the first missing
         // reference.
         let released = self.allocator.release(&mut self.records, &blocks.iter(), |_, _| {});
         self.poison_if_broken(released)?;
@@ -290,9 +294,9 @@ impl BlockPool {
     }
 
     /// Moves the blocks of `self.idle`, which have no references except pins, to the evictor or to the
-    /// free list. The blocks in `self.candidates` go to the evictor, too. With `unpinned`, the blocks
-    /// already had a place in the order while they were pinned. With `relink`, a block whose parent is
-    /// gone gets another block with the same content as its parent.
+    /// free list. Also moves the blocks in `self.candidates` to the evictor. With `unpinned`, the
+    /// blocks already had a place in the order while they were pinned. With `relink`, a block that has
+    /// lost its parent gets a new parent: another block with the same content.
     #[inline]
     pub(super) fn settle_idle(&mut self, unpinned: bool, relink: bool) -> Result<(), PoolError> {
         let idle = std::mem::take(&mut self.idle);
@@ -310,13 +314,14 @@ impl BlockPool {
                 continue;
             }
             if registered {
-                // A pinned block whose turn came during the pin counts as evicted by the policy.
+                // If the policy chose a pinned block during the pin, its removal is reported as an
+                // eviction by the policy.
                 let evicted = RemovalCause::Evicted(EvictionCause::Policy);
                 self.unregister(block, if unpinned { evicted } else { RemovalCause::Dropped });
             }
             self.order.forget(block);
             if references == 0 {
-                // The block is on no list. If a list contains it, that list is broken.
+                // The block must not be on any list. If it is on one, that list is broken.
                 let freed = self.allocator.free(&mut self.records, block);
                 self.poison_if_broken(freed)?;
             }
@@ -336,8 +341,8 @@ impl BlockPool {
         Ok(())
     }
 
-    /// Handles a released block where pins or duplicates matter. Returns whether its content stays.
-    /// Blocks that it adds to `self.candidates` get a place in the order.
+    /// Decides what happens to a released block if pins or duplicates may matter. Returns whether the
+    /// block keeps its content. The caller adds the blocks in `self.candidates` to the eviction order.
     #[inline(never)]
     fn settle_rare(&mut self, block: BlockId, unpinned: bool) -> bool {
         let record = *self.records.at(block.get());
@@ -347,10 +352,10 @@ impl BlockPool {
                 self.pinned_in_order = self.pinned_in_order.saturating_sub(1);
                 return true;
             }
-            return false; // its turn has come, or it has no content to keep
+            return false; // the policy has chosen it for eviction, or it has no content
         }
         if pinned && self.candidates.iter().any(|candidate| candidate.block == block) {
-            return true; // it got its place when another copy was dropped
+            return true; // it was added when another copy was dropped
         }
         if !record.is_registered() {
             return false;
@@ -365,7 +370,7 @@ impl BlockPool {
             return record.is_computed();
         };
         self.counters.duplicates_dropped += 1;
-        // A block that was never computed has no computed block after it.
+        // An uncomputed block has no computed children, so only computed blocks are checked.
         if record.is_computed() {
             if self.order.renew(&mut self.records, copy) {
                 self.candidates.push(Candidate { block: copy, depth: record.depth() });
@@ -376,9 +381,9 @@ impl BlockPool {
         false
     }
 
-    /// Gives a new parent to candidates whose own parent is gone or was never computed: another copy of
-    /// the same content. The holder of an uncomputed parent may release it uncomputed, and until then
-    /// no lookup needs that parent.
+    /// Gives a new parent, another copy of the same content, to candidates whose own parent was removed
+    /// or is not computed. An uncomputed parent is replaced because its holder may release it without
+    /// computing it, and lookups do not use it until it is computed.
     fn relink_candidates(&mut self) {
         let mut at = 0;
         while let Some(orphan) = self.order.find_orphan(&self.records, &self.candidates[at..]) {
@@ -387,7 +392,8 @@ impl BlockPool {
             if let Some(hash) = self.index.parent_of(&self.records, block)
                 && let group = self.records.at(block.get()).group
                 && let Some(parent) = self.index.head_of_name(&self.records, Name { hash: &hash, group })
-                // A parent must be earlier in the chain, even if an image contains wrong hashes.
+                // A parent must be earlier in the chain than its child. Wrong hashes in an image could
+                // violate this.
                 && self.records.at(parent.get()).depth() < self.records.at(block.get()).depth()
             {
                 self.place_again(parent);
@@ -400,7 +406,7 @@ impl BlockPool {
 
 /// # Fences: blocks that a running step still uses
 impl BlockPool {
-    /// Releases blocks that a running step may still touch. They stay fenced until
+    /// Releases blocks that a running step may still touch. They remain fenced until
     /// [`Self::complete_step`] is called for that step or for a later one: see [`Self::release_until`].
     /// O(n).
     ///
@@ -421,7 +427,7 @@ impl BlockPool {
     }
 
     /// Releases blocks that may still be read or written until a ticket ends or a step completes. Only
-    /// then they become free or cached-free. Until then a hit on them still succeeds. Tickets may end
+    /// then do they become free or cached-free. Until then, lookups can still hit them. Fences may end
     /// in any order. If the step has already completed, the blocks are released at once. O(n).
     ///
     /// ```
@@ -445,7 +451,7 @@ impl BlockPool {
         if self.holds_back(until) { self.hand_to_fence(blocks, until) } else { self.release(blocks) }
     }
 
-    /// Hands one reference of each block to a fence.
+    /// Moves one reference of each block from its holder to a fence.
     fn hand_to_fence(&mut self, blocks: &[BlockId], until: Until) -> Result<(), PoolError> {
         self.check_releasable(blocks)?;
         self.fences.add(&mut self.records, until, blocks);
@@ -464,7 +470,7 @@ impl BlockPool {
         self.end_fences(ended, false)
     }
 
-    /// Whether a release with this `until` has to wait for a fence.
+    /// Whether blocks that are released with this `until` have to be fenced.
     pub(crate) fn holds_back(&self, until: Until) -> bool {
         match until {
             Until::Now => false,
@@ -473,7 +479,7 @@ impl BlockPool {
         }
     }
 
-    /// Refuses a ticket that is not open.
+    /// Returns an error if `until` is a ticket that is not open.
     pub(crate) fn check_until(&self, until: Until) -> Result<(), PoolError> {
         self.check_poison()?;
         match until {
@@ -484,18 +490,19 @@ impl BlockPool {
         }
     }
 
-    /// Ends the fences of `step` and of all earlier steps. Returns the number of references that they
-    /// held. O(those references).
+    /// Records that `step` and all earlier steps have finished, and ends their fences. Returns the
+    /// number of references that the fences held. O(those references).
     ///
     /// # Errors
-    /// Only if the pool is poisoned. A step may be completed twice, and may have fenced nothing.
+    /// Only if the pool is poisoned. It is not an error to complete a step twice, or a step without
+    /// fences.
     pub fn complete_step(&mut self, step: u64) -> Result<usize, PoolError> {
         self.check_poison()?;
         let ended = self.fences.complete(step);
         self.end_fences(ended, false)
     }
 
-    /// Drops the references of a fence that has ended, or of all pins. Returns their number.
+    /// Removes the references of a fence that has ended, or of all pins. Returns their number.
     pub(super) fn end_fences(&mut self, ended: Vec<BlockId>, pins: bool) -> Result<usize, PoolError> {
         self.idle.clear();
         self.candidates.clear();
@@ -521,8 +528,8 @@ impl BlockPool {
 /// # Accesses, removal of content, and growth
 impl BlockPool {
     /// Records that held or cached-free blocks were accessed at `time`, on a clock of the caller. Only
-    /// policies that order by access time use it (`last-accessed` of the crate `kvpool-policies`). An
-    /// earlier time than before has no effect. O(n log blocks).
+    /// policies that order blocks by access time use this call (`last-accessed` of the crate
+    /// `kvpool-policies`). A time before the block's latest access has no effect. O(n log blocks).
     ///
     /// # Errors
     /// [`PoolError::NotHeld`] for a free block, unknown ids; [`PoolError::InvalidConfig`] for a time
@@ -546,12 +553,12 @@ impl BlockPool {
         Ok(())
     }
 
-    /// Drops blocks from the index by id: no lookup finds them any more. Cached-free blocks become
-    /// free. Held blocks stay with their holders, and become free when they are released. Returns the
-    /// number of blocks that were registered. O(n).
+    /// Removes the cached content of these blocks, so that no lookup finds it. Cached-free blocks
+    /// become free. Blocks in use keep their holders, and become free when they are released. Returns
+    /// the number of blocks that were registered. O(n).
     ///
     /// # Errors
-    /// Unknown ids.
+    /// If an id is unknown.
     pub fn drop_cached(&mut self, blocks: &[BlockId]) -> Result<usize, PoolError> {
         self.check_named(blocks, "evicted")?;
         let mut dropped = 0;
@@ -578,9 +585,9 @@ impl BlockPool {
         Ok(dropped)
     }
 
-    /// Forgets all cached content of this pool. Returns the number of blocks that were registered.
+    /// Removes all cached content of this pool. Returns the number of blocks that were registered.
     /// O(usable blocks). If there are several tiers, reset them together (`reset` of `kvpool::Tiers`),
-    /// because content of another tier may be swapped in again.
+    /// because a swap may bring content of another tier back.
     ///
     /// # Errors
     /// [`PoolError::InUse`] while blocks are held. Nothing has changed then. [`Self::bump_epoch`]
@@ -600,10 +607,10 @@ impl BlockPool {
         }
     }
 
-    /// Starts a new epoch, for instance after a change of weights. Contents that were registered before
-    /// are never matched again. Chains of earlier epochs can no longer be registered, so running
-    /// requests keep their blocks but do not add them to the cache. Returns the new epoch. O(usable
-    /// blocks).
+    /// Starts a new epoch, for instance after a change of weights. Contents that were registered in
+    /// earlier epochs are never matched again. Chains of earlier epochs can no longer be registered, so
+    /// running requests keep their blocks but do not add them to the cache. Returns the new epoch.
+    /// O(usable blocks).
     ///
     /// # Errors
     /// Only if the pool is poisoned.
@@ -615,8 +622,8 @@ impl BlockPool {
         Ok(self.epoch)
     }
 
-    /// Forgets all contents. Blocks that become free are allocated next. With `behind`, they are
-    /// allocated after all blocks that were free before, in the order of eviction.
+    /// Removes all cached content. Blocks that become free are allocated next. With `behind`, they are
+    /// allocated after all blocks that were already free, in the order of eviction.
     pub(super) fn forget(&mut self, cause: ClearCause, behind: bool) -> Result<usize, PoolError> {
         let registered = self.index.num_registered();
         while let Some(block) = self.order.evict(&mut self.records) {
@@ -637,14 +644,14 @@ impl BlockPool {
         Ok(registered)
     }
 
-    /// Puts a block that is on no list at the front of the free list.
+    /// Adds a block, which must not be on a list, to the front of the free list.
     pub(super) fn free(&mut self, block: BlockId) -> Result<(), PoolError> {
         let freed = self.allocator.free(&mut self.records, block);
         self.poison_if_broken(freed)
     }
 
-    /// Grows the pool to `num_blocks` blocks, null block included. The new blocks are allocated last.
-    /// O(new blocks), and O(blocks) for the index.
+    /// Grows the pool to `num_blocks` blocks, including the null block. The new blocks are allocated
+    /// last. O(new blocks), and O(blocks) for the index.
     ///
     /// # Errors
     /// [`PoolError::Shrink`] for fewer blocks than the pool has, or for more than a pool can have.
@@ -654,7 +661,8 @@ impl BlockPool {
         if num_blocks < from || num_blocks > MAX_BLOCKS {
             return Err(PoolError::Shrink { from, to: num_blocks, max: MAX_BLOCKS });
         }
-        // Reserve all memory first. The records, which make the new blocks available, grow last.
+        // Reserves all memory first, so that nothing can fail later. The records grow last, because
+        // they make the new blocks available.
         try_reserve(&mut self.records, num_blocks)?;
         self.order.grow(num_blocks)?;
         self.index.grow(&self.records, num_blocks)?;

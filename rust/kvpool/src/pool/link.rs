@@ -1,5 +1,5 @@
-//! Operations on single full blocks: registering a content or sharing it if it is already registered,
-//! and moving content between the pools of tiers.
+//! Implements operations on single full blocks: registering a content, or sharing it if it is already
+//! registered, and moving content between the pools of tiers.
 
 use super::BlockPool;
 use super::observe::Lookup;
@@ -12,7 +12,7 @@ use crate::record::{ByBlock, Name};
 
 /// # Single full blocks
 ///
-/// For engines that register one block at a time.
+/// These operations are for engines that register one block at a time.
 impl BlockPool {
     fn check_link(&self, link: &ChainLink) -> Result<(), PoolError> {
         self.check_poison()?;
@@ -28,11 +28,12 @@ impl BlockPool {
     }
 
     /// Registers a held block that has become full. If another block already has the content, acquires
-    /// that block and releases this one. Returns the block that the caller holds now. A collision is
-    /// counted and leaves the block unchanged. O(1).
+    /// that block and releases the given one. Returns the block that the caller holds afterwards. A
+    /// hash collision is counted and leaves the block unchanged. O(1).
     ///
     /// The other block may not be computed yet. Sharing such a block is only correct if all of its
-    /// holders compute it, as in vLLM v0. Lookups by [`Self::match_and_acquire`] never return one.
+    /// holders compute it, as in vLLM v0. Lookups by [`Self::match_and_acquire`] never return
+    /// uncomputed blocks.
     ///
     /// # Errors
     /// [`PoolError::NotHeld`], [`PoolError::AlreadyRegistered`], [`PoolError::RefCountOverflow`],
@@ -63,7 +64,8 @@ impl BlockPool {
 
     /// Acquires the block registered under `link`, computed or not. Returns `None` if there is none.
     /// Also returns `None` if blocks with the same hash have another content, which is counted as a
-    /// collision. See [`Self::register_link`] for the use of a block that is not computed. O(1).
+    /// collision. [`Self::register_link`] explains when it is correct to use a block that is not
+    /// computed. O(1).
     ///
     /// # Errors
     /// [`PoolError::RefCountOverflow`], and the errors of [`Self::match_and_acquire`] about chains.
@@ -103,7 +105,8 @@ impl BlockPool {
         Some(TierContent { link, group: name.group })
     }
 
-    /// Returns the computed block that has a content of another tier's pool.
+    /// Returns the computed block of this pool that has the same content as a block of another tier's
+    /// pool.
     pub(crate) fn find_content(&self, content: &TierContent<'_>) -> Option<BlockId> {
         let found = match *content {
             TierContent { ref link, group: 0 } => self.index.find_link(&self.records, link).ok().flatten()?,
@@ -114,8 +117,8 @@ impl BlockPool {
         (record.references < u32::MAX / 2 && record.is_computed()).then_some(found)
     }
 
-    /// Registers a held block, computed, with a content of another tier's pool. A collision is counted,
-    /// and the block stays unregistered.
+    /// Registers a held block under a content of another tier's pool, and marks it computed. A hash
+    /// collision is counted, and the block remains unregistered.
     pub(crate) fn adopt_content(
         &mut self,
         block: BlockId,
@@ -147,13 +150,13 @@ impl BlockPool {
     }
 }
 
-/// A content that moves from one tier's pool to another's. Lookups in the other pool use it, too.
+/// A content of one tier's pool, for a move to another tier's pool, or for a lookup there.
 pub(crate) struct TierContent<'a> {
     link: LinkRef<'a>,
     group: u16,
 }
 
-/// Puts the content into group 0, the group of pools without groups.
+/// Makes the content one of group 0, because pools without groups use only group 0.
 impl<'a> From<LinkRef<'a>> for TierContent<'a> {
     fn from(link: LinkRef<'a>) -> Self {
         Self { link, group: 0 }

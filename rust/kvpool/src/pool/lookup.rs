@@ -1,4 +1,5 @@
-//! The prefix-cache operations of [`BlockPool`]: lookups, registration and the computed bit.
+//! Implements the prefix-cache operations of [`BlockPool`]: lookups, registration, and marking blocks
+//! as computed.
 
 use super::BlockPool;
 use super::observe::Lookup;
@@ -12,11 +13,11 @@ use crate::prefix_index::Inserted;
 use crate::record::{ByBlock, Name};
 use crate::retention::TenantId;
 
-/// Number of blocks in one notification of an evictor.
+/// Number of blocks in one notification to the evictor.
 const RUN: usize = 64;
 
-/// The result of a lookup that acquires nothing. It contains counts and no ids, because another request
-/// may take the blocks meanwhile.
+/// The result of a lookup that acquires no blocks. It contains counts and no ids, because the blocks
+/// may be evicted or acquired before the caller could use the ids.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Probe {
     /// Number of leading blocks of the chain that a lookup would return.
@@ -24,7 +25,7 @@ pub struct Probe {
     /// Number of `cached_blocks` that have no references. Acquiring them reduces the number of
     /// available blocks by the same number.
     pub idle_blocks: usize,
-    /// Number of blocks after the cached ones that are registered, but not computed yet.
+    /// Number of blocks after the cached blocks that are registered, but not yet computed.
     pub pending_blocks: usize,
 }
 
@@ -37,7 +38,7 @@ pub struct Registered {
     pub collided: bool,
 }
 
-/// A match that is not acquired yet. It is only valid until the pool changes.
+/// A match whose blocks are not yet acquired. It is only valid until the pool changes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PrefixMatch {
     /// The matched computed blocks, in order.
@@ -46,7 +47,7 @@ pub(crate) struct PrefixMatch {
     pub asked: usize,
     /// Whether a hash collision ended the match.
     pub collided: bool,
-    /// The tenant of the lookup, for the observer. The caller fills it in.
+    /// The tenant of the lookup, for the observer. The caller of the lookup sets it.
     pub tenant: Option<TenantId>,
 }
 
@@ -62,8 +63,8 @@ impl BlockPool {
         self.index.check_chain(chain)
     }
 
-    /// Finds the longest computed run of blocks in `chain` that begins at position `start` and has at
-    /// most `max_blocks` blocks. Changes nothing.
+    /// Finds the cached and computed blocks of `chain` from position `start` on, up to the first that
+    /// is missing, and at most `max_blocks`. Changes nothing.
     pub(crate) fn find_prefix(
         &self,
         chain: &HashChain,
@@ -90,7 +91,7 @@ impl BlockPool {
         if !self.allocator.has_room_for(1)
             && let Some(full) = blocks.iter().position(|block| records.at(block.get()).references == u32::MAX)
         {
-            // The reference count of this block is full, so the match ends before it.
+            // The reference count of this block cannot be increased, so the match ends before it.
             blocks.truncate(full);
             *collided = false;
         }
@@ -103,8 +104,8 @@ impl BlockPool {
         blocks.iter().filter(|block| self.records.at(block.get()).references == 0).count()
     }
 
-    /// Acquires a match that was made since the pool last changed. `hashes` are those of its chain.
-    /// Only a broken invariant can make it fail.
+    /// Acquires a match. The pool must not have changed since the match was made. `hashes` are the
+    /// hashes of its chain. The call can only fail because of a broken invariant.
     pub(crate) fn acquire_found(
         &mut self,
         found: &PrefixMatch,
@@ -121,14 +122,15 @@ impl BlockPool {
         Ok(())
     }
 
-    /// Adds one reference to each of some blocks, in any state. The caller has checked that no count
-    /// overflows.
+    /// Adds one reference to each of these blocks, which may be in any state. The caller has checked
+    /// that no reference count overflows.
     #[inline]
     pub(super) fn acquire_blocks(&mut self, blocks: &[BlockId]) -> Result<(), PoolError> {
         let mut at = 0;
         while at < blocks.len() {
             let Self { records, order, allocator, .. } = self;
-            // Most blocks have no references and are taken in runs. The others are handled one by one.
+            // Most blocks have no references, and are taken in runs. All other blocks are handled one
+            // by one.
             let idle = order.hit_run(records, &blocks[at..], Allocator::hold);
             allocator.note_held(idle);
             at += idle;
@@ -160,7 +162,7 @@ impl BlockPool {
     }
 
     /// Finds the longest cached prefix of `chain`, at most `max_blocks` blocks, and acquires it: the
-    /// caller gets one reference per block. Only computed blocks match. The walk stops at the first
+    /// caller gets one reference per block. Only computed blocks match. The lookup stops at the first
     /// block that does not match. O(blocks matched).
     ///
     /// # Errors
@@ -174,8 +176,8 @@ impl BlockPool {
         self.look_up(chain, max_blocks, None)
     }
 
-    /// Like [`Self::match_and_acquire`], on behalf of a tenant. An observer may count lookups by
-    /// tenant; nothing else differs.
+    /// Like [`Self::match_and_acquire`], but names a tenant, so that an observer can count lookups by
+    /// tenant. The tenant has no other effect.
     ///
     /// # Errors
     /// As [`Self::match_and_acquire`].
@@ -199,8 +201,8 @@ impl BlockPool {
         Ok(found.blocks)
     }
 
-    /// Returns what [`Self::match_and_acquire`] would find now, as counts. Changes no state and no
-    /// counter. O(blocks matched).
+    /// Returns the number of blocks that [`Self::match_and_acquire`] would find now. Changes no state
+    /// and no counter. O(blocks matched).
     ///
     /// # Errors
     /// As [`Self::match_and_acquire`].
@@ -225,10 +227,10 @@ impl BlockPool {
 ///
 /// A registered block is immutable. Lookups find it once it is marked as computed.
 impl BlockPool {
-    /// Registers held blocks as the blocks of `chain` from position `start` on. From now on they are
-    /// immutable. Lookups find them after [`Self::mark_computed`]. Stops at a hash collision, which is
-    /// counted; the remaining blocks stay usable, but are not cached. O(blocks), without memory
-    /// allocations.
+    /// Registers held blocks as the blocks of `chain` from position `start` on. The engine must not
+    /// change registered blocks. Lookups find them after [`Self::mark_computed`]. The call stops at a
+    /// hash collision, which is counted. The blocks from there on can still be used, but are not
+    /// cached. O(blocks), without memory allocations.
     ///
     /// # Errors
     /// [`PoolError::AlreadyRegistered`], [`PoolError::NotHeld`], [`PoolError::ChainTooShort`],
@@ -264,7 +266,7 @@ impl BlockPool {
             }
             registered += 1;
         };
-        // The block was registered before, or appears twice in this call: undo the registrations of
+        // A block was registered before, or appears twice in this call. Undoes the registrations of
         // this call.
         if let Some(block) = refused {
             for undo in blocks[..registered].iter().rev() {
@@ -281,8 +283,8 @@ impl BlockPool {
         Ok(Registered { blocks: registered, collided: registered < blocks.len() })
     }
 
-    /// Notifies the evictor of the contents of newly registered blocks. Plain LRU does not need it, so
-    /// this is a function of its own that LRU does not pay for.
+    /// Notifies the evictor of the contents of newly registered blocks. LRU does not need these
+    /// notifications. They are in a separate function, so that they cost nothing with LRU.
     #[inline(never)]
     fn note_all_registered(&mut self, blocks: &[BlockId], chain: &HashChain, start: usize) {
         let behind = chain.hashes().split_at_checked(start);
@@ -302,7 +304,7 @@ impl BlockPool {
     }
 
     /// Sets the computed bit of registered blocks: the engine has written their KV, and lookups may
-    /// return them. A block that is already computed stays computed. O(blocks), without memory
+    /// return them. A block that is already computed remains computed. O(blocks), without memory
     /// allocations.
     ///
     /// # Errors

@@ -1,23 +1,25 @@
-//! `BlockPool`: the only place where allocator, prefix index, evictor and fences meet.
+//! [`BlockPool`] combines the allocator, the prefix index, the evictor and the fences. No other code
+//! changes more than one of them.
 //!
-//! Owns: the part that each block belongs to. Every operation that changes two parts at once is a
-//! method here, and is all-or-nothing: it checks everything first, and after that nothing can fail.
+//! The pool determines whether each block is free, cached-free, active or fenced. Every operation that
+//! changes two parts at once is a method here, and is all-or-nothing: it checks everything first, and
+//! after that nothing can fail.
 //!
 //! Invariants, recounted by [`BlockPool::check_invariants`]:
 //! - B1: free + cached-free + active + fenced == usable blocks; every block is in exactly one of the
 //!   four.
 //! - B2: the evictor holds exactly the blocks that are registered, computed, and without references. It
-//!   also holds blocks that only pins hold, until their turn comes (`pins`).
-//! - B3: a free block is not registered; a registered block is held or cached-free.
-//! - B4: an allocation takes a cached block only when no free one is left (vLLM #42948, #42656).
+//!   may also hold blocks whose only references are pins (see `pins.rs`).
+//! - B3: a free block is not registered; a registered block has references or is cached-free.
+//! - B4: an allocation takes a cached block only if no free block is left (vLLM #42948, #42656).
 //! - B5: a content that was registered in an earlier epoch is never matched again.
 //!
-//! If an operation finds that one of them is broken, it *poisons* the pool: from then on the pool
-//! refuses all work and returns the reason, instead of serving wrong KV.
+//! If an operation finds a broken invariant, it *poisons* the pool. A poisoned pool refuses every
+//! operation and returns the reason, so that it cannot serve wrong KV.
 //!
 //! Costs: every operation is O(1) per block, and does not depend on the size of the pool. A block takes
-//! less than 80 bytes without verification. [`BlockPool::reset`] and [`BlockPool::bump_epoch`] are
-//! O(usable blocks) and rare.
+//! less than 80 bytes without verification. [`BlockPool::reset`] and [`BlockPool::bump_epoch`] take
+//! O(usable blocks), and are called rarely.
 
 mod checks;
 #[cfg(feature = "fault-injection")]
@@ -60,15 +62,15 @@ pub use lookup::{Probe, Registered};
 use observe::{PoolObserver, RemovalCause};
 pub use weak::Match;
 
-/// The treatment of a released block if another cached block has the same content.
+/// The rule for a released block if another cached block has the same content.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum DuplicatePolicy {
-    /// The block stays cached, as a copy, until it is evicted.
+    /// The block remains cached, as a copy, until it is evicted.
     #[default]
     Keep,
-    /// The block is freed at once, because one copy is enough. It stays if it is the parent of cached
-    /// blocks.
+    /// The block is freed at once, because one copy is enough. But it remains cached if it is the
+    /// parent of cached blocks.
     DropOnRelease,
 }
 
@@ -76,7 +78,7 @@ impl DuplicatePolicy {
     /// Every policy.
     pub const ALL: &'static [Self] = &[Self::Keep, Self::DropOnRelease];
 
-    /// Returns the name of the policy, as users write it.
+    /// Returns the name of the policy in settings and commands.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -109,19 +111,20 @@ impl FromStr for DuplicatePolicy {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolConfig {
-    /// Number of blocks in the pool, null block included: ids run from 0 to `num_blocks - 1`. At least
-    /// 2.
+    /// Number of blocks in the pool, including the null block: ids run from 0 to `num_blocks - 1`. At
+    /// least 2.
     pub num_blocks: usize,
     /// Number of tokens per block. At least 1.
     pub block_size: usize,
-    /// The check that a hit really has the same content.
+    /// How a hit is checked to have the same tokens, so that a hash collision does no harm.
     pub verify: Verify,
-    /// Whether released duplicates of a cached block stay cached.
+    /// Whether a released block remains cached if another block already caches the same content.
     pub duplicates: DuplicatePolicy,
     /// The eviction policy: it decides which cached-free block is reused first.
     pub eviction: EvictionPolicy,
-    /// Priorities, times to live, pins and tenants' limits: see [`crate::retention`]. Needs a policy of
-    /// the crate `kvpool-policies`. `None` switches retention off and costs nothing.
+    /// Settings of retention, with priorities, times to live, pins and tenants' limits: see
+    /// [`crate::retention`]. Retention needs a policy of the crate `kvpool-policies`. `None` switches
+    /// it off and costs nothing.
     pub retention: Option<RetentionConfig>,
     /// More fields may be added. End struct literals with `..Default::default()`.
     #[doc(hidden)]
@@ -142,7 +145,7 @@ impl Default for PoolConfig {
     }
 }
 
-/// Counters, which never decrease.
+/// The counters of a pool. They never decrease.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counters {
     allocated: u64,
@@ -153,11 +156,11 @@ struct Counters {
     duplicates_dropped: u64,
 }
 
-/// The blocks of one tier: allocation, prefix cache and eviction in all-or-nothing operations.
+/// Manages the blocks of one tier: allocation, prefix cache and eviction, in all-or-nothing operations.
 ///
 /// [`CacheManager`](crate::CacheManager) uses a pool for its requests. Use a pool directly for blocks
-/// that belong to no request, or for a request manager of your own. Each block is free, cached-free,
-/// active or fenced: see [`BlockState`].
+/// that belong to no request, or if you write your own request manager. Each block is free,
+/// cached-free, active or fenced: see [`BlockState`].
 ///
 /// ```
 /// use std::sync::Arc;
@@ -178,31 +181,32 @@ struct Counters {
 /// ```
 #[derive(Debug)]
 pub struct BlockPool {
-    /// One record per block. All parts below write to the records.
+    /// One record per block. All fields below store their data about a block in its record.
     records: Vec<Record>,
     allocator: Allocator,
     index: Index,
     order: order::Order,
-    /// Whether the order needs notifications of registrations, and of hits on blocks in use.
+    /// Whether the eviction policy needs notifications of registrations, and of hits on blocks in use.
     history: bool,
     fences: Fences,
-    /// Number of blocks in the order that only pins hold.
+    /// Number of blocks in the eviction order whose only references are pins.
     pinned_in_order: usize,
     observer: Option<Box<dyn PoolObserver>>,
     duplicates: DuplicatePolicy,
     epoch: u64,
     counters: Counters,
-    /// The reason why the pool refuses all work. It can be set through a shared reference, because a
-    /// lookup may find a broken block.
+    /// The reason why the pool is poisoned, if it is. It can be set through a shared reference, because
+    /// a lookup may find a broken block.
     poison: OnceLock<Box<str>>,
-    /// Buffers that every release reuses, so that a steady state allocates no memory.
+    /// Buffers that every release reuses, so that releases do not allocate memory once the buffers are
+    /// large enough.
     idle: Vec<BlockId>,
     candidates: Vec<Candidate>,
 }
 
 /// # Construction
 impl BlockPool {
-    /// Makes a pool with every block free. One allocation per array, O(blocks).
+    /// Makes a pool in which every block is free. O(blocks), with one memory allocation per array.
     ///
     /// # Errors
     /// [`PoolError::InvalidConfig`] with the setting and the allowed values.
@@ -221,8 +225,8 @@ impl BlockPool {
         Self::assemble(&config, order)
     }
 
-    /// Makes a pool with an evictor of the caller. `config.eviction` and `config.retention` are
-    /// ignored. `Closed` of the crate `kvpool-policies` makes an evictor of a [`crate::Policy`], with
+    /// Makes a pool that uses an evictor of the caller. `config.eviction` and `config.retention` are
+    /// ignored. `Closed` of the crate `kvpool-policies` turns a [`crate::Policy`] into an evictor with
     /// retention.
     ///
     /// # Errors
@@ -272,7 +276,7 @@ impl BlockPool {
 
 /// # Counts
 impl BlockPool {
-    /// Number of blocks, null block included.
+    /// Number of blocks, including the null block.
     #[must_use]
     pub const fn num_blocks(&self) -> usize {
         self.records.len()
@@ -284,13 +288,13 @@ impl BlockPool {
         self.records.len() - 1
     }
 
-    /// Number of blocks that an allocation can take now: free and cached-free.
+    /// Number of blocks that an allocation can take now: free and cached-free blocks.
     #[must_use]
     pub fn num_available(&self) -> usize {
         self.allocator.num_free().saturating_add(self.num_cached_free())
     }
 
-    /// Number of blocks with a reference, fenced ones included.
+    /// Number of blocks with a reference, including fenced blocks.
     #[must_use]
     pub const fn num_held(&self) -> usize {
         self.allocator.num_held()
@@ -302,25 +306,26 @@ impl BlockPool {
         self.fences.num_fenced()
     }
 
-    /// Number of references of all blocks, those of fences and pins included.
+    /// Number of references of all blocks, including those of fences and pins.
     #[must_use]
     pub const fn num_references(&self) -> u64 {
         self.allocator.num_references()
     }
 
-    /// Number of references that fences and pins hold: part of [`Self::num_references`].
+    /// Number of references that fences and pins hold. [`Self::num_references`] includes them.
     #[must_use]
     pub const fn num_fence_references(&self) -> u64 {
         self.fences.num_references()
     }
 
-    /// Number of distinct names of registered blocks, hidden ones included. Copies count once.
+    /// Number of distinct names of registered blocks, including hidden blocks. Several blocks with the
+    /// same name count once.
     #[must_use]
     pub fn num_hashes(&self) -> usize {
         self.index.num_hashes()
     }
 
-    /// Gauges and counters. O(1).
+    /// Returns the gauges and counters of the pool. O(1).
     #[must_use]
     pub fn stats(&self) -> PoolStats {
         let Counters { allocated, evicted, hits, misses, collisions, duplicates_dropped } = self.counters;
@@ -331,7 +336,7 @@ impl BlockPool {
             active: self.allocator.num_held().saturating_sub(self.num_fenced()),
             fenced: self.num_fenced(),
             registered: self.index.num_registered(),
-            // B3: a registered block is held or cached-free.
+            // By B3, every registered block has references or is cached-free.
             registered_active: self.index.num_registered().saturating_sub(self.num_cached_free()),
             block_size: self.block_size(),
             epoch: self.epoch,
@@ -347,7 +352,7 @@ impl BlockPool {
 
 /// # State of a block
 impl BlockPool {
-    /// The state of `block`. `None` for ids outside the pool.
+    /// The state of `block`. `None` for ids that the pool does not have.
     #[must_use]
     pub fn state(&self, block: BlockId) -> Option<BlockState> {
         let record = self.records.of(block)?;
@@ -360,29 +365,29 @@ impl BlockPool {
         })
     }
 
-    /// Number of references of `block`, those of fences and pins included. `None` for ids outside the
-    /// pool.
+    /// Number of references of `block`, including those of fences and pins. `None` for ids that the
+    /// pool does not have.
     #[must_use]
     pub fn ref_count(&self, block: BlockId) -> Option<u32> {
         self.records.of(block).map(|record| record.references)
     }
 
-    /// Number of references of `block` outside of fences and pins: those of block tables and other
-    /// holders.
+    /// Number of references of `block` that block tables and other holders have. References of fences
+    /// and pins are not counted.
     #[must_use]
     pub fn num_holders(&self, block: BlockId) -> u32 {
         self.records.at(block.get()).holders()
     }
 
-    /// Number of references of `block` that fences and pins hold: part of [`Self::ref_count`].
+    /// Number of references of `block` that fences and pins hold. [`Self::ref_count`] includes them.
     #[must_use]
     pub fn fence_references(&self, block: BlockId) -> u32 {
         self.records.at(block.get()).fences
     }
 
-    /// Number of references of `block` that forbid others to write to it: those of holders, and of
-    /// steps that may still touch it. Pins do not, because a planned copy is made before the step
-    /// writes anything.
+    /// Number of references of `block` that forbid other requests to write to it. These are the
+    /// references of holders and of steps that may still touch the block. Pins are not counted, because
+    /// a planned copy is made before the step writes anything.
     #[must_use]
     pub(crate) fn num_users(&self, block: BlockId) -> u32 {
         let record = self.records.at(block.get());
@@ -407,8 +412,8 @@ impl BlockPool {
         Index::hash_of(&self.records, block)
     }
 
-    /// The blocks registered under `hash`, computed ones first. The caller does not hold them: see
-    /// [`Self::match_and_acquire`].
+    /// Returns the blocks that are registered under `hash`, computed blocks first. The caller gets no
+    /// references to them: see [`Self::match_and_acquire`].
     #[must_use]
     pub fn copies(&self, hash: &BlockHash) -> Vec<BlockId> {
         self.index.copies(&self.records, hash.into())
@@ -494,8 +499,8 @@ impl BlockPool {
         self.poison.get().map(AsRef::as_ref)
     }
 
-    /// Recounts every invariant of the pool and of its parts from scratch. O(blocks), for tests and
-    /// scrubbing.
+    /// Checks every invariant of the pool and of its parts by recounting from scratch. O(blocks), for
+    /// tests.
     ///
     /// # Errors
     /// The first broken invariant.
@@ -528,8 +533,8 @@ impl BlockPool {
 }
 
 impl BlockPool {
-    /// Notifies the evictor of the content of `block`, which was just registered. `before` is the
-    /// previous block in its holder's table.
+    /// Notifies the evictor of the content of `block`, which was just registered. `before` is the block
+    /// before it in the block table of its holder.
     fn note_registered(&mut self, block: BlockId, link: &LinkRef<'_>, before: Option<BlockId>) {
         if !self.history {
             return;
@@ -540,7 +545,7 @@ impl BlockPool {
         self.order.registered(block, content, parent);
     }
 
-    /// Returns the first block with a content of this hash, if there is one.
+    /// Returns the first block that is registered under this hash, if there is one.
     #[inline]
     fn head_of(&self, hash: Option<&BlockHash>, group: u16) -> Option<BlockId> {
         self.index.head_of_name(&self.records, Name { hash: hash?, group })
@@ -562,7 +567,7 @@ impl BlockPool {
         self.index.remove(&mut self.records, block)
     }
 
-    /// Removes from the index the blocks that the policy evicts, and calls `gone` for each.
+    /// Removes the blocks that the policy evicts from the index, and calls `gone` for each of them.
     #[inline]
     fn unregister_run(&mut self, blocks: &[BlockId], mut gone: impl FnMut(BlockId, Name<'_>, Visibility)) {
         if !self.is_watched() {

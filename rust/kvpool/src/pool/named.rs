@@ -1,20 +1,21 @@
-//! Operations for engines that name blocks and contents themselves, such as vLLM. They hash on their
-//! own, in several groups, take any block by its id, and decide in which order blocks are reused.
+//! Implements operations for engines that name contents themselves, such as vLLM. Such engines compute
+//! their own hashes, have several groups, acquire blocks by id, and decide in which order blocks are
+//! reused.
 //!
-//! Owns nothing: these operations use the same records, lists, table and orders as all others. The
-//! differences:
+//! These operations use the same records, lists, table and orders as all other operations of the pool.
+//! They differ in the following ways:
 //!
 //! - A content has a [`Name`]: a digest from the caller, and a group. Two names are equal only if both
-//!   parts are, so one digest in two groups names two contents. A block is computed as soon as it is
-//!   registered. Of several blocks with the same name, a lookup finds the oldest.
-//! - A block can be *hidden*: registered without a name that a lookup can find. It keeps its place
-//!   among the cached blocks, and is allocated when its turn comes. vLLM's queue does the same with a
-//!   block whose hash was dropped.
-//! - A release keeps the order of the call, not the order of depths.
+//!   parts are equal, so one digest in two groups names two contents. Registering a block also marks it
+//!   computed. If several blocks have the same name, a lookup finds the oldest.
+//! - A block can be *hidden*: it is registered without a name that a lookup can find. A hidden block
+//!   keeps its position in the order of eviction, and is allocated when it is the next in this order.
+//!   vLLM's queue does the same with a block whose hash was removed.
+//! - Released blocks are evicted in the order of the call, not by their positions in their chains.
 //!
 //! Every operation is all-or-nothing, and all invariants of the pool hold after it. Pools that verify
-//! hits have no names, because they have nothing to compare. Journals do not record these operations;
-//! callers that need a journal have their own.
+//! hits refuse names, because a name has no tokens or fingerprint to compare. Journals do not record
+//! these operations. Callers that need a journal have to write their own.
 //!
 //! Costs: like the operations that they replace, O(1) per block.
 
@@ -29,9 +30,9 @@ use crate::record::{ByBlock, HIDDEN, MAX_POSITIONS, Name};
 
 /// # Blocks and contents that the caller names
 ///
-/// For engines that hash on their own, such as vLLM. A content has a [`Name`], which is a digest of the
-/// caller and a group, and is computed as soon as it is registered. Pools that verify hits have no
-/// names.
+/// For engines that compute their own hashes, such as vLLM. A content has a [`Name`], which consists of
+/// a digest from the caller and a group. Registering a block also marks it computed. Pools that verify
+/// hits refuse names.
 ///
 /// ```
 /// use kvpool::hash::BlockHash;
@@ -49,7 +50,8 @@ use crate::record::{ByBlock, HIDDEN, MAX_POSITIONS, Name};
 /// # Ok::<(), kvpool::PoolError>(())
 /// ```
 impl BlockPool {
-    /// Returns the oldest block that is registered under `name`. The caller does not hold it. O(1).
+    /// Returns the oldest block that is registered under `name`. The caller gets no reference to it.
+    /// O(1).
     #[must_use]
     #[inline]
     pub fn find_named(&self, name: Name<'_>) -> Option<BlockId> {
@@ -58,7 +60,7 @@ impl BlockPool {
     }
 
     /// Appends to `out` the blocks of consecutive contents of one group, up to the first content that
-    /// is not cached. The caller does not hold them. O(run).
+    /// is not cached. The caller gets no references to them. O(blocks found).
     #[inline]
     pub fn find_named_run(&self, hashes: &[BlockHash], group: u16, out: &mut Vec<BlockId>) {
         if group != HIDDEN {
@@ -66,7 +68,7 @@ impl BlockPool {
         }
     }
 
-    /// Returns the blocks registered under `name`, the oldest first. O(copies).
+    /// Returns all blocks that are registered under `name`, the oldest first. O(blocks returned).
     #[must_use]
     pub fn copies_named(&self, name: Name<'_>) -> Vec<BlockId> {
         if name.group == HIDDEN { Vec::new() } else { self.index.copies(&self.records, name) }
@@ -87,22 +89,22 @@ impl BlockPool {
         self.records.at(block.get()).is_hidden()
     }
 
-    /// Returns the position in its chain of the content of `block`.
+    /// Returns the position of the content of `block` in its chain.
     #[must_use]
     pub fn depth_of(&self, block: BlockId) -> Option<u32> {
         Index::depth_of(&self.records, block)
     }
 
     /// Returns whether the order of eviction depends on the contents of blocks and on their use. With
-    /// LRU it does not.
+    /// LRU, it does not.
     #[must_use]
     #[inline]
     pub const fn keeps_history(&self) -> bool {
         self.history
     }
 
-    /// Registers held blocks and marks them computed, all at depth 0 and without a parent. Calls `report`
-    /// for each block with its position in the call, and with whether its name is new. O(blocks).
+    /// Registers held blocks and marks them computed, all at depth 0 and without a parent. Calls
+    /// `report` for each block, with its position in the call and whether its name is new. O(blocks).
     ///
     /// # Errors
     /// [`PoolError::AlreadyRegistered`], [`PoolError::NotHeld`], unknown ids;
@@ -118,8 +120,9 @@ impl BlockPool {
         self.register_at(blocks, hashes, group, |_| 0, report)
     }
 
-    /// Like [`Self::register_named`], for consecutive blocks of a chain, the first at `depth`. Of
-    /// blocks that are released together, the deepest is evicted first. O(blocks).
+    /// Like [`Self::register_named`], for consecutive blocks of a chain. `depth` is the position of the
+    /// first block in the chain. If blocks of a chain are released together, the last block is evicted
+    /// first. O(blocks).
     ///
     /// # Errors
     /// As [`Self::register_named`].
@@ -165,7 +168,7 @@ impl BlockPool {
             copies.push(done);
             done += 1;
         };
-        // A block appears twice in this call: undo the registrations.
+        // A block appears twice in this call. Undoes the registrations of this call.
         if let Some(block) = refused {
             for undo in blocks[..done].iter().rev() {
                 self.index.remove(&mut self.records, *undo);
@@ -187,8 +190,9 @@ impl BlockPool {
         Ok(())
     }
 
-    /// Registers one held block at `depth` of its chain, and marks it computed. `parent` is the block
-    /// with the previous content of the chain. It is ignored if it is not registered, or if `depth` is
+    /// Registers one held block at position `depth` of its chain, and marks it computed. `parent` is
+    /// the block with the previous content of the chain. It is ignored if it is not registered, or if
+    /// `depth` is
     /// 0. Returns whether the name is new. O(1).
     ///
     /// # Errors
@@ -231,9 +235,9 @@ impl BlockPool {
         self.register_behind_hash(block, name, depth, parent.and_then(|parent| self.hash_of(parent)), parent)
     }
 
-    /// Registers one held block whose parent is known by its hash `before`, whether or not a block has
-    /// that content. In the order of eviction, the block depends on `parent`, which has this content,
-    /// or on any other block that has it.
+    /// Registers one held block. `before` is the hash of the content before it in its chain; it is
+    /// possible that no block has this content. In the order of eviction, the block depends on `parent`
+    /// if that block has this content, or else on any other block that has it.
     pub(crate) fn register_behind_hash(
         &mut self,
         block: BlockId,
@@ -253,9 +257,9 @@ impl BlockPool {
         Ok(is_new)
     }
 
-    /// Hides the content of `block`, held or cached-free: no lookup finds it from now on. The block
-    /// keeps its place in the order and its history. Returns whether it was the last block with its
-    /// name. O(1).
+    /// Hides the content of `block`, which is held or cached-free, so that no lookup finds it. The
+    /// block keeps its position in the order of eviction and its history. Returns whether it was the
+    /// last block with its name. O(1).
     ///
     /// # Errors
     /// [`PoolError::NotRegistered`]; unknown ids.
@@ -276,8 +280,8 @@ impl BlockPool {
         Ok(last)
     }
 
-    /// Notifies the observer that a computed block has another content than `before`. `last` is true if
-    /// no other computed copy of `before` is left.
+    /// Notifies the observer that the content of a computed block has changed from `before` to another.
+    /// `last` is true if no other computed block has the content `before`.
     fn notify_exchanged(
         &mut self,
         block: BlockId,
@@ -290,8 +294,8 @@ impl BlockPool {
         self.notify_computed(block, false);
     }
 
-    /// Adds one reference per id. A block may be held, cached-free (this counts as a use of its
-    /// content), or free. O(n).
+    /// Adds one reference per id. A block may be held, cached-free or free. For a cached-free block,
+    /// the call counts as a use of its content. O(n).
     ///
     /// # Errors
     /// [`PoolError::RefCountOverflow`], unknown ids.
@@ -303,7 +307,7 @@ impl BlockPool {
         Ok(())
     }
 
-    /// Refuses blocks that are not in the pool, and blocks whose reference count would overflow.
+    /// Returns an error if a block is not in the pool, or if its reference count would overflow.
     #[inline]
     pub(super) fn check_countable(&self, blocks: &[BlockId]) -> Result<(), PoolError> {
         // Only the ids are checked here. The records are read later, when they are changed.
@@ -328,7 +332,7 @@ impl BlockPool {
         Ok(())
     }
 
-    /// Counts one use of the content of a held block, like one more reference would. Returns false, and
+    /// Records one use of the content of a held block, as another acquisition would. Returns false, and
     /// changes nothing, if the block is not held or has no content. O(1).
     ///
     /// # Errors
@@ -343,7 +347,7 @@ impl BlockPool {
         Ok(holds)
     }
 
-    /// Takes a free block.
+    /// Removes a free block from the free list, and gives it its first reference.
     #[cold]
     pub(super) fn acquire_free(&mut self, block: BlockId) -> Result<(), PoolError> {
         let held = self.allocator.hold_free(&mut self.records, block);
@@ -351,8 +355,9 @@ impl BlockPool {
     }
 
     /// Drops one reference per id. Registered and computed blocks without further references become
-    /// cached-free; equally deep ones are evicted in the order of the call. The others become free, and
-    /// are allocated in the order of the call, before all other blocks. O(n).
+    /// cached-free; among blocks of equal depth, they are evicted in the order of the call. Other
+    /// blocks without further references become free, and are allocated in the order of the call,
+    /// before all blocks that were already free. O(n).
     ///
     /// # Errors
     /// As [`Self::release`].
@@ -374,7 +379,7 @@ impl BlockPool {
         Ok(())
     }
 
-    /// Like [`Self::release_in_order`], but blocks without a content become cached-free, too, as hidden
+    /// Like [`Self::release_in_order`], but blocks without a content also become cached-free, as hidden
     /// blocks. Returns the number of hidden blocks.
     ///
     /// # Errors
@@ -405,15 +410,15 @@ impl BlockPool {
         Ok(hidden)
     }
 
-    /// Makes the hash for hiding a block that has no content.
+    /// Makes a hash under which a block without content can be hidden.
     fn hash_of_nothing(block: BlockId) -> BlockHash {
         let mut bytes = [0; 32];
         bytes[..4].copy_from_slice(&block.get().to_le_bytes());
         BlockHash::from_bytes(bytes)
     }
 
-    /// Like [`Self::allocate_into`], but calls `gone` for every content that is evicted: with its name,
-    /// if a lookup could find it, and with whether this was the last block with that name.
+    /// Like [`Self::allocate_into`], but calls `gone` for every content that is evicted. The arguments
+    /// are its name, if a lookup could find it, and whether no other block has this name.
     ///
     /// # Errors
     /// As [`Self::allocate_into`].
@@ -431,8 +436,9 @@ impl BlockPool {
         self.allocate_with(n, out, |pool, more, out| pool.evict_into(more, out, &mut report))
     }
 
-    /// Returns the next `n` blocks that an allocation would take, or fewer if there are fewer. O(n)
-    /// with LRU. With other policies O(cached blocks) if there are fewer than `n` free blocks.
+    /// Returns the next `n` blocks that an allocation would take, or all available blocks if there are
+    /// fewer. O(n) with LRU. With other policies O(cached blocks) if there are fewer than `n` free
+    /// blocks.
     #[must_use]
     pub fn peek(&self, n: usize) -> Vec<BlockId> {
         let mut next: Vec<_> = self.allocator.free_list().iter(&self.records[..]).take(n).collect();
@@ -445,8 +451,9 @@ impl BlockPool {
         next
     }
 
-    /// Like [`Self::allocate_into`], but the blocks keep their contents. The policy has given up these
-    /// blocks, and does not know them until they are registered or released again, at depth 0. O(n).
+    /// Like [`Self::allocate_into`], but the blocks keep their contents. The eviction policy removes
+    /// its records of these blocks. When they are registered or released again, the policy treats them
+    /// as new, at depth 0. O(n).
     ///
     /// # Errors
     /// As [`Self::allocate_into`].
@@ -464,8 +471,8 @@ impl BlockPool {
         })
     }
 
-    /// Forgets all cached content. Cached-free blocks become free, and are allocated after all blocks
-    /// that were free before, in the order in which they would have been evicted. O(usable blocks).
+    /// Removes all cached content. Cached-free blocks become free. They are allocated after all blocks
+    /// that were already free, in the order in which they would have been evicted. O(usable blocks).
     ///
     /// # Errors
     /// As [`Self::reset`].
@@ -475,13 +482,14 @@ impl BlockPool {
         self.forget(ClearCause::Reset, true)
     }
 
-    /// Puts a block that is on no list at the end of the free list.
+    /// Adds a block, which must not be on a list, to the end of the free list.
     pub(super) fn free_behind(&mut self, block: BlockId) -> Result<(), PoolError> {
         let freed = self.allocator.free_behind(&mut self.records, block);
         self.poison_if_broken(freed)
     }
 
-    /// Refuses group numbers that are too high, and pools that verify hits, which have no names.
+    /// Returns an error if the group number is too high, or if the pool verifies hits and therefore has
+    /// no names.
     pub(super) fn check_group(&self, group: u16) -> Result<(), PoolError> {
         self.check_poison()?;
         if group > Name::MAX_GROUP {

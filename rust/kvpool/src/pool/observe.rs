@@ -1,14 +1,14 @@
-//! `PoolObserver`: the notifications of a pool.
+//! Defines [`PoolObserver`], which receives the notifications of a pool.
 //!
-//! Owns: the contract between a pool and its observer. A pool has at most one observer, which may pass
-//! its notifications on to several others. A pool does not depend on its observer, and returns the same
-//! results with and without one.
+//! A pool has at most one observer, which may pass its notifications on to other observers. A pool does
+//! not depend on its observer, and returns the same results with and without one.
 //!
 //! An observer is notified after each change, in the order of the changes. A refused call changes
 //! nothing and sends no notification.
 //!
-//! Costs: one branch per call without an observer. An observer is notified of contents one by one when
-//! they become computed or leave the index, and of all other changes in runs.
+//! Costs: one branch per call without an observer. With an observer, one notification for each content
+//! that becomes computed or leaves the index, and one notification per run of blocks for all other
+//! changes.
 
 use std::any::Any;
 use std::fmt;
@@ -22,7 +22,7 @@ use crate::prefix_index::Visibility;
 use crate::record::{ByBlock, Records};
 use crate::retention::{EvictionCause, TenantId};
 
-/// Read access to the blocks of a pool.
+/// Gives read access to the blocks of a pool.
 #[derive(Clone, Copy)]
 pub struct Blocks<'a> {
     records: &'a Records,
@@ -31,7 +31,7 @@ pub struct Blocks<'a> {
 /// The state of one block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BlockView {
-    /// Number of references, those of fences and pins included.
+    /// Number of references, including those of fences and pins.
     pub references: u32,
     /// Number of `references` that fences and pins hold.
     pub fences: u32,
@@ -44,17 +44,17 @@ pub struct BlockView {
 pub struct ContentView {
     /// The hash of the content.
     pub hash: BlockHash,
-    /// The KV-cache group. One hash in two groups is two contents. Hidden contents, which no
-    /// lookup can find, have [`u16::MAX`].
+    /// The KV-cache group. The same hash in two groups means two contents. For hidden contents, which
+    /// no lookup can find, this is [`u16::MAX`].
     pub group: u16,
-    /// The position in its chain.
+    /// The position of the content in its chain.
     pub depth: u32,
-    /// Whether the KV is written.
+    /// Whether the KV of the content is written.
     pub computed: bool,
 }
 
 impl Blocks<'_> {
-    /// Number of blocks in the pool, null block included.
+    /// Number of blocks in the pool, including the null block.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.records.len()
@@ -66,7 +66,8 @@ impl Blocks<'_> {
         self.records.is_empty()
     }
 
-    /// Returns the state of `block`. A block outside the pool reads like a free one. O(1).
+    /// Returns the state of `block`. For an id that the pool does not have, returns the state of a free
+    /// block. O(1).
     #[must_use]
     #[inline]
     pub fn get(&self, block: BlockId) -> BlockView {
@@ -87,38 +88,38 @@ impl fmt::Debug for Blocks<'_> {
     }
 }
 
-/// A lookup whose blocks were acquired.
+/// The result of a lookup that acquired the blocks that it found.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Lookup<'a> {
     /// The hashes that were looked up: consecutive hashes of one chain.
     pub hashes: &'a [BlockHash],
-    /// The position in its chain of the first hash.
+    /// The position of the first hash in its chain.
     pub depth: u32,
-    /// The hash before the first one, if it is known.
+    /// The hash before the first hash in the chain, if it is known.
     pub parent: Option<BlockHash>,
     /// Number of leading hashes that were found.
     pub hits: usize,
-    /// The blocks that were found. Each has one more reference now. One block per hit; with KV-cache
-    /// groups, the blocks of every group.
+    /// The blocks that were found. Each of them has one more reference than before the lookup. There is
+    /// one block per hit; with KV-cache groups, these are the blocks of all groups.
     pub blocks: &'a [BlockId],
     /// The tenant of the lookup.
     pub tenant: Option<TenantId>,
 }
 
-/// A run of blocks that were registered. [`PoolObserver::computed`] is called separately, even for
-/// blocks that are computed at once.
+/// A run of blocks that were registered. [`PoolObserver::computed`] is called in addition, even if the
+/// same call marks the blocks computed.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct NewContents<'a> {
-    /// The blocks.
+    /// The registered blocks.
     pub blocks: &'a [BlockId],
     /// The chain of the blocks, and the position of the first block in it. `None` for a single block
     /// whose chain is unknown.
     pub chain: Option<(&'a HashChain, usize)>,
 }
 
-/// A block that became computed.
+/// Describes a block that became computed.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Computed {
@@ -130,7 +131,7 @@ pub struct Computed {
     pub parent: Option<BlockHash>,
     /// The algorithm of the hash.
     pub algorithm: Option<HashAlgorithm>,
-    /// Whether this is the first computed copy of its content. Then lookups find the content from now
+    /// Whether no other computed block has this content. If so, lookups can find the content from now
     /// on.
     pub first: bool,
 }
@@ -139,38 +140,39 @@ pub struct Computed {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RemovalCause {
-    /// An allocation needed the block, or its retention ended.
+    /// The block was evicted: an allocation needed it, or its retention ended.
     Evicted(EvictionCause),
-    /// A call dropped the block by id, or its last holder released it while it was uncomputed or a
-    /// duplicate.
+    /// A call removed the content by block id, or the last holder released the block while it was
+    /// uncomputed or a duplicate.
     Dropped,
 }
 
-/// A block that left the index.
+/// Describes a block that left the index.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Removed {
     /// The block.
     pub block: BlockId,
-    /// The content that it had.
+    /// The content that the block had.
     pub content: ContentView,
     /// The algorithm of the hash.
     pub algorithm: Option<HashAlgorithm>,
-    /// Whether it was the last computed copy of its content. Then lookups no longer find the content.
+    /// Whether no other computed block has this content. If so, lookups no longer find the content.
     pub last: bool,
     /// The reason.
     pub cause: RemovalCause,
-    /// The policy's expectations about the content, if it was evicted and the policy provides them.
+    /// The policy's prediction of future hits of the content. `None` if the block was not evicted, or
+    /// the policy makes no such prediction.
     pub outlook: Option<Outlook>,
 }
 
-/// The reason why all contents were forgotten.
+/// The reason why all cached contents were removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ClearCause {
     /// The pool was reset.
     Reset,
-    /// This epoch ended.
+    /// The epoch with this number ended.
     Epoch(u64),
 }
 
@@ -178,15 +180,15 @@ pub enum ClearCause {
 /// does nothing.
 #[expect(unused_variables, reason = "the names document the arguments of the default methods")]
 pub trait PoolObserver: Any + fmt::Debug + Send + Sync {
-    /// Whether the observer needs the parents of contents ([`Computed::parent`]). They cost 32 bytes
-    /// per block. The result must never change.
+    /// Whether the observer needs the parents of contents ([`Computed::parent`]). Storing the parents
+    /// takes 32 bytes per block. The result must never change.
     fn wants_parents(&self) -> bool {
         false
     }
 
     /// Whether the observer needs to know of every content that becomes computed or leaves the index
     /// ([`Self::computed`], [`Self::removed`]). These are called once per block. An observer that only
-    /// counts [changes](Self::changed) can avoid that cost. The result must never change.
+    /// needs [changes](Self::changed) can avoid this cost. The result must never change.
     fn wants_contents(&self) -> bool {
         true
     }
@@ -194,26 +196,26 @@ pub trait PoolObserver: Any + fmt::Debug + Send + Sync {
     /// The references, fences or contents of these blocks have changed.
     fn changed(&mut self, blocks: &[BlockId]) {}
 
-    /// A lookup has acquired what it found.
+    /// A lookup has acquired the blocks that it found.
     fn looked_up(&mut self, lookup: &Lookup<'_>) {}
 
-    /// Blocks are registered.
+    /// Blocks have been registered.
     fn registered(&mut self, new: &NewContents<'_>, blocks: Blocks<'_>) {}
 
-    /// A block is computed.
+    /// A block has become computed.
     fn computed(&mut self, computed: &Computed) {}
 
     /// A block has left the index.
     fn removed(&mut self, removed: &Removed) {}
 
-    /// All contents are forgotten, and `epoch` is the new epoch of the pool. Every block may have
-    /// changed.
+    /// All cached contents have been removed. `epoch` is the epoch of the pool from now on. Every block
+    /// may have changed.
     fn cleared(&mut self, cause: ClearCause, epoch: u64) {}
 
     /// The caller has set the time of the pool, in seconds on the caller's clock.
     fn time_passed(&mut self, now: f64) {}
 
-    /// The pool is about to grow to `num_blocks` blocks, null block included.
+    /// The pool is about to grow to `num_blocks` blocks, including the null block.
     ///
     /// # Errors
     /// [`PoolError::InvalidConfig`] if there is no memory. The pool does not grow then, and the
@@ -222,7 +224,8 @@ pub trait PoolObserver: Any + fmt::Debug + Send + Sync {
         Ok(())
     }
 
-    /// Compares the observer's records with the pool: part of [`BlockPool::check_invariants`].
+    /// Compares the observer's records with the pool. [`BlockPool::check_invariants`] calls this
+    /// method.
     ///
     /// # Errors
     /// The first difference.
@@ -235,8 +238,8 @@ pub trait PoolObserver: Any + fmt::Debug + Send + Sync {
 ///
 /// An observer is notified of every change: see [`PoolObserver`].
 impl BlockPool {
-    /// Notifies `observer` of everything from now on. Returns the previous observer. O(1); O(blocks) if
-    /// it is the first that needs parents.
+    /// Sets the observer, which receives all notifications from now on. Returns the previous observer.
+    /// O(1), or O(blocks) for the first observer that needs parents.
     ///
     /// ```
     /// use kvpool::observe::PoolObserver;
@@ -276,7 +279,7 @@ impl BlockPool {
         observer.downcast_ref()
     }
 
-    /// Returns the observer, if it is of type `T`, and the blocks.
+    /// Returns the observer, if it is of type `T`, and read access to the blocks.
     pub fn observer_mut<T: PoolObserver>(&mut self) -> Option<(&mut T, Blocks<'_>)> {
         let observer: &mut dyn Any = self.observer.as_deref_mut()?;
         Some((observer.downcast_mut()?, Blocks { records: &self.records }))
@@ -295,7 +298,7 @@ impl BlockPool {
         self.index.parent_of(&self.records, block)
     }
 
-    /// Whether the observer needs notifications of each content that is added or removed.
+    /// Whether the observer needs a notification for each content that is added or removed.
     #[inline]
     pub(super) fn is_watched(&self) -> bool {
         self.observer.as_ref().is_some_and(|observer| observer.wants_contents())
@@ -344,8 +347,8 @@ impl BlockPool {
         self.notify_computed(block, first);
     }
 
-    /// Notifies the observer that a registered block is computed. `first` is true if it is the first
-    /// computed copy of its content.
+    /// Notifies the observer that a registered block is computed. `first` is true if no other computed
+    /// block has its content.
     pub(super) fn notify_computed(&mut self, block: BlockId, first: bool) {
         if !self.is_watched() {
             return;
@@ -360,20 +363,20 @@ impl BlockPool {
     /// Removes a registered block from the index, and notifies the observer.
     #[inline(never)]
     pub(super) fn unregister_watched(&mut self, block: BlockId, cause: RemovalCause) -> Visibility {
-        // Read the algorithm first: the index forgets it with the last block.
+        // Reads the algorithm first, because the index resets it when the last block is removed.
         let (content, algorithm) = (self.blocks().get(block).content, self.index.algorithm());
         if content.is_none() {
             return Visibility::Unchanged;
         }
-        // No lookup could find a hidden content, so its removal never counts as that of the last copy.
+        // No lookup can find a hidden content. So `last` is false when a hidden block is removed.
         let hidden = self.records.at(block.get()).is_hidden();
         let visibility = self.index.remove(&mut self.records, block);
         self.notify_removed(block, content, algorithm, visibility == Visibility::Vanished && !hidden, cause);
         visibility
     }
 
-    /// Notifies the observer that a block has left the index. `last` is true if it was the last
-    /// computed copy of its content.
+    /// Notifies the observer that a block has left the index. `last` is true if no other computed block
+    /// has its content.
     pub(super) fn notify_removed(
         &mut self,
         block: BlockId,
@@ -397,7 +400,8 @@ impl BlockPool {
         self.index.keeps_parents()
     }
 
-    /// Stores parent hashes from now on, because contents may move from or to a pool that needs them.
+    /// Stores parent hashes from now on. A pool needs this if contents may move between it and a pool
+    /// that uses parent hashes.
     ///
     /// # Errors
     /// [`PoolError::InvalidConfig`] if there is no memory.

@@ -1,9 +1,11 @@
-//! `Order`: the eviction order of a pool.
+//! `Order` is the eviction order of a pool.
 //!
-//! LRU, the default, works on the pool's own records: it has no dynamic calls, and no memory of its
-//! own. Every other policy is an [`Evictor`] with its own data. An evictor may be code of the caller.
-//! If it panics, an operation is left half done. So the pool records that a call was in progress, and
-//! refuses all work from then on.
+//! LRU, the default, works on the pool's own records: it needs no dynamic calls and no memory of its
+//! own. Every other policy is an [`Evictor`] with its own data.
+//!
+//! The evictor may be code of the caller. If it panics, an operation remains half done. So the pool
+//! records that a call of the evictor is in progress. If that record is still set in a later call, the
+//! pool refuses all operations.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -20,7 +22,8 @@ pub(super) enum Order {
     Other(Guarded),
 }
 
-/// An evictor, and a flag for calls in progress. If the flag is set between calls, a call has panicked.
+/// An evictor, and a flag that is set while a call of the evictor is in progress. If the flag is set
+/// between calls, a call has panicked.
 #[derive(Debug)]
 pub(super) struct Guarded {
     evictor: Box<dyn Evictor>,
@@ -37,7 +40,7 @@ impl Guarded {
         let before = self.entered.load(Ordering::Relaxed);
         self.entered.store(true, Ordering::Relaxed);
         let answer = call(&*self.evictor);
-        self.entered.store(before, Ordering::Relaxed); // a read does not clear the flag of an earlier panic
+        self.entered.store(before, Ordering::Relaxed); // a read must not clear the flag of an earlier panic
         answer
     }
 
@@ -76,7 +79,7 @@ impl Order {
     }
 
     /// Whether the evictor needs notifications of registrations, and of hits on blocks in use. The
-    /// result never changes.
+    /// answer never changes during the life of a pool.
     pub(super) fn wants_history(&self) -> bool {
         self.with_ref(|evictor| evictor.wants_history())
     }
@@ -115,8 +118,8 @@ impl Order {
         }
     }
 
-    /// Removes from the order the blocks that a lookup found, up to the first that has a reference or
-    /// is not in the order. Calls `hold` for each of them. Returns their number.
+    /// Removes blocks that a lookup found from the order. Stops at the first block that has a reference
+    /// or is not in the order. Calls `hold` for each removed block, and returns their number.
     #[inline]
     pub(super) fn hit_run(
         &mut self,
@@ -129,7 +132,7 @@ impl Order {
             Self::Other(evictor) => {
                 let unheld = |&&block: &&BlockId| records.at(block.get()).references == 0;
                 let unheld = &blocks[..blocks.iter().take_while(unheld).count()];
-                // An evictor of the caller may return a wrong number.
+                // Limits the result, because an evictor of the caller may return a wrong number.
                 let hit = evictor.with_mut(|evictor| evictor.hit_run(unheld)).min(unheld.len());
                 for &block in &unheld[..hit] {
                     records.of_mut(block).map(&hold);
@@ -147,8 +150,8 @@ impl Order {
         }
     }
 
-    /// Makes the evictor forget a block that is not in the order. Its records, such as accesses while
-    /// the block was held, belong to a content that is gone.
+    /// Removes the evictor's records about a block that is not in the order, such as accesses while the
+    /// block was held. These records belong to a content that no longer exists.
     #[inline]
     pub(super) fn forget(&mut self, block: BlockId) {
         self.with_mut(|evictor| {
@@ -246,12 +249,13 @@ impl Order {
         }
     }
 
-    /// The blocks in the order of eviction. O(blocks in the order).
+    /// Returns the blocks in the order of eviction. O(blocks in the order).
     pub(super) fn order(&self, records: &Records) -> Vec<BlockId> {
         self.first(records, usize::MAX)
     }
 
-    /// The first `n` blocks in the order of eviction. O(n) with LRU, O(blocks in the order) otherwise.
+    /// Returns the first `n` blocks in the order of eviction. O(n) with LRU, O(blocks in the order)
+    /// otherwise.
     pub(super) fn first(&self, records: &Records, n: usize) -> Vec<BlockId> {
         match self {
             Self::Lru(lru) => lru.iter(records).take(n).collect(),

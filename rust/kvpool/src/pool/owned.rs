@@ -1,8 +1,9 @@
-//! For engines whose own allocator owns the ids. The pool is then only the index and the order of
-//! eviction.
+//! Implements the operations for engines whose own allocator owns the block ids. The pool is then only
+//! the index and the order of eviction.
 //!
-//! The pool treats an id that the engine's allocator has as free. The engine never calls
-//! [`BlockPool::allocate`]. Its pool keeps duplicates, and has an id for each of the engine's blocks.
+//! Ids that belong to the engine's allocator are free in the pool. The engine never calls
+//! [`BlockPool::allocate`]. It makes the pool with [`DuplicatePolicy::Keep`](crate::DuplicatePolicy),
+//! and with one id for each of its blocks.
 //!
 //! | call | effect on an id |
 //! |---|---|
@@ -22,12 +23,12 @@ use crate::record::ByBlock;
 
 /// # Ids that the engine's allocator owns
 ///
-/// For engines whose own allocator owns the ids. The pool treats an id that the engine's allocator has
-/// as free. It is only the index and the order of eviction.
+/// For engines whose own allocator owns the block ids. Ids that belong to the engine's allocator are
+/// free in the pool. The pool is only the index and the order of eviction.
 impl BlockPool {
-    /// Evicts up to `n` cached-free blocks and returns them in the order of eviction. Returns fewer if
-    /// there are fewer. The blocks are free then, and are allocated next, in that order. Counters and
-    /// observers see them as evicted blocks. O(blocks evicted).
+    /// Evicts up to `n` cached-free blocks and returns them in the order of eviction. The blocks are
+    /// free then, and the next allocations take them in this order. They are counted and reported as
+    /// evicted blocks. O(blocks evicted).
     ///
     /// ```
     /// use kvpool::{BlockPool, BlockState, ExtraKeys, HashCursor, HasherConfig, PoolConfig};
@@ -64,11 +65,13 @@ impl BlockPool {
         Ok(victims)
     }
 
-    /// Takes over free ids as the blocks of `chain` from `start` on: each is registered and computed,
-    /// and the caller holds one reference to it. If another computed block already has the content, the
-    /// caller gets a reference to that block, and the id stays free. Returns the positions in `blocks`
-    /// of those ids, ascending, with the blocks that have their contents. Stops at a hash collision,
-    /// which is counted; the ids from there on stay free. O(blocks log blocks).
+    /// Takes free ids over as the blocks of `chain` from position `start` on. Each id is registered and
+    /// marked computed, and the caller gets one reference to it. If another computed block already has
+    /// the content, the caller gets a reference to that block instead, and the id remains free.
+    ///
+    /// Returns the positions in `blocks` of the ids that remain free, ascending, each with the block
+    /// that has the content. Stops at a hash collision, which is counted; the ids from there on remain
+    /// free. O(blocks log blocks).
     ///
     /// ```
     /// use kvpool::{BlockId, BlockPool, BlockState, ExtraKeys, HashCursor, HasherConfig, PoolConfig};
@@ -120,8 +123,8 @@ impl BlockPool {
         self.enter_table(staged, true)
     }
 
-    /// Returns ids to the engine's allocator. The caller must be the only holder of each. The reference
-    /// and the content are dropped, and the id is free. O(blocks).
+    /// Returns ids to the engine's allocator. The caller must be the only holder of each block. The
+    /// block loses its reference and its content, and is free. O(blocks).
     ///
     /// # Errors
     /// [`PoolError::NotHeld`] for a block that has no references, or appears twice;

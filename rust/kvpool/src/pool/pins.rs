@@ -1,13 +1,15 @@
-//! Pins: references that planned copies hold until the plan is handed out.
+//! Implements pins: references that planned copies hold until [`crate::Tiers::take_plan`] returns them.
 //!
-//! A pin keeps a block from being allocated, and lookups can still find its content. A pin does not use
-//! the content, so it does not change the order of eviction. A block that its last holder releases gets
-//! its place in the order then, pinned or not. If it got the place only when the pin ends, it would
-//! come after the blocks that its content depends on, and these would be evicted first. A pinned block
-//! whose turn comes only leaves the order. It can be hit as long as it is pinned, and becomes free when
+//! A pinned block cannot be allocated, but lookups can still find its content. A pin is not a use of
+//! the content, so it does not change the order of eviction.
+//!
+//! When the last holder releases a block, the block is added to the eviction order at once, even if it
+//! is pinned. If it were added only when the pin ends, it would come after the blocks before it in the
+//! prompt, and these would be evicted first. If the policy chooses a pinned block for eviction, the
+//! block is only removed from the order. It can be hit as long as it is pinned, and becomes free when
 //! the pin ends.
 //!
-//! Costs: O(1) per block; nothing while no copy is planned.
+//! Costs: O(1) per pinned block.
 
 use super::BlockPool;
 use crate::block::BlockId;
@@ -36,9 +38,9 @@ impl BlockPool {
         self.end_fences(ended, true).map(|_| ())
     }
 
-    /// Number of blocks in the order that an allocation can take: all except pinned ones.
+    /// Number of blocks in the eviction order that an allocation can take: all except pinned blocks.
     pub(super) fn num_cached_free(&self) -> usize {
-        self.order.len().saturating_sub(self.pinned_in_order) // the check of the sums finds a wrong count
+        self.order.len().saturating_sub(self.pinned_in_order) // `check_sums` finds a wrong count
     }
 
     /// Whether a planned copy reads or writes `block`.
@@ -51,8 +53,8 @@ impl BlockPool {
         self.pinned_in_order > 0 && self.is_pinned(block) && self.order.contains(&self.records, block)
     }
 
-    /// Whether `block` has no references except pins, and its turn to be evicted has come. Contents
-    /// that it depends on may be gone.
+    /// Whether `block` has no references except pins, and the policy has chosen it for eviction. The
+    /// blocks before it in its chain may already be evicted.
     pub(crate) fn is_overtaken(&self, block: BlockId) -> bool {
         let record = self.records.at(block.get());
         record.pins > 0
@@ -61,24 +63,24 @@ impl BlockPool {
             && !self.order.contains(&self.records, block)
     }
 
-    /// The order of eviction, pinned blocks included. O(cached blocks).
+    /// Returns the order of eviction, including pinned blocks. O(cached blocks).
     #[cfg(feature = "fault-injection")]
     #[must_use]
     pub fn order_with_pinned(&self) -> Vec<BlockId> {
         self.order.order(&self.records)
     }
 
-    /// Removes `block`, which only pins held, from the order, because it gets a holder.
+    /// Removes `block`, which only had pins, from the eviction order, because it gets a holder.
     pub(super) fn take_back(&mut self, block: BlockId) {
         if self.order.hit(&mut self.records, block) {
             self.pinned_in_order = self.pinned_in_order.saturating_sub(1);
         } else {
-            self.note_again(block); // its turn to be evicted had come
+            self.note_again(block); // the policy had chosen it for eviction
         }
     }
 
-    /// Puts `block` back into the order if it is pinned and its turn has come, because blocks that are
-    /// released now depend on its content.
+    /// Adds `block` to the eviction order again if it is pinned and the policy has chosen it for
+    /// eviction. Blocks that are released now follow it in their prompt and need its content.
     pub(super) fn place_again(&mut self, block: BlockId) {
         if self.is_overtaken(block) && self.candidates.iter().all(|candidate| candidate.block != block) {
             let record = *self.records.at(block.get());
@@ -88,7 +90,8 @@ impl BlockPool {
         }
     }
 
-    /// Notifies the evictor again of the content of `block`, which it has forgotten.
+    /// Notifies the evictor again of the content of `block`, because the evictor has removed its record
+    /// of it.
     fn note_again(&mut self, block: BlockId) {
         if !self.history {
             return;

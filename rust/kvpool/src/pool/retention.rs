@@ -1,4 +1,4 @@
-//! The retention operations of [`BlockPool`]. [`crate::retention`] defines the hints.
+//! Implements the retention operations of [`BlockPool`]. [`crate::retention`] defines the hints.
 
 use super::BlockPool;
 use crate::block::BlockId;
@@ -10,11 +10,12 @@ use crate::retention::{Hint, HintReport, Keep, Retain, Retention, RetentionStats
 
 /// # Retention
 ///
-/// Hints move blocks within the order of eviction: see [`crate::retention`].
+/// Hints change the positions of blocks in the order of eviction: see [`crate::retention`].
 impl BlockPool {
-    /// Gives a hint about how long blocks, held or cached-free, are worth keeping. Blocks without a
-    /// content are ignored. An end of life ([`Keep::Demoted`]) is also ignored for a block with several
-    /// holders, because the others still use it. O(1) per block, O(log blocks) with a time to live.
+    /// Gives a hint about how long blocks are worth keeping. The blocks may be held or cached-free;
+    /// blocks without a content are ignored. An end of life ([`Keep::Demoted`]) is also ignored for a
+    /// block with several holders, because the other holders still use the block. O(1) per block, O(log
+    /// blocks) with a time to live.
     ///
     /// ```
     /// use kvpool::retention::{Keep, Priority, Retention, RetentionConfig};
@@ -38,7 +39,8 @@ impl BlockPool {
             self.order.retention_mut().ok_or(PoolError::NoRetention { operation: "retain blocks" })?;
         let mut report = HintReport::default();
         for &block in blocks {
-            // A fence is not a holder: the request that released the block has finished with it.
+            // A fence is not counted as a holder, because the request that released the block no longer
+            // uses its content.
             let shared = self.records.at(block.get()).holders() > 1;
             report.count(if retention.keep == Keep::Demoted && shared {
                 Hint::Ignored
@@ -49,9 +51,9 @@ impl BlockPool {
         Ok(report)
     }
 
-    /// Assigns blocks to `tenant`: they count towards its limits as long as their content is cached. A
-    /// block that already has a tenant keeps it. Blocks without a content, and tenants without limits,
-    /// are ignored. O(1) per block.
+    /// Assigns blocks to `tenant`. The blocks count towards the tenant's limits as long as their
+    /// content is cached. A block that already has a tenant keeps it. Blocks without a content, and
+    /// tenants without limits, are ignored. O(1) per block.
     ///
     /// # Errors
     /// [`PoolError::NoRetention`]; unknown ids.
@@ -64,12 +66,12 @@ impl BlockPool {
         Ok(())
     }
 
-    /// Sets the time, in seconds on a clock of the caller. Times to live that have run out end now.
-    /// Eviction policies that measure ages use this clock. Returns the number of retentions that ran
-    /// out. O(log blocks) for each.
+    /// Sets the time, in seconds on a clock of the caller. Hints whose time to live has run out lose
+    /// their effect. Eviction policies that measure the age of blocks use this clock, too. Returns the
+    /// number of hints that ran out. O(log blocks) for each of them.
     ///
     /// # Errors
-    /// [`PoolError::NoRetention`] if the pool has neither retention nor such a policy;
+    /// [`PoolError::NoRetention`] if the pool has neither retention nor a policy that measures ages;
     /// [`PoolError::TimeBackwards`]; [`PoolError::InvalidConfig`] if `now` is not a number.
     pub fn advance_time(&mut self, now: f64) -> Result<usize, PoolError> {
         self.check_poison()?;
@@ -83,8 +85,8 @@ impl BlockPool {
         Ok(ran_out)
     }
 
-    /// Whether [`Self::advance_time`] has an effect: the pool has retention, or a policy that measures
-    /// ages.
+    /// Whether [`Self::advance_time`] has an effect. It has one if the pool has retention, or a policy
+    /// that measures ages.
     #[must_use]
     pub fn keeps_time(&self) -> bool {
         self.has_retention() || self.order.keeps_time()
@@ -96,10 +98,10 @@ impl BlockPool {
         self.order.wants_signals()
     }
 
-    /// Notifies the policy of the end of a request: `signal` describes how the request ended that is
-    /// about to release these blocks. It is a hint for policies that use it (`hazard` of the crate
-    /// `kvpool-policies`), and applies to the next release of the blocks. Blocks without a content are
-    /// ignored. O(1) per block.
+    /// Notifies the policy that a request has ended and is about to release these blocks. `signal`
+    /// describes how the request ended. It is a hint for policies that use it, such as `hazard` of the
+    /// crate `kvpool-policies`, and applies to the next release of the blocks. Blocks without a content
+    /// are ignored. O(1) per block.
     ///
     /// # Errors
     /// Unknown ids.
@@ -109,7 +111,8 @@ impl BlockPool {
         Ok(())
     }
 
-    /// Like [`Self::signal`], for held blocks of the pool. The null block may be among them.
+    /// Like [`Self::signal`], for blocks that the caller knows to be held. The list may contain the
+    /// null block.
     pub(crate) fn signal_held(&mut self, blocks: &[BlockId], signal: Signal) {
         self.order.signal(blocks, signal);
     }
@@ -136,8 +139,8 @@ impl BlockPool {
         self.order.retention().is_some()
     }
 
-    /// The latest time passed to [`Self::advance_time`]. `None` before the first call, or without
-    /// retention.
+    /// The latest time that was passed to [`Self::advance_time`]. `None` before the first call, or
+    /// without retention.
     #[must_use]
     pub fn retention_time(&self) -> Option<f64> {
         self.order.retention()?.now()

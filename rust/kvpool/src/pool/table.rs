@@ -1,5 +1,5 @@
-//! Registration of whole tables of full blocks. New contents are registered as computed. A block whose
-//! content is already cached is replaced by the cached block.
+//! Registers whole tables of full blocks. The blocks of new contents are registered and marked
+//! computed. A block whose content is already cached is replaced by the cached block.
 
 use super::BlockPool;
 use crate::block::BlockId;
@@ -9,20 +9,21 @@ use crate::hash::HashChain;
 use crate::prefix_index::Index;
 use crate::record::{ByBlock, Name};
 
-/// A checked table, and the cached blocks that match it. Nothing has changed yet.
+/// A block table that passed all checks, and the cached blocks that match it. The pool is unchanged.
 pub(super) struct Staged<'a> {
     blocks: &'a [BlockId],
     chain: &'a HashChain,
     start: usize,
     /// The position of the first hash collision, or else the length of the table.
     end: usize,
-    /// Positions, ascending, with the cached blocks that replace the blocks there.
+    /// The positions at which cached blocks replace blocks of the table, ascending, with the cached
+    /// blocks.
     changes: Vec<(usize, BlockId)>,
 }
 
 /// # Whole block tables
 ///
-/// Registers full blocks as computed, and replaces blocks whose content is already cached.
+/// Registers full blocks, marks them computed, and replaces blocks whose content is already cached.
 impl BlockPool {
     /// Checks that the chain has `blocks` blocks from position `start` on.
     pub(super) fn check_part(&self, blocks: usize, chain: &HashChain, start: usize) -> Result<(), PoolError> {
@@ -36,11 +37,13 @@ impl BlockPool {
     }
 
     /// Registers held, full blocks as the blocks of `chain` from `start` on, and marks them computed.
-    /// If another computed block already has the content, the caller gets a reference to that block and
-    /// loses the one to its own. Returns the positions in `blocks` that changed, ascending, with the
-    /// blocks that are there now. A block that is already registered for its position stays. Stops at a
-    /// hash collision like [`Self::register`]; the blocks from there on are unchanged. O(blocks log
-    /// blocks).
+    /// If another computed block already has the content, the caller gets a reference to that block,
+    /// and its own block loses a reference. Returns the positions in `blocks` that changed, ascending,
+    /// with the cached blocks that belong there now. A block that is already registered for its
+    /// position is not changed.
+    ///
+    /// The call stops at a hash collision like [`Self::register`]; the blocks from there on are
+    /// unchanged. O(blocks log blocks).
     ///
     /// ```
     /// use kvpool::{BlockPool, ExtraKeys, HashCursor, HasherConfig, PoolConfig};
@@ -58,8 +61,8 @@ impl BlockPool {
     /// ```
     ///
     /// # Errors
-    /// [`PoolError::NotHeld`]; [`PoolError::AlreadyRegistered`] for a block with another content, or
-    /// one that appears twice; [`PoolError::RefCountOverflow`]; as [`Self::register`].
+    /// [`PoolError::NotHeld`]; [`PoolError::AlreadyRegistered`] for a block that is registered under
+    /// another content, or that appears twice; [`PoolError::RefCountOverflow`]; as [`Self::register`].
     pub fn register_table(
         &mut self,
         blocks: &[BlockId],
@@ -114,9 +117,9 @@ impl BlockPool {
         Ok(Staged { blocks, chain, start, end, changes })
     }
 
-    /// Registers the blocks that stay, computed, and acquires the cached blocks that replace the
-    /// others. `free` means that the blocks are free and get a reference here. Returns the changes.
-    /// Only a broken invariant can make it fail.
+    /// Registers the blocks that are not replaced, marks them computed, and acquires the cached blocks
+    /// that replace the others. If `free` is set, the blocks are free, and this call gives them a
+    /// reference. Returns the changed positions. The call can only fail because of a broken invariant.
     pub(super) fn enter_table(
         &mut self,
         staged: Staged<'_>,
@@ -142,7 +145,8 @@ impl BlockPool {
             let done = if new > 0 { self.register(run, chain, start + at)?.blocks } else { 0 };
             kept.extend_from_slice(&run[..done]);
             if done < new {
-                // Two contents of the chain itself collide. One call counts at most one collision.
+                // Two contents of the chain itself have the same hash. One call counts at most one
+                // collision.
                 self.counters.collisions -= u64::from(std::mem::replace(&mut collided, true));
                 if free {
                     self.release_table(&run[done..])?;

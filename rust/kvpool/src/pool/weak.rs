@@ -1,10 +1,10 @@
-//! Weak lookups: a [`Match`] contains the cached blocks of a chain without holding them. It can be
-//! acquired later if the blocks are still there.
+//! Implements weak lookups. A [`Match`] lists the cached blocks of a chain, but has no references to
+//! them. It can be acquired later, if the blocks still have the same contents.
 //!
-//! They are for schedulers that look up every waiting request again and again, and acquire few of them.
-//! A [`Match`] may go stale: blocks are evicted, dropped, or get other contents. So
-//! [`BlockPool::acquire_match`] compares each block with its earlier content. If one differs, it
-//! refuses the whole match.
+//! Weak lookups are for schedulers that often look up every waiting request, but acquire the blocks of
+//! few of them. A [`Match`] may become stale, because its blocks may be evicted, dropped, or get other
+//! contents. So [`BlockPool::acquire_match`] checks that each block still has the content that the
+//! lookup found. If one block has not, the call refuses the whole match.
 
 use std::hash::{Hash, Hasher};
 
@@ -15,12 +15,12 @@ use crate::error::PoolError;
 use crate::hash::{BlockHash, ChainLink, Fingerprint, HashAlgorithm, HashChain, LinkRef, Verify};
 use crate::pool::DuplicatePolicy;
 
-/// The cached blocks of a chain from a position on, as a lookup found them. It holds no references to
-/// them.
+/// The result of a weak lookup: the cached blocks of a chain from a position on. A match has no
+/// references to its blocks.
 ///
 /// Two matches are equal if they begin at the same position and end with the same hash, even if their
-/// blocks differ. A match takes about 36 bytes per block, 16 more with fingerprints, and the tokens if
-/// the pool compares them.
+/// blocks differ. A match takes about 36 bytes per block, 16 more with fingerprints. If the pool
+/// compares tokens, a match also contains the tokens.
 ///
 /// ```
 /// use kvpool::{BlockHasher, BlockPool, ExtraKeys, HashCursor, HasherConfig, Match, PoolConfig};
@@ -46,7 +46,8 @@ pub struct Match {
     algorithm: HashAlgorithm,
     block_size: usize,
     epoch: u64,
-    /// The hashes of the blocks, in order. Fingerprints and tokens only if the pool compares them.
+    /// The hashes of the blocks, in order. Fingerprints and tokens are only stored if the pool compares
+    /// them.
     hashes: Vec<BlockHash>,
     fingerprints: Vec<Fingerprint>,
     tokens: Vec<u32>,
@@ -56,8 +57,9 @@ pub struct Match {
 }
 
 impl Match {
-    /// Makes a match from blocks that should contain the blocks of `chain` from `start` on. Nothing is
-    /// checked before [`BlockPool::acquire_match`]. O(blocks).
+    /// Makes a match from blocks that the caller expects to contain the content of `chain` from
+    /// position `start` on. The contents are not checked before [`BlockPool::acquire_match`].
+    /// O(blocks).
     ///
     /// # Errors
     /// [`PoolError::ChainTooShort`].
@@ -68,7 +70,7 @@ impl Match {
         Ok(Self::of(chain, start, blocks.to_vec(), Verify::Tokens))
     }
 
-    /// Makes a match in a chain that is long enough. The pool verifies hits with `verify`.
+    /// Makes a match for a chain that is long enough. `verify` is the verification of the pool.
     fn of(chain: &HashChain, start: usize, blocks: Vec<BlockId>, verify: Verify) -> Self {
         let end = start.saturating_add(blocks.len());
         let size = chain.block_size();
@@ -89,7 +91,7 @@ impl Match {
         }
     }
 
-    /// Makes a match of any content, unchecked: see [`HashChain::forged`]. Only for tests and replays.
+    /// Makes a match of any content without checks, for tests and replays: see [`HashChain::forged`].
     #[cfg(feature = "replay")]
     #[must_use]
     pub fn forged(start: usize, blocks: Vec<BlockId>, part: &HashChain) -> Self {
@@ -126,7 +128,7 @@ impl Match {
         &self.hashes
     }
 
-    /// The fingerprints of the blocks. Empty unless hits are verified.
+    /// The fingerprints of the blocks. Empty if the pool does not verify hits.
     #[must_use]
     pub fn fingerprints(&self) -> &[Fingerprint] {
         &self.fingerprints
@@ -150,13 +152,14 @@ impl Match {
         self.epoch
     }
 
-    /// The link of the last block. `None` if no block matched, or if the chain contains no tokens.
+    /// The link of the last block, which identifies its content in the chain. `None` if no block
+    /// matched, or if the chain contains no tokens.
     #[must_use]
     pub const fn link(&self) -> Option<&ChainLink> {
         self.link.as_ref()
     }
 
-    /// The content that the block at position `at` of this match must have.
+    /// Returns the content that the block at position `at` of this match must have.
     fn content(&self, at: usize) -> Option<LinkRef<'_>> {
         let depth = self.start.saturating_add(at) as u32;
         let tokens = self.tokens.get(at * self.block_size..(at + 1) * self.block_size);
@@ -182,12 +185,12 @@ impl Hash for Match {
 
 /// # Weak lookups
 ///
-/// A [`Match`] contains the cached blocks of a chain without holding them, for schedulers that look up
-/// many waiting requests.
+/// A [`Match`] lists the cached blocks of a chain without references to them, for schedulers that look
+/// up many waiting requests.
 impl BlockPool {
-    /// Finds the cached blocks of `chain` from position `start` on, at most `max_blocks`, up to the
-    /// first that is not cached and computed. Blocks before `start` are not looked up. Changes no state
-    /// and no counter, and acquires nothing. O(blocks matched).
+    /// Finds the cached blocks of `chain` from position `start` on, at most `max_blocks`. Stops at the
+    /// first block that is not cached and computed. Blocks before `start` are not looked up. Changes no
+    /// state and no counter, and acquires nothing. O(blocks matched).
     ///
     /// ```
     /// use kvpool::{BlockPool, ExtraKeys, HashCursor, HasherConfig, PoolConfig, PoolError};
@@ -217,11 +220,11 @@ impl BlockPool {
         Ok(Match::of(chain, start, found.blocks, self.verify()))
     }
 
-    /// Like [`Self::lookup`], but counts as a use of the blocks that it finds, like an acquire and a
-    /// [`Self::release_table`] would. Cached-free blocks are as far from eviction as newly released
-    /// ones. Blocks before `start` are not refreshed, although a later lookup needs them to find the
-    /// others. Counts no hits and no misses; hits are counted when a match is acquired. O(blocks
-    /// matched).
+    /// Like [`Self::lookup`], but also records a use of the blocks that it finds, as an acquisition and
+    /// a [`Self::release_table`] would. Cached-free blocks that were found are then evicted as late as
+    /// newly released blocks. Blocks before `start` get no such protection, although a later lookup
+    /// needs them to find the others. The call counts no hits and no misses; hits are counted when a
+    /// match is acquired. O(blocks matched).
     ///
     /// # Errors
     /// As [`Self::lookup`]; [`PoolError::RefCountOverflow`].
@@ -235,19 +238,20 @@ impl BlockPool {
         self.acquire_by_id(&found)?;
         self.release_table(&found)?;
         if self.duplicates == DuplicatePolicy::DropOnRelease {
-            // The release may have dropped a duplicate block, whose content another block has.
+            // The release may have dropped a duplicate block. Then another block has its content, so
+            // the lookup is repeated.
             return self.lookup(chain, start, max_blocks);
         }
         Ok(Match::of(chain, start, found, self.verify()))
     }
 
-    /// Acquires a match: one reference per block, if all blocks are still computed and have the same
-    /// contents; otherwise none. Counts the blocks as hits. An observer is notified of a lookup of
-    /// these blocks only. O(blocks).
+    /// Acquires a match: adds one reference to each block, if all blocks are still computed and have
+    /// the same contents. Otherwise adds no reference. Counts the blocks as hits. An observer is
+    /// notified of a lookup that asked only for these blocks. O(blocks).
     ///
     /// # Errors
-    /// [`PoolError::StaleMatch`] with the first block that has another content, or none: it was evicted
-    /// or dropped, or the epoch has ended; [`PoolError::RefCountOverflow`].
+    /// [`PoolError::StaleMatch`] with the first block that no longer has its content, because it was
+    /// evicted or dropped, or because the epoch has ended; [`PoolError::RefCountOverflow`].
     pub fn acquire_match(&mut self, found: &Match) -> Result<(), PoolError> {
         self.check_poison()?;
         self.check_match(found)?;

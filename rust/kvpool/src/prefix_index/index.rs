@@ -1,5 +1,5 @@
-//! `Index`: the prefix index over the records of a pool, or of a [`super::PrefixIndex`]. Lookups are
-//! here, changes in `rings`.
+//! `Index` is the prefix index. It stores its data in the records of a pool, or of a
+//! [`super::PrefixIndex`]. This file contains the lookups, and `rings.rs` the changes.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ use crate::hash::{BlockHash, Fingerprint, HashAlgorithm, HashChain, LinkRef, MAX
 use crate::list::{no_memory, try_reserve};
 use crate::record::{ByBlock, HEAD, MAX_POSITIONS, Name, Record, Records};
 
-/// The effect of a change on lookups: whether a content can be found.
+/// How a change affects lookups of a content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Visibility {
     Unchanged,
@@ -20,36 +20,38 @@ pub(crate) enum Visibility {
     Vanished,
 }
 
-/// The table, and the data of blocks that do not fit into their records.
+/// The prefix index: a hash table, and the data of blocks that their records have no room for.
 #[derive(Clone)]
 pub(crate) struct Index {
-    /// The head of each ring, by its hash.
+    /// The first block, or head, of each ring, by hash. A ring is a circular list of blocks with the
+    /// same hash.
     pub(super) table: Table,
     block_size: usize,
     pub(super) verify: Verify,
-    /// The algorithm of the block that was registered last. All registered blocks must have the same,
-    /// because digests of different algorithms cannot be compared. An empty index has no algorithm.
+    /// The algorithm of the block that was registered last. All registered blocks must have the same
+    /// algorithm, because digests of different algorithms cannot be compared. An empty index has no
+    /// algorithm.
     pub(super) algorithm: Option<HashAlgorithm>,
-    /// The fingerprint of each block, and the tokens of each block. Empty unless `verify` compares
-    /// them.
+    /// The fingerprints and the tokens of blocks. Each list is empty unless `verify` compares its
+    /// values.
     pub(super) fingerprints: Vec<Fingerprint>,
     pub(super) tokens: Vec<u32>,
-    /// The parent hash of each block; empty unless an evictor or an observer needs them. A block's own
-    /// hash means that its parent is unknown, because no content is its own parent.
+    /// The parent hash of each block. Empty unless an evictor or an observer needs these hashes. If the
+    /// parent of a block is unknown, the list contains the block's own hash, because no content is its
+    /// own parent.
     pub(super) parents: Vec<BlockHash>,
     pub(super) registered: usize,
-    /// Number of hashes with two rings: one of computed copies, and one of the others.
+    /// Number of hashes that have two rings: one of computed blocks, and one of uncomputed blocks.
     pub(super) mixed: usize,
-    /// Whether a change has found links that do not match each other, or a table that does not lead to
-    /// the head of a ring. The content of that ring cannot be found any more, and the index cannot be
-    /// trusted.
+    /// Whether a change has found links that do not match each other, or a table entry that is not the
+    /// head of a ring. The index is then broken: some contents can no longer be found.
     pub(super) torn: bool,
-    /// The names inside blocks, if the model has partial hits.
+    /// The names of hash units inside of blocks, if the model has partial hits.
     pub(super) interior: Option<Box<Interior>>,
 }
 
 impl Index {
-    /// Makes an empty index, with all its memory.
+    /// Makes an empty index, and allocates all of its memory.
     pub(crate) fn new(num_blocks: usize, block_size: usize, verify: Verify) -> Result<Self, PoolError> {
         if !(1..=MAX_BLOCK_SIZE).contains(&block_size) {
             return Err(PoolError::config(
@@ -75,7 +77,8 @@ impl Index {
         Ok(index)
     }
 
-    /// Makes room for blocks up to `num_blocks - 1`. Changes nothing if there is no memory. O(blocks).
+    /// Allocates memory for blocks up to `num_blocks - 1`. Changes nothing if there is not enough
+    /// memory. O(blocks).
     pub(crate) fn grow(&mut self, records: &Records, num_blocks: usize) -> Result<(), PoolError> {
         let mut table = self.table.prepare(num_blocks - 1)?;
         self.grow_arrays(num_blocks)?;
@@ -104,7 +107,8 @@ impl Index {
         !self.parents.is_empty()
     }
 
-    /// Stores the parent hash of each block from now on. The parents of registered blocks stay unknown.
+    /// Stores the parent hash of each block from now on. The parents of registered blocks remain
+    /// unknown.
     ///
     /// # Errors
     /// [`PoolError::InvalidConfig`] if there is no memory; then nothing has changed.
@@ -117,7 +121,7 @@ impl Index {
         Ok(())
     }
 
-    /// Whether a change has found broken links: see [`Self::check_block`].
+    /// Whether a change of the index has found broken links: see [`Self::check_block`].
     pub(crate) fn is_torn(&self) -> bool {
         self.torn || self.interior.as_ref().is_some_and(|interior| interior.is_torn())
     }
@@ -127,10 +131,10 @@ impl Index {
     }
 
     pub(crate) fn num_hashes(&self) -> usize {
-        self.table.len().saturating_sub(self.mixed) // the check of the sums finds a wrong count
+        self.table.len().saturating_sub(self.mixed) // `check_sums` finds a wrong count
     }
 
-    /// Sets the algorithm of the registered hashes, which only the caller knows.
+    /// Sets the algorithm of the registered hashes, for hashes whose algorithm only the caller knows.
     pub(crate) const fn set_algorithm(&mut self, algorithm: Option<HashAlgorithm>) {
         self.algorithm = algorithm;
     }
@@ -160,8 +164,8 @@ impl Index {
         self.parents.get(block.index()).copied().filter(|parent| *parent != record.hash)
     }
 
-    /// The parent hash that is stored for a registered block. If the parent is unknown, this is the
-    /// block's own hash.
+    /// Returns the parent hash that is stored for a registered block. If the parent is unknown, this is
+    /// the block's own hash.
     pub(crate) fn noted_parent(&self, records: &Records, block: BlockId) -> Option<BlockHash> {
         let record = records.of(block).filter(|record| record.is_registered())?;
         Some(self.parents.get(block.index()).copied().unwrap_or(record.hash))
@@ -172,7 +176,8 @@ impl Index {
         let mut out = Vec::new();
         for head in computed.into_iter().chain(others) {
             let mut at = head;
-            // The walk is never longer than the pool, so it also ends in a broken ring.
+            // The loop makes at most as many steps as the pool has blocks, so it also ends if the ring
+            // is broken.
             while out.len() < records.len() && records.at(at).is_named(name) {
                 out.push(BlockId::new(at));
                 at = records.at(at).ring.next;
@@ -184,10 +189,11 @@ impl Index {
         out
     }
 
-    /// Returns the computed copy of the block's content that a lookup would find without `block`.
+    /// Returns the computed block with the same content as `block` that a lookup would find if `block`
+    /// were removed.
     pub(crate) fn other_computed_copy(&self, records: &Records, block: BlockId) -> Option<BlockId> {
         let record = records.of(block).filter(|record| record.is_registered())?;
-        // The copy is the head of the computed ring, or the next one if `block` is the head.
+        // This is the head of the computed ring, or the block after it if `block` is the head.
         let first = record.is(HEAD) && record.is_computed();
         let other = if first { record.ring.next } else { self.ring_of(records, record.name(), true)? };
         let copy = records.at(other);
@@ -195,8 +201,8 @@ impl Index {
         found.then_some(BlockId::new(other))
     }
 
-    /// Returns the block under `name` that a lookup finds first: the oldest computed one, or else the
-    /// oldest.
+    /// Returns the block under `name` that a lookup finds first: the oldest computed block, or else the
+    /// oldest block.
     #[inline]
     fn head_of(&self, records: &Records, home: Home, name: Name<'_>) -> Option<u32> {
         let mut uncomputed = None;
@@ -213,7 +219,8 @@ impl Index {
         self.table.find(home, leads).or(uncomputed)
     }
 
-    /// Returns the head of the ring of computed blocks under `name`, or of the ring of the others.
+    /// Returns the head of the ring of computed blocks under `name`, or of the ring of uncomputed
+    /// blocks.
     pub(super) fn ring_of(&self, records: &Records, name: Name<'_>, computed: bool) -> Option<u32> {
         self.table.find(self.table.home(name), |head| {
             let record = records.at(head);
@@ -221,7 +228,8 @@ impl Index {
         })
     }
 
-    /// Returns the heads of both rings under `name`: of the computed blocks, and of the others.
+    /// Returns the heads of both rings under `name`: of the computed blocks, and of the uncomputed
+    /// blocks.
     #[inline]
     pub(super) fn heads_of(
         &self,
@@ -240,7 +248,8 @@ impl Index {
         (computed, uncomputed)
     }
 
-    /// Whether `block` has the content of `chain` at `position`, by the verification of the index.
+    /// Whether `block` has the content of `chain` at `position`, according to the verification that the
+    /// index uses.
     #[inline]
     fn verifies(&self, block: u32, chain: &HashChain, position: usize) -> bool {
         self.verify == Verify::None
@@ -273,8 +282,8 @@ impl Index {
         self.head_of(records, self.table.home(name), name).map(BlockId::new)
     }
 
-    /// Returns the content of a registered block: enough to register another block with it, in another
-    /// tier.
+    /// Returns the content of a registered block, with all data that are needed to register a block of
+    /// another tier under it.
     pub(crate) fn link_of(&self, records: &Records, block: BlockId) -> Option<LinkRef<'_>> {
         Some(LinkRef {
             algorithm: self.algorithm?,
@@ -293,7 +302,8 @@ impl Index {
         if self.verifies_link(head.get(), link) { Ok(Some(head)) } else { Err(()) }
     }
 
-    /// Checks that a block of `block_size` tokens, hashed with `algorithm`, can be registered here.
+    /// Checks that a block of `block_size` tokens, hashed with `algorithm`, can be registered in this
+    /// index.
     pub(crate) fn check_kind(&self, algorithm: HashAlgorithm, block_size: usize) -> Result<(), PoolError> {
         if block_size != self.block_size {
             return Err(PoolError::BlockSizeMismatch { chain: block_size, pool: self.block_size });
@@ -329,13 +339,15 @@ impl Index {
         Ok(())
     }
 
-    /// Appends the computed blocks with these hashes in `group`, up to the first hash without one. Of
-    /// several copies, takes the oldest.
+    /// Appends the computed blocks with these hashes in `group` to `out`. Stops at the first hash
+    /// without a computed block. If several blocks have the same hash, takes the oldest.
     ///
-    /// Most blocks of a chain were allocated at once, so the distance between their ids is usually that
-    /// of the two blocks before. Those two may already be in `out`. Such a guess reads only the record,
-    /// which has to be read anyway, and no bucket of the table. If a guess fails, the table is read for
-    /// several hashes at once, so that the reads of their cache lines overlap.
+    /// The function first guesses the id of the next block. Most blocks of a chain were allocated
+    /// together, so the difference between two neighbouring ids is usually the same as before. A guess
+    /// only reads the record of the guessed block, which has to be read in any case, and no bucket of
+    /// the table. If a guess fails, the table is read for several hashes together, so that the reads of
+    /// their cache lines overlap. The first guess may use the last two blocks that are already in
+    /// `out`.
     #[inline]
     pub(crate) fn find_run(
         &self,
@@ -356,7 +368,8 @@ impl Index {
                 let guessed = 1..guessed.count() as u32 + 1; // no more than blocks
                 out.extend(guessed.map(|nth| BlockId::new(last.wrapping_add(step.wrapping_mul(nth)))));
             }
-            // Two blocks are enough for a first guess.
+            // Reads only two hashes if no guess is possible yet, because two blocks are enough for a
+            // guess.
             let asked = if out.len() < 2 { 2 } else { LOOKAHEAD };
             let Some(hashes) = hashes[out.len() - first..].chunks(asked).next() else { return };
             self.table.find_homes(hashes.iter().map(|hash| Name { hash, group }), &mut homes);
@@ -379,8 +392,8 @@ impl Index {
         }
     }
 
-    /// Returns the computed block with the content of the chain's block at `position`. `Err(())` if
-    /// blocks with this hash exist and have another content.
+    /// Returns the computed block with the content of the chain's block at `position`. `Err(())` if the
+    /// blocks with this hash have another content.
     #[inline(never)]
     pub(crate) fn find_or_collision(
         &self,
@@ -407,8 +420,8 @@ impl Index {
     }
 }
 
-/// Prints counts and no contents: the tokens that verify a hit are users' prompts, and the table's key
-/// is a secret.
+/// Prints counts, but no contents and no key. The tokens that verify a hit come from users' prompts,
+/// and the table's key is a secret.
 impl fmt::Debug for Index {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Index")

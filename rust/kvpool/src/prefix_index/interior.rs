@@ -1,21 +1,22 @@
-//! `Interior`: names of the hash units inside blocks, for hits that end there
+//! `Interior` stores the names of the hash units inside blocks, for hits that end inside a block
 //! ([`crate::groups::GroupSpec::partial_hits`]).
 //!
-//! A block of several hash units is registered under the digest of its last unit. Its *interior* are
-//! the units before the last. Each digest identifies the whole prefix up to its unit. A lookup first
-//! finds whole blocks, and then looks here for the part of one more block.
+//! A hash unit is the number of tokens per digest. A block of several units is registered under the
+//! digest of its last unit. The units before the last are its *interior*. Each digest identifies the
+//! whole prefix up to its unit. A lookup first finds whole blocks, and then searches this structure for
+//! a part of one more block.
 //!
-//! Owns: an index over records of its own, with one record per unit inside a block. So rings, copies
-//! and checks are those of [`Index`]. If several blocks begin with the same units, a lookup finds the
-//! one that was named first.
+//! `Interior` contains a separate [`Index`] with one record per unit inside a block. If several blocks
+//! begin with the same units, a lookup finds the block that was named first.
 //!
 //! Invariants:
-//! - P5: the named units of a block are its first ones, without a gap. So a lookup that finds `n` units
-//!   of a block also finds every smaller number.
-//! - P6: only registered blocks have an interior. A block that leaves the index loses it.
+//! - P5: the named units of a block are its first units, without a gap. So if a lookup finds the first
+//!   `n` units of a block, it also finds every smaller number of units.
+//! - P6: only registered blocks have named units. A block that is removed from the index loses these
+//!   names.
 //!
-//! Costs: 72 bytes per unit, all allocated at construction; O(units) per block that is named or
-//! removed.
+//! Costs: 72 bytes per unit, which are all allocated at construction. Registering or removing the names
+//! of a block takes O(units).
 
 use super::index::Index;
 use crate::block::{BlockId, MAX_BLOCKS};
@@ -32,23 +33,23 @@ pub(crate) struct Interior {
     /// One record per unit. The units of a block are neighbours.
     records: Vec<Record>,
     index: Index,
-    /// A buffer that every call reuses.
+    /// A buffer for unit ids that every call reuses.
     units: Vec<BlockId>,
 }
 
 impl Interior {
-    /// Makes an interior without names. Each block can have at most `per_block` units.
+    /// Makes an empty structure. Each block can have at most `per_block` named units.
     ///
     /// # Errors
-    /// [`PoolError::InvalidConfig`] for more units than ids can number, or than fit in memory.
+    /// [`PoolError::InvalidConfig`] if there are more units than ids, or not enough memory.
     pub(super) fn new(num_blocks: usize, per_block: usize) -> Result<Self, PoolError> {
         let units = Self::count(num_blocks, per_block)?;
         let index = Index::new(units, 1, Verify::None)?;
         Ok(Self { per_block, records: blank(units)?, index, units: Vec::with_capacity(per_block) })
     }
 
-    /// Number of records for `num_blocks` blocks. The null block has records, too, so that no unit has
-    /// its id.
+    /// Returns the number of records for `num_blocks` blocks. The null block has records, too, so that
+    /// no unit has id 0.
     fn count(num_blocks: usize, per_block: usize) -> Result<usize, PoolError> {
         let units = num_blocks.checked_mul(per_block).filter(|&units| units <= MAX_BLOCKS);
         units.ok_or_else(|| {
@@ -57,7 +58,8 @@ impl Interior {
         })
     }
 
-    /// Makes room for blocks up to `num_blocks - 1`. Changes nothing if there is no memory.
+    /// Allocates memory for blocks up to `num_blocks - 1`. Changes nothing if there is not enough
+    /// memory.
     pub(super) fn grow(&mut self, num_blocks: usize) -> Result<(), PoolError> {
         let units = Self::count(num_blocks, self.per_block)?;
         try_reserve(&mut self.records, units)?;
@@ -78,7 +80,8 @@ impl Interior {
         (first..first + self.per_block as u32).map(BlockId::new)
     }
 
-    /// Names the first units of a real block in a group. The block must have no named units.
+    /// Registers names for the first units of a block in a group. The block must not be the null block,
+    /// and must have no named units.
     pub(super) fn name(&mut self, block: BlockId, hashes: &[BlockHash], group: u16) {
         let of_block = self.units_of(block);
         let Self { records, index, units, .. } = self;
@@ -94,7 +97,7 @@ impl Interior {
         }
     }
 
-    /// Whether a unit inside a block has a name.
+    /// Whether any unit inside a block has a name.
     pub(super) fn names(&self, block: BlockId) -> bool {
         self.units_of(block).next().is_some_and(|first| self.records.at(first.get()).is_registered())
     }
@@ -105,7 +108,7 @@ impl Interior {
         Some(BlockId::new(unit.get() / self.per_block as u32))
     }
 
-    /// Removes the names inside a block.
+    /// Removes the names of all units inside a block.
     pub(super) fn remove(&mut self, block: BlockId) {
         let of_block = self.units_of(block);
         let Self { records, index, units, .. } = self;
@@ -119,8 +122,7 @@ impl Interior {
         self.index.clear(&mut self.records);
     }
 
-    /// Checks P5, P6 and the invariants of the interior's own index. `blocks` are the records of the
-    /// pool.
+    /// Checks P5, P6 and the invariants of the separate index. `blocks` are the records of the pool.
     pub(super) fn check_invariants(&self, blocks: &Records) -> Result<(), InvariantViolation> {
         self.index.check_invariants(&self.records)?;
         for (at, units) in self.records.chunks(self.per_block).enumerate() {
@@ -138,19 +140,20 @@ impl Interior {
     }
 }
 
-/// Names of the units inside the blocks of an index.
+/// The operations of an index on units inside of its blocks.
 impl Index {
-    /// Makes it possible to name units inside blocks, at most `per_block` units of each.
+    /// Allocates memory for names of units inside blocks, at most `per_block` units of each block.
     ///
     /// # Errors
-    /// [`PoolError::InvalidConfig`] if there are too many, or no memory. Nothing has changed then.
+    /// [`PoolError::InvalidConfig`] if there are too many units, or not enough memory. Nothing has
+    /// changed then.
     pub(crate) fn keep_interior(&mut self, num_blocks: usize, per_block: usize) -> Result<(), PoolError> {
         self.interior = Some(Box::new(Interior::new(num_blocks, per_block)?));
         Ok(())
     }
 
-    /// Names the first units inside a registered block, as far as there is room. Does nothing if some
-    /// unit of it already has a name.
+    /// Registers names for the first units inside a registered block, up to the maximum per block. Does
+    /// nothing if a unit of the block already has a name.
     pub(crate) fn name_interior(&mut self, block: BlockId, hashes: &[BlockHash], group: u16) {
         if let Some(interior) = self.interior.as_mut().filter(|interior| !interior.names(block)) {
             interior.name(block, hashes, group);

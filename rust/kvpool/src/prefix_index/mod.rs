@@ -1,28 +1,31 @@
-//! `PrefixIndex`: a map from block hashes to the blocks with that content.
+//! [`PrefixIndex`] maps block hashes to the blocks with that content.
 //!
-//! Owns, for each registered block: its hash, its depth in its chain, its computed bit, and the data
-//! that verify a hit. The index does not use reference counts: a registered block may be held or
-//! cached-free.
+//! For each registered block, the index stores its hash, its depth in its chain, whether it is
+//! computed, and the data that verify a hit. The index does not use reference counts: a registered
+//! block may be held or cached-free.
 //!
-//! Several blocks may have the same hash, because two requests computed the same prompt at once. The
-//! computed ones form a ring, in the order in which they became computed. The others form a second
-//! ring, in the order in which they were registered. The table has one entry per ring. So a lookup
-//! reads one block, and a copy that becomes computed finds the end of its new ring at once, no matter
-//! how many copies there are. A hit returns the oldest computed copy: the one that became computed
-//! first among those that are left.
+//! Several blocks may have the same hash, because two requests may compute the same prompt at the same
+//! time. These blocks are called copies. The computed copies form a ring, a circular list, in the order
+//! in which they became computed. The other copies form a second ring, in the order in which they were
+//! registered.
+//!
+//! The table has one entry per ring, for its first block. So a lookup reads one block, and a block that
+//! becomes computed is added to the end of its new ring in O(1), for any number of copies. A hit
+//! returns the oldest computed copy: the one that became computed first.
 //!
 //! Invariants:
-//! - P1: the table's entries of a hash are the heads of the rings of exactly the blocks registered
-//!   under it.
-//! - P2: all blocks of a ring are computed, or none is. A lookup never returns an uncomputed block.
-//! - P3: every entry leads to a block whose stored hash is its key. Removing a block leaves no entry
-//!   behind (vLLM #4761, kvcached #362).
+//! - P1: the table contains the first blocks of the rings of a hash. These rings contain exactly the
+//!   blocks that are registered under the hash.
+//! - P2: either all blocks of a ring are computed, or none of them. A lookup never returns an
+//!   uncomputed block.
+//! - P3: the block of every entry has the hash under which the entry is stored. When a block is
+//!   removed, no entry for it remains (vLLM #4761, kvcached #362).
 //! - If a second chain has the same hash but other content (a collision), its block is not registered.
 //!   The collision is counted.
 //!
-//! Costs: O(1) per block; its record and 8 bytes of table. With verification by fingerprints 16 bytes
-//! more, with tokens another `4 x block_size` bytes. A lookup reads one cache line of the table and one
-//! record. No call allocates memory.
+//! Costs: O(1) time per block. Each block takes its record and 8 bytes of table. Verification by
+//! fingerprints takes 16 more bytes per block, and verification by tokens another `4 x block_size`
+//! bytes. A lookup reads one cache line of the table and one record. No call allocates memory.
 
 mod index;
 mod interior;
@@ -46,8 +49,8 @@ pub enum Inserted {
     Collision,
 }
 
-/// A map from block hashes to blocks, for the blocks of one pool. A [`crate::BlockPool`] contains the
-/// same index, over records that it shares with its other parts.
+/// Maps block hashes to blocks, for the blocks of one pool. A [`crate::BlockPool`] contains the same
+/// index, but stores its data in records that it shares with its other parts.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -72,15 +75,16 @@ impl PrefixIndex {
     /// Makes an empty index for blocks `1..num_blocks` of `block_size` tokens.
     ///
     /// # Errors
-    /// [`PoolError::InvalidConfig`] for a number of blocks or a block size out of range.
+    /// [`PoolError::InvalidConfig`] if the number of blocks or the block size is out of range.
     pub fn new(num_blocks: usize, block_size: usize, verify: Verify) -> Result<Self, PoolError> {
         check_num_blocks(num_blocks)?;
         let index = Index::new(num_blocks, block_size, verify)?;
         Ok(Self { records: blank(num_blocks)?, index })
     }
 
-    /// Like [`Self::new`], and stores the parent hash of each block (32 bytes per block). Observers of
-    /// events need it, and evictors that keep the cache prefix-closed.
+    /// Like [`Self::new`], but the index also stores the parent hash of each block, which takes 32
+    /// bytes per block. Observers that make events need the parent hashes, and so do evictors that
+    /// evict a parent after its children.
     ///
     /// # Errors
     /// As [`Self::new`].
@@ -102,8 +106,8 @@ impl PrefixIndex {
         self.index.num_hashes()
     }
 
-    /// The hash algorithm of the registered blocks. `None` while no block is registered; then a chain
-    /// of any algorithm can be registered.
+    /// The hash algorithm of the registered blocks. `None` if no block is registered; then a chain of
+    /// any algorithm can be registered.
     #[must_use]
     pub const fn algorithm(&self) -> Option<HashAlgorithm> {
         self.index.algorithm()
@@ -139,21 +143,21 @@ impl PrefixIndex {
         Index::hash_of(&self.records, block)
     }
 
-    /// The position of a registered block in its chain: 0 for the first block of a prompt.
+    /// The position of a registered block in its chain. 0 for the first block of a prompt.
     #[must_use]
     pub fn depth_of(&self, block: BlockId) -> Option<u32> {
         Index::depth_of(&self.records, block)
     }
 
-    /// The parent's hash of a registered block. `None` for the first block of a chain, if the parent is
-    /// unknown, or without [`Self::with_parents`].
+    /// The hash of the block before a registered block in its chain. `None` for the first block of a
+    /// chain, if the parent is unknown, or if the index was not made by [`Self::with_parents`].
     #[must_use]
     pub fn parent_of(&self, block: BlockId) -> Option<BlockHash> {
         self.index.parent_of(&self.records, block)
     }
 
-    /// The blocks registered under `hash`: first the computed ones, in the order in which they became
-    /// computed, then the others, in the order in which they were registered.
+    /// Returns the blocks that are registered under `hash`: first the computed blocks, in the order in
+    /// which they became computed, then the other blocks, in the order in which they were registered.
     #[must_use]
     pub fn copies(&self, hash: &BlockHash) -> Vec<BlockId> {
         self.index.copies(&self.records, hash.into())
@@ -165,7 +169,7 @@ impl PrefixIndex {
         self.index.other_computed_copy(&self.records, block).is_some()
     }
 
-    /// Checks that this chain can be looked up and registered here.
+    /// Checks that this chain can be looked up and registered in this index.
     ///
     /// # Errors
     /// [`PoolError::BlockSizeMismatch`], [`PoolError::AlgorithmMismatch`],
@@ -177,7 +181,8 @@ impl PrefixIndex {
 
     /// Returns the computed block with the content of the chain's block at `position`, or `None`. O(1).
     ///
-    /// The caller must have checked the chain with [`Self::check_chain`]. A collision is a miss.
+    /// The caller must have checked the chain with [`Self::check_chain`]. If a block with the same hash
+    /// has another content, returns `None`.
     #[must_use]
     pub fn find(&self, chain: &HashChain, position: usize) -> Option<BlockId> {
         self.index.find_or_collision(&self.records, chain, position).ok().flatten()
@@ -189,7 +194,7 @@ impl PrefixIndex {
         self.index.is_registered(&self.records, chain, position)
     }
 
-    /// Registers `block` as the chain's block at `position`, not yet computed. O(1).
+    /// Registers `block` as the chain's block at `position`. It is not marked computed. O(1).
     ///
     /// # Errors
     /// [`PoolError::AlreadyRegistered`]; ids and positions out of range; the errors of
@@ -212,8 +217,8 @@ impl PrefixIndex {
         Ok(self.index.insert(&mut self.records, block, &link))
     }
 
-    /// Sets the computed bit of a registered block: from now on a lookup may return it. A second call
-    /// has no effect. O(1).
+    /// Marks a registered block as computed, so that lookups may return it. A second call has no
+    /// effect. O(1).
     ///
     /// # Errors
     /// [`PoolError::NotRegistered`]; ids out of range.
@@ -226,7 +231,7 @@ impl PrefixIndex {
         Ok(())
     }
 
-    /// Removes `block` from the index: no lookup finds it any more. Returns whether it was registered.
+    /// Removes `block` from the index, so that no lookup finds it. Returns whether it was registered.
     /// O(1).
     pub fn remove(&mut self, block: BlockId) -> bool {
         if !self.contains(block) {
@@ -236,7 +241,7 @@ impl PrefixIndex {
         true
     }
 
-    /// Removes all blocks, and forgets the algorithm. O(blocks).
+    /// Removes all blocks, and resets the algorithm. O(blocks).
     pub fn clear(&mut self) {
         self.index.clear(&mut self.records);
     }
@@ -251,7 +256,7 @@ impl PrefixIndex {
         self.index.check_block(&self.records, block)
     }
 
-    /// Recounts rings, flags and table from scratch. O(blocks).
+    /// Checks all invariants by recounting rings, flags and table from scratch. O(blocks).
     ///
     /// # Errors
     /// The first broken invariant.

@@ -1,5 +1,5 @@
-//! Contents that callers name: computed from the start, in any group, with a hash function that the
-//! index does not know.
+//! Registers contents under names from the caller. Such blocks are computed from the start, may be in
+//! any group, and may use a hash function that the index does not know.
 
 use super::index::{Index, Visibility};
 use crate::block::BlockId;
@@ -7,16 +7,17 @@ use crate::hash::{BlockHash, HashAlgorithm, LinkRef};
 use crate::record::{ByBlock, COMPUTED, DEPTH, HIDDEN, Records};
 
 impl Index {
-    /// Makes the link of a content with this hash at `depth`.
+    /// Makes the description of a content with this hash at position `depth` of its chain.
     pub(crate) fn link(hash: BlockHash, depth: u32, parent: Option<BlockHash>) -> LinkRef<'static> {
-        // Nothing compares this algorithm. The index stores the algorithm of its chains.
+        // The value of this field does not matter, because no code compares it. The index stores the
+        // algorithm of its chains itself.
         let algorithm = HashAlgorithm::default();
         LinkRef { algorithm, hash, fingerprint: None, tokens: None, depth, parent }
     }
 
-    /// Registers real blocks and marks them computed, at these depths and without parents. Stops at the
-    /// first block that is already registered, or whose name already exists. Returns the number of new
-    /// registrations.
+    /// Registers blocks, which must not include the null block, at these depths and without parents,
+    /// and marks them computed. Stops at the first block that is already registered, or whose name
+    /// already exists. Returns the number of new registrations.
     #[inline]
     pub(crate) fn insert_named_run(
         &mut self,
@@ -35,8 +36,8 @@ impl Index {
         done
     }
 
-    /// Registers one real block that is not registered yet, and marks it computed. It becomes the
-    /// newest block with its name. Returns whether it is the only computed one.
+    /// Registers one block that is not yet registered, and marks it computed. It becomes the newest
+    /// block with its name. Returns whether no other computed block has this name.
     pub(crate) fn insert_named(
         &mut self,
         records: &mut Records,
@@ -48,7 +49,7 @@ impl Index {
         self.mark_computed(records, block) == Visibility::Appeared
     }
 
-    /// Removes the name of a registered block. Everything else about the block stays.
+    /// Removes the name of a registered block. Everything else about the block remains.
     pub(crate) fn hide(&mut self, records: &mut Records, block: BlockId) -> Visibility {
         let record = *records.at(block.get());
         let parent = self.parent_of(records, block);
@@ -61,7 +62,7 @@ impl Index {
         visibility
     }
 
-    /// Forgets the depth of the content of `block` in its chain.
+    /// Resets the depth of the content of `block` in its chain to 0.
     pub(crate) fn forget_depth(records: &mut Records, block: BlockId) {
         if let Some(record) = records.of_mut(block) {
             record.flags &= !DEPTH;

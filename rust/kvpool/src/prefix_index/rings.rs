@@ -1,7 +1,8 @@
-//! Changes of the index: blocks enter and leave the ring of their hash, and become computed.
+//! Implements the changes of the index: adding blocks to the ring of their hash, removing them, and
+//! marking them computed.
 //!
-//! A ring is a doubly linked list through the records. So each change is O(1), no matter how many
-//! copies a hash has. The ring of a single copy is the block itself.
+//! A ring is a circular, doubly linked list of the blocks with the same hash. Its links are in the
+//! records, so each change is O(1) for any number of blocks. A ring of one block links to itself.
 
 use super::Inserted;
 use super::index::{Index, Visibility};
@@ -12,14 +13,14 @@ use crate::hash::{BlockHash, HashChain, LinkRef, Verify};
 use crate::list::Link;
 use crate::record::{ByBlock, COMPUTED, CONTENT, DEPTH, HEAD, Name, REGISTERED, Record, Records};
 
-/// Number of blocks whose cache lines are read at once.
+/// Number of blocks whose cache lines are loaded together.
 pub(crate) const LOOKAHEAD: usize = 16;
 
 impl Index {
-    /// Registers real blocks with the contents of a chain from `position` on; `hashes` are the hashes
-    /// of these contents. Stops at the first block that is already registered, or whose content is not
-    /// new. Returns the number of new registrations. [`Self::insert`] handles the block at which it
-    /// stopped.
+    /// Registers blocks, which must not include the null block, with the contents of a chain from
+    /// `position` on; `hashes` are the hashes of these contents. Stops at the first block that is
+    /// already registered, or whose content is not new. Returns the number of new registrations. The
+    /// caller passes the block at which the call stopped to [`Self::insert`].
     #[inline]
     pub(crate) fn insert_run(
         &mut self,
@@ -41,9 +42,9 @@ impl Index {
         done
     }
 
-    /// Registers real blocks with the contents of these names. Stops at the first block that is already
-    /// registered, or whose name already exists. Returns the number of new registrations. `flags` is
-    /// [`COMPUTED`] or 0.
+    /// Registers blocks, which must not include the null block, under these names. Stops at the first
+    /// block that is already registered, or whose name already exists. Returns the number of new
+    /// registrations. `flags` is [`COMPUTED`] or 0.
     #[inline]
     pub(super) fn enter_run(
         &mut self,
@@ -77,7 +78,7 @@ impl Index {
         done
     }
 
-    /// Registers a real block that is not registered yet. It is not computed. The caller has checked
+    /// Registers a block that is not yet registered. It is not marked computed. The caller has checked
     /// the algorithm, the block size and the depth of the content.
     #[inline]
     pub(crate) fn insert(&mut self, records: &mut Records, block: BlockId, link: &LinkRef<'_>) -> Inserted {
@@ -85,7 +86,7 @@ impl Index {
         self.insert_in(records, block, link, 0)
     }
 
-    /// Does the work of [`Self::insert`] in any group, for a content whose hash function may be
+    /// Does the work of [`Self::insert`] for any group. The hash function of the content may be
     /// unknown.
     #[inline]
     pub(super) fn insert_in(
@@ -128,7 +129,7 @@ impl Index {
         Inserted::Registered
     }
 
-    /// Stores the data of a block that do not fit into its record.
+    /// Stores the data of a block that its record has no room for.
     pub(super) fn note_more(&mut self, block: BlockId, link: &LinkRef<'_>) {
         if let Some(slot) = self.fingerprints.get_mut(block.index()) {
             *slot = link.fingerprint.unwrap_or_default();
@@ -138,12 +139,13 @@ impl Index {
             slots.copy_from_slice(tokens);
         }
         if let Some(slot) = self.parents.get_mut(block.index()) {
-            // Always write it: the slot may contain the parent of an earlier content.
+            // The parent is always written, because the slot may contain the parent of an earlier
+            // content.
             *slot = link.parent.unwrap_or(link.hash);
         }
     }
 
-    /// Sets the computed bit of a registered block: from now on a lookup may return it.
+    /// Marks a registered block as computed, so that lookups may return it.
     #[inline]
     pub(crate) fn mark_computed(&mut self, records: &mut Records, block: BlockId) -> Visibility {
         let id = block.get();
@@ -153,7 +155,7 @@ impl Index {
             return Visibility::Unchanged;
         }
         let alone = flags & HEAD != 0 && ring.next == id;
-        // Nearly every content has one copy. Its ring becomes a ring of computed copies without a
+        // Nearly every content has only one block. Its ring becomes a ring of computed blocks without a
         // change of links.
         if alone && self.mixed == 0 {
             record.flags = flags | COMPUTED;
@@ -190,7 +192,7 @@ impl Index {
     }
 
     /// Whether `prev` and `next` are neighbours in a ring and link to each other. Marks the index as
-    /// torn if they do not.
+    /// broken (`torn`) if they do not.
     fn mirrors(&mut self, records: &Records, prev: u32, next: u32) -> bool {
         let (before, behind) = (records.at(prev), records.at(next));
         let sound = before.ring.next == next
@@ -201,7 +203,7 @@ impl Index {
         sound
     }
 
-    /// Puts `id`, which has just become computed, at the end of the ring of `head`.
+    /// Adds `id`, which has just become computed, to the end of the ring that begins with `head`.
     fn link_before(&mut self, records: &mut Records, id: u32, head: u32) {
         let tail = records.at(head).ring.prev;
         if !self.mirrors(records, tail, head) {
@@ -215,7 +217,7 @@ impl Index {
     }
 
     /// Removes `id` from its ring. If it was the head, the next block becomes the head. Returns whether
-    /// its links were sound.
+    /// its links were correct.
     #[inline]
     fn leave_ring(&mut self, records: &mut Records, id: u32) -> bool {
         let Record { hash, group, ring: Link { prev, next: successor }, flags, .. } = *records.at(id);
@@ -227,8 +229,8 @@ impl Index {
         }
         if flags & HEAD != 0 {
             let home = self.table.home(Name { hash: &hash, group });
-            // With broken links, the content cannot be found any more. That is better than finding
-            // another content.
+            // If the links are broken, lookups no longer find the content. This is safer than lookups
+            // that return another content.
             if sound && successor != id {
                 self.torn |= !self.table.replace(home, id, successor);
                 let flags = records.at(successor).flags;
@@ -241,7 +243,7 @@ impl Index {
         sound
     }
 
-    /// Removes a registered block from the index: no lookup finds it any more.
+    /// Removes a registered block from the index, so that no lookup finds it.
     #[inline]
     pub(crate) fn remove(&mut self, records: &mut Records, block: BlockId) -> Visibility {
         let home = self.table.home(records.at(block.get()).name());
@@ -264,14 +266,14 @@ impl Index {
         if alone && self.mixed == 0 {
             self.torn |= !self.table.remove(home, id);
             forget(records.of_mut(block));
-            self.registered = self.registered.wrapping_sub(1); // the check of the sums finds a wrong count
+            self.registered = self.registered.wrapping_sub(1); // `check_sums` finds a wrong count
             return if flags & COMPUTED != 0 { Visibility::Vanished } else { Visibility::Unchanged };
         }
         self.remove_copy(records, block)
     }
 
-    /// Removes several blocks. Calls `gone` for each with its former name, and with the effect on
-    /// lookups.
+    /// Removes several blocks. Calls `gone` for each block, with its former name and with the effect of
+    /// the removal on lookups.
     #[inline]
     pub(crate) fn remove_run(
         &mut self,
@@ -285,7 +287,8 @@ impl Index {
             self.table.find_homes(blocks.iter().map(|block| records.at(block.get()).name()), &mut homes);
             for (&block, &home) in blocks.iter().zip(&homes) {
                 let visibility = self.remove_from(records, block, home);
-                // The record still contains the former name, which has no meaning any more.
+                // The record still contains the former name, although the block is no longer
+                // registered.
                 gone(block, records.at(block.get()).name(), visibility);
             }
         }
@@ -306,7 +309,7 @@ impl Index {
         if last && flags & COMPUTED != 0 { Visibility::Vanished } else { Visibility::Unchanged }
     }
 
-    /// Removes all blocks, and forgets the algorithm. O(blocks).
+    /// Removes all blocks, and resets the algorithm. O(blocks).
     pub(crate) fn clear(&mut self, records: &mut Records) {
         self.table.clear();
         if let Some(interior) = &mut self.interior {
@@ -317,7 +320,7 @@ impl Index {
         self.mixed = 0;
     }
 
-    /// See [`super::PrefixIndex::check_block`].
+    /// Checks one block: see [`super::PrefixIndex::check_block`].
     pub(crate) fn check_block(&self, records: &Records, block: BlockId) -> Result<(), InvariantViolation> {
         ensure(!self.torn, "P1 (the ring links of neighbours match each other)", || {
             "a change has found links that do not match".into()
@@ -362,7 +365,7 @@ impl Index {
         })
     }
 
-    /// See [`super::PrefixIndex::check_invariants`].
+    /// Checks all invariants: see [`super::PrefixIndex::check_invariants`].
     pub(crate) fn check_invariants(&self, records: &Records) -> Result<(), InvariantViolation> {
         let (mut in_rings, mut mixed) = (0, 0);
         self.check_block(records, BlockId::new(0))?;
@@ -435,11 +438,12 @@ fn forget(record: Option<&mut Record>) {
 
 #[cfg(feature = "fault-injection")]
 impl Index {
-    /// Overwrites a value of a registered block, without any bookkeeping: 0 its backward link, 1 its
-    /// forward link, 2 one bit of its hash, 3 its computed bit, 4 its depth, 5 the block in its table
-    /// entry, 6 its table entry, which is removed, 9 one bit of its group. Also: 7 (for any block) the
-    /// number of registered blocks, 8 (for a block that is not registered) its registered bit. False if
-    /// there is no such value, or it is already equal.
+    /// Overwrites one value of a block, and adapts nothing else. `what` selects the value of a
+    /// registered block. 0 is its backward link, 1 its forward link, 2 one bit of its hash, 3 its
+    /// computed bit, and 4 its depth. 5 is the block in its table entry, 6 its table entry, which is
+    /// removed, and 9 one bit of its group. 7 selects the number of registered blocks, for any block. 8
+    /// selects the registered bit of a block that is not registered. Returns false if there is no such
+    /// value, or if it is already equal.
     pub(crate) fn corrupt(&mut self, records: &mut Records, block: BlockId, what: usize, to: u32) -> bool {
         if what == 7 {
             return std::mem::replace(&mut self.registered, to as usize) != to as usize;

@@ -1,26 +1,28 @@
-//! `Table`: a hash table from names to blocks, for the heads of the rings of an index. A name is a
-//! digest and its group.
+//! `Table` is a hash table from names to blocks. It contains the first block, or head, of each ring of
+//! an index; a ring is a list of blocks with the same name. A name is a digest and a group.
 //!
-//! Owns: the place of each entry. An entry contains a block id, one byte of the digest, and as many
-//! further bits of it as the id leaves free. The table has no digests, so the caller decides whether an
-//! entry is the one that it looks for. These bits already exclude almost every wrong entry. Several
-//! entries may have the same digest.
+//! An entry contains a block id, one byte of the digest, and as many further bits of the digest as fit
+//! next to the id. The table does not store whole digests. So the caller checks the digest of each
+//! entry that a search finds. The stored bits already exclude almost every wrong entry. Several entries
+//! may have the same digest.
 //!
 //! A bucket is one cache line with twelve slots, filled from the first slot on. If the bucket of an
-//! entry is full, the entry goes to the next bucket that is not, and each bucket that it passes counts
-//! it. A search continues only while the buckets have such counts. So a removal leaves no tombstone,
-//! and the table never has to be rebuilt. Its size is that of the pool, from construction on, and no
-//! call allocates memory later.
+//! entry is full, the entry is stored in the next bucket that is not full, and a counter is incremented
+//! in each full bucket that it passed. A search continues to the next bucket only if this counter is
+//! not 0. So a removal leaves no tombstone (a mark for a deleted entry), and the table never has to be
+//! rebuilt. The size of the table follows from the size of the pool. After the construction, no call
+//! allocates memory.
 //!
-//! Our own digests are uniform, but chains from elsewhere may contain any bytes. So the bucket of a
-//! digest depends on a random key of the table, and no attacker can choose digests that share a bucket.
-//! No result depends on the resulting order.
+//! Digests that kvpool computes are uniformly distributed, but chains from other sources may contain
+//! any bytes. So the bucket of a digest depends on a random key of the table, and an attacker cannot
+//! choose digests that share a bucket. No result depends on the order of entries.
 //!
-//! Invariant P4: an entry is in its own bucket or in a later one, and every bucket that it passed
-//! counts it.
+//! Invariant P4: an entry is in the bucket of its digest or in a later bucket, and the counter of every
+//! bucket that it passed includes it.
 //!
-//! Costs: all operations O(1). A pool with every block registered has seven entries per bucket; then
-//! one search in thirty reads a second bucket. 9 bytes per block.
+//! Costs: all operations are O(1). If every block of a pool is registered, there are seven entries per
+//! bucket on average, and one search in thirty reads a second bucket. The table takes 9 bytes per
+//! block.
 
 use std::fmt;
 use std::hash::BuildHasher;
@@ -31,7 +33,7 @@ use crate::record::Name;
 
 /// Number of slots in a bucket.
 const SLOTS: usize = 12;
-/// Number of entries per bucket when every block is registered.
+/// Average number of entries per bucket when every block is registered.
 const LOAD: usize = 7;
 /// An empty slot: the id of the null block.
 const EMPTY: u32 = 0;
@@ -44,7 +46,8 @@ struct Bucket {
     entries: [u32; SLOTS],
     /// One byte of the digest of each entry, never 0. 0 in empty slots.
     tags: [u8; SLOTS],
-    /// The number of entries, plus [`PASSED`] for each entry that passed the bucket.
+    /// The number of entries in the bucket, plus [`PASSED`] for each entry that passed it because it
+    /// was full.
     counts: u32,
 }
 
@@ -53,7 +56,7 @@ const _: () = assert!(size_of::<Bucket>() == 64);
 const BLANK: Bucket = Bucket { entries: [EMPTY; SLOTS], tags: [0; SLOTS], counts: 0 };
 
 impl Bucket {
-    /// The tags of the first eight slots, and of the other slots, as words.
+    /// Returns the tags of the first eight slots, and of the other slots, as two words.
     #[inline(always)]
     fn words(&self) -> (u64, u64) {
         let low = u64::from_le_bytes(std::array::from_fn(|at| self.tags[at]));
@@ -62,7 +65,7 @@ impl Bucket {
     }
 
     /// Returns the slot of the first entry with `tag` that `leads` accepts. `leads` may also be called
-    /// for a slot with another tag, right after a slot with `tag`.
+    /// for the slot after a slot with `tag`, even if its tag differs.
     #[inline(always)]
     fn find(&self, tag: u8, mut leads: impl FnMut(u32) -> bool) -> Option<usize> {
         let (low, high) = self.words();
@@ -85,7 +88,7 @@ impl Bucket {
         None
     }
 
-    /// Appends an entry. False if there is no room.
+    /// Appends an entry. Returns false if the bucket is full.
     #[inline(always)]
     fn put(&mut self, tag: u8, entry: u32) -> bool {
         let slot = (self.counts % PASSED) as usize;
@@ -107,18 +110,19 @@ impl Bucket {
         self.counts = self.counts.wrapping_sub(1);
     }
 
-    /// Number of entries that passed the bucket.
+    /// Returns the number of entries that passed the bucket because it was full.
     #[inline]
     const fn passed(&self) -> u32 {
         self.counts / PASSED
     }
 }
 
-/// The amount that each passing entry adds to the counts. It is above the number of slots.
+/// The amount that each passing entry adds to `counts`. It is above the number of slots, so that both
+/// numbers fit into one word.
 const PASSED: u32 = 16;
 
-/// Bit 7 of each byte of `word` that equals `byte`. The bit of the byte above a matching one may be set
-/// wrongly.
+/// Returns a word with bit 7 set in each byte of `word` that equals `byte`. The bit of the byte after a
+/// matching byte may also be set, although that byte does not match.
 #[inline(always)]
 const fn equal_bytes(word: u64, byte: u8) -> u64 {
     const LOW: u64 = u64::from_ne_bytes([1; 8]);
@@ -126,12 +130,13 @@ const fn equal_bytes(word: u64, byte: u8) -> u64 {
     differ.wrapping_sub(LOW) & !differ & (LOW << 7)
 }
 
-/// The place of a digest: its bucket, and the bits that form its tag and its part of an entry.
+/// Where and how the entry of a digest is stored: its bucket, and the bits of the digest that are
+/// stored.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Home {
     bucket: u32,
-    /// Bits of the digest. The low eight are the tag. Those above the ids of the table are part of the
-    /// entry.
+    /// Bits of the digest. The low eight bits are the tag. The bits that the ids of the table leave
+    /// free are part of the entry.
     rest: u32,
 }
 
@@ -152,14 +157,14 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// Makes an empty table without room.
+    /// Makes an empty table that cannot store any entry.
     pub(crate) fn new() -> Self {
         let state = std::collections::hash_map::RandomState::new();
         Self { buckets: Vec::new(), len: 0, ids: u32::MAX, key: std::array::from_fn(|at| state.hash_one(at)) }
     }
 
-    /// Makes an empty table with room for `entries` entries and for ids up to that number, with the key
-    /// of this table: see [`Self::rebuild`].
+    /// Makes an empty table for `entries` entries and for ids up to that number, with the same key as
+    /// this table: see [`Self::rebuild`].
     pub(crate) fn prepare(&self, entries: usize) -> Result<Self, PoolError> {
         let mut buckets = Vec::new();
         let wanted = entries.div_ceil(LOAD).max(1);
@@ -173,7 +178,7 @@ impl Table {
         self.len
     }
 
-    /// The place of a name. In group 0 it depends only on the digest.
+    /// Returns where the entry of a name is stored. In group 0, this depends only on the digest.
     #[inline]
     pub(crate) fn home(&self, name: Name<'_>) -> Home {
         const SPREAD: u64 = 0x9E37_79B9_7F4A_7C15;
@@ -189,13 +194,13 @@ impl Table {
         Home { bucket: bucket as u32, rest: mixed as u32 }
     }
 
-    /// The entry of `id` in its bucket.
+    /// Returns the entry of `id`, as it is stored in its bucket.
     #[inline(always)]
     fn entry(&self, home: Home, id: u32) -> u32 {
         (home.rest & !self.ids) | id
     }
 
-    /// The id of an entry, if the bits of its digest match those of `home`.
+    /// Returns the id of an entry, if its bits of the digest match those of `home`.
     #[inline(always)]
     fn id(&self, home: Home, entry: u32) -> Option<u32> {
         ((entry ^ home.rest) & !self.ids == 0).then_some(entry & self.ids)
@@ -211,8 +216,8 @@ impl Table {
         if at + 1 < self.buckets.len() { at + 1 } else { 0 }
     }
 
-    /// Returns the first entry in the bucket of `home` with the same tag, or 0. It is most likely the
-    /// right one. Reads one cache line, and no digest.
+    /// Returns the id of the first entry in the bucket of `home` with the same tag, or 0. This is most
+    /// likely the right entry. The call reads one cache line, and does not compare digests.
     #[inline]
     pub(crate) fn first_guess(&self, home: Home) -> u32 {
         let bucket = self.bucket(home.bucket as usize);
@@ -220,8 +225,8 @@ impl Table {
         found.and_then(|slot| bucket.entries.get(slot)).map_or(EMPTY, |&entry| entry & self.ids)
     }
 
-    /// Computes the places of several names, and starts to load the cache lines of all. The next steps
-    /// then do not wait for one line after the other.
+    /// Computes where the entries of several names are stored, and starts to load all of these cache
+    /// lines. The following reads then overlap instead of waiting for one line after the other.
     #[inline]
     pub(crate) fn find_homes<'a>(&self, names: impl Iterator<Item = Name<'a>>, homes: &mut [Home]) {
         let mut read = 0;
@@ -256,8 +261,8 @@ impl Table {
         self.locate(home, leads).map(|(at, slot)| self.buckets[at].entries[slot] & self.ids)
     }
 
-    /// Adds `id`. False, and nothing changed, if the table is full, which means more entries than
-    /// blocks.
+    /// Adds `id`. Returns false, and changes nothing, if the table is full. This only happens if there
+    /// are more entries than blocks.
     #[inline]
     pub(crate) fn insert(&mut self, home: Home, id: u32) -> bool {
         if self.len >= self.buckets.len() * SLOTS || id == EMPTY {
@@ -277,8 +282,8 @@ impl Table {
         false
     }
 
-    /// Adds `id`, unless `same` accepts an existing entry. False, and nothing changed, if it does or
-    /// the table is full.
+    /// Adds `id`, unless `same` accepts an existing entry. Returns false, and changes nothing, if it
+    /// does, or if the table is full.
     #[inline(always)]
     pub(crate) fn insert_new(&mut self, home: Home, id: u32, mut same: impl FnMut(u32) -> bool) -> bool {
         let entry = self.entry(home, id);
@@ -294,7 +299,7 @@ impl Table {
         self.find(home, same).is_none() && self.insert(home, id)
     }
 
-    /// Removes the entry of `id`. False, and nothing changed, if there is none.
+    /// Removes the entry of `id`. Returns false, and changes nothing, if there is none.
     #[inline]
     pub(crate) fn remove(&mut self, home: Home, id: u32) -> bool {
         let Some((found, slot)) = self.locate(home, |entry| entry == id) else { return false };
@@ -309,15 +314,15 @@ impl Table {
         true
     }
 
-    /// Replaces the entry of `from` by `to`, which has the same digest. False, and nothing changed, if
-    /// there is none.
+    /// Replaces `from` by `to`, which has the same digest, in its entry. Returns false, and changes
+    /// nothing, if there is no entry of `from`.
     pub(crate) fn replace(&mut self, home: Home, from: u32, to: u32) -> bool {
         let Some((at, slot)) = self.locate(home, |entry| entry == from) else { return false };
         self.buckets[at].entries[slot] = self.entry(home, to);
         true
     }
 
-    /// Copies the entries of `before`, whose names `name_of` returns. O(blocks).
+    /// Copies the entries of the table `before`. `name_of` returns the name of a block. O(blocks).
     pub(crate) fn rebuild<'a>(&mut self, before: &Self, name_of: impl Fn(u32) -> Name<'a>) {
         for id in before.iter() {
             self.insert(self.home(name_of(id)), id);
@@ -336,7 +341,7 @@ impl Table {
         entries.filter(|&entry| entry != EMPTY).map(|entry| entry & self.ids)
     }
 
-    /// Recounts the entries, and the entries that passed each bucket.
+    /// Checks the table by recounting the entries, and the entries that passed each bucket.
     ///
     /// # Errors
     /// The broken invariant.
@@ -374,7 +379,7 @@ impl Table {
     }
 }
 
-/// Hides the key, which is a secret.
+/// Formats the table without its key, because the key is a secret.
 impl fmt::Debug for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Table").field("entries", &self.len).finish_non_exhaustive()

@@ -1,21 +1,22 @@
-//! `Grouped`: the part of a sequence that only models with several KV-cache groups need.
+//! `Grouped` is the part of a sequence that only models with several KV-cache groups need.
 //!
-//! Owns: the tables of all groups but the first; the lengths at which later requests are expected to
-//! diverge ([`Boundaries`]); the tokens that uncommitted steps compute. When tokens are committed, each
-//! group registers the blocks that it keeps, and gives up the blocks that no later token reads.
+//! It contains the block tables of all groups but the first, and the numbers of tokens that uncommitted
+//! steps compute. It also contains the lengths at which later requests are expected to differ from this
+//! one ([`Boundaries`]). When tokens are committed, each group registers the blocks that it keeps, and
+//! releases the blocks that no later token reads.
 //!
-//! A recurrent state is one block, the first of its table, which every step overwrites. A step that
-//! verifies drafts has one more block per draft: block `i` gets the state after the `i`-th draft. When
-//! accepted drafts are committed, the block of the last accepted draft becomes the first block. Later
-//! steps overwrite the states after rejected drafts.
+//! A recurrent state is stored in one block, the first block of its table. Every step overwrites this
+//! block. A step that verifies drafts uses one additional block per draft: block `i` gets the state
+//! after the `i`-th draft. When accepted drafts are committed, the block of the last accepted draft
+//! becomes the first block. Later steps overwrite the states after rejected drafts.
 //!
-//! Only copies of a state stay cached: *checkpoints*. A checkpoint is made and registered when a commit
-//! ends at a boundary that the group keeps ([`crate::groups::Keep`]). If another step under way may
-//! have gone further, there is no checkpoint, because the block then holds a later state. A request
-//! that hits a checkpoint gets a copy of the state to write to, and so does a fork. All of these copies
-//! are planned, and the engine executes them with the others.
+//! Only copies of a state remain cached: *checkpoints*. A checkpoint is made and registered when a
+//! commit ends at a boundary that the group keeps ([`crate::groups::Keep`]). If a later step may
+//! already have started, no checkpoint is made, because the block may then contain a later state. A
+//! request that hits a checkpoint gets its own copy of the state to write to. A fork gets one, too. All
+//! of these copies are part of the transfer plan, which the engine executes.
 //!
-//! Costs: O(1) per table and block that a call touches.
+//! Costs: O(1) for each table and block that a call uses.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -29,10 +30,10 @@ use crate::record::MAX_POSITIONS;
 use crate::tiers::{TierError, Tiers};
 use crate::{BlockId, BlockPool, Name, PoolError};
 
-/// The end of a step: the last token and the last draft that it computes.
+/// The end of a step, as numbers of tokens and drafts that it computes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct StepEnd {
-    /// Number of tokens that are computed when the step has ended, drafts not counted.
+    /// Number of tokens that are computed when the step has ended, without drafts.
     tokens: usize,
     /// Number of drafts that the step computes after those tokens.
     drafts: usize,
@@ -44,15 +45,15 @@ pub(crate) struct Grouped {
     groups: Arc<Groups>,
     pub(super) others: Vec<Table>,
     boundaries: Boundaries,
-    /// Ends of the oldest and of the latest uncommitted step.
+    /// The ends of the oldest and of the latest uncommitted step.
     oldest: StepEnd,
     latest: StepEnd,
-    /// Number of tokens of the request that have been covered. A truncation lowers it.
+    /// Number of tokens of the request that the tables have covered. A truncation lowers this number.
     covered: usize,
     /// The largest number of tokens after which a step may have written the state. A truncation does
-    /// not lower it.
+    /// not lower this number, because the state is not restored.
     reached: usize,
-    /// Number of committed tokens, if the states after them are to be kept.
+    /// Number of committed tokens after which the states are to be copied. `None` if no copy is due.
     due: Option<usize>,
 }
 
@@ -74,17 +75,17 @@ impl Grouped {
         })
     }
 
-    /// The layout of the first group's table, and its tokens per block.
+    /// Returns the layout of the first group's table, and its tokens per block.
     pub(super) fn first(&self) -> (Layout, usize) {
         let spec = &self.groups.specs()[0];
         (Layout::of(spec.kind), spec.block_tokens)
     }
 
-    /// Notes the result of the lookup when a prompt of `tokens` tokens is admitted.
+    /// Records the result of the lookup when a prompt of `tokens` tokens is admitted.
     pub(super) fn admitted(&mut self, tokens: usize, staged: &Staged) {
         let junction = (staged.full_tokens > staged.cached_tokens).then_some(Tokens(staged.full_tokens));
         self.boundaries = Boundaries { prompt: Tokens(tokens), junction };
-        // The tokens that a connector loads are not computed by a step.
+        // A connector loads some tokens of the prompt, so no step computes them.
         let loads = staged.ready_tokens > staged.cached_tokens;
         let tokens = if loads { staged.ready_tokens } else { staged.covered_tokens };
         let first = StepEnd { tokens, drafts: 0 };
@@ -92,7 +93,7 @@ impl Grouped {
         (self.covered, self.reached) = (tokens, tokens);
     }
 
-    /// Puts the blocks that an admission staged into a table.
+    /// Stores the blocks of an admission in a table.
     pub(super) fn hold(&self, table: &mut Table, staged: &StagedTable, cached: usize) {
         let spec = self.spec(table);
         table.hold(staged.blocks.clone(), cached, spec.sink_blocks().0);
@@ -100,7 +101,7 @@ impl Grouped {
         table.left.extend(state.map(|(source, at)| (at, source)));
     }
 
-    /// Number of hash units that `tokens` tokens fill.
+    /// Returns the number of hash units that `tokens` tokens fill.
     pub(super) fn units(&self, tokens: usize) -> usize {
         tokens / self.groups.unit()
     }
@@ -109,14 +110,14 @@ impl Grouped {
         &self.groups.specs()[usize::from(table.group)]
     }
 
-    /// Whether the group of `table` hashes and finds its blocks like a model without groups.
+    /// Whether the group of `table` registers and finds its blocks like a model without groups.
     fn is_plain(&self, table: &Table) -> bool {
         let spec = self.spec(table);
         table.group == 0 && spec.kind.is_full() && spec.is_cached() && spec.block_tokens == self.groups.unit()
     }
 
-    /// Number of tokens that every table has blocks for. A table of states covers the tokens that steps
-    /// were to compute, and their drafts.
+    /// Number of tokens that every table has blocks for. A table of recurrent states covers all tokens
+    /// and drafts that steps have been started for.
     pub(super) fn covered_tokens(&self, main: &Table) -> usize {
         let covered = |table: &Table| match (table.layout, table.blocks.len()) {
             (Layout::State, 1..) => self.covered.max(self.latest.tokens.saturating_add(self.latest.drafts)),
@@ -125,13 +126,13 @@ impl Grouped {
         self.others.iter().map(covered).fold(covered(main), usize::min)
     }
 
-    /// Notes that the next step may compute `slots` slots of a request with `tokens` tokens, of which
+    /// Records that the next step may compute `slots` slots of a request with `tokens` tokens, of which
     /// `computed` are already computed.
     #[inline]
     pub(super) fn note_covered(&mut self, tokens: usize, slots: usize, computed: usize) {
         let settled = computed >= self.latest.tokens;
         let end = self.latest.tokens.max(slots.min(tokens));
-        // A new step does not shorten the latest one.
+        // A call for the same step again does not reduce its number of drafts.
         let before = if end == self.latest.tokens { self.latest.drafts } else { 0 };
         self.latest = StepEnd { tokens: end, drafts: slots.saturating_sub(end).max(before) };
         self.covered = self.covered.max(slots.min(tokens));
@@ -141,7 +142,7 @@ impl Grouped {
         }
     }
 
-    /// Notes that the first `computed` tokens are committed.
+    /// Records that the first `computed` tokens are committed.
     #[inline]
     pub(super) fn note_committed(&mut self, computed: usize) {
         if computed >= self.latest.tokens {
@@ -153,21 +154,22 @@ impl Grouped {
         }
     }
 
-    /// Forgets the drafts of all steps, because the table of a fork has no blocks for their states.
+    /// Removes the drafts of all steps from the records, because the table of a fork has no blocks for
+    /// their states.
     const fn forget_drafts(&mut self) {
         (self.oldest.drafts, self.latest.drafts) = (0, 0);
     }
 
-    /// The position, in a table of states, of the state after the first `computed` tokens once they are
-    /// committed. This is the number of accepted drafts among them.
+    /// Returns the position, in a table of states, of the state after the first `computed` tokens, when
+    /// these tokens are being committed. The position is the number of accepted drafts among them.
     fn state_at(&self, table: &Table, computed: usize) -> usize {
         let step = if computed >= self.latest.tokens { self.latest } else { self.oldest };
         let drafts = computed.saturating_sub(step.tokens);
         if drafts <= step.drafts && drafts < table.blocks.len() { drafts } else { 0 }
     }
 
-    /// Notes that the request keeps only its first `tokens` tokens. Returns whether some step still has
-    /// drafts.
+    /// Records that the request keeps only its first `tokens` tokens. Returns whether an uncommitted
+    /// step still has drafts.
     pub(super) fn note_truncated(&mut self, tokens: usize) -> bool {
         let Self { oldest, latest, covered, .. } = self;
         *covered = tokens.min(*covered);
@@ -181,14 +183,14 @@ impl Grouped {
         oldest.drafts + latest.drafts > 0
     }
 
-    /// The positions of a table that a commit of the first `computed` tokens gives up.
+    /// Returns the positions of a table whose blocks a commit of the first `computed` tokens releases.
     pub(super) fn dying(&self, table: &Table, computed: usize) -> Range<usize> {
         table.dying(self.spec(table).dead(Tokens(computed)).0)
     }
 
-    /// Whether a request can continue after `tokens` tokens: the table still has the blocks that later
-    /// tokens read, and blocks to write them to. `loaded` means that the connector has loaded
-    /// everything that it was to load.
+    /// Whether a request can continue after `tokens` tokens. It can if the table still has the blocks
+    /// that later tokens read, and blocks for the later tokens. `loaded` means that the connector has
+    /// loaded all tokens that it was to load.
     fn can_continue(&self, table: &Table, tokens: usize, loaded: bool) -> bool {
         let spec = self.spec(table);
         match table.layout {
@@ -205,8 +207,9 @@ impl Grouped {
         }
     }
 
-    /// Whether a growth to `slots` takes, registers and gives up no block, and fills no hash unit.
-    /// After it the request has `tokens` tokens, of which `computed` are computed; now `before` are.
+    /// Whether a growth to `slots` takes, registers and releases no block, and fills no hash unit.
+    /// After the growth, the request has `tokens` tokens, of which `computed` are computed. Before the
+    /// growth, `before` are computed.
     pub(super) fn needs_no_pool(
         &self,
         main: &Table,
@@ -228,15 +231,15 @@ impl Grouped {
             && self.others.iter().all(|table| table.needs_no_pool(tokens, slots, computed) && quiet(table))
     }
 
-    /// The smallest number of tokens that a truncation can leave. The blocks that the next token reads
-    /// must still be there, and a state cannot return to an earlier token.
+    /// Returns the smallest number of tokens that a truncation can leave. The tables must still have
+    /// the blocks that the next token reads, and a recurrent state cannot return to an earlier token.
     pub(super) fn least_length(&self, main: &Table, computed: usize) -> usize {
         let least = |table: &Table| match table.layout {
             Layout::Positions if !table.nulls().is_empty() => {
                 let spec = self.spec(table);
                 let from = spec.tokens(Blocks(table.trimmed));
-                // A group without caching does not need the blocks that the request was admitted
-                // without.
+                // A group without caching does not need the blocks that were already missing at the
+                // admission.
                 let needed = spec.is_cached() || table.trimmed > table.absent();
                 if needed { spec.kind.rewind(from).max(from).0 } else { from.0 }
             }
@@ -246,15 +249,15 @@ impl Grouped {
         self.others.iter().map(least).fold(least(main), usize::max)
     }
 
-    /// The name of the content at a position of a table. `None` until the sequence has all tokens of
-    /// that block.
+    /// Returns the name of the content at a position of a table. `None` if the sequence does not yet
+    /// have all tokens of that block.
     pub(super) fn name<'a>(&self, cursor: &'a HashCursor, table: &Table, at: usize) -> Option<Name<'a>> {
         let unit = self.groups.naming_unit(table.group.into(), Blocks(at))?;
         Some(Name { hash: cursor.chain().hashes().get(unit.0)?, group: table.group })
     }
 
-    /// The depth in the chain of the block at a position of a table, in hash units. Depths of all
-    /// groups can be compared.
+    /// Returns the depth in the chain of the block at a position of a table. The depth is in hash
+    /// units, so depths of different groups can be compared.
     fn depth(&self, table: &Table, at: usize) -> u32 {
         let unit = self.groups.naming_unit(table.group.into(), Blocks(at));
         unit.map_or(0, |unit| u32::try_from(unit.0).unwrap_or(u32::MAX))
@@ -275,7 +278,8 @@ impl Grouped {
     ) -> Result<usize, PoolError> {
         let spec = self.spec(table);
         let chained = spec.kind.is_full();
-        // If the group keeps every block and each block has a hash of its own, one call registers all.
+        // If the group keeps every block, and each block is one hash unit, one call registers all
+        // blocks.
         let whole = !chained && spec.keep == Keep::All && spec.block_tokens == self.groups.unit();
         let new = &table.blocks[table.published..full];
         let hashes = cursor.chain().hashes().get(table.published..full).filter(|_| whole);
@@ -289,7 +293,7 @@ impl Grouped {
         let mut count = 0;
         for at in table.published..full {
             let block = table.blocks[at];
-            // A fork that committed earlier may have registered a block that both share.
+            // If a fork committed earlier, it may have registered a block that both requests share.
             if block.is_null()
                 || pool.is_registered(block)
                 || !kept.as_ref().is_some_and(|kept| kept.keeps(Blocks(at)))
@@ -297,10 +301,12 @@ impl Grouped {
                 continue;
             }
             let Some(name) = self.name(cursor, table, at) else { break };
-            // A hit of full attention needs all earlier blocks, so the pool has to know the parent,
-            // which is evicted later. The other groups need only the blocks that they hold.
+            // A hit of full attention needs all earlier blocks. So the pool has to know the parent of a
+            // block, and evicts the parent later. A hit of any other group needs only the blocks that
+            // this group holds, so these blocks have no parents.
             let before = at.checked_sub(1).filter(|_| chained);
-            // The previous block may have been dropped by id. Its content is still the parent.
+            // A caller may have removed the content of the previous block. The hash of that content is
+            // still the parent.
             let hash = before.and_then(|before| self.name(cursor, table, before)).map(|name| *name.hash);
             let parent =
                 before.map(|before| table.blocks[before]).filter(|&block| pool.hash_of(block) == hash);
@@ -313,8 +319,8 @@ impl Grouped {
         Ok(count)
     }
 
-    /// The digests of the hash units inside a block after which a hit can end, if the group has partial
-    /// hits. A block that is not full has fewer of them.
+    /// Returns the digests of the hash units inside a block after which a hit can end, if the group has
+    /// partial hits. A block that is not full has fewer such units.
     fn interior<'a>(&self, cursor: &'a HashCursor, table: &Table, at: usize) -> Option<&'a [BlockHash]> {
         let spec = Some(self.spec(table)).filter(|spec| spec.partial_hits)?;
         let per_block = spec.block_tokens / self.groups.unit();
@@ -323,8 +329,9 @@ impl Grouped {
         (!inside.is_empty()).then_some(inside)
     }
 
-    /// Registers the computed part of the last, partly filled block of a table that is to be given up,
-    /// if hits can end inside it. The block gets no name of its own, because it is not full.
+    /// Before a table is released, registers the computed part of its last, partly filled block, if
+    /// hits can end inside the block. Only units inside of the block get names. The block itself gets
+    /// none, because it is not full.
     fn register_tail(
         &self,
         pool: &mut BlockPool,
@@ -338,7 +345,8 @@ impl Grouped {
         };
         let units = computed % table.block_tokens / self.groups.unit();
         let Some(hash) = units.checked_sub(1).and_then(|last| inside.get(last)) else { return Ok(()) };
-        // Another user of the block would have to copy it before writing to it.
+        // If the block has another user, it is not registered, because that user would then have to
+        // copy it before writing to it.
         if at < MAX_POSITIONS && pool.num_users(tail) == 1 && !pool.is_registered(tail) {
             let parent = at.checked_sub(1).map(|before| table.blocks[before]);
             let depth = computed / self.groups.unit() - 1;
@@ -348,8 +356,9 @@ impl Grouped {
         Ok(())
     }
 
-    /// The position of the state to keep when `computed` tokens are computed, if there is one.
-    /// `computed` has to be a multiple of the alignment, because hits end only there.
+    /// Returns the position of the state that is worth keeping when `computed` tokens are computed, if
+    /// there is one. `computed` has to be a multiple of the alignment, because hits end only at such
+    /// lengths.
     fn checkpoint(&self, table: &Table, computed: usize) -> Option<usize> {
         let ends = table.layout == Layout::State && computed.is_multiple_of(self.groups.alignment().0);
         let at = (computed / table.block_tokens).checked_sub(1)?;
@@ -393,7 +402,7 @@ impl Sequence {
                             changes.extend([0, drafts].map(moved));
                         }
                     }
-                    // No uncommitted step has gone further than this state.
+                    // No uncommitted step may have overwritten this state with a later one.
                     let is_last = *computed == grouped.latest.tokens + drafts && *computed >= grouped.reached;
                     due = registers && is_last && grouped.checkpoint(table, *computed).is_some();
                 }
@@ -413,8 +422,8 @@ impl Sequence {
         Ok(count)
     }
 
-    /// Names the hash units inside registered blocks again after a swap. A transfer between tiers keeps
-    /// only the names of whole blocks.
+    /// Registers the names of hash units inside registered blocks again after a swap, because a
+    /// transfer between tiers keeps only the names of whole blocks.
     pub(crate) fn name_interior(&self, tiers: &mut Tiers) -> Result<(), TierError> {
         let Some(grouped) = self.grouped.as_deref().filter(|_| self.tier == 0) else { return Ok(()) };
         let pool = tiers.device_mut();
@@ -430,8 +439,8 @@ impl Sequence {
         Ok(())
     }
 
-    /// Registers the computed part of the last, partly filled block of each table that is to be given
-    /// up.
+    /// Before the tables are released, registers the computed part of the last, partly filled block of
+    /// each table.
     pub(super) fn keep_tails(&self, tiers: &mut Tiers) -> Result<(), TierError> {
         let Some(grouped) = self.grouped.as_deref().filter(|_| self.tier == 0) else { return Ok(()) };
         let pool = tiers.device_mut();
@@ -443,8 +452,8 @@ impl Sequence {
             .try_for_each(|table| grouped.register_tail(pool, &self.cursor, table, self.computed_tokens))?)
     }
 
-    /// Copies the states at which the latest commit ended to blocks of their own, and registers those,
-    /// while blocks are available. Returns the number of copies.
+    /// Copies the states at which the latest commit ended to new blocks and registers these blocks, as
+    /// long as blocks are available. Returns the number of copies.
     pub(crate) fn keep_states(&mut self, tiers: &mut Tiers) -> Result<usize, TierError> {
         let Self { cursor, main, grouped, tier, .. } = self;
         let Some(grouped) = grouped.as_deref_mut() else { return Ok(0) };
@@ -472,8 +481,8 @@ impl Sequence {
         Ok(count)
     }
 
-    /// The next number of tokens, above the computed ones, at which the state of a group is worth
-    /// keeping.
+    /// Returns the next number of tokens, above the number of computed tokens, at which the state of a
+    /// group is worth keeping.
     pub(crate) fn next_checkpoint(&self) -> Option<usize> {
         let grouped = self.grouped.as_deref()?;
         let states = self.tables().filter(|table| table.layout == Layout::State);
@@ -483,14 +492,15 @@ impl Sequence {
         next.min().map(|tokens| tokens.0)
     }
 
-    /// Whether the sequence can continue after its first `tokens` tokens. A connector has loaded those
-    /// that are not computed. `loaded` means that it has loaded everything that it was to load.
+    /// Whether the sequence can continue after its first `tokens` tokens, which are computed or were
+    /// loaded by a connector. `loaded` means that the connector has loaded all tokens that it was to
+    /// load.
     pub(crate) fn can_continue(&self, tokens: usize, loaded: bool) -> bool {
         let Some(grouped) = self.grouped.as_deref() else { return true };
         self.tables().all(|table| grouped.can_continue(table, tokens, loaded))
     }
 
-    /// Notes that the step after a load computes the first `covered` tokens.
+    /// Records that the step after a load computes the tokens up to `covered`.
     pub(crate) fn note_covered(&mut self, covered: usize) {
         let (tokens, computed) = (self.num_tokens(), self.computed_tokens);
         if let Some(grouped) = &mut self.grouped {
@@ -498,25 +508,25 @@ impl Sequence {
         }
     }
 
-    /// Number of table entries that a commit of `computed` tokens exchanges: two for each table of
-    /// states with accepted drafts.
+    /// Returns the number of table entries that a commit of `computed` tokens changes. In each table of
+    /// states with accepted drafts, two entries are exchanged.
     pub(crate) fn exchanged_by(&self, computed: usize) -> usize {
         let Some(grouped) = self.grouped.as_deref() else { return 0 };
         let moves = |table: &&Table| table.layout == Layout::State && grouped.state_at(table, computed) > 0;
         2 * self.tables().filter(moves).count()
     }
 
-    /// Number of blocks that a fork takes: one for each state.
+    /// Returns the number of blocks that a fork takes: one for each recurrent state.
     pub(crate) fn blocks_of_fork(&self) -> usize {
         self.tables().filter(|table| table.layout == Layout::State).count()
     }
 
     /// Does the work of [`Self::fork`] for several groups. The caller has checked that
-    /// [`Self::blocks_of_fork`] blocks are available. States are copied at once, because both sequences
-    /// write to them next.
+    /// [`Self::blocks_of_fork`] blocks are available. Plans copies of the states, because both
+    /// sequences write to their states in the next step.
     pub(super) fn fork_groups(&mut self, tiers: &mut Tiers) -> Result<Self, TierError> {
         let mut child = self.guarded_clone();
-        // A fork gets the state after the tokens, but none of the states after drafts.
+        // The fork gets the state after the last token, but none of the states after drafts.
         let states = |table: &&mut Table| table.layout == Layout::State;
         child.tables_mut().filter(states).for_each(|table| table.blocks.truncate(1));
         if let Some(grouped) = &mut child.grouped {
@@ -533,13 +543,14 @@ impl Sequence {
         Ok(child)
     }
 
-    /// Number of blocks that the tables of an encoder's output lack to hold `tokens` tokens of it.
+    /// Returns the number of blocks that the tables of an encoder's output lack to cover `tokens`
+    /// tokens.
     pub(crate) fn encoder_blocks_for(&self, tokens: usize) -> usize {
         self.tables().fold(0_usize, |sum, table| sum.saturating_add(table.encoder_missing_for(tokens)))
     }
 
-    /// Makes the tables of an encoder's output cover `tokens` tokens. The caller has checked that the
-    /// blocks are available.
+    /// Allocates blocks so that the tables of an encoder's output cover `tokens` tokens. The caller has
+    /// checked that the blocks are available.
     pub(crate) fn grow_encoder(
         &mut self,
         tiers: &mut Tiers,

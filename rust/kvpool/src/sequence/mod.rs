@@ -1,9 +1,10 @@
-//! Block tables with a mutable tail, one per KV-cache group: fork, copy-on-write, truncation, windows.
+//! Implements block tables whose last block can be written to, one table per KV-cache group, with fork,
+//! copy-on-write, truncation and windows.
 //!
 //! A [`Sequence`] contains the tokens and the tables of one request of [`crate::CacheManager`].
-//! [`Staged`] is an admission before its blocks are taken.
+//! [`Staged`] is an admission whose blocks are not yet taken.
 //!
-//! Costs: O(1) per block touched. A fork is O(blocks + tokens), without recursion.
+//! Costs: O(1) for each block that a call uses. A fork is O(blocks + tokens), without recursion.
 
 mod grouped;
 mod staged;

@@ -1,7 +1,7 @@
-//! `Staged`: an admission whose prompt was looked up, but whose blocks are not taken yet.
+//! `Staged` is an admission whose prompt was looked up, but whose blocks are not yet taken.
 //!
-//! Owns: the cached part of a prompt in each KV-cache group, and the number of blocks to allocate after
-//! it. A lookup changes nothing. Everything that can fail is checked before any block is taken.
+//! It contains the cached part of a prompt in each KV-cache group, and the number of blocks to allocate
+//! after it. A lookup changes nothing. Everything that can fail is checked before any block is taken.
 
 use std::ops::Range;
 
@@ -29,51 +29,55 @@ use crate::{BlockId, BlockPool, NULL_BLOCK, PoolError, Refusal};
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Part {
-    /// Number of tokens, after those that are cached or external, that get blocks now: the first chunk
-    /// of a chunked prefill. `None` is all tokens.
+    /// Number of tokens, after the cached and external tokens, that get blocks now. This is the first
+    /// chunk of a chunked prefill. `None` means all tokens.
     pub allocate_tokens: Option<usize>,
-    /// Number of leading tokens of the prompt whose KV a connector has. Those that are not cached here
-    /// are loaded into blocks of the request: see [`crate::CacheManager::external_done`]. Less than the
-    /// length of the prompt, because the last token is always computed.
+    /// Number of leading tokens of the prompt whose KV a connector has. The connector loads the tokens
+    /// among them that are not cached on the device: see [`crate::CacheManager::external_done`]. The
+    /// number must be less than the length of the prompt, because the engine always computes the last
+    /// token.
     pub external_tokens: usize,
-    /// Whether to match nothing. The engine then computes every token, for instance to get log
-    /// probabilities of the prompt. Computed blocks are registered as always.
+    /// Whether to ignore cached content. The engine then computes every token, for instance to get log
+    /// probabilities of the prompt. The computed blocks are registered as usual.
     pub compute_all: bool,
 }
 
 impl Part {
-    /// The whole prompt, and no external tokens.
+    /// The whole prompt, without external tokens.
     pub const WHOLE: Self = Self { allocate_tokens: None, external_tokens: 0, compute_all: false };
 }
 
-/// The planned block table of one of several groups.
+/// The block table that an admission would give to one of several groups.
 #[derive(Debug)]
 pub(crate) struct StagedTable {
-    /// The cached blocks, with the null block where none is needed. In a group with states, only the
-    /// state that the hit ends at. The whole table after the allocation.
+    /// The cached blocks, with the null block at positions that need no block. In a group with
+    /// recurrent states, only the state at the end of the hit. After the allocation, this is the whole
+    /// table.
     pub(crate) blocks: Vec<BlockId>,
     pub(crate) new_blocks: usize,
-    /// Positions before the null blocks that are allocated, too: sinks that a connector loads.
+    /// Positions before the null blocks that need new blocks, because a connector loads attention sinks
+    /// into them.
     holes: Range<usize>,
-    /// The state at the end of the hit. The request gets a copy of it.
+    /// The block with the recurrent state at the end of the hit. The request gets a copy of it.
     pub(crate) source: Option<BlockId>,
-    /// Whether the request writes to the last of these blocks, if there is one, and so gets a copy of
-    /// it. This block is a state, or a block that the hit ends inside.
+    /// Whether the request writes to the last cached block, if there is one, and therefore gets a copy
+    /// of it. This block contains a state, or the hit ends inside of it.
     copies: bool,
 }
 
-/// An admission that was looked up: the cached part of a prompt, and the number of blocks to allocate
-/// after it.
+/// The result of the lookup for an admission: the cached part of a prompt, and the number of blocks to
+/// allocate after it.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct Staged {
-    /// The match. Without groups, its blocks become the whole table when the others are allocated.
+    /// The match. Without groups, the new blocks are appended to its blocks, which are then the whole
+    /// table.
     pub(crate) found: PrefixMatch,
     /// The tables of several groups. Empty without groups.
     pub(crate) tables: Vec<StagedTable>,
     /// Number of matched blocks in the first group.
     pub cached: usize,
-    /// Number of leading tokens whose KV is cached.
+    /// Number of leading tokens of the prompt whose KV is cached.
     pub cached_tokens: usize,
     /// Number of tokens that the groups of full attention alone could hit.
     pub(crate) full_tokens: usize,
@@ -85,7 +89,7 @@ pub struct Staged {
     pub(crate) ready_tokens: usize,
     /// Number of tokens that the tables cover.
     pub(crate) covered_tokens: usize,
-    /// Number of tokens after the ready ones that could get blocks now.
+    /// Number of tokens, after the tokens that are ready, for which blocks could be allocated now.
     pub(crate) fitting_tokens: usize,
     /// Number of tokens of the prompt.
     tokens: usize,
@@ -96,15 +100,16 @@ pub struct Staged {
 /// Number of blocks that could be allocated after a match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Room {
-    /// This number of blocks is left.
+    /// The number of blocks that can be allocated besides the match.
     Left(usize),
-    /// The match itself takes more blocks than are available, which is this number.
+    /// The match itself takes more blocks than are available. The field is the number of available
+    /// blocks.
     Short(usize),
 }
 
 impl Room {
-    /// The blocks left after a match, out of `available`. The match takes `idle` blocks that have no
-    /// references, and `reserve` blocks have to stay available.
+    /// Returns how many of `available` blocks are left after a match. The match takes `idle` blocks
+    /// that have no references, and `reserve` blocks have to remain available.
     pub(crate) const fn behind(idle: usize, available: usize, reserve: usize) -> Self {
         match available.checked_sub(idle) {
             Some(left) => Self::Left(left.saturating_sub(reserve)),
@@ -117,7 +122,7 @@ impl Room {
     }
 }
 
-/// A lookup of a prompt.
+/// The arguments of a lookup of a prompt.
 struct Search<'a, R> {
     pool: &'a BlockPool,
     prompt: &'a HashCursor,
@@ -126,8 +131,8 @@ struct Search<'a, R> {
 }
 
 impl<R: Fn(&[BlockId]) -> Room> Search<'_, R> {
-    /// The number of tokens whose KV is ready, and of tokens that are covered, if `cached` tokens are
-    /// hit.
+    /// Returns the number of tokens whose KV is ready, and the number of tokens that get blocks, if
+    /// `cached` tokens are hit.
     fn ready_and_covered(&self, cached: usize) -> (usize, usize) {
         let (tokens, part) = (self.prompt.num_tokens(), self.part);
         let ready = part.external_tokens.min(tokens).max(cached);
@@ -175,14 +180,15 @@ impl<R: Fn(&[BlockId]) -> Room> Search<'_, R> {
         for (spec, table) in specs.iter().zip(&mut tables) {
             match Layout::of(spec.kind) {
                 Layout::Positions => {
-                    // A connector, too, loads only the blocks that the tokens after its load read.
+                    // A connector also loads only the blocks that the tokens after its load read.
                     let (Blocks(first), Blocks(end)) = spec.given_up(ready, ready);
                     if first < end {
                         table.resize(table.len().max(end), NULL_BLOCK);
                         table[first..end].fill(NULL_BLOCK);
                     }
                 }
-                // A connector brings the state after the tokens that it loads.
+                // A connector also loads the state after the tokens that it loads, so no cached state
+                // is needed.
                 Layout::State if ready_tokens > cached_tokens => table.clear(),
                 Layout::State => table.retain(|block| !block.is_null()),
                 Layout::Encoder => {}
@@ -190,8 +196,8 @@ impl<R: Fn(&[BlockId]) -> Room> Search<'_, R> {
         }
         let matched: Vec<_> = tables.iter().flatten().copied().filter(|block| !block.is_null()).collect();
         let room = (self.room)(&matched);
-        // For each table: the number of entries that exist and need no copy, and the holes before the
-        // null blocks.
+        // For each table, the number of entries that exist and need no copy, and the number of new
+        // blocks before the null blocks.
         let entries = |(spec, table): (&GroupSpec, &Vec<BlockId>)| {
             let Blocks(of_hit) = spec.full_blocks(Tokens(cached_tokens));
             let (Blocks(first), Blocks(end)) = spec.given_up(ready, ready);
@@ -200,7 +206,8 @@ impl<R: Fn(&[BlockId]) -> Room> Search<'_, R> {
             (of_hit.max(if gap { end } else { 0 }).min(table.len()), holes)
         };
         let entries: Vec<_> = specs.iter().zip(&tables).map(entries).collect();
-        // The number of blocks that a group takes beyond its match to cover `tokens` tokens.
+        // Returns the number of new blocks that a group takes, besides its match, to cover `tokens`
+        // tokens.
         let new_of = |group: usize, tokens: usize| match Layout::of(specs[group].kind) {
             Layout::Positions => {
                 let (whole, ref holes) = entries[group];
@@ -212,7 +219,7 @@ impl<R: Fn(&[BlockId]) -> Room> Search<'_, R> {
         };
         let new_in_all =
             |tokens| (0..specs.len()).fold(0_usize, |sum, group| sum.saturating_add(new_of(group, tokens)));
-        // More tokens never take fewer blocks, so a binary search works.
+        // More tokens never take fewer blocks, so a binary search finds the largest number that fits.
         let (mut fitting_tokens, mut too_many) = (0, tokens - ready_tokens + 1);
         while fitting_tokens + 1 < too_many {
             let middle = fitting_tokens.midpoint(too_many);
@@ -246,9 +253,9 @@ impl<R: Fn(&[BlockId]) -> Room> Search<'_, R> {
         })
     }
 
-    /// Returns a shorter hit that the pool has the blocks for. If there is none, returns the longest
-    /// hit after which at least one token gets a block, or else `longest`. A call that succeeds without
-    /// a cache also succeeds with one.
+    /// Returns a shorter hit for which the pool has enough blocks. If there is none, returns the
+    /// longest hit after which at least one token gets a block, or else `longest`. So an admission that
+    /// would succeed with an empty cache also succeeds if content is cached.
     fn shorter(&self, groups: Option<&Groups>, longest: Staged) -> Result<Staged, PoolError> {
         let whole = groups.filter(|groups| groups.interior_units() > 0).map(Groups::in_whole_blocks);
         let whole = whole.and_then(Result::ok);
@@ -271,18 +278,19 @@ impl<R: Fn(&[BlockId]) -> Room> Search<'_, R> {
 
     /// Returns the longest hit of fewer than `longest` tokens that `fits` accepts. O(log n) lookups.
     ///
-    /// Up to the external tokens, a longer hit never takes more blocks, except for copies of states:
-    /// external tokens need blocks whether they are hit or loaded. Beyond the external tokens, the
-    /// first chunk begins after the hit, and takes blocks in addition to the idle blocks of the hit.
-    /// The search starts at the hit that takes the fewest blocks: the one that ends with the external
-    /// tokens.
+    /// A longer hit within the external tokens never takes more blocks, except for copies of states,
+    /// because external tokens need blocks whether they are hit or loaded. If a hit is longer than the
+    /// external tokens, the first chunk begins after the hit, and takes blocks in addition to the idle
+    /// blocks of the hit. So the hit that ends with the external tokens takes the fewest blocks, and
+    /// the search starts there.
     fn longest_where(
         &self,
         groups: Option<&Groups>,
         longest: usize,
         fits: impl Fn(&Staged) -> bool,
     ) -> Result<Option<Staged>, PoolError> {
-        // The lengths below are multiples of the shortest step between two hits.
+        // The following lengths are counted in steps: the smallest difference between the lengths of
+        // two hits.
         let step = groups.map_or(self.pool.block_size(), |groups| groups.alignment().0);
         let (external, most) = (self.part.external_tokens, longest);
         let longest = most.div_ceil(step);
@@ -298,7 +306,7 @@ impl<R: Fn(&[BlockId]) -> Room> Search<'_, R> {
             }
         }
         let Some((mut fitting, mut best)) = first else { return Ok(None) };
-        // `fits` accepts the hit of `fitting` steps, and rejects the one of `too_many`.
+        // `fits` accepts a hit of `fitting` steps, and rejects a hit of `too_many` steps.
         let mut too_many = longest;
         while fitting + 1 < too_many {
             let middle = fitting.midpoint(too_many);
@@ -315,9 +323,9 @@ impl<R: Fn(&[BlockId]) -> Room> Search<'_, R> {
 }
 
 impl Staged {
-    /// Matches all tokens of a prompt but the last. `room` returns the number of blocks that are left
-    /// after a match. If the blocks for a longer match are not available, uses a shorter one. Changes
-    /// nothing. O(blocks), and O(blocks log blocks) if a shorter match is used.
+    /// Matches all tokens of a prompt except the last. `room` returns the number of blocks that are
+    /// left after a match. If the blocks for a longer match are not available, uses a shorter one.
+    /// Changes nothing. O(blocks), and O(blocks log blocks) if a shorter match is used.
     pub(crate) fn find(
         pool: &BlockPool,
         groups: Option<&Groups>,
@@ -336,7 +344,8 @@ impl Staged {
         Ok(found)
     }
 
-    /// Finds the longest match of a prompt, whether or not blocks are available.
+    /// Finds the longest match of a prompt, even if the blocks for the rest of the prompt are not
+    /// available.
     pub(crate) fn longest(
         pool: &BlockPool,
         groups: Option<&Groups>,
@@ -346,7 +355,7 @@ impl Staged {
         search.within(groups, limit(prompt.num_tokens(), Part::WHOLE))
     }
 
-    /// The largest number of tokens that a hit of this prompt can have.
+    /// Returns the largest number of tokens that a hit of this prompt can have.
     pub(crate) const fn limit(&self) -> usize {
         limit(self.tokens, self.part)
     }
@@ -355,8 +364,7 @@ impl Staged {
         self.room.holds(self.new_blocks)
     }
 
-    /// Whether the prompt can be computed in chunks of `chunk` tokens in a pool that holds no other
-    /// request.
+    /// Whether the prompt can be computed in chunks of `chunk` tokens in a pool without other requests.
     fn fits_alone(&self, pool: &BlockPool, groups: Option<&Groups>, chunk: usize) -> bool {
         let start = Tokens(self.part.external_tokens);
         let peak = match groups {
@@ -366,13 +374,13 @@ impl Staged {
         peak <= pool.num_usable()
     }
 
-    /// Whether the prompt can ever be computed in this pool, in the chunks of its [`Part`]. Does not
-    /// depend on cached or held blocks.
+    /// Whether the prompt can ever be computed in this pool, in the chunks of its [`Part`]. The answer
+    /// does not depend on cached or held blocks.
     pub(crate) fn can_ever_fit(&self, pool: &BlockPool, groups: Option<&Groups>) -> bool {
         self.fits_alone(pool, groups, self.part.allocate_tokens.unwrap_or(usize::MAX))
     }
 
-    /// The reason why the admission is impossible now; `None` if it is possible.
+    /// Returns the reason why the admission is impossible now, or `None` if it is possible.
     pub(crate) fn refusal(&self, pool: &BlockPool, groups: Option<&Groups>) -> Option<Refusal> {
         if self.fits() {
             return None;
@@ -391,14 +399,14 @@ impl Staged {
         Some(refusal)
     }
 
-    /// The matched blocks of all groups.
+    /// Returns the matched blocks of all groups.
     pub(crate) fn matched(&self) -> impl Iterator<Item = BlockId> + '_ {
         let grouped = self.tables.iter().flat_map(|table| &table.blocks);
         self.found.blocks.iter().chain(grouped).copied().filter(|block| !block.is_null())
     }
 
-    /// Acquires the match. Call it before any block is allocated, so that no allocation can evict the
-    /// match (vLLM #10507).
+    /// Acquires the matched blocks. The caller has to do this before it allocates any block, because an
+    /// allocation could evict them (vLLM #10507).
     pub(crate) fn acquire(&self, pool: &mut BlockPool, prompt: &HashCursor) -> Result<(), PoolError> {
         if self.tables.is_empty() {
             return pool.acquire_found(&self.found, prompt.chain().hashes());
@@ -408,8 +416,8 @@ impl Staged {
         pool.acquire_in_groups(&blocks, self.cached, self.cached_tokens, &self.found, asked)
     }
 
-    /// Allocates blocks of the device after the match, which is already acquired, and copies the
-    /// matched blocks that the request writes to.
+    /// Allocates device blocks for the tokens after the match, which is already acquired, and plans
+    /// copies of the matched blocks that the request writes to.
     pub(crate) fn allocate(&mut self, tiers: &mut Tiers) -> Result<(), TierError> {
         if self.tables.is_empty() {
             self.found.blocks.reserve_exact(self.new_blocks);
@@ -434,7 +442,8 @@ impl Staged {
     }
 }
 
-/// The largest number of tokens that a hit may have: the last token of the prompt is always computed.
+/// Returns the largest number of tokens that a hit may have. The engine always computes the last token
+/// of the prompt.
 const fn limit(tokens: usize, part: Part) -> usize {
     if part.compute_all { 0 } else { tokens.saturating_sub(1) }
 }

@@ -1,14 +1,17 @@
-//! `Table`: the block table of one KV-cache group of a sequence.
+//! `Table` is the block table of one KV-cache group of a sequence.
 //!
-//! Owns: the entries, and which of them may be shared, are registered, or are given up. The sequence
-//! ([`super::Sequence`]) knows the number of tokens and of computed tokens, and passes them in.
+//! It contains the entries, and records which of them may be shared, which are registered, and which
+//! are released. The sequence ([`super::Sequence`]) has the numbers of tokens and of computed tokens,
+//! and passes them as arguments.
 //!
-//! The table *covers* the leading tokens of the sequence: all tokens, and lookahead slots after them. A
-//! prompt that is admitted in chunks is covered up to the end of the next chunk.
+//! The table *covers* tokens that have slots in its blocks. Usually these are all tokens of the
+//! sequence, and lookahead slots after them. If a prompt is admitted in chunks, only the tokens up to
+//! the end of the next chunk are covered.
 //!
 //! Invariants:
 //! - S1: the table covers all computed tokens.
-//! - S2: the first `trimmed` entries are the null block, except those of sinks; no other entry is.
+//! - S2: the first `trimmed` entries are the null block, except those of attention sinks. No other
+//!   entry is the null block.
 //! - S3: `published` blocks are full and computed.
 
 use std::fmt;
@@ -22,8 +25,8 @@ use crate::hash::HashCursor;
 use crate::tiers::{TierError, Tiers};
 use crate::{BlockId, BlockPool, InvariantViolation, NULL_BLOCK, PoolError, Until};
 
-/// A change of one block table entry: a new block at the end, a copy in the place of a shared block, or
-/// a cached block in the place of an equal one.
+/// A change of one block table entry: a new block at the end, a copy that replaces a shared block, or a
+/// cached block that replaces a block with the same content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TableChange {
     /// The position in the block table.
@@ -34,13 +37,13 @@ pub struct TableChange {
     pub group: u16,
 }
 
-/// The meaning of the entries of a table.
+/// The kind of a table, which determines the meaning of its entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Layout {
     /// One block per `block_tokens` tokens, in order.
     Positions,
-    /// The state after the computed tokens, which every step overwrites. Each further block holds the
-    /// state after one draft.
+    /// The first block contains the recurrent state after the computed tokens, which every step
+    /// overwrites. Each further block contains the state after one draft.
     State,
     /// One block per `block_tokens` tokens of an encoder's output. These tokens are not part of the
     /// sequence.
@@ -65,32 +68,35 @@ pub(crate) struct Table {
     pub(crate) block_tokens: usize,
     pub(crate) group: u16,
     pub(crate) layout: Layout,
-    /// Number of leading blocks that are registered, or that the group does not keep in the index. They
-    /// were matched at admission or have been committed since.
+    /// Number of leading blocks that were matched at the admission or committed since. They are
+    /// registered, except blocks that the group does not keep cached.
     pub(crate) published: usize,
-    /// Number of leading blocks that no later token reads, sinks included in the count.
+    /// Number of leading blocks that no later token reads. Attention sinks among them are counted,
+    /// although they are not released.
     pub(crate) trimmed: usize,
-    /// Number of leading blocks that are never given up: attention sinks.
+    /// Number of leading blocks with attention sinks. These blocks are not released while the request
+    /// runs.
     sinks: usize,
-    /// The value of `trimmed` at admission: the request never had these blocks.
+    /// The value of `trimmed` at admission. The request never had these blocks.
     absent: usize,
-    /// Blocks that the request gave up while it ran and that may still be cached, with their positions.
+    /// Blocks that the request released while it ran and that may still be cached, with their
+    /// positions.
     pub(crate) left: Vec<(usize, BlockId)>,
-    /// The first position whose block may be shared or registered although later tokens are written to
-    /// it. This happens after a fork or a truncation. [`NOT_GUARDED`] if there is none.
+    /// After a fork or a truncation, the first position whose block may be shared or registered
+    /// although a later token will be written to it. [`NOT_GUARDED`] if there is no such position.
     pub(crate) guarded: usize,
 }
 
 /// The value of `guarded` of a table without guarded positions.
 pub(crate) const NOT_GUARDED: usize = usize::MAX;
 
-/// Number of references to each block that a step gives up before a growth. The last holder of a block
-/// writes in place. A negative number counts references that the admissions of a plan take, because
-/// they are committed first.
+/// Number of references to each block that a step releases before a growth. A block that has only one
+/// user after these releases is written in place. The number is negative if the admissions of a plan
+/// take references, because they are committed first.
 pub(crate) type GivenUp = HashMap<BlockId, i64>;
 
-/// Number of users of a block after the references in `given_up` are released. The block must not
-/// change while it has other users.
+/// Returns the number of users of a block after the references in `given_up` are released. The block
+/// must not change while it has other users.
 pub(super) fn users(pool: &BlockPool, block: BlockId, given_up: &GivenUp) -> i64 {
     i64::from(pool.num_users(block)) - given_up.get(&block).copied().unwrap_or(0)
 }
@@ -111,10 +117,11 @@ impl Table {
         }
     }
 
-    /// Takes over the blocks of an admission. The first `cached` tokens were hit: their blocks are
-    /// registered, or null where none is needed. The first `sinks` blocks are never given up.
+    /// Stores the blocks of an admission. The first `cached` tokens were hit: their blocks are
+    /// registered, or the null block at positions that need no block. The first `sinks` blocks are not
+    /// released while the request runs.
     pub(crate) fn hold(&mut self, blocks: Vec<BlockId>, cached: usize, sinks: usize) {
-        // If the hit starts with the null block, it brought no sinks.
+        // If the hit starts with the null block, it contains no sinks.
         self.sinks = if blocks.first().is_some_and(|block| block.is_null()) { 0 } else { sinks };
         let nulls = blocks.iter().skip(self.sinks).take_while(|block| block.is_null()).count();
         self.trimmed = if nulls > 0 { self.sinks + nulls } else { 0 };
@@ -123,18 +130,18 @@ impl Table {
         self.blocks = blocks;
     }
 
-    /// The positions that contain the null block.
+    /// Returns the positions that contain the null block.
     #[inline]
     pub(crate) fn nulls(&self) -> Range<usize> {
         self.sinks.min(self.trimmed)..self.trimmed
     }
 
-    /// Number of leading positions that were already trimmed at admission.
+    /// Returns the number of leading positions that were already trimmed at admission.
     pub(crate) const fn absent(&self) -> usize {
         self.absent
     }
 
-    /// Number of tokens that the table has blocks for.
+    /// Returns the number of tokens for which the table has blocks.
     #[inline]
     pub(crate) fn covered_tokens(&self) -> usize {
         match self.layout {
@@ -144,12 +151,13 @@ impl Table {
         }
     }
 
-    /// Number of blocks that the table lacks to cover `slots` slots. The sequence then has `tokens`
-    /// tokens; the slots after them are for drafts.
+    /// Returns the number of blocks that the table lacks to cover `slots` slots. After the growth, the
+    /// sequence has `tokens` tokens; the slots after them are for drafts.
     #[inline]
     pub(crate) fn missing_for(&self, tokens: usize, slots: usize) -> usize {
         match self.layout {
-            // Most rows of a decode step lack no block, and a comparison is cheaper than a division.
+            // In a decode step, most requests need no new block, and this comparison is cheaper than a
+            // division.
             Layout::Positions if slots <= self.covered_tokens() => 0,
             Layout::Positions => slots.div_ceil(self.block_tokens).saturating_sub(self.blocks.len()),
             Layout::State => slots.saturating_sub(tokens).saturating_add(1).saturating_sub(self.blocks.len()),
@@ -157,8 +165,8 @@ impl Table {
         }
     }
 
-    /// Number of blocks that the table of an encoder's output lacks for `tokens` tokens of it. 0 for
-    /// other tables.
+    /// Returns the number of blocks that the table of an encoder's output lacks to cover `tokens`
+    /// tokens. 0 for other tables.
     pub(crate) fn encoder_missing_for(&self, tokens: usize) -> usize {
         match self.layout {
             Layout::Encoder => tokens.div_ceil(self.block_tokens).saturating_sub(self.blocks.len()),
@@ -166,8 +174,8 @@ impl Table {
         }
     }
 
-    /// Whether a growth to `slots` slots neither takes a block nor registers one. After it the sequence
-    /// has `tokens` tokens, of which `computed` are computed.
+    /// Whether a growth to `slots` slots neither takes a block nor registers one. After the growth, the
+    /// sequence has `tokens` tokens, of which `computed` are computed.
     #[inline]
     pub(crate) fn needs_no_pool(&self, tokens: usize, slots: usize, computed: Option<usize>) -> bool {
         match self.layout {
@@ -188,8 +196,8 @@ impl Table {
         self.layout == Layout::Positions && computed >= (self.published + 1).saturating_mul(self.block_tokens)
     }
 
-    /// Positions that a growth from `tokens` tokens to `slots` slots may write to, and whose blocks may
-    /// be shared or registered.
+    /// Returns the positions to which a growth from `tokens` tokens to `slots` slots may write, and
+    /// whose blocks may be shared or registered.
     #[inline]
     fn guarded_positions(&self, tokens: usize, slots: usize) -> Range<usize> {
         if self.guarded == NOT_GUARDED || slots <= tokens {
@@ -199,7 +207,8 @@ impl Table {
         self.guarded.max(tokens / self.block_tokens).min(end)..end
     }
 
-    /// Blocks that a growth to `slots` slots has to copy, because they are shared or registered.
+    /// Returns the blocks that a growth to `slots` slots has to copy, because they are shared or
+    /// registered.
     #[inline]
     pub(crate) fn copied<'a>(
         &'a self,
@@ -212,8 +221,8 @@ impl Table {
         self.blocks[self.guarded_positions(tokens, slots)].iter().copied().filter(must)
     }
 
-    /// The start, in tokens, of the first block that must not be written to. Only blocks that slots
-    /// after the first `tokens` tokens fall into are looked at.
+    /// Returns the start, in tokens, of the first block that must not be written to. Only checks blocks
+    /// that contain slots after the first `tokens` tokens.
     pub(crate) fn first_shared(&self, pool: &BlockPool, tokens: usize, slots: usize) -> Option<usize> {
         let none = GivenUp::default();
         let mut guarded = self.guarded_positions(tokens, slots);
@@ -222,9 +231,10 @@ impl Table {
         guarded.find(shared).map(|at| at * self.block_tokens)
     }
 
-    /// Makes the table cover `slots` slots. The caller has checked that the blocks are available. The
-    /// sequence has `tokens` tokens, and the slots after the first `before` are to be written. Blocks
-    /// that must not be written to are replaced. Changes are appended to `changes`.
+    /// Allocates blocks so that the table covers `slots` slots. The caller has checked that the blocks
+    /// are available. The sequence has `tokens` tokens, and the next step writes the slots after the
+    /// first `before`. Blocks that must not be written to are replaced by copies. Changes are appended
+    /// to `changes`.
     pub(crate) fn grow(
         &mut self,
         tiers: &mut Tiers,
@@ -258,7 +268,7 @@ impl Table {
     }
 
     /// Replaces the shared or registered blocks that a growth to `slots` slots may write to. A block
-    /// after the last token has no content to copy.
+    /// after the last token has no content, so it is replaced without a copy.
     #[cold]
     fn unshare(
         &mut self,
@@ -292,7 +302,7 @@ impl Table {
     }
 
     /// Registers the blocks before position `full`, each under one hash of the cursor's chain. Returns
-    /// the number of new registrations. A collision ends the call and clears `publishes`.
+    /// the number of new registrations. A hash collision ends the call and clears `publishes`.
     pub(crate) fn publish(
         &mut self,
         pool: &mut BlockPool,
@@ -302,7 +312,7 @@ impl Table {
     ) -> Result<usize, PoolError> {
         let mut count = 0;
         while self.published < full && *publishes {
-            // A fork that committed earlier may have registered blocks that both share.
+            // If a fork committed earlier, it may have registered blocks that both requests share.
             let rest = &self.blocks[self.published..full];
             let known = rest.iter().take_while(|&&block| pool.is_registered(block)).count();
             self.published += known;
@@ -337,27 +347,29 @@ impl Table {
         Ok(())
     }
 
-    /// Notes that the block of the next token may be shared or registered from now on.
+    /// Records that the block of the next token may be shared or registered from now on.
     pub(crate) fn guard(&mut self, tokens: usize) {
         if self.layout == Layout::Positions {
             self.guard_from(self.guarded.min(tokens / self.block_tokens));
         }
     }
 
-    /// Guards all positions from `position` on. Blocks that the table gets later are its own.
+    /// Guards all positions from `position` on that have a block now: growth then checks whether they
+    /// have to be copied. Blocks that the table gets later are not shared.
     fn guard_from(&mut self, position: usize) {
         self.guarded = if position < self.blocks.len() { position } else { NOT_GUARDED };
     }
 
-    /// The positions that [`Self::trim`] of the first `dead` blocks gives up.
+    /// Returns the positions whose blocks [`Self::trim`] releases if the first `dead` blocks are no
+    /// longer needed.
     #[inline]
     pub(crate) fn dying(&self, dead: usize) -> Range<usize> {
         let (from, dead) = (self.trimmed.max(self.sinks), dead.min(self.blocks.len()));
         if self.layout == Layout::Positions && from < dead { from..dead } else { 0..0 }
     }
 
-    /// Gives up the first `dead` blocks, except sinks, and puts the null block in their places. Returns
-    /// the number of blocks that it gave up.
+    /// Releases the first `dead` blocks, except sinks, and replaces them by the null block. Returns the
+    /// number of blocks that were released.
     pub(crate) fn trim(&mut self, pool: &mut BlockPool, dead: usize) -> Result<usize, PoolError> {
         let gone = self.dying(dead);
         if gone.is_empty() {
@@ -374,37 +386,37 @@ impl Table {
         Ok(gone.len())
     }
 
-    /// The blocks that the table holds: those before its null blocks, and those after them.
+    /// Returns the blocks that the table holds: those before its null blocks, and those after them.
     pub(crate) fn held_parts(&self) -> [&[BlockId]; 2] {
         let nulls = self.nulls();
         [&self.blocks[..nulls.start], &self.blocks[nulls.end..]]
     }
 
-    /// The blocks that the table holds.
+    /// Returns the blocks that the table holds.
     pub(crate) fn held(&self) -> impl Iterator<Item = BlockId> + '_ {
         self.held_parts().into_iter().flatten().copied()
     }
 
-    /// Number of blocks that the table holds.
+    /// Returns the number of blocks that the table holds.
     pub(crate) fn num_held(&self) -> usize {
         self.blocks.len() - self.nulls().len()
     }
 
-    /// Empties the table after its blocks were given up.
+    /// Empties the table after its blocks were released.
     pub(crate) fn clear(&mut self) {
         self.blocks.clear();
         self.left.clear();
         (self.published, self.trimmed, self.absent, self.guarded) = (0, 0, 0, NOT_GUARDED);
     }
 
-    /// Replaces each block by the one that a completed swap moved it to.
+    /// Replaces each block by the block to which a completed swap moved it.
     pub(crate) fn moved(&mut self, mapping: &HashMap<BlockId, BlockId>) {
         for block in self.blocks.iter_mut().filter(|block| !block.is_null()) {
             *block = mapping.get(block).copied().unwrap_or(*block);
         }
     }
 
-    /// Checks S1 and S3. O(1).
+    /// Checks the invariants S1 and S3. O(1).
     pub(crate) fn check_counts(
         &self,
         name: &dyn fmt::Display,

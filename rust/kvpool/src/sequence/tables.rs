@@ -1,7 +1,9 @@
-//! `Sequence`: the tokens of one request, and one block table with a mutable tail per KV-cache group.
+//! `Sequence` contains the tokens of one request, and one block table per KV-cache group. The last
+//! block of a table can be written to.
 //!
-//! [`crate::CacheManager`] keeps one sequence per request. A method checks before it changes anything,
-//! unless its doc leaves the check to the caller. [`super::grouped`] adds what several groups need.
+//! [`crate::CacheManager`] keeps one sequence per request. A method checks its arguments before it
+//! changes anything, unless its doc leaves the check to the caller. [`super::grouped`] contains the
+//! parts that only several groups need.
 
 use std::fmt;
 
@@ -19,18 +21,19 @@ use crate::{BlockId, BlockPool, InvariantViolation, Name, PoolError, Until};
 /// The blocks that a growth takes.
 #[derive(Debug, Default)]
 pub(crate) struct Needs {
-    /// Number of blocks: missing ones, and copies.
+    /// Number of blocks that the growth allocates: for missing blocks and for copies.
     pub(crate) blocks: usize,
-    /// Blocks that are copied because they must not be written to. The growth releases them.
+    /// Blocks that the growth replaces by copies and releases, because they must not be written to.
     pub(crate) copied: Vec<BlockId>,
-    /// Number of `copied` blocks that are registered and have no other user.
+    /// Number of `copied` blocks that are registered and have no other user. These could be written in
+    /// place.
     pub(crate) avoidable: usize,
     /// Registered blocks without another user that are written in place, because the pool has no blocks
     /// for copies.
     pub(crate) overwritten: Vec<BlockId>,
 }
 
-/// The tokens of a request, and the blocks with their KV.
+/// The tokens of a request, and the blocks that contain their KV.
 #[derive(Clone, Debug)]
 pub(crate) struct Sequence {
     /// The tokens, and the hash chain of the full blocks.
@@ -39,15 +42,14 @@ pub(crate) struct Sequence {
     pub(crate) main: Table,
     /// The tier of the blocks in the tables.
     pub(crate) tier: usize,
-    /// Number of tokens whose KV is written, cached ones included.
+    /// Number of tokens whose KV is written, including cached tokens.
     pub(crate) computed_tokens: usize,
-    /// Whether commits register blocks. False after a hash collision: no lookup can reach the blocks
-    /// after the colliding one.
+    /// Whether commits register blocks. False after a hash collision, because no lookup can reach the
+    /// blocks after the block that collided.
     pub(crate) publishes: bool,
     /// The swap that is moving the sequence now.
     pub(crate) swap: Option<SwapId>,
-    /// The other groups, and what each of them keeps. `None` if the model has one group, of full
-    /// attention.
+    /// The data of the other groups. `None` if the model has only one group, of full attention.
     pub(crate) grouped: Option<Box<Grouped>>,
 }
 
@@ -69,7 +71,7 @@ impl Sequence {
         }
     }
 
-    /// Takes over the blocks of an admission.
+    /// Stores the blocks of an admission in the tables.
     pub(crate) fn hold(&mut self, staged: &Staged) {
         self.computed_tokens = staged.cached_tokens;
         match (&mut self.grouped, staged.tables.split_first()) {
@@ -86,7 +88,7 @@ impl Sequence {
         }
     }
 
-    /// The tables, in the order of the groups.
+    /// Returns the tables, in the order of the groups.
     #[inline]
     pub(crate) fn tables(&self) -> impl DoubleEndedIterator<Item = &Table> {
         std::iter::once(&self.main).chain(self.grouped.iter().flat_map(|grouped| &grouped.others))
@@ -96,7 +98,7 @@ impl Sequence {
         std::iter::once(&mut self.main).chain(self.grouped.iter_mut().flat_map(|grouped| &mut grouped.others))
     }
 
-    /// Number of entries of all tables together.
+    /// Returns the number of entries of all tables together.
     pub(crate) fn num_entries(&self) -> usize {
         self.tables().map(|table| table.blocks.len()).sum()
     }
@@ -106,8 +108,8 @@ impl Sequence {
         self.cursor.num_tokens()
     }
 
-    /// The progress that an observer sees: the number of registered blocks. With several groups, the
-    /// number of hash units whose KV is written.
+    /// Returns the progress that is reported to observers: the number of registered blocks. With
+    /// several groups, returns the number of hash units whose KV is written.
     #[inline]
     pub(crate) fn num_published(&self) -> usize {
         match &self.grouped {
@@ -116,7 +118,7 @@ impl Sequence {
         }
     }
 
-    /// Number of tokens that every table has blocks for.
+    /// Returns the number of tokens for which every table has blocks.
     #[inline]
     pub(crate) fn covered_tokens(&self) -> usize {
         match &self.grouped {
@@ -125,23 +127,23 @@ impl Sequence {
         }
     }
 
-    /// Number of tokens that a step may have computed: the tokens that have blocks, and the drafts
-    /// before the first shared or registered block.
+    /// Returns the number of tokens that a step may have computed: the tokens that have blocks, and the
+    /// drafts before the first block that is shared or registered.
     pub(crate) fn computable_tokens(&self, pool: &BlockPool) -> usize {
         let (tokens, covered) = (self.num_tokens(), self.covered_tokens());
         let shared = self.tables().filter_map(|table| table.first_shared(pool, tokens, covered));
         covered.min(shared.min().map_or(covered, |first| first.max(tokens)))
     }
 
-    /// Number of slots that a growth to `slots` slots covers when `more` tokens are added. It also
-    /// covers new tokens that fall into existing blocks.
+    /// Returns the number of slots that a growth to `slots` slots covers when `more` tokens are added.
+    /// New tokens that fit into existing blocks are covered even if they exceed `slots`.
     #[inline]
     pub(crate) fn slots_for(&self, more: usize, slots: usize) -> usize {
         slots.max(self.covered_tokens().min(self.num_tokens() + more))
     }
 
-    /// Whether a growth to `slots` slots changes only tokens and counts. After it the sequence has
-    /// `tokens` tokens, of which `computed` are computed.
+    /// Whether a growth to `slots` slots changes only tokens and counts. After the growth, the sequence
+    /// has `tokens` tokens, of which `computed` are computed.
     #[inline]
     pub(crate) fn needs_no_pool(&self, tokens: usize, slots: usize, computed: Option<usize>) -> bool {
         let before = self.computed_tokens;
@@ -166,8 +168,9 @@ impl Sequence {
         self.computed_tokens = computed.unwrap_or(self.computed_tokens);
     }
 
-    /// The blocks that a growth to `slots` slots takes. After it the sequence has `tokens` tokens, of
-    /// which `computed` are computed. `given_up` are references that other requests release before.
+    /// Returns the blocks that a growth to `slots` slots takes. After the growth, the sequence has
+    /// `tokens` tokens, of which `computed` are computed. `given_up` contains the references that other
+    /// requests release before.
     #[inline]
     pub(crate) fn needs(
         &self,
@@ -176,7 +179,7 @@ impl Sequence {
         slots: usize,
         given_up: &GivenUp,
     ) -> Needs {
-        // Slots that accepted drafts have written are not written again.
+        // Accepted drafts have already written their slots, so these slots are not written again.
         let before = self.num_tokens().max(computed.unwrap_or(0));
         let mut needs = Needs::default();
         for table in self.tables() {
@@ -192,7 +195,7 @@ impl Sequence {
         needs
     }
 
-    /// Notes the references that a commit of the first `computed` tokens gives up.
+    /// Adds the references that a commit of the first `computed` tokens releases to `given_up`.
     pub(crate) fn note_dying(&self, computed: usize, given_up: &mut GivenUp) {
         let Some(grouped) = &self.grouped else { return };
         for table in self.tables() {
@@ -202,7 +205,7 @@ impl Sequence {
         }
     }
 
-    /// Whether a growth to `slots` slots would fit a pool that holds no other request. After it the
+    /// Whether a growth to `slots` slots would fit a pool without other requests. After the growth, the
     /// sequence has `tokens` tokens, of which `computed` are computed.
     pub(crate) fn fits_alone(
         &self,
@@ -243,9 +246,9 @@ impl Sequence {
         Ok(needs)
     }
 
-    /// Drops the contents of registered blocks that a growth to `slots` slots writes to and that have
-    /// no other user. The growth then needs no copies of them. Slots after the first `before` are
-    /// written.
+    /// Removes the contents of registered blocks that have no other user and that a growth to `slots`
+    /// slots writes to. The growth then writes to them in place, and needs no copies. It writes the
+    /// slots after the first `before`.
     pub(crate) fn forget_guarded(
         &self,
         pool: &mut BlockPool,
@@ -259,15 +262,16 @@ impl Sequence {
         pool.drop_cached(&own).map(drop)
     }
 
-    /// Appends tokens, without blocks for them.
+    /// Appends tokens, but allocates no blocks.
     #[inline]
     pub(crate) fn append(&mut self, tokens: &[u32]) {
         self.cursor.append(tokens);
     }
 
-    /// Makes the tables cover `slots` slots. The caller has checked that the blocks of [`Self::needs`]
-    /// are available. The slots after the first `before` are to be written. Blocks that must not be
-    /// written to are replaced. Changes of the tables are appended to `changes`.
+    /// Allocates blocks so that the tables cover `slots` slots. The caller has checked that the blocks
+    /// of [`Self::needs`] are available. The next step writes the slots after the first `before`.
+    /// Blocks that must not be written to are replaced by copies. Changes of the tables are appended to
+    /// `changes`.
     pub(crate) fn grow(
         &mut self,
         tiers: &mut Tiers,
@@ -290,7 +294,7 @@ impl Sequence {
     /// Sets the number of computed tokens, which the caller has checked, and registers the blocks that
     /// they fill. Returns the number of new registrations. Blocks that a fork registered, or that were
     /// registered before a truncation, do not count. Blocks at positions from [`MAX_POSITIONS`] on are
-    /// never registered. With several groups, a commit can move entries of tables of states; these
+    /// never registered. With several groups, a commit can exchange entries of tables of states; these
     /// entries are appended to `changes`.
     #[inline]
     pub(crate) fn commit(
@@ -313,8 +317,9 @@ impl Sequence {
         self.main.publish(pool, &self.cursor, &mut self.publishes, full)
     }
 
-    /// The smallest number of tokens that a truncation can leave, and the number of tokens. With fewer
-    /// tokens, the next one would read blocks that are given up.
+    /// Returns the smallest number of tokens that a truncation can leave, and the current number of
+    /// tokens. With fewer tokens than the smallest number, the next token would read blocks that were
+    /// already released.
     pub(crate) fn lengths(&self) -> (usize, usize) {
         let least = match &self.grouped {
             None => self.main.trimmed * self.main.block_tokens,
@@ -341,20 +346,20 @@ impl Sequence {
         Ok(())
     }
 
-    /// Notes that the blocks of the next token may be shared or registered from now on.
+    /// Records that the blocks of the next token may be shared or registered from now on.
     fn guard(&mut self) {
         let tokens = self.num_tokens();
         self.tables_mut().for_each(|table| table.guard(tokens));
     }
 
-    /// Releases the blocks that lie completely more than `window` tokens before the end of the computed
-    /// tokens. Returns their number.
+    /// Releases the blocks whose tokens are all more than `window` tokens before the end of the
+    /// computed tokens. Returns their number.
     pub(crate) fn trim(&mut self, tiers: &mut Tiers, window: usize) -> Result<usize, TierError> {
         let outside = self.computed_tokens.saturating_sub(window) / self.main.block_tokens;
         Ok(self.main.trim(tiers.pool_mut(self.tier)?, outside)?)
     }
 
-    /// Makes a second sequence that shares every block. The caller has checked that
+    /// Makes a new sequence that shares every block of this one. The caller has checked that
     /// [`Self::blocks_of_fork`] blocks are available.
     pub(crate) fn fork(&mut self, tiers: &mut Tiers) -> Result<Self, TierError> {
         if self.grouped.is_some() {
@@ -373,7 +378,8 @@ impl Sequence {
         self.clone()
     }
 
-    /// The blocks that the tables hold, one entry per reference. Trimmed blocks are not among them.
+    /// Returns the blocks that the tables hold, one entry per reference. Trimmed blocks are not
+    /// included.
     pub(crate) fn held(&self) -> impl Iterator<Item = BlockId> + '_ {
         self.tables().flat_map(Table::held)
     }
@@ -383,17 +389,18 @@ impl Sequence {
         self.tables().map(Table::num_held).sum()
     }
 
-    /// Releases all blocks, tail first, or hands them to a fence. The tokens stay, and get blocks of
-    /// the device next. Blocks of all groups are ordered as one table: the deepest block is evicted
-    /// first. At equal depth, the block of the first group is evicted last.
+    /// Releases all blocks, the last block first, or moves their references to a fence. The sequence
+    /// keeps its tokens. When it gets blocks again, they are device blocks. The blocks of all groups
+    /// are ordered together: the deepest block is evicted first, and at equal depth the block of the
+    /// first group is evicted last.
     pub(crate) fn give_up(&mut self, tiers: &mut Tiers, until: Until) -> Result<(), TierError> {
         self.keep_tails(tiers)?;
         let mut left = self.take_left(tiers)?;
         let pool = tiers.pool_mut(self.tier)?;
-        // The ticket may have ended since the release was requested.
+        // The fence of the ticket may have ended since the release was requested.
         let until = if pool.holds_back(until) { until } else { Until::Now };
         if until != Until::Now {
-            // A fence holds back blocks that a step may touch. No step touches these.
+            // These blocks need no fence, because no running step uses them.
             pool.release_table(&left)?;
             left.clear();
         }
@@ -412,9 +419,10 @@ impl Sequence {
         Ok(())
     }
 
-    /// Takes a reference to each block that the sequence gave up while it ran, if the block is still
-    /// cached and has no references. Blocks that are released together are ordered together. Takes none
-    /// if the eviction policy has an order of its own.
+    /// Acquires each block that the sequence released while it ran, if the block is still cached and
+    /// has no references. The caller then releases them together with the other blocks, so that the
+    /// order of eviction follows their depths. Acquires nothing if the eviction policy does not order
+    /// blocks by their releases.
     fn take_left(&self, tiers: &mut Tiers) -> Result<Vec<BlockId>, TierError> {
         let pool = tiers.device_mut();
         if self.tier != 0 || pool.keeps_history() || self.cursor.epoch() != pool.epoch() {
@@ -444,14 +452,14 @@ impl Sequence {
         }
     }
 
-    /// Replaces the blocks by those of tier `to` that a completed swap moved them to.
+    /// Replaces the blocks by the blocks of tier `to` to which a completed swap moved them.
     pub(crate) fn moved(&mut self, mapping: &HashMap<BlockId, BlockId>, to: usize) {
         self.tables_mut().for_each(|table| table.moved(mapping));
         self.tier = to;
         self.swap = None;
     }
 
-    /// Checks S1 and S3. O(1).
+    /// Checks the invariants S1 and S3. O(1).
     pub(crate) fn check_counts(&self, name: &dyn fmt::Display) -> Result<(), InvariantViolation> {
         let (tokens, computed) = (self.num_tokens(), self.computed_tokens);
         ensure(computed <= tokens, "S3 (published blocks are computed)", || {
@@ -460,7 +468,8 @@ impl Sequence {
         self.tables().try_for_each(|table| table.check_counts(name, computed))
     }
 
-    /// The table and position of entry `at`, counted over all tables one after the other. O(groups).
+    /// Returns the table and position of entry `at`. `at` counts the entries of all tables, one table
+    /// after the other. O(groups).
     pub(crate) fn entry(&self, mut at: usize) -> Option<(&Table, usize)> {
         for table in self.tables() {
             if at < table.blocks.len() {
@@ -471,13 +480,13 @@ impl Sequence {
         None
     }
 
-    /// Entry `at` of all tables, so that a test can damage it.
+    /// Returns entry `at` of all tables, so that a test can overwrite it.
     #[cfg(feature = "fault-injection")]
     pub(crate) fn entry_mut(&mut self, at: usize) -> Option<&mut BlockId> {
         self.tables_mut().flat_map(|table| &mut table.blocks).nth(at)
     }
 
-    /// Checks S2 and M3 for one entry. O(groups).
+    /// Checks the invariants S2 and M3 for one entry. O(groups).
     pub(crate) fn check_entry(
         &self,
         pool: &BlockPool,
@@ -492,7 +501,8 @@ impl Sequence {
         if at >= table.published || self.cursor.epoch() != pool.epoch() {
             return Ok(());
         }
-        // The block may have been dropped by id since. It must not have another hash.
+        // A caller may have removed the content of the block, so the block need not be registered. But
+        // it must not have another hash.
         let (group, own) = (table.group, self.name(table, at));
         let wrong = pool.name_of(block).is_some_and(|name| Some(name) != own);
         ensure(!wrong, "M3 (a published block carries the hash of its tokens)", || {

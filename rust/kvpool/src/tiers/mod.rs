@@ -1,18 +1,21 @@
-//! `Tiers`: one block pool per tier, and the copies between their blocks.
+//! [`Tiers`] consists of one block pool per tier, and plans copies between their blocks.
 //!
-//! Owns: copies that are planned and not handed out yet, and swaps that have begun and not ended. A
-//! copy is planned in the call that makes it necessary. Its source and destination are *pinned*: they
-//! cannot be allocated to another request before [`Tiers::take_plan`] hands out the copy (vLLM v0 lost
-//! copies that way). If a later copy would read a block that an earlier copy of the plan writes, it
-//! reads the source of the earlier copy instead. So a plan is one simultaneous assignment.
+//! It owns the copies that are planned but not yet returned by [`Tiers::take_plan`], and the unfinished
+//! swaps.
+//!
+//! A copy is planned in the call that makes it necessary. Its source and destination are *pinned*: they
+//! cannot be allocated to another request before [`Tiers::take_plan`] returns the copy. vLLM v0 had no
+//! such pins, and lost copies. If a later copy would read a block that an earlier copy of the plan
+//! writes, it reads the source of the earlier copy instead. So all copies of a plan read the contents
+//! that blocks had before the plan.
 //!
 //! Invariants, besides those of the pools:
-//! - T1: the source and the destination of every planned copy are pinned, or held by a swap.
+//! - T1: the source and the destination of every planned copy have a pin, or a reference of a swap.
 //! - T2: no block is the destination of two planned copies.
 //! - T3: a swap holds one destination reference for every source reference that it moves.
 //!
-//! Costs: O(1) per block copied, O(log n) per swap and per copy of a plan. No cost depends on the size
-//! of a tier.
+//! Costs: O(1) per copied block, O(log n) per swap and per copy of a plan with n copies. No cost
+//! depends on the size of a tier.
 
 mod plan;
 mod swap;
@@ -31,7 +34,7 @@ pub use swap::{Fit, SwapId};
 
 type Result<T, E = TierError> = std::result::Result<T, E>;
 
-/// A typed refusal of tiers. The refused call has changed nothing.
+/// The reason why [`Tiers`] refused a call. A refused call changes nothing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the error message explains each field")]
@@ -42,18 +45,18 @@ pub enum TierError {
     /// A pool refused the operation.
     #[error(transparent)]
     Pool(#[from] PoolError),
-    /// A swap from a tier to itself.
+    /// The swap names the same tier as source and destination.
     #[error("a swap from tier {tier} to itself")]
     SameTier { tier: usize },
-    /// The swap was completed or aborted, or never begun.
+    /// No unfinished swap has this id: it was completed or aborted, or never begun.
     #[error("swap {swap} is not under way: it was completed or aborted, or never begun")]
     UnknownSwap { swap: u64 },
-    /// The copies of the swap are not handed out yet.
+    /// The swap cannot be completed, because [`Tiers::take_plan`] has not yet returned its copies.
     #[error(
         "swap {swap} cannot be completed: its copies are still planned, take the plan and execute it first"
     )]
     CopiesNotTaken { swap: u64 },
-    /// A reset while blocks of a tier below the device are in use, by swapped requests or by a swap.
+    /// A reset was called while swapped requests or a swap hold blocks of another tier than the device.
     #[error(
         "{active} blocks of tier {tier} are active and {fenced} fenced: release or preempt what is swapped \
          out first, or bump the epoch, which always succeeds"
@@ -70,11 +73,11 @@ struct Pending {
     src: Place,
     /// The swap that the copy belongs to. `None` for copy-on-write.
     swap: Option<SwapId>,
-    /// The position in the order of planning.
+    /// The position of the copy in the order of planning.
     nth: u64,
 }
 
-/// One pool per tier, and the planned copies between their blocks.
+/// Holds one pool per tier, and the planned copies between their blocks.
 ///
 /// ```
 /// use kvpool::{PoolConfig, Tiers};
@@ -103,7 +106,7 @@ pub struct Tiers {
 }
 
 impl Tiers {
-    /// Makes one pool per configuration. The first is the device's.
+    /// Makes one pool per configuration. The first pool is that of the device.
     ///
     /// # Errors
     /// [`PoolError::InvalidConfig`]; also if the tiers differ in block size or verification, or if
@@ -112,7 +115,7 @@ impl Tiers {
         Self::assemble(configs, BlockPool::new)
     }
 
-    /// Like [`Self::new`], with `evictor` as the eviction order of the device: see
+    /// Like [`Self::new`], but `evictor` decides which blocks of the device are evicted: see
     /// [`BlockPool::with_evictor`].
     ///
     /// # Errors
@@ -139,8 +142,8 @@ impl Tiers {
         let device = configs.next().map(device);
         let pools = device.into_iter().chain(configs.map(BlockPool::new));
         let mut pools = pools.collect::<Result<Vec<_>, _>>()?;
-        // A content moves between tiers together with its parent's hash. So if one pool needs parents,
-        // all pools store them.
+        // A content moves between tiers together with its parent's hash. So if one pool needs the
+        // hashes of parents, all pools store them.
         if pools.iter().any(BlockPool::keeps_parents) {
             pools.iter_mut().try_for_each(BlockPool::keep_parents)?;
         }
@@ -154,8 +157,8 @@ impl Tiers {
         })
     }
 
-    /// Notifies `observer` of the operations of one tier's pool: see [`BlockPool::observe`]. If the
-    /// observer needs parents, every tier stores them.
+    /// Sets the observer of one tier's pool: see [`BlockPool::observe`]. If the observer needs the
+    /// hashes of parents, the pools of all tiers store them.
     ///
     /// # Errors
     /// [`TierError::UnknownTier`]; [`PoolError::InvalidConfig`] if there is no memory.
@@ -180,7 +183,7 @@ impl Tiers {
         self.pools.is_empty()
     }
 
-    /// Returns why a pool refuses work, if one does. Then all tiers refuse work.
+    /// Returns the reason why a pool is poisoned, if one is. Then all tiers refuse every operation.
     #[must_use]
     pub fn poison_reason(&self) -> Option<&str> {
         self.pools.iter().find_map(BlockPool::poison_reason)
@@ -200,7 +203,7 @@ impl Tiers {
         self.pools.get(tier).ok_or(TierError::UnknownTier { tier, tiers: self.len() })
     }
 
-    /// Returns the pool of a tier, mutably.
+    /// Returns a mutable reference to the pool of a tier.
     ///
     /// # Errors
     /// [`TierError::UnknownTier`].
@@ -209,29 +212,29 @@ impl Tiers {
         self.pools.get_mut(tier).ok_or(TierError::UnknownTier { tier, tiers })
     }
 
-    /// The pools in the order of their tiers.
+    /// Returns the pools in the order of their tiers.
     pub(crate) fn pools(&self) -> &[BlockPool] {
         &self.pools
     }
 
-    /// The pools in the order of their tiers, mutably.
+    /// Returns the pools in the order of their tiers, for changes.
     #[cfg(feature = "fault-injection")]
     pub(crate) fn pools_mut(&mut self) -> &mut [BlockPool] {
         &mut self.pools
     }
 
-    /// The pool of tier 0.
+    /// Returns the pool of tier 0.
     pub(crate) fn device(&self) -> &BlockPool {
         &self.pools[0]
     }
 
-    /// The pool of tier 0, mutably.
+    /// Returns a mutable reference to the pool of tier 0.
     pub(crate) fn device_mut(&mut self) -> &mut BlockPool {
         &mut self.pools[0]
     }
 
-    /// Returns whether the holder of `block` may write to it: it is the only holder, no running step
-    /// may still touch the block, and the block is not registered.
+    /// Returns whether a holder of `block` may write to it. The block must have no other holder, must
+    /// not be fenced for a running step, and must not be registered.
     ///
     /// # Errors
     /// [`TierError::UnknownTier`]; [`PoolError::NotHeld`] for a block without holders.
@@ -250,8 +253,9 @@ impl Tiers {
     }
 
     /// Returns a block that a holder of `block` may write to. This is `block` itself if it is writable.
-    /// Otherwise it is a new block: a copy of `block` is planned, and the caller's reference to `block`
-    /// is released. The caller puts the new block in the place of `block`. O(1).
+    /// Otherwise it is a new block. The call then plans a copy of `block` to the new block, and
+    /// releases the caller's reference to `block`. The caller replaces `block` by the new block in its
+    /// table. O(1).
     ///
     /// # Errors
     /// [`PoolError::OutOfBlocks`], [`PoolError::NotHeld`], [`TierError::UnknownTier`].
@@ -259,8 +263,8 @@ impl Tiers {
         if self.is_writable(tier, block)? { Ok(block) } else { self.copy(tier, block) }
     }
 
-    /// Like [`Self::copy_on_write`], but ignores fences: for callers whose fences only keep blocks from
-    /// being allocated, and do not forbid holders to write.
+    /// Like [`Self::copy_on_write`], but ignores fences. This is for callers that use fences only to
+    /// prevent allocations of blocks, and not to prevent their holders from writing.
     ///
     /// # Errors
     /// As [`Self::copy_on_write`].
@@ -282,7 +286,8 @@ impl Tiers {
         Ok(fresh[0])
     }
 
-    /// The place that has the content of `place` until the plan is executed.
+    /// Returns the block that contains the content of `place` until the plan is executed: the source of
+    /// a planned copy to `place`, else `place` itself.
     fn resolve(&self, place: Place) -> Place {
         self.pending.get(&place).map_or(place, |pending| pending.src)
     }
@@ -298,19 +303,19 @@ impl Tiers {
         self.pending.len()
     }
 
-    /// The planned copies, in order. O(n log n).
+    /// Returns the planned copies, in the order of planning. O(n log n).
     pub fn pending_copies(&self) -> impl Iterator<Item = Transfer> + '_ {
         let mut planned: Vec<_> = self.pending.iter().collect();
         planned.sort_unstable_by_key(|(_, pending)| pending.nth);
         planned.into_iter().map(|(&dst, pending)| Transfer { src: pending.src, dst })
     }
 
-    /// Returns all planned copies as one plan, and ends their pins. Copies whose destination is no
-    /// longer needed are left out. Execute the plan before anything else of the step writes to a block,
-    /// because its sources may be allocated from now on. O(n log n) for n copies.
+    /// Returns all planned copies as one plan, and ends their pins. Copies to blocks that are no longer
+    /// needed are left out. The engine has to execute the plan before the step writes to any block,
+    /// because the sources may be allocated from now on. O(n log n) for n copies.
     ///
     /// # Errors
-    /// [`PoolError::Poisoned`] only.
+    /// Only if a pool is poisoned ([`PoolError::Poisoned`]).
     pub fn take_plan(&mut self) -> Result<TransferPlan> {
         self.check_poison()?;
         if self.pending.is_empty() {
@@ -323,21 +328,22 @@ impl Tiers {
         Ok(plan)
     }
 
-    /// Whether the destination of a copy is still needed: it has a holder, or it is computed, so that a
-    /// lookup may return it.
+    /// Whether the destination of a copy is still needed. It is needed if it has a holder, or if it is
+    /// computed, because a lookup may return it.
     fn is_wanted(&self, dst: Place) -> bool {
         let pool = &self.pools[dst.tier];
         pool.num_holders(dst.block) > 0 || pool.is_computed(dst.block)
     }
 
-    /// Ends the fences of a step in every tier. Returns the number of references that they held.
+    /// Ends the fences of a step and of all earlier steps in every tier. Returns the number of
+    /// references that they held.
     pub(crate) fn complete_step(&mut self, step: u64) -> Result<usize> {
         self.check_poison()?;
         self.pools.iter_mut().try_fold(0, |ended, pool| Ok(ended + pool.complete_step(step)?))
     }
 
-    /// Opens a fence in every tier. Tickets are always opened and ended in all tiers, so they have the
-    /// same number there. See [`BlockPool::fence`].
+    /// Opens a fence in every tier. Fences are always opened and ended in all tiers together, so their
+    /// tickets have the same number in every tier. See [`BlockPool::fence`].
     pub(crate) fn fence(&mut self) -> Result<Ticket> {
         self.check_poison()?;
         self.pools.iter_mut().rev().try_fold(Ticket::new(0), |_, pool| Ok(pool.fence()?))
@@ -359,12 +365,13 @@ impl Tiers {
         self.pools.iter_mut().try_fold(0, |_, pool| Ok(pool.bump_epoch()?))
     }
 
-    /// Forgets all cached content of every tier, or of none: content that one tier kept could be
-    /// swapped in and found again. Returns the number of blocks that were registered. O(usable blocks).
+    /// Removes all cached content of every tier. If one tier cannot be reset, no tier is, because a
+    /// swap could bring the remaining content back. Returns the number of blocks that were registered.
+    /// O(usable blocks).
     ///
     /// # Errors
     /// [`PoolError::InUse`] while blocks of the device are held, [`TierError::InUse`] while blocks of
-    /// another tier are. [`Self::bump_epoch`] always succeeds.
+    /// another tier are held. [`Self::bump_epoch`] always succeeds.
     pub fn reset(&mut self) -> Result<usize> {
         self.check_poison()?;
         for (tier, pool) in self.pools.iter().enumerate() {
@@ -376,7 +383,7 @@ impl Tiers {
         self.pools.iter_mut().try_fold(0, |forgotten, pool| Ok(forgotten + pool.reset()?))
     }
 
-    /// Recounts every pool, the planned copies and the swaps from scratch.
+    /// Checks all invariants: recounts every pool, the planned copies and the swaps from scratch.
     ///
     /// # Errors
     /// The first broken invariant.
@@ -416,14 +423,14 @@ impl Tiers {
         })
     }
 
-    /// Number of references to each block that swaps hold as their destinations. O(blocks of the
-    /// swaps).
+    /// Returns, for each block, the number of references that swaps hold because it is their
+    /// destination. O(blocks of the swaps).
     pub(crate) fn swap_references(&self) -> HashMap<Place, u32> {
         sums(self.swaps.values().flat_map(Swap::destinations))
     }
 
-    /// Checks that the holders of every block are exactly these entries of block tables, and the swaps.
-    /// O(blocks + entries).
+    /// Checks that the references of every block, except those of fences and pins, are exactly these
+    /// entries of block tables and the references of swaps. O(blocks + entries).
     pub(crate) fn check_holders(
         &self,
         entries: impl Iterator<Item = (usize, BlockId)>,
@@ -444,7 +451,7 @@ impl Tiers {
     }
 }
 
-/// The error of a pool that does not have enough blocks.
+/// Makes the error of a pool that does not have enough blocks.
 pub(crate) fn out_of_blocks(
     pool: &BlockPool,
     needed: usize,
@@ -454,7 +461,7 @@ pub(crate) fn out_of_blocks(
     PoolError::OutOfBlocks(Refusal::new(needed, available, pool.num_fenced(), can_ever_fit))
 }
 
-/// Sums the references to each block.
+/// Adds up the references to each block.
 fn sums(references: impl Iterator<Item = (Place, u32)>) -> HashMap<Place, u32> {
     let mut sums = HashMap::new();
     references.for_each(|(place, references)| *sums.entry(place).or_default() += references);

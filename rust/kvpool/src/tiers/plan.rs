@@ -1,12 +1,13 @@
-//! `TransferPlan`: copies of block contents, as plain data.
+//! A [`TransferPlan`] lists copies of block contents, as plain data.
 //!
-//! A plan is one *simultaneous* assignment: every transfer reads the content that its source had before
-//! any of them wrote. Executors work in order, so [`TransferPlan::rounds`] splits a plan where blocks
-//! overlap. Within a round no transfer reads a block that the round writes. A block is read in an
-//! earlier round than it is written. A cycle needs one scratch block. [`runs`] merges consecutive ids
-//! of a round into one copy each (vLLM #35990: 193 copies became 3).
+//! All transfers of a plan are *simultaneous*: each reads the content that its source had before the
+//! plan wrote to any block. Executors copy one block after the other, so [`TransferPlan::rounds`]
+//! splits a plan where blocks overlap. Within a round no transfer reads a block that the round writes.
+//! A block is read in an earlier round than the round that writes it. If transfers form a cycle, one
+//! extra *scratch* block holds the content of one of their blocks meanwhile. [`runs`] merges
+//! consecutive ids of a round into one copy each (vLLM #35990: 193 copies became 3).
 //!
-//! The core only makes plans and does not execute them. Costs: O(n log n) for n transfers.
+//! kvpool only makes plans; the engine executes them. Costs: O(n log n) for n transfers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,10 +15,10 @@ use hashbrown::{HashMap, HashSet};
 
 use crate::BlockId;
 
-/// A block of a tier.
+/// Identifies a block of a tier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Place {
-    /// The tier: 0 is the device.
+    /// The number of the tier. 0 is the device.
     pub tier: usize,
     /// The block.
     pub block: BlockId,
@@ -54,15 +55,17 @@ pub enum PlanError {
     /// A transfer reads or writes the null block, which has no KV.
     #[error("the null block is {role} of a transfer")]
     NullBlock { role: &'static str },
-    /// A scratch block that the plan itself uses, or that appears twice.
+    /// A scratch block is used by the plan itself, or appears twice in the list.
     #[error("block {} of tier {} cannot be a scratch block: it is used already", .place.block, .place.tier)]
     ScratchInUse { place: Place },
-    /// Blocks change places in a cycle, and no scratch block is left to hold one of them.
+    /// The transfers form a cycle, and no scratch block is left to hold the content of one of its
+    /// blocks.
     #[error("the plan has {cycles} cycles and was given {scratch} scratch blocks: one each is needed")]
     NeedsScratch { cycles: usize, scratch: usize },
 }
 
-/// The transfers of one step. They are checked: no destination twice, no null block.
+/// The transfers of one step. No block is the destination of two transfers, and no transfer uses the
+/// null block.
 ///
 /// ```
 /// use kvpool::{BlockId, Place, Transfer, TransferPlan, runs};
@@ -85,7 +88,7 @@ pub struct TransferPlan {
 }
 
 impl TransferPlan {
-    /// Makes a plan of these transfers. Transfers from a block to itself are left out.
+    /// Makes a plan of these transfers. Omits transfers from a block to itself.
     ///
     /// # Errors
     /// [`PlanError::DuplicateDestination`], [`PlanError::NullBlock`].
@@ -117,15 +120,16 @@ impl TransferPlan {
         self.transfers.len()
     }
 
-    /// Whether nothing is to be copied.
+    /// Whether the plan has no transfers.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.transfers.is_empty()
     }
 
     /// Splits the plan into rounds that are executed one after the other. The transfers of a round can
-    /// be executed in any order or at once; they are sorted by tiers and blocks. Each `scratch` block
-    /// holds one block of a cycle meanwhile, and loses its content.
+    /// be executed in any order or at the same time; they are sorted by tiers and blocks. If transfers
+    /// form a cycle, a `scratch` block temporarily holds the content of one of their blocks. The
+    /// previous content of the scratch block is lost.
     ///
     /// # Errors
     /// [`PlanError::NeedsScratch`], [`PlanError::ScratchInUse`].
@@ -133,8 +137,8 @@ impl TransferPlan {
         self.check_scratch(scratch)?;
         let writer: HashMap<Place, usize> =
             self.transfers.iter().enumerate().map(|(at, transfer)| (transfer.dst, at)).collect();
-        // A transfer comes after every transfer that reads the block that it writes. `next` is the
-        // transfer that writes the block that this one reads.
+        // Each transfer has to wait for all transfers that read the block that it writes. `next`
+        // contains, for each transfer, the transfer that writes the block that it reads.
         let next: Vec<Option<usize>> = self.transfers.iter().map(|t| writer.get(&t.src).copied()).collect();
         let mut readers = vec![0usize; self.transfers.len()];
         for &at in next.iter().flatten() {
@@ -161,8 +165,8 @@ impl TransferPlan {
         placed.iter().for_each(|&at| put(round[at], self.transfers[at]));
         for (cycle, &kept) in cycles.iter().zip(scratch) {
             // The source of the first transfer is saved in the scratch block, and written at the end.
-            // Transfers outside of the cycle may read its blocks, so each member waits for its own
-            // readers.
+            // Transfers outside of the cycle may also read blocks of the cycle, so each transfer of the
+            // cycle waits for all readers of its destination.
             let first = self.transfers[cycle[0]];
             put(0, Transfer { src: first.src, dst: kept });
             let mut last = 0;
@@ -192,8 +196,8 @@ impl TransferPlan {
     }
 }
 
-/// Finds the cycles among the transfers that wait for each other. In a cycle, each transfer is followed
-/// by the one that writes the block that it reads.
+/// Finds the cycles among transfers that wait for each other. Each returned cycle lists its transfers
+/// in an order in which each is followed by the transfer that writes the block that it reads.
 fn cycles_of(next: &[Option<usize>], waiting: &[usize]) -> Vec<Vec<usize>> {
     let mut waiting: BTreeSet<usize> = waiting.iter().copied().collect();
     let mut cycles = Vec::new();
@@ -207,8 +211,9 @@ fn cycles_of(next: &[Option<usize>], waiting: &[usize]) -> Vec<Vec<usize>> {
     cycles
 }
 
-/// Merges the transfers of a round into runs of consecutive blocks. A run has one source tier and one
-/// destination tier. Pass the transfers in the order of [`TransferPlan::rounds`].
+/// Merges the transfers of a round into runs of consecutive blocks. All transfers of a run have the
+/// same source tier and the same destination tier. Pass the transfers in the order of
+/// [`TransferPlan::rounds`].
 #[must_use]
 pub fn runs(round: &[Transfer]) -> Vec<Run> {
     let mut out: Vec<Run> = Vec::new();

@@ -1,10 +1,13 @@
-//! Two-phase swaps: blocks move from one tier to another, keyed by physical block.
+//! Implements swaps, which move blocks from one tier to another in two phases. A swap moves each
+//! physical block once, even if several tables share it.
 //!
-//! [`Tiers::begin_swap`] allocates destinations and plans copies. When the copies are executed,
-//! [`Tiers::complete_swap`] drops the source references. [`Tiers::abort_swap`] releases the
-//! destinations instead, and the sources stay as they were. A block that several tables share moves
-//! once and stays shared. Content that the destination tier already caches is not copied. Registrations
-//! move along, and the source stays cached until it is evicted.
+//! [`Tiers::begin_swap`] allocates destinations and plans copies. After the copies are executed,
+//! [`Tiers::complete_swap`] drops the source references. To undo a swap, [`Tiers::abort_swap`] releases
+//! the destinations, and the sources remain as they were.
+//!
+//! A shared block remains shared after the move. Content that the destination tier already caches is
+//! not copied. The destinations of registered blocks are registered, and the source blocks remain
+//! cached until they are evicted.
 
 use hashbrown::{HashMap, HashSet};
 
@@ -12,26 +15,26 @@ use super::{Place, Result, TierError, Tiers, out_of_blocks};
 use crate::free_list::check_id;
 use crate::{BlockId, BlockPool, PoolError};
 
-/// Identifies a swap that has begun and not ended.
+/// Identifies an unfinished swap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SwapId(u64);
 
 impl SwapId {
-    /// Returns the number. Swaps are numbered from 0, and no number is used twice.
+    /// Returns the number of the swap. Swaps are numbered from 0, and no number is used twice.
     #[must_use]
     pub const fn get(self) -> u64 {
         self.0
     }
 
-    /// Makes the id of the swap with this number, for languages without such types. A number that was
-    /// never used identifies no swap.
+    /// Makes the id of the swap with this number, for bindings to languages that have only numbers. A
+    /// number that was never used identifies no swap.
     #[must_use]
     pub const fn from_number(number: u64) -> Self {
         Self(number)
     }
 }
 
-/// Whether enough blocks are available: now, later, or never.
+/// Tells whether enough blocks are available: now, later, or never.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Fit {
     /// The blocks are available.
@@ -46,8 +49,8 @@ pub enum Fit {
 }
 
 impl Fit {
-    /// Whether `needed` blocks fit a pool with `available` and at most `usable` blocks, if `reserve` of
-    /// them must stay available.
+    /// Returns whether `needed` blocks can be allocated in a pool with `usable` blocks, of which
+    /// `available` are available now and `reserve` must remain available.
     #[must_use]
     pub(crate) const fn of(needed: usize, available: usize, usable: usize, reserve: usize) -> Self {
         if needed.saturating_add(reserve) <= available {
@@ -59,7 +62,7 @@ impl Fit {
         }
     }
 
-    /// Returns the name: ok, later, `in_chunks`, never.
+    /// Returns the name of the value: `ok`, `later`, `in_chunks` or `never`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -76,16 +79,17 @@ impl Fit {
 struct Moved {
     src: BlockId,
     dst: BlockId,
-    /// Number of references that move.
+    /// Number of references that move with the block.
     references: u32,
     /// False if the destination block already had the content.
     copied: bool,
     /// Whether the source was registered and computed when the copy was planned. If another holder
-    /// computes it later, that may happen after the copy was made.
+    /// computes the source later, the copy may have been made before that, so the destination is not
+    /// registered.
     registered: bool,
 }
 
-/// A swap that has begun and not ended.
+/// An unfinished swap.
 #[derive(Clone, Debug)]
 pub(crate) struct Swap {
     pub(crate) from: usize,
@@ -96,56 +100,58 @@ pub(crate) struct Swap {
 }
 
 impl Swap {
-    /// The destination references, which the swap holds.
+    /// Returns the references to destination blocks, which the swap holds.
     pub(super) fn destinations(&self) -> impl DoubleEndedIterator<Item = (Place, u32)> + '_ {
         self.moved.iter().map(|one| (Place { tier: self.to, block: one.dst }, one.references))
     }
 
-    /// The source references, which the swap will drop.
+    /// Returns the references to source blocks, which the swap will drop when it is completed.
     pub(super) fn sources(&self) -> impl DoubleEndedIterator<Item = (Place, u32)> + '_ {
         self.moved.iter().map(|one| (Place { tier: self.from, block: one.src }, one.references))
     }
 
-    /// The destinations of its copies, planned or executed.
+    /// Returns the destinations of the swap's copies, whether planned or executed.
     pub(super) fn copies(&self) -> impl Iterator<Item = Place> + '_ {
         let copied = self.moved.iter().filter(|one| one.copied);
         copied.map(|one| Place { tier: self.to, block: one.dst })
     }
 
-    /// Pairs of source and destination blocks, in order of first appearance.
+    /// Returns pairs of source and destination blocks, in order of first appearance.
     pub(crate) fn pairs(&self) -> Vec<(BlockId, BlockId)> {
         self.moved.iter().map(|one| (one.src, one.dst)).collect()
     }
 }
 
-/// Lists one entry per reference, the last block first.
+/// Makes a list with one entry per reference, the last block first.
 fn tail_first(references: impl DoubleEndedIterator<Item = (Place, u32)>) -> Vec<BlockId> {
     references.rev().flat_map(|(place, n)| std::iter::repeat_n(place.block, n as usize)).collect()
 }
 
-/// Whether two tiers can have contents in common. Pools whose epochs a caller has changed separately,
-/// or whose hashes have different algorithms, have none.
+/// Whether two tiers can have contents in common. They cannot if a caller has changed the epoch of only
+/// one of them, or if their hash algorithms differ.
 fn share_content(source: &BlockPool, target: &BlockPool) -> bool {
     let algorithms = source.algorithm().zip(target.algorithm());
     source.epoch() == target.epoch() && algorithms.is_none_or(|(source, target)| source == target)
 }
 
-/// The blocks that a swap would take.
+/// The checked sources of a swap, and the blocks that the swap would take.
 pub(crate) struct StagedSwap {
-    /// The distinct sources in order, with their references, and with the destination that already
-    /// caches the content.
+    /// The distinct source blocks in order, each with the number of its references, and with the
+    /// destination block that already caches its content, if there is one.
     sources: Vec<(BlockId, u32, Option<BlockId>)>,
-    /// Number of destinations to allocate. Content that the destination tier caches needs none.
+    /// Number of destination blocks to allocate. Content that the destination tier already caches needs
+    /// no new block.
     pub(crate) fresh: usize,
-    /// Number of blocks that are available for them. Cached destinations without references are
-    /// acquired, so they do not count.
+    /// Number of blocks that are available for these allocations. Cached destinations without
+    /// references are not counted, because the swap acquires them.
     available: usize,
-    /// Number of blocks for them in an otherwise empty tier, without the distinct cached destinations.
+    /// Number of blocks that would be available for these allocations in an otherwise empty tier: all
+    /// usable blocks except the distinct cached destinations.
     usable: usize,
 }
 
 impl StagedSwap {
-    /// Whether enough blocks are available for the swap, if `reserve` blocks must stay available.
+    /// Whether enough blocks are available for the swap, if `reserve` blocks must remain available.
     pub(crate) const fn fit(&self, reserve: usize) -> Fit {
         Fit::of(self.fresh, self.available, self.usable, reserve)
     }
@@ -169,8 +175,9 @@ impl Tiers {
             let index = *at.entry(block).or_insert_with(|| {
                 let content = source.content_of(block).filter(|_| comparable);
                 let found = content.and_then(|content| target.find_content(&content));
-                // If such a block were released later, it would be cached without the contents before
-                // it.
+                // An overtaken block only has pins, and the contents before it may be evicted. If the
+                // swap acquired such a block and released it later, it would be cached without the
+                // contents before it.
                 let found = found.filter(|&found| !target.is_overtaken(found));
                 // Two sources with the same content move to the same block.
                 match found {
@@ -196,7 +203,7 @@ impl Tiers {
     }
 
     /// Returns whether enough blocks are available for a swap of these references, if `reserve` blocks
-    /// of the destination must stay available. Changes nothing. O(n).
+    /// of the destination must remain available. Changes nothing. O(n).
     ///
     /// # Errors
     /// As [`Self::begin_swap`], except missing blocks.
@@ -205,11 +212,11 @@ impl Tiers {
     }
 
     /// Begins to move references from tier `from` to tier `to`. `blocks` has one entry per reference,
-    /// so a block that two tables share appears twice. Null blocks are skipped. Takes at most one block
-    /// per distinct source. O(n).
+    /// so a block that two tables share appears twice. Null blocks are skipped. Allocates at most one
+    /// destination block per distinct source block. O(n).
     ///
-    /// The source references stay with their holders, but only the swap may drop them: do not release
-    /// them before the swap has ended.
+    /// The holders keep their source references, but must not release them before the swap has ended,
+    /// because completing the swap drops them.
     ///
     /// ```
     /// use kvpool::{PoolConfig, Tiers};
@@ -230,8 +237,8 @@ impl Tiers {
         self.begin_swap_of(Vec::new(), blocks, from, to, 0)
     }
 
-    /// Like [`Self::begin_swap`], for the references of `members`. `reserve` blocks of the destination
-    /// must stay available.
+    /// Like [`Self::begin_swap`], for the block tables of the requests `members`. `reserve` blocks of
+    /// the destination must remain available.
     pub(crate) fn begin_swap_of(
         &mut self,
         members: Vec<usize>,
@@ -246,7 +253,7 @@ impl Tiers {
         if fresh > available {
             return Err(out_of_blocks(target, fresh, available, fresh <= usable).into());
         }
-        // Acquire cached destinations first, so that no allocation evicts one.
+        // Acquires cached destinations first, so that no allocation can evict them.
         sources
             .iter()
             .filter_map(|&(_, _, found)| found)
@@ -270,19 +277,19 @@ impl Tiers {
         Ok(id)
     }
 
-    /// Returns a swap that has begun and not ended.
+    /// Returns an unfinished swap.
     pub(crate) fn swap(&self, id: SwapId) -> Result<&Swap> {
         self.check_poison()?;
         self.swaps.get(&id).ok_or(TierError::UnknownSwap { swap: id.0 })
     }
 
-    /// Number of swaps that have begun and not ended.
+    /// Number of unfinished swaps.
     pub(crate) fn num_swaps(&self) -> usize {
         self.swaps.len()
     }
 
-    /// Returns source and destination blocks of a swap, in order of first appearance, and whether their
-    /// bytes are copied.
+    /// Returns the source and destination blocks of a swap, in order of first appearance, each pair
+    /// with whether the swap copies its bytes.
     ///
     /// # Errors
     /// [`TierError::UnknownSwap`].
@@ -290,7 +297,7 @@ impl Tiers {
         Ok(self.swap(id)?.moved.iter().map(|one| (one.src, one.dst, one.copied)).collect())
     }
 
-    /// Refuses to end a swap if a caller has released references that belong to the swap.
+    /// Returns an error if a caller has released references that belong to the swap.
     fn check_swap_holds(
         &self,
         references: impl Iterator<Item = (Place, u32)>,
@@ -308,12 +315,12 @@ impl Tiers {
         Ok(())
     }
 
-    /// Whether the copy of a swap to `dst` is planned and not handed out yet.
+    /// Whether the swap's copy to `dst` is planned but not yet returned by [`Tiers::take_plan`].
     fn is_planned(&self, id: SwapId, dst: Place) -> bool {
         self.pending.get(&dst).is_some_and(|pending| pending.swap == Some(id))
     }
 
-    /// Removes a swap and its pending source references.
+    /// Removes a swap, and its source references from the number of references that swaps will drop.
     fn end_swap(&mut self, id: SwapId) -> Result<Swap> {
         let swap = self.swaps.remove(&id).ok_or(TierError::UnknownSwap { swap: id.0 })?;
         for (place, references) in swap.sources() {
@@ -325,9 +332,10 @@ impl Tiers {
         Ok(swap)
     }
 
-    /// Ends a swap whose copies are done. The source references are dropped, as by a release of a block
-    /// table, and their holders now hold the destinations. Destinations of registered blocks are
-    /// registered. Returns pairs of source and destination blocks, as in [`Self::swap_mapping`]. O(n).
+    /// Ends a swap after its copies have been executed. The source references are dropped, as by a
+    /// release of a block table, and their holders now hold the destinations. Destinations of
+    /// registered blocks are registered. Returns pairs of source and destination blocks, as in
+    /// [`Self::swap_mapping`]. O(n).
     ///
     /// # Errors
     /// [`TierError::CopiesNotTaken`], [`TierError::UnknownSwap`].
@@ -335,7 +343,8 @@ impl Tiers {
         Ok(self.complete_swap_of(id)?.pairs())
     }
 
-    /// Does the work of [`Self::complete_swap`], and returns the swap with its members.
+    /// Does the work of [`Self::complete_swap`]. Returns the swap, which contains the requests that it
+    /// moved.
     pub(crate) fn complete_swap_of(&mut self, id: SwapId) -> Result<Swap> {
         let swap = self.swap(id)?;
         self.check_swap_holds(swap.sources(), "complete its swap")?;
@@ -362,7 +371,8 @@ impl Tiers {
     }
 
     /// Aborts a swap: its destinations are released, its planned copies are removed, and the sources
-    /// stay as they were. If its copies were handed out, their execution must have stopped. O(n).
+    /// remain as they were. If [`Self::take_plan`] has already returned its copies, the engine must
+    /// have stopped to execute them. O(n).
     ///
     /// # Errors
     /// [`TierError::UnknownSwap`].
@@ -370,7 +380,8 @@ impl Tiers {
         self.abort_swap_of(id).map(drop)
     }
 
-    /// Does the work of [`Self::abort_swap`], and returns the swap with its members.
+    /// Does the work of [`Self::abort_swap`]. Returns the swap, which contains the requests that it
+    /// would have moved.
     pub(crate) fn abort_swap_of(&mut self, id: SwapId) -> Result<Swap> {
         self.check_swap_holds(self.swap(id)?.destinations(), "abort its swap")?;
         let swap = self.end_swap(id)?;

@@ -1,10 +1,10 @@
-//! Makes each call twice: with a warm cache, and after the cache has dropped everything. A call that
-//! succeeds without the cache must also succeed with it.
+//! Makes each call twice: with cached content, and after all cached content was removed. A call that
+//! succeeds without cached content must also succeed with it.
 
 use super::*;
 use kvpool::Fit;
 
-/// Two prompts with a common beginning, and an unrelated request that holds blocks.
+/// A case: two prompts with a common beginning, and an unrelated request that holds blocks.
 #[derive(Debug)]
 struct Case {
     specs: Vec<GroupSpec>,
@@ -12,11 +12,12 @@ struct Case {
     /// Length of the common beginning, and length of each prompt.
     common: usize,
     lengths: [usize; 2],
-    /// Tokens of the unrelated request.
+    /// Number of tokens of the unrelated request.
     unrelated: usize,
     chunk: usize,
     part: Part,
-    /// Number of computed tokens of the second prompt, and number of last tokens that it then loses.
+    /// Number of computed tokens of the second prompt, and number of tokens that a truncation then
+    /// removes from its end.
     computed: usize,
     lost: usize,
     /// Number of new tokens, and number of slots for drafts.
@@ -49,8 +50,8 @@ impl Case {
         (0..self.lengths[which]).map(|at| token(at) as u32).collect()
     }
 
-    /// Returns a manager in which the first prompt was served, as far as the pool allowed, and the
-    /// unrelated request holds blocks.
+    /// Returns a manager in which the first prompt is cached, if the pool was large enough to compute
+    /// it, and the unrelated request holds blocks.
     fn warm(&self) -> CacheManager {
         let mut manager = manager(&self.specs, self.usable);
         drop(serve(&mut manager, 0, &self.prompt(0), self.chunk));
@@ -75,8 +76,8 @@ impl Case {
         Some(manager)
     }
 
-    /// Returns a manager in which the second prompt is partly computed and has lost its last tokens.
-    /// `None` if it does not fit.
+    /// Returns a manager in which the second prompt is partly computed and then truncated. `None` if it
+    /// does not fit.
     fn running(&self) -> Option<CacheManager> {
         let mut manager = self.admitted()?;
         let covered = manager.request(2).unwrap().computed_tokens + self.chunk;
@@ -96,8 +97,8 @@ impl Case {
         Some(manager)
     }
 
-    /// Makes a call with and without the cache. Returns whether it succeeds, or `None` if it is refused
-    /// for another reason than missing blocks.
+    /// Makes a call with and without cached content. Returns whether it succeeds, or `None` if it is
+    /// refused for another reason than missing blocks.
     fn twice(
         &self,
         what: &str,
@@ -120,7 +121,7 @@ impl Case {
     }
 }
 
-/// Admissions, planned admissions, and the results of `fit` agree.
+/// Admissions, planned admissions and `fit` give the same answer.
 #[test]
 fn cached_blocks_refuse_no_admission() {
     let mut numbers = Numbers(2);
@@ -189,7 +190,7 @@ fn cached_blocks_refuse_no_growth() {
     assert!(seen.into_iter().all(|n| n > cases() / 50), "{seen:?} are refused and done");
 }
 
-/// One call that commits, appends and allocates succeeds whenever two calls do.
+/// One call that commits, appends and allocates succeeds if two separate calls would succeed.
 #[test]
 fn one_call_per_step_needs_no_more_than_two() {
     let mut numbers = Numbers(5);

@@ -1,5 +1,5 @@
-//! Groups of a hybrid model hold, give up and evict the right blocks. One test per fault or missing
-//! feature.
+//! Tests that the groups of a hybrid model hold, release and evict the right blocks. There is one test
+//! per fault or missing feature that was found.
 
 use super::*;
 use kvpool::groups::Keep;
@@ -8,8 +8,8 @@ fn ids(range: std::ops::Range<u32>) -> Vec<u32> {
     range.collect()
 }
 
-/// Caches a conversation of 66 tokens, and evicts its blocks one by one while no request holds one.
-/// Returns the length of the hit after each eviction.
+/// Caches a conversation of 66 tokens. Then evicts its blocks one by one, while no request holds any of
+/// them. Returns the length of the hit after each eviction.
 fn hits_while_evicting(spec: GroupSpec, preempts: bool) -> Vec<usize> {
     let mut manager = manager(&[FULL, spec], 499);
     let prompt = ids(0..66);
@@ -30,8 +30,9 @@ fn hits_while_evicting(spec: GroupSpec, preempts: bool) -> Vec<usize> {
     (0..count).map(hit_and_evict).collect()
 }
 
-/// After each eviction the hit is as long as the remaining blocks allow. Up to length L, a conversation
-/// has L / 4 blocks of full attention and L / `spacing` states or windows of one block.
+/// After each eviction, the hit is as long as the remaining blocks allow. A hit of L tokens needs L / 4
+/// blocks of full attention, and up to L tokens a conversation has L / `spacing` states or windows of
+/// one block.
 #[test]
 fn the_deepest_block_of_all_groups_is_evicted_first() {
     let kept = [(Keep::All, 4), (Keep::Every(8), 8), (Keep::Every(16), 16), (Keep::Junctions, 64)];
@@ -50,8 +51,8 @@ fn the_deepest_block_of_all_groups_is_evicted_first() {
     }
 }
 
-/// The pool has room for one and a half of two conversations that run in turn. The remaining blocks of
-/// a conversation serve a hit.
+/// Two conversations run in turn in a pool that can cache one and a half of them. The blocks that
+/// remain of a conversation can be hit.
 #[test]
 fn alternating_conversations_hit_the_blocks_that_full_attention_leaves() {
     let mut manager = manager(&[FULL, GroupSpec { keep: Keep::Every(16), ..STATE }], 55);
@@ -82,11 +83,11 @@ fn a_state_group_has_a_slot_for_each_draft() {
         "after the tokens, and after each of 3 drafts"
     );
     assert_eq!(manager.pool().num_available(), before - 3 - 1, "and a block for 10 slots of full attention");
-    // Two drafts are accepted: the state after the second one moves to the front.
+    // Two drafts are accepted. The block with the state after the second draft becomes the first block.
     step(&mut manager, 0, &[7, 8, 9], Some(9), 3).unwrap();
     let later = manager.group_table(0, 1).unwrap().to_vec();
     assert_eq!((later[0], later.len()), (table[2], 4));
-    // No draft is accepted, so the state stays where it is.
+    // No draft is accepted, so the state remains in its block.
     step(&mut manager, 0, &[10], Some(10), 0).unwrap();
     assert_eq!(manager.group_table(0, 1).unwrap()[0], later[0]);
     manager.check_invariants().unwrap();
@@ -107,7 +108,7 @@ fn a_draft_without_a_state_slot_is_not_computed() {
     step(&mut manager, 0, &[7, 8], Some(8), 1).unwrap();
 }
 
-/// An engine may append drafts as tokens, and take the rejected ones back before it commits.
+/// An engine may append drafts as tokens, and truncate the rejected drafts before it commits.
 #[test]
 fn a_truncation_keeps_the_states_of_the_drafts_that_stay() {
     let mut manager = manager(&[FULL, STATE], 20);
@@ -141,7 +142,8 @@ fn forks_and_truncations_do_not_keep_the_states_of_drafts() {
     manager.check_invariants().unwrap();
 }
 
-/// The fork has no slots for the drafts of its parent, so none of its own tokens was a draft.
+/// The fork has no slots for the drafts of its parent. So none of its tokens may be handled as an
+/// accepted draft.
 #[test]
 fn a_fork_has_no_drafts_of_its_parent() {
     let mut manager = manager(&[FULL, STATE], 20);
@@ -155,7 +157,7 @@ fn a_fork_has_no_drafts_of_its_parent() {
     assert_eq!(manager.group_table(1, 1).unwrap(), table);
 }
 
-/// Tokens that an append covered stay covered, although the step before it had drafts.
+/// Tokens that an append covered remain covered, although the step before it had drafts.
 #[test]
 fn a_truncation_keeps_the_cover_of_the_tokens_that_stay() {
     let mut manager = manager(&[STATE], 20);
@@ -188,7 +190,8 @@ fn an_admission_that_computes_all_hits_nothing_and_caches_its_blocks() {
         compute(&mut manager, 1, 8).unwrap();
         manager.release(1, Until::Now).unwrap();
         assert_eq!(cached(&manager, &prompt), 40);
-        // Its blocks are cached under the same names, even if no other block is left.
+        // After a reset, no other block is cached. The blocks of a request that does not use the cache
+        // are registered under the same names as before.
         manager.reset().unwrap();
         admit(&mut manager, 2, &prompt, Part { allocate_tokens: Some(0), ..all }).unwrap();
         compute(&mut manager, 2, 8).unwrap();
@@ -198,7 +201,8 @@ fn an_admission_that_computes_all_hits_nothing_and_caches_its_blocks() {
     }
 }
 
-/// A sliding window with attention sinks: the blocks of the sinks stay, and a hit needs them.
+/// In a group with a sliding window and attention sinks, the blocks of the sinks are not released, and
+/// a hit needs them.
 #[test]
 fn blocks_of_sinks_are_held_and_needed() {
     let sinks = GroupSpec { sink_tokens: 5, ..sliding(4, 8) };
@@ -208,7 +212,7 @@ fn blocks_of_sinks_are_held_and_needed() {
     compute(&mut manager, 0, 4).unwrap();
     let table = manager.group_table(0, 0).unwrap().to_vec();
     let there: Vec<_> = (0..table.len()).filter(|&at| !table[at].is_null()).collect();
-    // Token 41 reads tokens 0 to 4, and 34 to 40.
+    // Token 41 reads the sinks, tokens 0 to 4, and tokens 34 to 40.
     assert_eq!(there, [0, 1, 8, 9, 10]);
     manager.release(0, Until::Now).unwrap();
     assert_eq!(cached(&manager, &prompt), 40);
@@ -224,8 +228,8 @@ fn blocks_of_sinks_are_held_and_needed() {
 #[test]
 fn a_lone_request_with_sinks_runs_in_window_sinks_and_a_chunk() {
     let sinks = GroupSpec { sink_tokens: 4, ..sliding(4, 8) };
-    // It needs one block for the sinks. Before a chunk of 4 tokens it needs two blocks of the window,
-    // because both end at the end of a block.
+    // The request needs one block for the sinks. Before a chunk of 4 tokens, it needs two blocks of the
+    // window, because the window and the chunk both end at the end of a block.
     assert_eq!(lone::run(&[sinks], 200, &ids(0..400), chunk(4)), Ok(4));
     let mut manager = manager(&[sinks], 4);
     let cursor = manager.prepare(&ids(0..400), ExtraKeys::default()).unwrap();

@@ -1,4 +1,4 @@
-//! Whether a prompt can ever be computed in a pool: a lone request runs chunk by chunk in pools of
+//! Tests whether a prompt can ever be computed in a pool. A single request runs in chunks, in pools of
 //! every size.
 
 use super::*;
@@ -13,8 +13,9 @@ pub(super) fn run(
     part: Part,
 ) -> Result<usize, ManagerError> {
     let mut manager = manager(specs, usable);
-    // A hit that ends where a chunk begins needs no block. Without `compute_all`, the chunks alone
-    // would hit in an empty cache.
+    // With chunked attention, a hit that ends at the beginning of an attention chunk needs no blocks.
+    // So a model with only such groups would have hits in an empty cache, and `compute_all` prevents
+    // them.
     let admission = admit(&mut manager, 0, tokens, Part { compute_all: true, ..part })?;
     let mut most = held(&manager);
     if admission.external_tokens > 0 {
@@ -40,7 +41,7 @@ pub(super) fn run(
     Ok(most)
 }
 
-/// Returns the smallest pool, pools around a limit, and a large one.
+/// Returns sizes of pools to test: the smallest size, sizes around a limit, and a large size.
 fn sizes(least: usize) -> impl Iterator<Item = usize> {
     let sizes = [1, least.saturating_sub(1), least, least + 1, 39];
     sizes.into_iter().filter(|&usable| usable > 0)

@@ -1,10 +1,10 @@
-//! Capacity: a call succeeds or fails only because of the number of available blocks, and never because
-//! of the content of the cache.
+//! Tests capacity: whether a call succeeds depends only on the number of available blocks, and never on
+//! the cached content.
 //!
-//! [`lone`] runs every prompt alone, chunk by chunk, to see whether it can ever be computed in a pool.
-//! [`cached`] makes each call twice, with and without the cache. [`named`] and [`hybrid`] contain one
-//! test per fault that was observed. `KVPOOL_MODEL_OPERATIONS` sets the number of random cases (default
-//! 100,000: one case per 50).
+//! [`lone`] runs every prompt alone, in chunks, to find out whether it can ever be computed in a pool.
+//! [`cached`] makes each call twice, with and without cached content. [`named`] and [`hybrid`] contain
+//! one test per fault that was found. `KVPOOL_MODEL_OPERATIONS` sets the number of random cases
+//! (default 100,000: one case per 50).
 #![expect(
     clippy::unwrap_used,
     clippy::panic,
@@ -36,7 +36,7 @@ fn cases() -> u64 {
     operations.unwrap_or(100_000) / 50
 }
 
-/// Draws the groups of a model: between one and three, in any order.
+/// Draws one to three random groups of a model, in any order.
 fn drawn(numbers: &mut Numbers) -> Vec<GroupSpec> {
     (0..=numbers.below(3)).map(|_| spec(numbers)).collect()
 }
@@ -57,8 +57,8 @@ fn spec(numbers: &mut Numbers) -> GroupSpec {
         _ => Keep::Nothing,
     };
     let margin = usize::from(numbers.below(5) == 4);
-    // Full attention keeps all blocks or none. The other draws decide whether hits may end inside its
-    // blocks.
+    // Full attention keeps all blocks or none. For full attention, the other random values decide
+    // whether hits may end inside its blocks.
     let is_full = kind == GroupKind::Full && matches!(keep, Keep::Every(_) | Keep::Junctions);
     let is_sliding = matches!(kind, GroupKind::Sliding { .. });
     let sink_tokens = if is_sliding && numbers.below(3) == 2 { 1 + numbers.below(4) } else { 0 };
@@ -66,7 +66,7 @@ fn spec(numbers: &mut Numbers) -> GroupSpec {
     GroupSpec { keep, margin, partial_hits, sink_tokens, ..GroupSpec::new(kind, block_tokens) }
 }
 
-/// Returns a manager with `usable` blocks besides the null block.
+/// Returns a manager with `usable` blocks and the null block.
 fn manager(specs: &[GroupSpec], usable: usize) -> CacheManager {
     let groups = Groups::new(specs.to_vec(), None).unwrap();
     manager_of(groups, usable)
@@ -88,7 +88,8 @@ fn admit(manager: &mut CacheManager, id: i64, tokens: &[u32], part: Part) -> Res
     manager.admit_with(id, prompt, &options).map_err(|refused| refused.error)
 }
 
-/// Appends tokens to a request, commits computed tokens and asks for slots of drafts, all in one call.
+/// Appends tokens to a request, commits computed tokens and allocates slots for drafts, all in one
+/// call.
 fn step(
     manager: &mut CacheManager,
     id: i64,
@@ -103,7 +104,7 @@ fn step(
     manager.append_ragged(&rows)
 }
 
-/// Commits a chunk of a prompt and asks for blocks of the next one, in one call.
+/// Commits a chunk of a prompt and allocates blocks for the next chunk, in one call.
 fn next_chunk(
     manager: &mut CacheManager,
     id: i64,
@@ -134,7 +135,8 @@ fn all_blocks(manager: &CacheManager) -> Vec<BlockId> {
     (1..manager.pool().num_blocks() as u32).map(BlockId::new).collect()
 }
 
-/// Computes an admitted request to its end. Like in engines, chunks end where a state is kept.
+/// Computes an admitted request to its end. As in engines, chunks end at positions at which a state is
+/// kept.
 fn compute(manager: &mut CacheManager, id: i64, chunk: usize) -> Result<(), ManagerError> {
     loop {
         drop(manager.take_plan()?);

@@ -1,4 +1,4 @@
-//! Faults of capacity: one test each.
+//! Contains one test for each fault of capacity that was found.
 
 use super::*;
 use kvpool::Fit;
@@ -11,8 +11,8 @@ fn partial(block_tokens: usize) -> GroupSpec {
     GroupSpec { partial_hits: true, ..GroupSpec::new(GroupKind::Full, block_tokens) }
 }
 
-/// Models with their groups, the unit of hashes, the tokens of a prompt, and the number of blocks in
-/// which it can run.
+/// Returns models: their groups, the number of tokens per hash unit, the number of tokens of a prompt,
+/// and the number of blocks in which the prompt can run.
 fn models_that_fill_a_pool() -> Vec<(Vec<GroupSpec>, usize, u32, usize)> {
     vec![
         (vec![FULL], 4, 15, 4),
@@ -68,8 +68,8 @@ fn a_prompt_that_fills_the_pool_is_admitted_after_a_short_one_with_the_same_begi
     admit(&mut manager, 1, &ids(0..5000), Part::WHOLE).unwrap();
 }
 
-/// Three hits are possible, and only the middle one has enough blocks. Another request holds the first
-/// block, and the longest hit would take the only block that is left.
+/// Hits of three lengths are possible, and only for the middle one there are enough blocks. Another
+/// request holds the first block, and the longest hit would take the only available block.
 #[test]
 fn a_hit_between_the_longest_and_none_is_found() {
     let mut manager = of_unit(&[FULL], 4, 4);
@@ -80,7 +80,7 @@ fn a_hit_between_the_longest_and_none_is_found() {
     assert_eq!((admission.cached_tokens, admission.block_ids.len()), (4, 2));
 }
 
-/// A hit that needs a copy becomes shorter if no block is available for the copy.
+/// If a hit needs a copy and no block is available for it, a shorter hit is used.
 #[test]
 fn a_hit_is_as_long_as_the_pool_allows() {
     let mut manager = of_unit(&[partial(8)], 4, 4);
@@ -117,7 +117,7 @@ fn tokens_that_had_no_blocks_before_the_call_are_not_computed() {
     }
 }
 
-/// The slots of drafts are covered before the call that accepts the drafts.
+/// Drafts get their slots before the call that accepts them.
 #[test]
 fn accepted_drafts_are_computed_only_if_they_had_slots() {
     let mut manager = manager(&[FULL], 20);
@@ -209,12 +209,12 @@ fn a_prompt_in_chunks_is_not_refused_permanently() {
     assert_eq!((by_chunks.fit, by_chunks.can_ever_fit), (Fit::Ok, true));
     assert!(admit(&mut pool, 0, &prompt, Part::WHOLE).is_err());
     lone::run(&specs, usable, &prompt, chunk(64)).unwrap();
-    // While another request runs, it has to wait.
+    // While another request runs, the prompt does not fit now, but later.
     admit(&mut pool, 1, &ids(5000..6000), chunk(480)).unwrap();
     let later = pool.fit(&cursor, chunk(64)).unwrap();
     assert_eq!((later.fit, later.can_ever_fit), (Fit::Later, true));
-    // The blocks of full attention alone exceed the pool: the first chunk fits, but the whole prompt
-    // never does.
+    // The blocks of full attention alone exceed the pool. The first chunk fits, but the whole prompt
+    // never fits.
     let too_long = pool.prepare(&ids(0..4000), ExtraKeys::default()).unwrap();
     let first = manager(&specs, usable).fit(&too_long, chunk(64)).unwrap();
     assert_eq!((first.fit, first.can_ever_fit), (Fit::Ok, false));
@@ -238,7 +238,7 @@ fn a_registered_tail_is_written_in_place_where_no_block_is_left_for_a_copy() {
     }
 }
 
-/// If two requests hold the tail block, the manager copies it or refuses the append.
+/// If two requests share their last block, the manager copies it or refuses the append.
 #[test]
 fn a_shared_tail_is_never_written_in_place() {
     let mut manager = manager(&[FULL], 2);

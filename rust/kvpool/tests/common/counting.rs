@@ -1,5 +1,5 @@
-//! An allocator that counts the allocations of a thread. Each test binary that uses it includes this
-//! module, because a binary has one allocator.
+//! A memory allocator that counts the allocations of a thread. Each test binary that uses it includes
+//! this module, because a binary has exactly one allocator.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -17,7 +17,7 @@ pub(crate) fn counts() -> (usize, isize) {
 struct Counting;
 
 fn count(allocations: usize, bytes: isize) {
-    // A thread that is ending is not counted any more.
+    // Allocations of a thread that is ending are not counted.
     let _ = COUNTS.try_with(|counts| {
         let (before, held) = counts.get();
         counts.set((before + allocations, held + bytes));

@@ -1,10 +1,10 @@
-//! Tests of every policy under bad workloads: scans, loops, drifting popularity, sessions that end. The
+//! Tests every policy with adverse workloads: scans, loops, changing popularity, sessions that end. The
 //! workloads are small, artificial, and the same on every host.
 //!
-//! Minimum results are asserted for every policy. The tables
+//! The tests assert minimum hit rates for every policy. The tables
 //! (`cargo test --test evictors adversaries -- --nocapture`) show hits in percent of the requested
-//! blocks, and *turnover*: the share of the blocks cached at the start of a phase that are gone at its
-//! end.
+//! blocks, and *turnover*: of the blocks that were cached at the start of a phase, the share that is no
+//! longer cached at its end.
 
 use std::collections::BTreeSet;
 
@@ -13,8 +13,8 @@ use kvpool::{BlockHash, BlockPool, HashAlgorithm, PoolConfig};
 
 const CAPACITY: usize = 256;
 
-/// The contents of a prompt from its start, as numbers. Equal numbers at equal positions are equal
-/// blocks.
+/// The contents of a prompt's blocks, as numbers. Two prompts share a block if they have the same
+/// numbers up to its position.
 type Prompt = Vec<u64>;
 
 /// The mixing step of `SplitMix64`.
@@ -112,8 +112,8 @@ fn looping(set: u64, prompts: usize, blocks: u64, rounds: usize) -> Vec<Prompt> 
     (0..rounds).flat_map(|_| round()).collect()
 }
 
-/// Returns requests of agents: `live` sessions at a time share one system prompt. Each session grows by
-/// a block per turn and ends after 12 turns.
+/// Returns requests of agents. At any time there are `live` sessions, which share one system prompt.
+/// Each session grows by a block per turn and ends after 12 turns.
 fn sessions(live: usize, turns: usize) -> Vec<Prompt> {
     let system = || [1, 2, 3, 4].map(|at: u64| 7 << 60 | at);
     let mut ages: Vec<u64> = (0..live as u64).map(|slot| slot % 12).collect();
@@ -131,8 +131,8 @@ fn sessions(live: usize, turns: usize) -> Vec<Prompt> {
     out
 }
 
-/// Returns requests whose popularity drifts: of 40 prompts of 4 blocks, one half is requested most, and
-/// this half moves all the time.
+/// Returns requests for 40 prompts of 4 blocks. One half of the prompts gets most requests, and this
+/// half changes slowly all the time.
 fn drifting(n: usize) -> Vec<Prompt> {
     let near = numbers(3, 20).zip(numbers(4, 40)).zip(numbers(5, 4));
     let nth = |(at, ((near, far), which)): (usize, ((u64, u64), u64))| {
@@ -143,7 +143,8 @@ fn drifting(n: usize) -> Vec<Prompt> {
     near.take(n).enumerate().map(nth).collect()
 }
 
-/// Runs phases with every policy, prints a table, and passes each policy's figures to `expect`.
+/// Runs the phases with every policy, prints a table, and passes the results of each policy to
+/// `expect`.
 fn all(title: &str, phases: &[(&str, Vec<Prompt>)], expect: impl Fn(EvictionPolicy, &[Phase])) {
     let mut table = format!("\n{title}\n{:<14}", "hits/turnover");
     phases.iter().for_each(|(name, _)| table += &format!(" | {name:>22}"));
@@ -159,8 +160,8 @@ fn all(title: &str, phases: &[(&str, Vec<Prompt>)], expect: impl Fn(EvictionPoli
     results.iter().for_each(|(policy, figures)| expect(*policy, figures));
 }
 
-/// Returns whether the policy keeps blocks that were used again during a flood of blocks that are used
-/// once.
+/// Returns whether the policy keeps blocks that were used again while it gets many blocks that are used
+/// only once.
 fn resists_scans(policy: EvictionPolicy) -> bool {
     [kvpool_policies::S3_FIFO, kvpool_policies::ARC].contains(&policy)
 }
@@ -192,7 +193,7 @@ fn a_scan_is_forgotten() {
     ];
     all("A working set of 144 blocks, and prompts that come once", &phases, |policy, phases| {
         let [alone, mixed, scan, again, later] = phases else { panic!() };
-        // Each block that the scan evicted is missed once, and never again.
+        // Each block that the scan evicted is missed only once.
         assert!(
             again.hits >= 100.0 - 100.0 * 144.0 / 600.0 && later.hits > 99.0,
             "{policy:?}: {again:?}, {later:?}"
@@ -217,7 +218,7 @@ fn a_loop_that_shrinks_is_kept() {
     all("Loops of 1.25 and 0.5 capacities", &phases, |policy, phases| {
         let [large, first, later] = phases else { panic!() };
         // These two policies were the best in the large loop, because they evict new blocks first. They
-        // need a while to detect that the loop is over.
+        // need some time to detect that the loop has ended.
         let (least_large, least, least_later) = match policy.name() {
             "adaptive" => (60.0, 25.0, 90.0),
             "hazard" => (20.0, 24.0, 99.0),
@@ -236,8 +237,8 @@ fn dead_sessions_leave() {
     let quarter = |nth: usize| turns[nth * 1500..(nth + 1) * 1500].to_vec();
     let phases = [("1st quarter", quarter(0)), ("2nd", quarter(1)), ("3rd", quarter(2)), ("4th", quarter(3))];
     all("12 live sessions of up to 12 blocks behind a prompt of 4", &phases, |policy, phases| {
-        // `hazard` keeps blocks that return late a little longer: one block in ten of a quarter of the
-        // pool.
+        // `hazard` keeps blocks that are used again late a little longer. This is one block in ten of a
+        // quarter of the pool.
         let least = if policy == kvpool_policies::HAZARD { 85.0 } else { 90.0 };
         for phase in &phases[1..] {
             assert!(phase.hits > 80.0 && phase.turnover > least, "{policy:?} keeps the dead: {phases:?}");
@@ -278,7 +279,7 @@ fn timed(phases: &[Vec<Prompt>], now: impl Fn(usize) -> f64) -> Vec<Phase> {
     phases.iter().map(run).collect()
 }
 
-/// One set is popular for an hour. Then another one becomes popular within a minute.
+/// One set of prompts is popular for an hour. Then another set becomes popular within a minute.
 #[test]
 fn hazard_follows_a_workload_that_drifts_within_a_minute() {
     let phases = [working_set(1, 64, 3, 3600), working_set(2, 64, 3, 600), working_set(2, 64, 3, 3600)];
@@ -289,26 +290,28 @@ fn hazard_follows_a_workload_that_drifts_within_a_minute() {
     assert!(old.hits > 90.0 && minute.hits > 60.0 && later.hits > 90.0, "{old:?}, {minute:?}, {later:?}");
 }
 
-/// With ages that never grow, blocks that were used twice would stay forever. So a clock that stands
-/// still is not trusted.
+/// If the ages of blocks never increase, `hazard` would keep blocks that were used twice forever. So it
+/// ignores a clock that does not advance.
 #[test]
 fn hazard_works_with_a_stopped_clock() {
     let phases = [1, 2, 3, 4].map(|set| working_set(set, 64, 3, 2000));
     let mut clocks: Vec<Box<dyn Fn(usize) -> f64>> = vec![Box::new(|_| 0.0), Box::new(|_| 1e9)];
-    // A clock that runs and stops in the middle.
+    // This clock advances, and stops in the middle of the test.
     clocks.push(Box::new(|served| (served as f64).min(1500.0)));
     for now in clocks {
         let figures = timed(&phases, now);
         println!("a clock that stands still: {figures:?}");
-        // The clock is trusted for 8 capacities of new blocks. During that time, ages that do not grow
-        // keep an old set. This happens only once.
+        // `hazard` uses the stopped clock until it has admitted 8 times as many new blocks as the pool
+        // has. During that time, ages do not increase, and the old set remains cached. This happens
+        // only once.
         let low = figures.iter().filter(|phase| phase.hits < 90.0).count();
         assert!(low <= 1 && figures.iter().all(|phase| phase.hits > 55.0), "{figures:?}");
         assert!(figures[3].hits > 90.0 && figures[3].turnover > 60.0, "what was popular leaves: {figures:?}");
     }
 }
 
-/// One tenant sends prompts that are used once: ten blocks for each three of the other tenants.
+/// One tenant sends prompts that are used only once. It requests ten blocks for every three blocks of
+/// the other tenants.
 #[test]
 fn hazard_protects_reused_content_from_a_flood() {
     let hot = working_set(1, 48, 3, 4000);

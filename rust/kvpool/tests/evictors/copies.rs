@@ -1,5 +1,6 @@
-//! Several copies of one content: its children stay reachable as long as they are cached, whichever
-//! copy leaves, under every policy. The laboratory checks random histories.
+//! Tests several copies of one content, with every policy. Whichever copy is evicted, lookups still
+//! reach the children of the content as long as they are cached. The laboratory checks random
+//! histories.
 
 use super::*;
 use kvpool::{BlockPool, DuplicatePolicy, PoolConfig};
@@ -12,7 +13,7 @@ fn pool_of(kind: Kind, duplicates: DuplicatePolicy) -> BlockPool {
     BlockPool::with_evictor(config, kind.build(8, &RetentionConfig::default())).unwrap()
 }
 
-/// Pools with every policy, with copies kept and dropped.
+/// Returns pools with every policy, which keep or drop copies.
 fn pools() -> impl Iterator<Item = (BlockPool, String)> {
     Kind::all().into_iter().flat_map(|kind| {
         DuplicatePolicy::ALL
@@ -21,8 +22,8 @@ fn pools() -> impl Iterator<Item = (BlockPool, String)> {
     })
 }
 
-/// Allocates a block and registers it with the content at the end of `path`. The block is not computed
-/// yet.
+/// Allocates a block and registers it with the content at the end of `path`. The block is not yet
+/// computed.
 fn begin(pool: &mut BlockPool, path: &[u8]) -> BlockId {
     let block = pool.allocate(1).unwrap();
     pool.register(&block, &chain(0, path), path.len() - 1).unwrap();
@@ -35,7 +36,8 @@ fn compute(pool: &mut BlockPool, path: &[u8]) -> BlockId {
     block
 }
 
-/// Makes a copy of the parent leave as early as possible. Without retention, the hint has no effect.
+/// Gives a hint that makes the pool evict a copy of the parent as early as possible. Without retention,
+/// the hint has no effect.
 fn demote(pool: &mut BlockPool, block: BlockId) {
     if pool.retention_stats().is_some() {
         pool.retain(&[block], Retention::END_OF_LIFE).unwrap();
@@ -56,13 +58,14 @@ fn drain(pool: &mut BlockPool, child: BlockId, of: &str) {
     }
 }
 
-/// The copy to which the child was linked is evicted or dropped, while its holder holds another copy.
+/// The child was linked to one copy of its parent, and its holder holds another copy. The linked copy
+/// is evicted or dropped.
 #[test]
 fn a_child_of_an_evicted_copy_gets_another_parent() {
     for (mut pool, of) in pools() {
         let (first, second) = (begin(&mut pool, PARENT), begin(&mut pool, PARENT));
         pool.mark_computed(&[first, second]).unwrap();
-        let child = compute(&mut pool, CHILD); // of the second; a lookup of its parent finds the first
+        let child = compute(&mut pool, CHILD); // of the second copy; lookups find the first
         pool.release(&[first]).unwrap();
         demote(&mut pool, first);
         let rest = pool.allocate(5).unwrap(); // all available blocks
@@ -75,20 +78,20 @@ fn a_child_of_an_evicted_copy_gets_another_parent() {
     }
 }
 
-/// In an earlier version, drop-on-release dropped a copy that had cached children, because another copy
+/// In an earlier version, `DropOnRelease` dropped a copy that had cached children, because another copy
 /// without children was in use.
 #[test]
 fn a_copy_with_cached_children_is_not_dropped() {
     for (mut pool, of) in pools() {
         let first = compute(&mut pool, PARENT);
-        let second = pool.allocate(2).unwrap(); // computed at the same time, and longer
+        let second = pool.allocate(2).unwrap(); // computed at the same time, with one more block
         pool.register(&second, &chain(0, CHILD), 0).unwrap();
         pool.mark_computed(&second).unwrap();
         pool.acquire(&second[..1]).unwrap(); // a fork
         pool.release_table(&second).unwrap();
         pool.release(&second[..1]).unwrap();
         if !of.contains("Plain(lru)") && !of.contains("last-accessed") {
-            // The copies' release times decide here: the first copy will be released later than the
+            // The order of the releases matters here: the first copy will be released later than the
             // child was.
             assert!(pool.is_registered(second[0]), "{of}: the child hangs on it");
         }
@@ -101,8 +104,8 @@ fn a_copy_with_cached_children_is_not_dropped() {
     }
 }
 
-/// In an earlier version, drop-on-release left only the older copy. LRU evicted it before the blocks
-/// that had been cached after the newer one.
+/// In an earlier version, `DropOnRelease` kept only the older copy. LRU evicted it before the children
+/// of the newer copy, which had been cached later.
 #[test]
 fn blocks_cached_after_a_dropped_copy_are_evicted_before_the_other_copy() {
     for (mut pool, of) in pools() {
@@ -122,14 +125,14 @@ fn blocks_cached_after_a_dropped_copy_are_evicted_before_the_other_copy() {
     }
 }
 
-/// In an earlier version, the child was linked to the oldest copy, whose holder gave it up before it
-/// was computed. The copy from which the child was really computed was not protected.
+/// In an earlier version, the child was linked to the oldest copy, and the holder of that copy released
+/// it before it was computed. The copy from which the child was really computed was not protected.
 #[test]
 fn an_uncomputed_copy_is_no_parent() {
     for abort in [false, true] {
         for (mut pool, of) in pools() {
             let (first, second) = (begin(&mut pool, PARENT), begin(&mut pool, PARENT));
-            // The child of the second copy. A lookup of its parent finds only the first.
+            // This is the child of the second copy. A lookup of its parent only finds the first copy.
             let child = begin(&mut pool, CHILD);
             pool.mark_computed(&[second, child]).unwrap();
             pool.release(&[child, second]).unwrap();
@@ -143,9 +146,9 @@ fn an_uncomputed_copy_is_no_parent() {
     }
 }
 
-/// A lookup reaches the child through another copy than the one to which it is linked. The linked copy
-/// then has no children to wait for and is evicted. The child is linked to the copy that its holder
-/// held.
+/// A lookup reaches the child through another copy than the copy to which it is linked. The child is
+/// then linked to the copy that its holder holds. The previously linked copy has no children left, and
+/// can be evicted.
 #[test]
 fn a_hit_through_another_copy_leaves_no_hole() {
     for (mut pool, of) in pools() {
@@ -167,8 +170,8 @@ fn a_hit_through_another_copy_leaves_no_hole() {
     }
 }
 
-/// Contents that a caller drops by id are the caller's responsibility: the child stays, no lookup
-/// reaches it, and it is evicted in its turn.
+/// If a caller removes the content of a parent by id, the child remains cached, no lookup reaches it,
+/// and it is evicted in the usual order.
 #[test]
 fn a_parent_dropped_by_id_leaves_its_child_to_the_order() {
     for (mut pool, of) in pools() {
@@ -177,7 +180,8 @@ fn a_parent_dropped_by_id_leaves_its_child_to_the_order() {
         pool.release(&[child, parent]).unwrap();
         pool.drop_cached(&[parent]).unwrap();
         assert_eq!(pool.probe(&chain(0, CHILD), 2).unwrap().cached_blocks, 0);
-        // After the parent is computed again, the child is reachable again. A hit links it again.
+        // After the parent is computed again, lookups reach the child again. A hit links it to the new
+        // parent.
         let again = compute(&mut pool, PARENT);
         let hit = pool.match_and_acquire(&chain(0, CHILD), 2).unwrap();
         assert_eq!(hit, [again, child]);

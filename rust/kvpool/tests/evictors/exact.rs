@@ -1,6 +1,6 @@
-//! Compares orders with retention with the exact model, under random valid and invalid calls. For LRU
-//! the whole order is compared after each call. With another policy, the model checks that the policy
-//! may give up the block that it chose.
+//! Compares evictors with retention with the exact model, with random valid and invalid calls. For LRU,
+//! the whole order is compared after each call. For other policies, the model checks that the policy
+//! was allowed to evict the block that it chose.
 
 use super::model::Model;
 use super::*;
@@ -15,7 +15,7 @@ enum Call {
     },
     /// A block in use gets another parent.
     Relink(usize, usize),
-    /// A lookup takes a block, its parent, the parent's parent and so on.
+    /// A lookup acquires a block, its parent, the parent's parent and so on.
     HitPrefix(usize),
     Hit(usize),
     /// All blocks in use, or some of them, lose their references.
@@ -37,7 +37,8 @@ const MOST: usize = 14;
 fn call() -> impl Strategy<Value = Call> {
     let block = || 1..MOST;
     prop_oneof![
-        // Mostly chains of neighbours, so that parents and children are cached together.
+        // In most cases the parent is the neighbouring block, so that parents and children are cached
+        // together.
         7 => (block(), prop_oneof![2 => Just(None), 5 => Just(Some(None)), 2 =>
             block().prop_map(|b| Some(Some(b)))])
             .prop_map(|(block, parent)| Call::Registered {
@@ -95,8 +96,8 @@ impl Pair {
         match *call {
             Call::Registered { block, parent } => {
                 let parent = parent.filter(|&parent| parent > 0 && fits(parent));
-                // The caller guarantees that the block is in use. An idle block has lost its content
-                // before.
+                // The caller guarantees that the block is in use, because a block that is not in use
+                // must lose its content before it gets another one.
                 if fits(block) && !self.model.is_idle(block) {
                     let content = Content { key: block as u64, depth: 0 };
                     self.evictor.registered(id(block), content, parent.map(id));

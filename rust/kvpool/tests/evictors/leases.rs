@@ -1,5 +1,5 @@
-//! Property 12 for blocks that only a planned copy or a step still needs, and the calls of property 22,
-//! for every policy.
+//! Tests two properties with every policy: property 12 for blocks that only a planned copy or a step
+//! still needs, and property 22 for the calls of the policy.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -8,8 +8,8 @@ use super::*;
 use kvpool::retention::Retain;
 use kvpool::{BlockPool, BlockState, Candidate, Content, InvariantViolation, PoolConfig, PoolError, Tiers};
 
-/// trtllm#12542, sglang#31427: a block was evicted although a planned copy read its KV or a step still
-/// wrote it. Under every policy, such a block is never a victim, and a lookup finds it.
+/// In trtllm#12542 and sglang#31427, a block was evicted although a planned copy read its KV or a step
+/// still wrote it. With every policy, such a block must never be evicted, and a lookup must find it.
 #[test]
 fn property_12_a_block_that_a_plan_or_a_step_needs_is_not_evicted() {
     for kind in Kind::all() {
@@ -23,10 +23,10 @@ fn property_12_a_block_that_a_plan_or_a_step_needs_is_not_evicted() {
         pool.register(&table, &chain(0, &[0, 1]), 0).unwrap();
         pool.mark_computed(&table).unwrap();
         if kind.has_retention() {
-            pool.retain(&table, Retention::END_OF_LIFE).unwrap(); // even so
+            pool.retain(&table, Retention::END_OF_LIFE).unwrap(); // must not make them available
         }
-        // A step may still write the first block, and a planned copy reads the second. No request holds
-        // either.
+        // A step may still write to the first block, and a planned copy reads the second block. No
+        // request holds these blocks.
         pool.release_after(&table[..1], 5).unwrap();
         let copy = tiers.copy_on_write(0, table[1]).unwrap();
         assert_ne!(copy, table[1]);
@@ -42,7 +42,7 @@ fn property_12_a_block_that_a_plan_or_a_step_needs_is_not_evicted() {
         pool.release_table(&hit).unwrap();
         assert!(pool.allocate(1).is_err(), "{kind:?}: they are needed as before");
 
-        // The plan is handed out and the step completes. Now the blocks can be evicted.
+        // The plan is taken and the step completes. Now the blocks can be evicted.
         assert_eq!(tiers.take_plan().unwrap().transfers().len(), 1);
         let pool = tiers.pool_mut(0).unwrap();
         assert_eq!(indices(&pool.eviction_order()), [table[1].index()], "{kind:?}");
@@ -59,12 +59,12 @@ pub(crate) struct Log {
     inside: AtomicBool,
     evictions: AtomicUsize,
     calls: AtomicUsize,
-    /// Registered blocks, each with its depth and its parent.
+    /// The registered blocks, each with its depth and its parent.
     registered: Mutex<Vec<(BlockId, u32, Option<BlockId>)>>,
 }
 
-/// A call may register any number of blocks: each has the block before it as its parent. The first
-/// one's parent is the block that was already registered.
+/// A call may register any number of blocks. The parent of each block is the block before it. The
+/// parent of the first block is the block that was already registered.
 #[test]
 fn each_block_of_a_long_chain_has_its_parent() {
     const LENGTH: usize = 200;
@@ -168,9 +168,9 @@ impl Evictor for Watched {
     }
 }
 
-/// sglang#27631, trtllm#17926: for an allocation of n blocks, the policy is asked for exactly the
-/// blocks that are not free, once each and never during another call. A commit evicts nothing, and
-/// every call ends.
+/// Tests sglang#27631 and trtllm#17926. For an allocation of n blocks, the pool calls the policy
+/// exactly once for each block that is not free, and never during another call. A commit evicts
+/// nothing, and every call ends.
 #[test]
 fn property_22_one_eviction_per_victim_under_every_policy() {
     for kind in Kind::all() {
@@ -181,8 +181,8 @@ fn property_22_one_eviction_per_victim_under_every_policy() {
                 let evictor = Box::new(Watched(kind.build(8, &config), Arc::clone(&log)));
                 let settings = PoolConfig { num_blocks: 8, block_size: BLOCK_SIZE, ..Default::default() };
                 let mut pool = BlockPool::with_evictor(settings, evictor).unwrap();
-                // The two prompts share their start. The hints make each block as hard to evict as
-                // possible.
+                // The two prompts have the same beginning. The hints protect each block from eviction
+                // as far as possible.
                 for path in [&[0, 0, 0][..], &[0, 1, 1]] {
                     let path = &path[..path.len().min(cached)];
                     let mut table = pool.match_and_acquire(&chain(0, path), 9).unwrap();

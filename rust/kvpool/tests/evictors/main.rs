@@ -1,5 +1,5 @@
-//! Evictors: every policy against the same contract, the order of eviction with retention against an
-//! exact model, and the behaviour of each policy under bad workloads.
+//! Tests evictors. All policies have to fulfil the same contract, the order of eviction with retention
+//! is compared with an exact model, and each policy is tested with adverse workloads.
 //!
 //! All tests run over [`kvpool_policies::ALL`], so a new policy is tested automatically.
 //! `KVPOOL_MODEL_OPERATIONS` sets the number of operations of each random test (default 30,000).
@@ -40,14 +40,14 @@ fn indices(blocks: &[BlockId]) -> Vec<usize> {
 /// The ways to construct an evictor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// As in a pool without retention.
+    /// The evictor of a pool without retention.
     Plain(EvictionPolicy),
-    /// As in a pool with retention.
+    /// The evictor of a pool with retention.
     Retaining(EvictionPolicy),
     /// LRU inside `Closed`, without retention, as the advisor and `kvpool size` use it.
     ClosedLru,
-    /// With retention, over [`strict::Strict`]: LRU, whose order contains no block in use, and S3-FIFO,
-    /// whose order does.
+    /// Evictors with retention around [`strict::Strict`], which checks the calls. The order of LRU
+    /// contains no blocks in use, and the order of S3-FIFO contains some.
     StrictLru,
     StrictS3Fifo,
 }
@@ -94,8 +94,8 @@ fn hasher() -> &'static Arc<BlockHasher> {
     HASHER.get_or_init(|| Arc::new(BlockHasher::new(config).unwrap()))
 }
 
-/// Returns the chain of a path in the tree of prompts: one block per step, so paths with a common start
-/// share blocks.
+/// Returns the chain of a prompt that is given as a path in a tree. Each element of the path is one
+/// block, so paths with a common beginning share blocks.
 fn chain(epoch: u64, path: &[u8]) -> HashChain {
     let extra = ExtraKeys { epoch, ..Default::default() };
     let mut cursor = HashCursor::new(Arc::clone(hasher()), extra).unwrap();
@@ -123,7 +123,7 @@ fn retention() -> impl Strategy<Value = Retention> {
     })
 }
 
-/// Returns settings for a pool of `usable` blocks: a budget of pins, and two tenants with limits.
+/// Draws random settings for a pool of `usable` blocks: a budget of pins, and two tenants with limits.
 fn limits(usable: usize) -> impl Strategy<Value = RetentionConfig> {
     let third = usable / 3;
     let tenant = move |nth: u32| {

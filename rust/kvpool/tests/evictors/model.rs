@@ -1,14 +1,14 @@
-//! An exact model of LRU's order of eviction with retention: every list is a vector, and every count is
-//! recomputed.
+//! Contains an exact model of LRU's order of eviction with retention. It is simple and slow: every list
+//! is a vector, and every count is recomputed.
 //!
-//! The model knows the place of each block, and follows the module docs of `kvpool::retention` and
-//! `kvpool::evictor::closed` rule by rule. It is O(n) everywhere.
+//! The model stores the position of each block, and implements the rules in the module docs of
+//! `kvpool::retention` and `kvpool::evictor::closed` one by one. Every operation is O(n).
 
 use std::cmp::Reverse;
 
 use kvpool::retention::{Hint, Keep, Retention, RetentionConfig, Then, Ttl};
 
-/// Ranks: demoted, priorities 0 to 100, pinned.
+/// Ranks are the levels of the order of eviction: demoted, priorities 0 to 100, pinned.
 const DEMOTED: usize = 0;
 const NORMAL: usize = 36;
 const HIGHEST: usize = 101;
@@ -21,9 +21,10 @@ type List = Vec<usize>;
 struct Block {
     known: bool,
     idle: bool,
-    /// The block was the next victim and has to wait for its children.
+    /// Whether the block was the next victim and has to wait until its children are evicted.
     parked: bool,
-    /// The parent block and the number of its content, because a block has several contents over time.
+    /// The parent block, and the number of its content. The number is needed because a block has
+    /// several contents over time.
     parent: Option<(usize, u64)>,
     contents: u64,
     rank: usize,
@@ -51,9 +52,11 @@ struct Tenant {
     id: u32,
     floor: usize,
     ceiling: Option<usize>,
-    /// The tenant's idle blocks, except pinned and parked ones, the least recently released first.
+    /// The tenant's blocks that are not in use, except pinned and parked blocks. The least recently
+    /// released block is first.
     idle: List,
-    /// The idle blocks that were the next victim while the tenant was not above its floor.
+    /// The blocks that were the next victim, but were not evicted because the tenant was not above its
+    /// floor.
     aside: List,
 }
 
@@ -142,14 +145,15 @@ impl Model {
         }
     }
 
-    /// Makes a block the next victim of its kind.
+    /// Makes a block the next victim of its rank.
     fn put_first(&mut self, block: usize) {
         let rank = self.blocks[block].rank;
         self.ranks[rank].insert(0, block);
         self.list_with_tenant(block, true);
     }
 
-    /// A tenant above its floor needs one block less to be set aside.
+    /// Returns a block that was set aside for a tenant's floor to the order, if the tenant is
+    /// above its floor.
     fn spare_another(&mut self, tenant: usize) {
         if self.count(tenant) > self.tenants[tenant].floor && !self.tenants[tenant].aside.is_empty() {
             let block = self.tenants[tenant].aside.remove(0);
@@ -298,8 +302,9 @@ impl Model {
         }
     }
 
-    /// Returns whether a policy may choose a block as the next victim: no child waits for it, and no
-    /// block of a lower rank could be evicted. Limits of tenants change the order of ranks.
+    /// Returns whether a policy may choose a block as the next victim. It may if the block has no
+    /// cached children, and no block of a lower rank could be evicted. Limits of tenants change the
+    /// order of ranks.
     pub(crate) fn may_go(&self, block: usize) -> bool {
         let is_leaf = |&block: &usize| self.blocks[block].idle && self.children(block) == 0;
         let leaves = (1..self.blocks.len()).filter(is_leaf);
@@ -363,7 +368,8 @@ impl Model {
         self.spare_another(tenant);
     }
 
-    /// Returns the number of retentions that ended, or `None` if time ran backwards.
+    /// Sets the time. Returns the number of hints that ended, or `None` if the time is earlier than
+    /// before.
     pub(crate) fn advance_time(&mut self, now: f64) -> Option<usize> {
         if self.now.is_some_and(|before| now < before) {
             return None;

@@ -1,5 +1,5 @@
-//! Blocks that a planned copy pins: their place in the order is that of their last release, under every
-//! policy. The laboratory checks random histories.
+//! Tests blocks that a planned copy pins, with every policy. Their position in the order of eviction
+//! follows from their last release. The laboratory checks random histories.
 
 use super::*;
 use kvpool::{BlockPool, BlockState, CacheManager, ManagerConfig, PoolConfig, RequestRef, Tiers};
@@ -8,13 +8,14 @@ const PROMPT: &[u8] = &[0, 0, 1];
 
 struct Copied {
     tiers: Tiers,
-    /// The prompt's blocks: the first and the last have no references, and a pin holds the second.
+    /// The blocks of the prompt. The first and the last block have no references, and the second block
+    /// is pinned.
     table: Vec<BlockId>,
 }
 
 impl Copied {
-    /// Creates the state: a prompt is truncated inside of its second block, which is copied before it
-    /// is written. Then the request ends.
+    /// Makes this state: a request is truncated inside of its second block, and its next token needs a
+    /// copy of that block. Then the request ends.
     fn new(kind: Kind) -> Self {
         let config = PoolConfig { num_blocks: 8, block_size: BLOCK_SIZE, ..Default::default() };
         let evictor = kind.build(8, &RetentionConfig::default());
@@ -37,7 +38,7 @@ impl Copied {
     }
 }
 
-/// Allocates, registers and computes the blocks of a prompt, and holds them.
+/// Allocates and registers the blocks of a prompt, and marks them computed. The caller holds them.
 fn compute(pool: &mut BlockPool, path: &[u8]) -> Vec<BlockId> {
     let table = pool.allocate(path.len()).unwrap();
     pool.register(&table, &chain(0, path), 0).unwrap();
@@ -45,7 +46,8 @@ fn compute(pool: &mut BlockPool, path: &[u8]) -> Vec<BlockId> {
     table
 }
 
-/// In an earlier version, the block entered the order only at the end of its pin, after its parent.
+/// In an earlier version, the block was added to the order only at the end of its pin, so after its
+/// parent.
 #[test]
 fn a_pinned_block_is_evicted_before_its_parent() {
     for kind in Kind::all() {
@@ -65,8 +67,8 @@ fn a_pinned_block_is_evicted_before_its_parent() {
     }
 }
 
-/// While the block is pinned, every other block is taken. The block can be hit while it is pinned. When
-/// the pin ends, the block is free, because its parents are gone.
+/// While the block is pinned, all other blocks are allocated. The block can be hit as long as it is
+/// pinned. When the pin ends, the block is free, because its parents were evicted.
 #[test]
 fn a_pinned_block_whose_turn_comes_is_free_when_its_pin_ends() {
     for kind in Kind::all() {
@@ -84,8 +86,8 @@ fn a_pinned_block_whose_turn_comes_is_free_when_its_pin_ends() {
     }
 }
 
-/// Another request computes the parent again and hits the block before its pin ends. The block is then
-/// cached normally, in that request's order.
+/// Another request computes the parent again and hits the block before its pin ends. After that request
+/// releases the block, it is cached like any other block.
 #[test]
 fn a_pinned_block_that_is_hit_after_its_turn_has_a_place_again() {
     for kind in Kind::all() {
@@ -104,8 +106,8 @@ fn a_pinned_block_that_is_hit_after_its_turn_has_a_place_again() {
     }
 }
 
-/// An aborted copy put the block back into the order although its parent was gone: its turn had come
-/// while it was pinned.
+/// While the block is pinned, the policy chooses it for eviction, and its parent is evicted. In an
+/// earlier version, an aborted swap then added the block to the order again.
 #[test]
 fn a_swap_does_not_find_a_pinned_block_that_was_to_be_evicted() {
     let request = [RequestRef::Int(1)];
@@ -122,7 +124,7 @@ fn a_swap_does_not_find_a_pinned_block_that_was_to_be_evicted() {
     let out = manager.begin_swap_out(&request).unwrap();
     manager.take_plan().unwrap();
     manager.complete_swap(out).unwrap();
-    // Another request is truncated inside of the second block, and writes to a copy of it.
+    // Another request is truncated inside of the second block, and then writes to a copy of it.
     manager.admit(2, prompt.clone()).unwrap();
     manager.truncate(2, 3, None).unwrap();
     manager.append_tokens(2, &[7], 0).unwrap();
@@ -136,7 +138,8 @@ fn a_swap_does_not_find_a_pinned_block_that_was_to_be_evicted() {
     manager.check_invariants().unwrap();
 }
 
-/// The block can be forgotten by id or together with everything else, and its pin still ends.
+/// The content of the block can be removed by id or by a reset of all contents. Its pin still ends
+/// correctly.
 #[test]
 fn the_content_of_a_pinned_block_can_be_dropped() {
     for kind in Kind::all() {

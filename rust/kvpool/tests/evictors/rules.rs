@@ -1,5 +1,5 @@
-//! One test per rule of the order of eviction, as `kvpool::retention` states it. The policy is LRU if
-//! the order within the normal rank matters. Otherwise every policy is tested.
+//! Contains one test for each rule of the order of eviction in `kvpool::retention`. If the order of
+//! blocks of normal priority matters, the test uses LRU. Otherwise it tests every policy.
 
 use super::*;
 use kvpool::retention::{HintReport, RetentionStats};
@@ -29,7 +29,7 @@ fn lru(usable: usize, pin_budget: usize) -> BlockPool {
     pool_of(kvpool_policies::LRU, usable, pin_budget, &[])
 }
 
-/// Admits a prompt, whose blocks stay in use.
+/// Admits a prompt and keeps its blocks in use.
 fn take(pool: &mut BlockPool, path: &[u8]) -> Vec<BlockId> {
     let chain = chain(pool.epoch(), path);
     let mut table = pool.match_and_acquire(&chain, usize::MAX).unwrap();
@@ -82,8 +82,8 @@ fn the_whole_order_first_to_last() {
     pool.retain(&b[5..6], priority(0)).unwrap();
     pool.assign_tenant(&b[6..8], TenantId(1)).unwrap();
     pool.retain(&b[8..9], Retention::END_OF_LIFE).unwrap();
-    // The order is: demoted; the block above the ceiling; low; lower than normal; normal; above normal;
-    // floor; pinned.
+    // The expected order is: the demoted block, the block above the ceiling, then low, below normal,
+    // normal and above normal priority, the block below the floor, the pinned block.
     assert_eq!(order(&pool), indices(&[b[8], b[6], b[5], b[4], b[3], b[7], b[2], b[1], b[0]]));
 }
 
@@ -147,15 +147,17 @@ fn a_hit_ends_a_demotion_and_nothing_else() {
     }
 }
 
-/// In an earlier version, a block that waited for its child when it was hit still counted as given up.
-/// It came back as the next victim of a FIFO queue instead of the last.
+/// In an earlier version, a block that had been chosen for eviction and waited for its child was hit,
+/// but was still treated as chosen. After its release it was the next victim of a FIFO queue instead of
+/// the last.
 #[test]
 fn a_hit_ends_the_demotion_of_a_block_that_waited_for_its_child() {
     let mut pool = pool_of(kvpool_policies::S3_FIFO, 4, 0, &[]);
     let chain = serve(&mut pool, &[0, 0]);
     let other = serve(&mut pool, &[1])[0];
     pool.retain(&chain[..1], Retention::END_OF_LIFE).unwrap();
-    // Takes the last free block and the child, after it asked for the parent.
+    // This allocation takes the last free block and the child. The policy first chose the parent, which
+    // had to wait for the child.
     let more = pool.allocate(2).unwrap();
     assert_eq!(more[1], chain[1]);
     pool.release(&more).unwrap();
@@ -185,7 +187,7 @@ fn an_end_of_life_has_no_effect_while_others_hold_the_block() {
     assert_eq!(pool.retain(&mine, Retention::END_OF_LIFE).unwrap(), report(1, 0, 1));
     pool.release_table(&mine).unwrap();
     assert_eq!(pool.retain(&yours, Retention::END_OF_LIFE).unwrap(), report(2, 0, 0));
-    // The last holder demotes its blocks. They stay matchable until an allocation needs them.
+    // The last holder demotes its blocks. Lookups can match them until an allocation needs them.
     pool.release_table(&yours).unwrap();
     assert_eq!(pool.retention_stats().unwrap().demoted, 3);
     assert_eq!(pool.probe(&chain(0, &[0, 2]), 9).unwrap().cached_blocks, 2);
@@ -200,18 +202,19 @@ fn pins_beyond_the_budget_are_clipped_to_the_highest_priority() {
     assert_eq!(order(&pool), indices(&[b[3], b[4], b[2], b[0], b[1]]));
     let stats = pool.retention_stats().unwrap();
     assert_eq!((stats.pinned, stats.above_normal), (2, 1));
-    // A pin that ends makes room for another pin. The clipped hint does not become a pin by itself.
+    // If a pin ends, another block can be pinned. A hint that was clipped earlier does not become a pin
+    // without a new call.
     pool.retain(&b[..1], Retention::NORMAL).unwrap();
     assert_eq!(order(&pool), indices(&[b[3], b[4], b[0], b[2], b[1]]));
     assert_eq!(pool.retain(&b[2..5], Retention::PINNED).unwrap(), report(1, 2, 0));
     assert_eq!(pool.retention_stats().unwrap().pinned, 2);
-    // Pinned blocks are evicted when no other block is left, because a pin is no promise.
+    // Pinned blocks are evicted if no other block is left, because hints are advisory.
     assert_eq!(pool.allocate(6).unwrap().len(), 6);
     assert_eq!(pool.retention_stats().unwrap(), RetentionStats::default());
 }
 
-/// In an earlier version, an idle time to live ran while the block was in use. A request that ran
-/// longer lost the retention of the very blocks that it was using.
+/// In an earlier version, an idle time to live ran while the block was in use. If a request ran longer
+/// than the time to live, the hints about its own blocks ended.
 #[test]
 fn a_block_in_use_keeps_its_retention_however_long_it_is_used() {
     for then in [Then::Normal, Then::Demote] {
@@ -228,8 +231,8 @@ fn a_block_in_use_keeps_its_retention_however_long_it_is_used() {
         assert_eq!(pool.advance_time(1000.0).unwrap(), 0);
         pool.release_table(&table).unwrap();
         assert_eq!(gauges(&pool), (1, 1, 0));
-        // A hit stops the time, no matter which requests share the block. The release of the last
-        // reference starts it.
+        // A hit stops the time. The release of the last reference starts it again, whichever requests
+        // share the block.
         pool.advance_time(1009.0).unwrap();
         let (first, second) = (take(&mut pool, &[0]), take(&mut pool, &[0]));
         assert_eq!(pool.advance_time(2000.0).unwrap(), 0);
@@ -248,8 +251,8 @@ fn a_block_in_use_keeps_its_retention_however_long_it_is_used() {
     }
 }
 
-/// The hint takes effect at once, except for its end. Another hint without a time to live can still
-/// revoke it.
+/// The hint takes effect immediately, but its time to live starts later. Before that, another hint
+/// without a time to live can replace it.
 #[test]
 fn an_idle_time_to_live_of_a_block_in_use_is_the_last_hint() {
     let mut pool = lru(6, 0);
@@ -271,9 +274,9 @@ fn only_an_idle_time_to_live_restarts_with_each_use() {
             let b = singles(&mut pool, 2);
             pool.retain(&b[..1], Retention { ttl: Some(ttl), then, ..priority(80) }).unwrap();
             pool.advance_time(6.0).unwrap();
-            let table = take(&mut pool, &[0]); // used at time 6
+            let table = take(&mut pool, &[0]); // in use from time 6 on
             pool.advance_time(9.0).unwrap();
-            pool.release_table(&table).unwrap(); // until time 9
+            pool.release_table(&table).unwrap(); // in use until time 9
             assert_eq!(pool.advance_time(10.0).unwrap(), usize::from(!kept), "{ttl:?}");
             let stats = pool.retention_stats().unwrap();
             assert_eq!(stats.above_normal, usize::from(kept));
@@ -359,7 +362,7 @@ fn retention_ends_with_the_content() {
         }
         assert_eq!(pool.tenant_blocks(TenantId(1)).unwrap(), 0, "{how}");
         assert_eq!(pool.retention_stats().unwrap(), RetentionStats::default(), "{how}");
-        // The blocks come back without any earlier hint.
+        // When the blocks are used again, the earlier hints have no effect.
         let b = singles(&mut pool, 3);
         assert_eq!(order(&pool), indices(&b), "{how}");
         assert_eq!(pool.advance_time(100.0).unwrap(), 0, "{how}");
@@ -386,18 +389,19 @@ fn a_parent_waits_for_its_pinned_child() {
         let other = serve(&mut pool, &[1])[0];
         pool.retain(&parent[..2], Retention::END_OF_LIFE).unwrap();
         pool.retain(&parent[2..], Retention::PINNED).unwrap();
-        // Only the other block can be evicted before the pinned one. Then the whole chain is evicted,
-        // deepest block first.
+        // Only the other block can be evicted before the pinned block. Then the whole chain is evicted,
+        // the deepest block first.
         assert_eq!(order(&pool), indices(&[other, parent[2], parent[1], parent[0]]), "{eviction:?}");
         assert_eq!(pool.allocate(5).unwrap()[4], other);
         pool.check_invariants().unwrap();
-        // The block that waited was the next victim of its kind all the time.
+        // The block that waited for its child remains the next victim of its rank.
         pool.retain(&parent[2..], Retention::NORMAL).unwrap();
         assert_eq!(order(&pool), indices(&[parent[2], parent[1], parent[0]]), "{eviction:?}");
     }
 }
 
-/// A model of this rule had put each block back to the place of its release. The first chain was
+/// If two blocks wait for their children, the block that stops waiting last is the next victim. An
+/// earlier model wrongly returned each block to the position of its release; the first chain was
 /// released first.
 #[test]
 fn the_block_that_stopped_waiting_last_is_evicted_next() {
@@ -406,7 +410,8 @@ fn the_block_that_stopped_waiting_last_is_evicted_next() {
     for tail in [&first[1..], &second[1..]] {
         pool.retain(tail, priority(100)).unwrap();
     }
-    // Takes the last free block. Then both heads are asked for, and wait for their tails.
+    // This allocation takes the last free block. Then the policy chooses the first blocks of both
+    // chains, which have to wait for the blocks after them.
     let more = pool.allocate(2).unwrap();
     assert_eq!(more[1], first[1]);
     assert_eq!(order(&pool), indices(&[first[0], second[1], second[0]]));
@@ -441,9 +446,9 @@ fn what_waited_for_its_child_is_the_next_of_its_kind() {
     }
 }
 
-/// A block that waited for its child is assigned to a tenant: it is the tenant's next victim as soon as
-/// it may be evicted. A hint moves it to the end of its new list like any other block, and it does not
-/// count as waiting any more.
+/// A block that waits for its child is assigned to a tenant. It is the tenant's next victim as soon as
+/// it may be evicted. A hint moves the block to the end of its new list like any other block, and it no
+/// longer counts as waiting.
 #[test]
 fn a_tenant_is_assigned_to_a_block_that_waits_for_its_child() {
     for moved in [false, true] {
@@ -461,7 +466,7 @@ fn a_tenant_is_assigned_to_a_block_that_waits_for_its_child() {
         pool.assign_tenant(&chain[..1], TenantId(1)).unwrap();
         assert_eq!(pool.tenant_blocks(TenantId(1)).unwrap(), 3);
         assert_eq!(order(&pool), indices(&[others[0], others[1], chain[1], chain[0]]));
-        // Its child does not block it any more.
+        // The block no longer has to wait for its child.
         pool.drop_cached(&chain[1..]).unwrap();
         let expected =
             if moved { [others[0], others[1], chain[0]] } else { [chain[0], others[0], others[1]] };
@@ -469,7 +474,7 @@ fn a_tenant_is_assigned_to_a_block_that_waits_for_its_child() {
     }
 }
 
-/// One eviction asks for no block twice, however wrong the order is.
+/// In one eviction, the policy is not asked for the same block twice, for any order of blocks.
 #[test]
 fn an_eviction_parks_a_chain_once() {
     let pops = Arc::new(std::sync::atomic::AtomicUsize::new(0));
@@ -496,12 +501,12 @@ fn a_tenant_above_its_ceiling_gives_its_own_least_recently_released_first() {
     let b = singles(&mut pool, 6);
     pool.retain(&b[2..3], Retention::PINNED).unwrap();
     pool.retain(&b[3..4], priority(100)).unwrap();
-    // The blocks were released in the order 2, 3, 4, 5. The order in which they are assigned does not
-    // matter.
+    // The blocks were released in the order 2, 3, 4, 5. The order in which they are assigned to the
+    // tenant has no effect.
     pool.assign_tenant(&b[2..6], TenantId(1)).unwrap();
     assert_eq!(pool.tenant_blocks(TenantId(1)).unwrap(), 4);
-    // The tenant has two blocks too many. The ones that are not pinned are evicted first, whatever
-    // their priority, then the other blocks in the order of LRU.
+    // The tenant has two blocks above its ceiling. Its blocks that are not pinned are evicted first,
+    // with any priority, then the other blocks in the order of LRU.
     assert_eq!(order(&pool), indices(&[b[3], b[4], b[0], b[1], b[5], b[2]]));
     serve(&mut pool, &[3]);
     assert_eq!(order(&pool), indices(&[b[4], b[5], b[0], b[1], b[3], b[2]]));
@@ -514,10 +519,10 @@ fn a_tenant_at_its_floor_is_spared_while_other_blocks_are_evictable() {
     pool.assign_tenant(&b[..3], TenantId(1)).unwrap();
     pool.retain(&b[4..5], priority(100)).unwrap();
     pool.retain(&b[5..6], Retention::PINNED).unwrap();
-    // The tenant has one block above its floor: the least recently released of three. Then all other
-    // blocks are evicted, the pinned ones last.
+    // The tenant has three blocks, one of them above its floor. The least recently released of them is
+    // evicted first. Then all other blocks are evicted, the pinned blocks last.
     assert_eq!(order(&pool), indices(&[b[0], b[3], b[4], b[1], b[2], b[5]]));
-    // A floor does not protect blocks that the tenant itself gave up.
+    // A floor does not protect blocks for which the tenant has hinted an end of life.
     pool.retain(&b[1..2], Retention::END_OF_LIFE).unwrap();
     assert_eq!(order(&pool)[0], b[1].index());
 }
@@ -535,8 +540,8 @@ fn blocks_spared_for_a_floor_are_evictable_when_the_tenant_has_more() {
         pool.release(&more).unwrap();
         let third = take(&mut pool, &[2]);
         pool.assign_tenant(&third, TenantId(1)).unwrap();
-        // The tenant has three blocks now, one of them in use. One of them is evicted before blocks of
-        // other tenants.
+        // The tenant now has three blocks, one of them in use. One of its blocks is evicted before
+        // blocks of other tenants.
         pool.retain(&others, priority(100)).unwrap();
         pool.release_table(&others).unwrap();
         let victim = pool.allocate(1).unwrap()[0];
@@ -547,7 +552,7 @@ fn blocks_spared_for_a_floor_are_evictable_when_the_tenant_has_more() {
     }
 }
 
-/// The spared block is in use again, so another block has to be spared.
+/// The block that the floor protected is in use again, so the floor has to protect another block.
 #[test]
 fn a_floor_spares_at_most_its_number_of_blocks() {
     let mut pool = pool_of(kvpool_policies::LRU, 7, 0, &[limits(1, 2, None)]);
@@ -562,29 +567,29 @@ fn a_floor_spares_at_most_its_number_of_blocks() {
     let third = take(&mut pool, &[2]);
     pool.assign_tenant(&third, TenantId(1)).unwrap();
     take(&mut pool, &[0]);
-    // Three blocks, two of them in use: a floor of two does not protect the third.
+    // The tenant has three blocks, two of them in use. A floor of two does not protect the third block.
     serve(&mut pool, &[9]);
     let victims = order(&pool);
     assert_eq!(victims[0], mine[1].index(), "{victims:?}");
 }
 
-/// Policies such as S3-FIFO keep blocks in use in their order. A floor protects idle blocks only, and a
-/// block in use that was the next victim does not count among those.
+/// Policies such as S3-FIFO keep blocks in use in their order. A floor only protects blocks that are
+/// not in use. A block in use that was the next victim is not counted among the protected blocks.
 #[test]
 fn a_block_in_use_is_never_set_aside_for_a_floor() {
     for &eviction in kvpool_policies::ALL.iter().filter(|&&policy| policy != kvpool_policies::LAST_ACCESS) {
         let mut pool = pool_of(eviction, 4, 0, &[limits(1, 2, None)]);
         let b = singles(&mut pool, 3);
         pool.assign_tenant(&b[..2], TenantId(1)).unwrap();
-        let held = take(&mut pool, &[0]); // its place in a queue stays
+        let held = take(&mut pool, &[0]); // it remains in its queue
         let fourth = take(&mut pool, &[9]);
         let victim = pool.allocate(1).unwrap()[0];
         assert_eq!(victim, b[2], "{eviction:?}: the only one that no floor protects");
         pool.assign_tenant(&fourth, TenantId(1)).unwrap();
         pool.release(&[victim]).unwrap();
         serve(&mut pool, &[8]);
-        // Of three blocks of the tenant, two are in use and one is above the floor. No block of another
-        // tenant is evicted before it because it was spared.
+        // The tenant has three blocks, two of them in use, and one above the floor. This block was
+        // protected before, but now it is evicted before any block of another tenant.
         pool.retain(&[victim], priority(100)).unwrap();
         assert_eq!(order(&pool), indices(&[b[1], victim]), "{eviction:?}");
         pool.release_table(&held).unwrap();
@@ -622,8 +627,8 @@ fn a_pool_without_retention_refuses_hints_by_name() {
     }
 }
 
-/// An access time belongs to a content. In an earlier version, a block that was given up uncomputed
-/// kept the time, and its next content was evicted as if it had been used then.
+/// An access time belongs to a content. In an earlier version, a block that was released without being
+/// computed kept its access time, and its next content was evicted as if it had been used at that time.
 #[test]
 fn an_uncomputed_block_loses_its_access_time_with_its_content() {
     let eviction = kvpool_policies::LAST_ACCESS;
@@ -645,9 +650,9 @@ fn an_uncomputed_block_loses_its_access_time_with_its_content() {
     assert_eq!(order(&pool), by_time, "the block accessed the longest ago goes first");
 }
 
-/// The queues of S3-FIFO contain blocks in use, too. In an earlier version, an eviction that found no
-/// victim went around the queues, and each block lost one of its counted hits. The advisor's ghost
-/// caches evicted like that.
+/// The queues of S3-FIFO contain blocks in use, too. In an earlier version, if an eviction found no
+/// victim, it visited all blocks in the queues, and each of them lost one of its counted hits. The
+/// simulated caches of the advisor made such evictions.
 #[test]
 fn an_eviction_with_nothing_to_take_ages_nothing() {
     for kind in Kind::all() {
@@ -669,9 +674,9 @@ fn an_eviction_with_nothing_to_take_ages_nothing() {
     }
 }
 
-/// Two blocks are set aside for a floor, and the one that was released first is not the one that was
-/// set aside first. When the tenant exceeds its ceiling, the former has to be evicted. The policy,
-/// which gave it up before, is not asked for it again.
+/// Two blocks are set aside because of a floor. The block that was released first was set aside second.
+/// When the tenant exceeds its ceiling, this block has to be evicted. The policy has already chosen it
+/// before, and is not asked for it again.
 #[test]
 fn what_a_floor_has_set_aside_the_policy_is_not_asked_for_again() {
     let retention = RetentionConfig { pin_budget: 0, tenants: vec![limits(7, 2, Some(2))] };

@@ -1,5 +1,5 @@
-//! Checks the guarantees that `Closed` and the ranks give to a policy. [`Strict`] passes every call to
-//! a policy and fails if `kvpool::evictor::policy` forbids that call.
+//! Checks that `Closed` and the ranks call a policy only as `kvpool::evictor::policy` allows.
+//! [`Strict`] passes every call to a policy, and fails if the call is not allowed.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -8,15 +8,15 @@ use kvpool::{Content, InvariantViolation, Policy, PoolError, Release, Signal};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum State {
-    /// The block has no content, or the policy does not know about it.
+    /// The block has no content, or the policy has no record of it.
     #[default]
     Unknown,
     Admitted,
-    /// The policy gave it up by `pop` or `take`. The next call decides its state.
+    /// `pop` or `take` removed the block from the order. The next call decides its state.
     GivenUp,
 }
 
-/// A policy that fails on every call that is out of order.
+/// A policy that fails on every call that is not allowed in the current state.
 #[derive(Clone, Debug)]
 pub(crate) struct Strict<P> {
     policy: P,

@@ -1,5 +1,6 @@
-//! Digests: fixed values, equal histories, and that an unused digest costs nothing. The laboratory and
-//! `manager_tables` check that a digest equals one computed from scratch after any operation.
+//! Tests the digests of pools and managers: they have fixed values, equal histories give equal digests,
+//! and a digest that is not used costs nothing. The laboratory and `manager_tables` check that a digest
+//! equals a digest computed from scratch after any operation.
 
 use std::sync::Arc;
 
@@ -45,7 +46,8 @@ fn history(pool: &mut BlockPool) -> Vec<u64> {
     digests
 }
 
-/// The specification: these values are the same on every host and in every version.
+/// The digests of a fixed history have the specified values, which are the same on every host and in
+/// every version.
 #[test]
 fn fixed_digests() {
     assert_eq!(history(&mut pool(false)), GOLDEN);
@@ -54,7 +56,7 @@ fn fixed_digests() {
     assert_eq!(all.len(), GOLDEN.len(), "every operation changed the digest");
 }
 
-/// Another program also computed these values from the specification.
+/// The specified digests. Another program computed the same values from the specification.
 const GOLDEN: [u64; 9] = [
     11_764_873_721_137_770_305,
     8_137_770_036_356_820_961,
@@ -81,7 +83,7 @@ fn without_the_setting_there_is_none() {
     assert_eq!(manager.state_digest(), None);
 }
 
-/// Blocks that several operations changed are counted once, however often the digest is read.
+/// A block that several operations changed is counted once, for any number of reads of the digest.
 #[test]
 fn the_digest_does_not_depend_on_how_often_it_is_read() {
     let (mut seldom, mut often, mut light) = (pool(true), pool(true), pool(false));

@@ -1,9 +1,9 @@
-//! Faults of every kind, at every block, in random states, under every policy. The scrubber finds each
-//! fault within one pass. Operations that run before that give no wrong answer, do not panic and do not
-//! hang.
+//! Injects faults of every kind, at every block, in random states, with every policy. The scrubber
+//! finds each fault within one pass over the pool. Operations that run before that return no wrong
+//! result, do not panic and do not hang.
 //!
-//! `KVPOOL_FAULT_STATES` sets the number of random states of every policy in which a fault is planted
-//! (default 30, enough for every kind of fault). Two of the tests use a third of them.
+//! `KVPOOL_FAULT_STATES` sets the number of random states per policy in which faults are injected
+//! (default 30, enough for every kind of fault). Two of the tests use a third of these states.
 
 use std::collections::BTreeSet;
 
@@ -20,7 +20,8 @@ fn kind(fault: Fault) -> String {
     }
 }
 
-/// Draws a wrong value of a link or a count: none, another block, one out of range, the sentinel.
+/// Draws a wrong value for a link or a count: 0, another block, an id that is out of range, or the
+/// value of loose links.
 fn value(numbers: &mut Numbers, num_blocks: usize) -> u32 {
     let block = numbers.below(num_blocks) as u32;
     [0, block, block, block + 1, num_blocks as u32, u32::MAX, u32::MAX - 1][numbers.below(7)]
@@ -34,8 +35,8 @@ fn states() -> u64 {
     std::env::var("KVPOOL_FAULT_STATES").ok().and_then(|n| n.parse().ok()).unwrap_or(30)
 }
 
-/// Calls `trial` for every policy, many states, and faults of every kind in each. Returns the kinds
-/// that occurred.
+/// Calls `trial` for every policy, for many states, and for faults of every kind in each state. Returns
+/// the kinds of faults that occurred.
 fn every_fault(states: u64, mut trial: impl FnMut(Setting, u64, usize, Fault) -> bool) -> BTreeSet<String> {
     let mut met = BTreeSet::new();
     for setting in Setting::all() {
@@ -55,7 +56,7 @@ fn every_fault(states: u64, mut trial: impl FnMut(Setting, u64, usize, Fault) ->
     met
 }
 
-/// Checks that the faults of the common structures occurred, and those of the links of every kind of
+/// Checks that faults of all common structures occurred, and faults of the links of every kind of
 /// evictor.
 fn check_met(met: &BTreeSet<String>) {
     for fault in Fault::all(BlockId::new(1), 1) {
@@ -87,8 +88,8 @@ fn one_pass_finds_every_fault() {
     check_met(&met);
 }
 
-/// Returns whether the fault is in data of a block other than its links. Operations trust these data,
-/// and the scrubber of a pool with a digest finds the fault.
+/// Returns whether the fault is in other data of a block than its links. Operations do not check these
+/// data, but the scrubber of a pool with a digest finds the fault.
 fn needs_digest(fault: Fault) -> bool {
     matches!(
         fault,
@@ -105,15 +106,16 @@ fn needs_digest(fault: Fault) -> bool {
     )
 }
 
-/// Operations on a pool with broken links may refuse, hit less or evict another block. They must never
-/// hand out a block that is held, or hit a block with other content. The books of [`World`] check that.
-/// The scrubber finds the result, unless the operations have repaired it.
+/// Operations on a pool with broken links may be refused, may find shorter hits, or may evict other
+/// blocks. They must never allocate a block that is held, or return a block with other content for a
+/// lookup. The records of [`World`] show whether they do. Afterwards the scrubber finds the fault,
+/// unless the operations have overwritten it.
 #[test]
 fn no_operation_on_a_broken_pool_gives_a_wrong_answer() {
     let met = every_fault(states() / 3, |setting, seed, operations, fault| {
         let mut world = World::after(setting, seed, operations);
         world.pool.state_digest();
-        // Operations are not required to check the recorded content of a free block either.
+        // Operations also need not check the recorded content of a free block.
         if needs_digest(fault) || matches!(fault, Fault::Registered(_)) || !world.pool.inject(fault) {
             return false;
         }
@@ -128,8 +130,8 @@ fn no_operation_on_a_broken_pool_gives_a_wrong_answer() {
         let all = world.pool.num_blocks();
         if !is_poisoned(&world.scrub(all)) {
             let checked = world.pool.check_invariants();
-            // A child that left a wrong parent leaves the right parent with one child too many. That
-            // parent is evicted later, or never.
+            // If a child was removed from the count of a wrong parent, the right parent has a count
+            // that is too high by one. That parent is evicted later, or never.
             let spoilt = matches!(fault, Fault::Evictor(_, 15, _))
                 && checked.as_ref().is_err_and(|broken| broken.invariant.starts_with("E2"));
             assert!(spoilt || checked.is_ok(), "not found: {checked:?}: {context}");
@@ -140,8 +142,8 @@ fn no_operation_on_a_broken_pool_gives_a_wrong_answer() {
     assert!(met.contains("FreeNext") && met.contains("RingNext") && met.contains("Evictor 1"), "{met:?}");
 }
 
-/// Without a digest, links, places and sums are checked in the same way. A wrong reference count that
-/// is possible is not noticed.
+/// Without a digest, links, states and sums are checked in the same way, but a wrong reference count is
+/// not detected if it is plausible.
 #[test]
 fn links_and_places_need_no_digest() {
     every_fault(states() / 3, |setting, seed, operations, fault| {
@@ -155,7 +157,7 @@ fn links_and_places_need_no_digest() {
     });
 }
 
-/// The first reason stays, and names the invariant that broke.
+/// After several faults, a pool reports the first reason, which contains the broken invariant.
 #[test]
 fn the_reason_names_the_invariant() {
     let setting = Setting {

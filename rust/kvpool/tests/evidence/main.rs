@@ -1,5 +1,5 @@
-//! How a pool proves its own state: digests, the scrubber, and the behaviour of a pool whose memory was
-//! corrupted.
+//! Tests how a pool checks its own state: digests, the scrubber, and the behaviour of a pool whose
+//! memory was corrupted.
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first error")]
 

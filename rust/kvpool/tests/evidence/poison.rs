@@ -1,6 +1,6 @@
-//! A poisoned pool, and every layer above it, in a list of all public calls. Every operation is refused
-//! with the reason, and so is every call that returns ids or counts on which a caller would act. Calls
-//! for diagnosis still work.
+//! Tests a poisoned pool, and all layers above it, with a list of all public calls. Every operation is
+//! refused with the reason. Calls that return ids or counts on which a caller would act are also
+//! refused. Calls for diagnosis still work.
 
 use std::sync::Arc;
 
@@ -100,7 +100,8 @@ fn a_poisoned_pool_refuses_every_operation() {
         pool.register(&blocks[..2], cursor.chain(), 0).unwrap();
         pool.mark_computed(&blocks[..2]).unwrap();
         pool.complete_step(0).unwrap();
-        // Some calls have invalid arguments: they must report the poison, and not the invalid argument.
+        // Some of these calls have invalid arguments. They must report that the pool is poisoned, and
+        // not the invalid argument.
         assert!(
             !matches!(call(&mut pool, &blocks, &cursor), Err(PoolError::Poisoned { .. })),
             "{name} before"
@@ -116,7 +117,7 @@ fn a_poisoned_pool_refuses_every_operation() {
     }
 }
 
-/// These calls describe the state for a diagnosis. None of them hands out a block.
+/// These calls describe the state for a diagnosis. None of them allocates or acquires a block.
 #[test]
 fn a_poisoned_pool_can_be_looked_at() {
     let cursor = cursor(&hasher(), 12);
@@ -220,8 +221,8 @@ const MANAGER_CALLS: &[ManagerCall] = &[
     ("scrub", |manager, _| ManagerScrubber::default().scrub(manager, 1).map(drop)),
 ];
 
-/// Returns a manager with a running request, a waiting one, one in the host tier, and one that is being
-/// swapped out.
+/// Returns a manager with a running request, a preempted request, a request in the host tier, and a
+/// request that is being swapped out.
 fn manager() -> CacheManager {
     let retention = Some(RetentionConfig::default());
     let config = ManagerConfig {
@@ -252,7 +253,8 @@ fn manager() -> CacheManager {
     manager
 }
 
-/// The poisoned pool is the device's or the host's, which most of these calls never use.
+/// The poisoned pool may be that of the device or that of the host. Most of these calls never use the
+/// host's pool, and are refused nevertheless.
 #[test]
 fn a_manager_with_a_poisoned_pool_refuses_every_operation() {
     for &(name, call) in MANAGER_CALLS {

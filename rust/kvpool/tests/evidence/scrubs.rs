@@ -1,4 +1,5 @@
-//! The scrubber of a manager: block tables, leaks, and the budget of a step.
+//! Tests the scrubber of a manager: block tables, leaked references, and the number of blocks that a
+//! step may check.
 
 use kvpool::groups::{GroupKind, GroupSpec, Groups};
 use kvpool::{
@@ -23,7 +24,8 @@ fn is_poisoned<T>(result: &Result<T, ManagerError>) -> bool {
     matches!(result, Err(ManagerError::Pool(PoolError::Poisoned { .. })))
 }
 
-/// Checks a few entries at a time. Tables end in the middle of calls, and every entry is reached.
+/// Scrubs a few entries per call. The end of a table may be in the middle of a call, and every entry is
+/// checked.
 #[test]
 fn tables_are_checked_a_few_entries_at_a_time() {
     let (mut manager, mut scrubber) = (manager(0), ManagerScrubber::default());
@@ -48,8 +50,8 @@ fn tables_are_checked_a_few_entries_at_a_time() {
     scrubber.scrub(&mut manager, 0).unwrap();
 }
 
-/// A reference that will never be released: the count of every block is possible, but the sums do not
-/// match.
+/// Tests a reference that will never be released. The reference count of every block is plausible, but
+/// the sums do not match.
 #[test]
 fn a_leak_is_found_within_one_pass() {
     let (mut manager, mut scrubber) = (manager(0), ManagerScrubber::default());
@@ -77,14 +79,14 @@ fn a_broken_table_is_found_within_one_pass() {
     }
 }
 
-/// The tables of all groups follow one another, so a fault in the last table is found like one in the
-/// first.
+/// The scrubber checks the tables of all groups one after the other, so it finds a fault in the last
+/// table as well as in the first.
 #[test]
 fn a_broken_table_of_any_group_is_found() {
     let specs = [GroupKind::Full, GroupKind::Sliding { window: 3 }, GroupKind::State];
     let groups = Groups::new(specs.map(|kind| GroupSpec::new(kind, 2)).to_vec(), None).unwrap();
-    // The request has four blocks of full attention, one of the window after three that were given up,
-    // and one state.
+    // The request has four blocks of full attention, one block of the window after three released
+    // positions, and one state.
     for (position, block) in [(0, 0), (3, 31), (4, 30), (7, 0), (7, 30), (8, 0), (8, 31)] {
         let config = ManagerConfig {
             num_blocks: 32,
@@ -105,7 +107,8 @@ fn a_broken_table_of_any_group_is_found() {
     }
 }
 
-/// With `scrub_blocks`, steps alone find a fault. Without it, only an explicit check finds it.
+/// With the setting `scrub_blocks`, every step scrubs some blocks, so steps find a fault. Without it,
+/// only an explicit check finds the fault.
 #[test]
 fn steps_scrub_within_their_budget() {
     for scrub_blocks in [0, 1, 5] {
@@ -117,14 +120,14 @@ fn steps_scrub_within_their_budget() {
                 let mut scrubber = ManagerScrubber::default();
                 assert!(found.is_none() && is_poisoned(&scrubber.scrub(&mut manager, usize::MAX)));
             }
-            // The link's two neighbours are inconsistent with it, so they count, too.
+            // The link's two neighbours are inconsistent with it, so the fault may also be found there.
             _ => assert!(found.is_some_and(|step| step as usize <= 10 / scrub_blocks), "{found:?}"),
         }
     }
 }
 
-/// A scrubber only keeps a position. In an earlier version, one that came from a larger pool reported a
-/// missing block as broken.
+/// A scrubber only stores a position. In an earlier version, a scrubber that had been used for a larger
+/// pool reported a block that this pool does not have as broken.
 #[test]
 fn a_scrubber_that_meets_a_smaller_pool_finds_nothing_wrong() {
     let pool = |num_blocks| BlockPool::new(PoolConfig { num_blocks, ..PoolConfig::default() }).unwrap();

@@ -1,6 +1,6 @@
-//! A pool under random operations, with separate records: which holder has which block, and what the
-//! engine has written into it. The records show whether an answer is right. They do not predict which
-//! block an answer names.
+//! Runs random operations on a pool, and keeps separate records of the holders of each block and of the
+//! content that the engine has written into it. The records show whether a result is right. They do not
+//! predict which block a call returns.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -53,12 +53,12 @@ impl Setting {
     }
 }
 
-/// The content of a block and of all blocks before it.
+/// The content of a block and of all blocks before it in its chain.
 type Content = (u64, Vec<u32>);
 
 pub(crate) struct World {
     pub(crate) pool: BlockPool,
-    /// The scrubber continues where it stopped.
+    /// The scrubber, which continues at the position where it stopped.
     scrubber: Scrubber,
     hasher: Arc<BlockHasher>,
     numbers: Numbers,
@@ -112,14 +112,14 @@ impl World {
         world
     }
 
-    /// Returns the number of references of `block` in the books.
+    /// Returns the number of references of `block` according to the records.
     fn references(&self, block: BlockId) -> usize {
         let held =
             self.tables.iter().map(|(table, _)| table).chain(self.fenced.iter().map(|(_, table)| table));
         held.flatten().filter(|&&other| other == block).count()
     }
 
-    /// Returns whether every reference of the pool is in the books.
+    /// Returns whether the references of the pool equal those in the records.
     pub(crate) fn agrees(&self) -> bool {
         let mut blocks = (1..self.pool.num_blocks() as u32).map(BlockId::new);
         blocks.all(|block| self.pool.ref_count(block) == Some(self.references(block) as u32))
@@ -136,14 +136,14 @@ impl World {
         (self.pool.epoch(), tokens[..(position + 1) * BLOCK_SIZE].to_vec())
     }
 
-    /// Draws one of a few prompts that share prefixes.
+    /// Draws one of a few random prompts that share prefixes.
     fn prompt(&mut self) -> Vec<u32> {
         let (prompt, blocks) = (self.numbers.below(4) as u32, 1 + self.numbers.below(4));
         let tokens = (0..blocks * BLOCK_SIZE).map(|at| if at < 2 * BLOCK_SIZE { prompt / 2 } else { prompt });
         tokens.collect()
     }
 
-    /// Checks that the blocks handed out have no other holder, and forgets their contents.
+    /// Checks that allocated blocks have no other holder, and removes their contents from the records.
     fn take(&mut self, blocks: &[BlockId]) {
         for (at, &block) in blocks.iter().enumerate() {
             assert!(block.get() > 0 && block.index() < self.pool.num_blocks(), "{block:?} is no block");
@@ -158,7 +158,8 @@ impl World {
         assert_eq!(self.memory.get(&block), Some(content), "{block:?} was hit, and holds something else");
     }
 
-    /// Allocates blocks. If that fails, releases the blocks `taken` before.
+    /// Allocates blocks. If the allocation fails, releases the blocks in `taken`, which were acquired
+    /// before.
     fn allocate(&mut self, n: usize, taken: &[BlockId]) -> Result<Option<Vec<BlockId>>, PoolError> {
         match self.pool.allocate(n) {
             Ok(blocks) => {
@@ -187,7 +188,7 @@ impl World {
         if self.tables.is_empty() { None } else { Some(self.numbers.below(self.tables.len())) }
     }
 
-    /// Runs one random operation.
+    /// Makes one random operation.
     ///
     /// # Errors
     /// Every error of the pool, except a refusal because of missing blocks.
@@ -206,7 +207,7 @@ impl World {
             25 => self.evict(),
             26 => self.probe(),
             27 => self.access(),
-            28 => self.count(), // scrubs, too
+            28 => self.count(), // may also scrub
             _ => self.rarely(),
         }
     }
@@ -225,7 +226,7 @@ impl World {
         self.register(&new, &tokens, hits)
     }
 
-    /// Computes a prompt without a lookup, so its blocks are further copies.
+    /// Computes a prompt without a lookup, so its blocks are further copies of cached contents.
     fn compute_again(&mut self) -> Result<(), PoolError> {
         let tokens = self.prompt();
         let Some(table) = self.allocate(tokens.len() / BLOCK_SIZE, &[])? else { return Ok(()) };
@@ -299,8 +300,8 @@ impl World {
         self.pool.mark_accessed(&self.tables[nth].0.clone(), time)
     }
 
-    /// Updates the digest or scrubs a little, so that faults meet blocks that the digest includes, and
-    /// other blocks.
+    /// Updates the digest or scrubs a few blocks, so that faults occur both in blocks that the digest
+    /// includes and in other blocks.
     fn count(&mut self) -> Result<(), PoolError> {
         self.pool.state_digest();
         let blocks = self.numbers.below(4);

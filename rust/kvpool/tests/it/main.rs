@@ -1,4 +1,5 @@
-//! Tests of the core in one program, so that their common code is compiled and linked only once.
+//! Contains tests of the core as one program, so that their common code is compiled and linked only
+//! once.
 
 #[path = "../capacity/main.rs"]
 mod capacity;

@@ -1,4 +1,4 @@
-//! Random numbers for tests, the same on every host.
+//! Provides random numbers for tests. They are the same on every host.
 
 /// `SplitMix64`: equal seeds give equal numbers on every host.
 #[derive(Clone, Copy, Debug)]

@@ -1,4 +1,5 @@
-//! Earlier faults: refused calls that changed something, and calls that did only half of their work.
+//! Tests for earlier faults: refused calls that changed the state, and calls that did only a part of
+//! their work.
 #![expect(clippy::unwrap_used, reason = "a test stops at the first error")]
 
 use std::sync::Arc;
@@ -51,8 +52,8 @@ fn a_refused_registration_leaves_no_algorithm() {
     pool.check_invariants().unwrap();
 }
 
-/// Digests of two algorithms cannot be compared, so an index has one algorithm. An empty index has
-/// none, however it was emptied.
+/// Digests of two algorithms cannot be compared, so an index has one algorithm. An empty index has no
+/// algorithm, in whatever way its blocks were removed.
 #[test]
 fn an_empty_index_has_no_algorithm() {
     let (first, second) = (chain(HashAlgorithm::Sha256), chain(HashAlgorithm::Blake3));
@@ -89,7 +90,7 @@ fn an_empty_index_has_no_algorithm() {
     index.check_invariants().unwrap();
 }
 
-/// In an earlier version, a position that was too large for the index overwrote the bits beside it.
+/// In an earlier version, a position that was too large for the index overwrote neighbouring bits.
 #[test]
 fn a_registration_that_is_too_deep_is_refused() {
     let mut pool = pool();
@@ -114,8 +115,8 @@ fn a_registration_that_is_too_deep_is_refused() {
     pool.check_invariants().unwrap();
 }
 
-/// In an earlier version, `now + ttl` was infinite, which the pool refused as a time to live. The
-/// requests before it had been committed by then.
+/// In an earlier version, `now + ttl` could become infinite, and the pool refused that time to live.
+/// The preceding requests of the batch were already committed at that time.
 #[test]
 fn a_time_to_live_that_overflows_fails_no_commit() {
     let retention = Some(RetentionConfig::default());
@@ -151,7 +152,7 @@ fn a_time_to_live_that_overflows_fails_no_commit() {
     manager.release(1, None).unwrap();
     assert_eq!(manager.retain(2, &hints.ranges).unwrap().accepted, 2);
     assert_eq!(stats(&manager).with_ttl, 4);
-    // The time to live ends at the largest number.
+    // The time to live ends at the largest `f64`.
     assert_eq!(manager.advance_time(f64::MAX).unwrap(), 4);
     manager.check_invariants().unwrap();
 }
@@ -167,7 +168,7 @@ fn a_commit_counts_each_block_once() {
     manager.fork(1, 3).unwrap();
     assert_eq!(manager.commit(1, 8), Ok(2));
     assert_eq!(manager.commit_batch(&[RequestRef::Int(2), RequestRef::Int(3)], &[8, 9]), Ok(0));
-    // Blocks that it registers again after a truncation do not count either.
+    // Blocks that the request registers again after a truncation are not counted either.
     manager.truncate(3, 6, None).unwrap();
     manager.append_tokens(3, &[70, 80], 0).unwrap();
     assert_eq!(manager.commit(3, 8), Ok(1));
@@ -175,8 +176,8 @@ fn a_commit_counts_each_block_once() {
     manager.check_invariants().unwrap();
 }
 
-/// A batch of events that spans a reset has digests of two lengths if later prompts use another
-/// algorithm.
+/// If a batch of events contains a reset, and later prompts use another algorithm, its digests have two
+/// lengths.
 #[test]
 fn events_know_the_algorithm_of_their_digests() {
     let config = PoolConfig { verify: Verify::Fingerprint, ..config() };
@@ -196,9 +197,9 @@ fn events_know_the_algorithm_of_their_digests() {
     assert_eq!(pool.take_events().algorithm_of(0), None);
 }
 
-/// Many copies of one block wait in a plan, more than any small count can hold. In an earlier version,
-/// a pin count of 16 bits refused the last ones after their references were taken, and those references
-/// were lost.
+/// A plan contains more copies of one block than a 16-bit number can count. In an earlier version, the
+/// number of pins had 16 bits. The last pins were refused after their references were taken, and these
+/// references were lost.
 #[test]
 fn any_number_of_copies_of_one_block_may_wait_in_a_plan() {
     let copies = usize::from(u16::MAX) + 2;
@@ -220,8 +221,8 @@ fn any_number_of_copies_of_one_block_may_wait_in_a_plan() {
     assert_eq!(manager.pool().num_available(), manager.pool().num_usable());
 }
 
-/// A fork of a state takes a block. In an earlier version, a batch without room for the last fork had
-/// already evicted blocks for the first ones.
+/// A fork with a recurrent state takes a block. In an earlier version, a batch that had no block for
+/// its last fork had already evicted blocks for the earlier forks.
 #[test]
 fn a_batch_of_forks_that_lacks_a_state_evicts_nothing() {
     let groups = vec![GroupSpec::new(GroupKind::Full, 16), GroupSpec::new(GroupKind::State, 16)];

@@ -1,8 +1,8 @@
-//! Bad input to the public API gives a typed error whose message names the value and the limit, and
-//! changes nothing.
+//! Tests that invalid input to the public API changes nothing and returns a typed error. The message
+//! contains the value and the limit.
 //!
-//! A policy that breaks its contract is bad input, too. The pool notices it before it acts on the
-//! result, poisons itself, and reports the reason from then on.
+//! A policy that violates its contract is also invalid input. The pool detects the violation before it
+//! uses the result, poisons itself, and returns the reason from every later call.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking, as tests do")]
 
@@ -46,8 +46,8 @@ fn manager_config() -> ManagerConfig {
     ManagerConfig { num_blocks: 6, block_size: B, ..Default::default() }
 }
 
-/// Returns a manager of five blocks. Request 1 runs with 6 tokens, 4 of them computed, in 2 blocks.
-/// Request "two" is preempted with 3 tokens.
+/// Returns a manager with five blocks. Request 1 is running and has 6 tokens in 2 blocks; 4 of the
+/// tokens are computed. Request "two" is preempted and has 3 tokens.
 fn manager() -> CacheManager {
     let mut manager = CacheManager::new(manager_config()).unwrap();
     manager.admit(1, prompt(&manager, 6)).unwrap();
@@ -128,8 +128,8 @@ fn a_number_of_blocks_out_of_range() {
 
 #[test]
 fn a_block_size_out_of_range() {
-    // The largest block size is that of the hasher. Nothing is allocated for a block size before it is
-    // checked.
+    // The hasher defines the largest block size. A block size is checked before any memory is allocated
+    // for it.
     for block_size in [0, u32::MAX as usize + 1, 1 << 40, usize::MAX] {
         for verify in Verify::ALL {
             let expected = format!("block_size is {block_size}: must be from 1 to 4294967295 tokens");
@@ -333,8 +333,8 @@ fn chains_without_the_data_that_the_pool_compares() {
     }
 }
 
-/// Returns a chain with a digest that all chains of its length share, but with other fingerprints and
-/// tokens.
+/// Returns a chain whose digests are the same for all chains of its length, but whose fingerprints and
+/// tokens differ.
 fn forged(fingerprints: &[u128], tokens: &[u32]) -> HashChain {
     let hashes = (1..=fingerprints.len() as u8).map(|at| BlockHash::from_bytes([at; 32])).collect();
     HashChain::forged(HashAlgorithm::Sha256, B, 0, hashes, fingerprints.to_vec(), tokens.to_vec())
@@ -358,16 +358,16 @@ fn collisions_are_counted_misses() {
         pool.mark_computed(&table).unwrap();
         pool.take_events();
 
-        // A lookup stops before the block that collides, and counts a collision. A probe counts
-        // nothing.
+        // A lookup stops before the block that collides, and increments the number of collisions. A
+        // probe changes no counter.
         assert_eq!(pool.probe(other, 3).unwrap().cached_blocks, 1);
         assert_eq!(pool.stats().collisions, 0);
         assert_eq!(pool.match_and_acquire(other, 3).unwrap(), table[..1]);
         let stats = pool.stats();
         assert_eq!((stats.collisions, stats.hits, stats.misses), (1, 1, 2));
 
-        // A registration stops there, too, because later blocks could not be reached. The caller keeps
-        // the blocks.
+        // A registration also stops there, because lookups could not reach later blocks. The caller
+        // keeps its blocks.
         let theirs = pool.allocate(3).unwrap();
         let registered = pool.register(&theirs, other, 0).unwrap();
         assert_eq!((registered.blocks, registered.collided), (1, true));
@@ -381,7 +381,7 @@ fn collisions_are_counted_misses() {
         assert!(pool.take_events().events.is_empty(), "nothing became matchable");
         pool.release_table(&theirs).unwrap();
         pool.check_invariants().unwrap();
-        // The first owner is served as before.
+        // Lookups of the first content still succeed.
         assert_eq!(pool.match_and_acquire(&mine, 3).unwrap(), table);
     }
 }
@@ -425,7 +425,7 @@ fn requests_that_are_unknown_or_known_already() {
     denied(&mut manager, unknown, |m| m.commit_batch(&[1.into(), 9.into()], &[5, 5]));
     denied(&mut manager, unknown, |m| m.request(9));
     denied(&mut manager, unknown, |m| m.block_table(9).map(<[_]>::to_vec));
-    // A number and its text are different ids.
+    // The number 1 and the string "1" are different ids.
     denied(&mut manager, "no request has the id \"1\": admit it first", |m| m.release("1", None));
     assert!(manager.contains(1) && manager.contains("two") && !manager.contains("1") && !manager.contains(2));
     for id in [1.into(), kvpool::RequestId::from("two")] {
@@ -496,7 +496,8 @@ fn prompts_that_cannot_be_admitted() {
 #[test]
 fn a_request_that_does_not_fit() {
     let mut manager = manager();
-    // The request does not fit now, or it never fits: 5 blocks in total, 3 available.
+    // Requests that do not fit now, and requests that never fit: the pool has 5 blocks, and 3 of them
+    // are available.
     let prompt = |m: &CacheManager, tokens| m.prepare(&vec![99; tokens], ExtraKeys::default()).unwrap();
     for (tokens, needed, message) in [
         (16, 4, "out of blocks: 4 needed, 3 available, 1 missing"),
@@ -514,7 +515,8 @@ fn a_request_that_does_not_fit() {
     denied(&mut manager, message, |m| m.append_tokens(1, &[0; 15], 0));
     denied(&mut manager, message, |m| m.plan_append(&mut m.plan_step(), 1, &[0; 15], 0));
     assert_eq!(manager.append_tokens(1, &[0; 14], 0).unwrap().len(), 3);
-    // Request 1 fills the pool alone. It cannot grow, whatever else is released or preempted.
+    // Request 1 fills the pool alone. It cannot grow, even if all other requests are released or
+    // preempted.
     let message = "out of blocks: 1 needed, 0 available, 1 missing; it can never fit this pool";
     denied(&mut manager, message, |m| m.append_tokens(1, &[0], 0));
     denied(&mut manager, message, |m| m.append(&[1.into()], &[0], Computed::AllButLast));
@@ -643,15 +645,15 @@ fn steps_of_another_time_or_manager() {
         denied(&mut manager, stale, |m| m.plan_release(&mut plan, "two", None));
         denied(&mut manager, stale, |m| m.commit_step(&mut plan));
     }
-    // The plan belongs to a manager with the same history but other blocks. It names no block of this
-    // one.
+    // The plan belongs to another manager with the same history. Its blocks are not blocks of this
+    // manager.
     let (mut one, mut two) = (self::manager(), self::manager());
     let mut plan = one.plan_step();
     one.plan_release(&mut plan, 1, None).unwrap();
     denied(&mut two, stale, |m| m.plan_release(&mut plan, "two", None));
     denied(&mut two, stale, |m| m.commit_step(&mut plan));
     one.commit_step(&mut plan).unwrap();
-    denied(&mut one, stale, |m| m.commit_step(&mut plan)); // twice
+    denied(&mut one, stale, |m| m.commit_step(&mut plan)); // the same result a second time
 }
 
 #[test]
@@ -669,18 +671,18 @@ fn pool_calls_through_the_manager() {
 
 // --- Policies that break their contract ---
 
-/// The wrong answers of a policy.
+/// The wrong answers that a policy can give.
 #[derive(Clone, Copy, Debug, Default)]
 enum Lie {
     #[default]
     None,
-    /// Gives up this block, whatever its state is.
+    /// The policy evicts this block, in whatever state it is.
     Evict(u32),
-    /// Gives up no block.
+    /// The policy evicts no block.
     Keep,
-    /// Gives up its first victim again and again.
+    /// The policy evicts its first victim again and again.
     Repeat,
-    /// Reports that it contained the block that it has to remove, or that it did not.
+    /// When the policy has to remove a block, it always returns true, or always false.
     Removed(bool),
 }
 
@@ -729,8 +731,8 @@ impl Evictor for Liar {
     }
 }
 
-/// Returns a pool in which blocks 1 and 2 are cached, 3 is held and registered, 4 is held, and 5 is
-/// free.
+/// Returns a pool whose policy can give wrong answers. Blocks 1 and 2 are cached, 3 is held and
+/// registered, 4 is held, and 5 is free.
 fn pool_of_a_liar() -> (BlockPool, Arc<Mutex<Lie>>) {
     let lie = Arc::new(Mutex::new(Lie::None));
     let policy = Box::new(Liar(LruEvictor::new(6).unwrap(), Arc::clone(&lie)));
@@ -744,8 +746,8 @@ fn pool_of_a_liar() -> (BlockPool, Arc<Mutex<Lie>>) {
     (pool, lie)
 }
 
-/// Checks that the pool has noticed: this call and every later one return the same error, and no block
-/// is handed out.
+/// Checks that the pool has detected the wrong answer: this call and every later call return the same
+/// error, and no block is allocated.
 #[track_caller]
 fn poisoned<T: std::fmt::Debug>(
     lie: Lie,
@@ -786,7 +788,7 @@ fn poisoned<T: std::fmt::Debug>(
 
 #[test]
 fn a_policy_that_evicts_a_block_it_does_not_have_poisons_the_pool() {
-    // The block is held and registered, held, free, null, or unknown.
+    // The evicted block is held and registered, held, free, the null block, or unknown.
     for block in [3, 4, 5, 0, 6, u32::MAX] {
         let says = format!("the evictor gave up block {block}, which is in use");
         poisoned(Lie::Evict(block), &says, |pool| pool.allocate(2));
@@ -845,8 +847,8 @@ fn an_honest_policy_is_never_accused() {
     }
 }
 
-/// An id of ten megabytes does not give a message of ten megabytes, in any error that names a request.
-/// `Debug` shows whole ids.
+/// If an id has ten megabytes, the messages of all errors that contain the id are still short. `Debug`
+/// shows whole ids.
 #[test]
 fn long_ids_are_shortened_in_messages() {
     let (short, long) = ("s".repeat(64), "l".repeat(10_000_000));

@@ -1,5 +1,5 @@
-//! Policies of third parties, written only against the [`Evictor`] trait: the pool treats them like its
-//! own.
+//! Tests policies that only implement the [`Evictor`] trait, like those of third parties. The pool
+//! treats them like its own policies.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking, as tests do")]
 
@@ -16,14 +16,15 @@ const B: usize = 2;
 /// The largest number of blocks for which these policies have memory.
 const MOST_BLOCKS: usize = 40;
 
-/// FIFO by first insertion, or MRU. Both evict the deepest block of one release first.
+/// A policy that evicts blocks in the order in which they were first inserted (FIFO), or the most
+/// recently used first (MRU). Both evict the deepest block of one release first.
 #[derive(Debug)]
 struct Custom {
     most_recent: bool,
     /// Releases that still have blocks, the oldest first. Within a release, the next victim is first.
     releases: Vec<Vec<BlockId>>,
     num_blocks: usize,
-    /// FIFO only: the blocks in the order in which they were first cached.
+    /// The blocks in the order in which they were first cached. Only FIFO uses this list.
     seen: Vec<BlockId>,
 }
 
@@ -127,7 +128,8 @@ fn the_policy_alone_decides_the_order_of_victims() {
             pool.check_invariants().unwrap();
         }
         assert_eq!(raw(&pool.eviction_order()), expected);
-        // A hit takes blocks out of the order. Their release puts them back where the policy decides.
+        // A hit removes blocks from the order. Their release adds them again at the position that the
+        // policy chooses.
         let hit = pool.match_and_acquire(&chain(&[1, 2, 3, 4]), 2).unwrap();
         assert_eq!((raw(&hit), pool.stats().cached_free), (vec![1, 2], 4));
         assert!(!pool.eviction_order().contains(&hit[0]));

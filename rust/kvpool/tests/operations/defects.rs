@@ -1,6 +1,6 @@
-//! Defects of older block managers in forks, copies and swaps. Each one is a test of the manager that
-//! code with the defect fails. The numbers are those of the lists of defects of vLLM v0 and of its
-//! predecessor cacheflow (c).
+//! Tests for defects of older block managers in forks, copies and swaps. Code with the defect fails its
+//! test. The numbers are from the list of defects of vLLM v0, or, with the letter c, from the list of
+//! its predecessor cacheflow.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail by panicking, as tests do")]
 
@@ -52,7 +52,7 @@ fn plan_of(manager: &mut CacheManager) -> Vec<((usize, u32), (usize, u32))> {
         .collect()
 }
 
-/// Moves requests to the host or back, and returns the number of copied blocks.
+/// Swaps requests to the host or back. Returns the number of copied blocks.
 fn swap(manager: &mut CacheManager, ids: &[i64], out: bool) -> usize {
     let ids = refs(ids);
     let swap = if out { manager.begin_swap_out(&ids) } else { manager.begin_swap_in(&ids) }.unwrap();
@@ -68,7 +68,7 @@ fn sums(manager: &CacheManager, tier: usize) -> (usize, usize, usize, usize) {
     (stats.free, stats.cached_free, stats.active, stats.fenced)
 }
 
-/// Releases the requests, and checks that no tier holds a block afterwards.
+/// Releases the requests, and checks that no block of any tier is held afterwards.
 fn leaks_nothing(manager: &mut CacheManager, ids: &[i64]) {
     ids.iter().for_each(|&id| manager.release(id, None).unwrap());
     for tier in 0..manager.tiers().len() {
@@ -88,7 +88,8 @@ fn refusal<T: std::fmt::Debug>(result: Result<T, ManagerError>) -> Refusal {
     }
 }
 
-/// Copy-on-write replaces the tail in the writer's table, and does not change the other table.
+/// Copy-on-write replaces the last block in the table of the request that writes, and does not change
+/// the other table.
 #[test]
 fn defect_c1_copy_on_write_replaces_the_tail() {
     let mut manager = manager(4, 8, 0);
@@ -98,7 +99,7 @@ fn defect_c1_copy_on_write_replaces_the_tail() {
     assert_eq!((table(&manager, 1), table(&manager, 2)), (vec![1, 2], vec![1, 3]));
     assert_eq!(plan_of(&mut manager), [((0, 2), (0, 3))]);
     assert_eq!([1, 2, 3].map(|block| ref_count(&manager, 0, block)), [2, 1, 1]);
-    // Each request has its own tail now, so there are no more copies.
+    // Each request now has its own last block, so no further copies are made.
     assert!(append(&mut manager, 2, 7).is_empty() && append(&mut manager, 1, 8).is_empty());
     assert_eq!(plan_of(&mut manager), []);
     assert_eq!(manager.cursor(1).unwrap().tail(), [5, 8]);
@@ -107,8 +108,9 @@ fn defect_c1_copy_on_write_replaces_the_tail() {
     assert_eq!(sums(&manager, 0), (8, 0, 0, 0));
 }
 
-/// A swapped group still shares its blocks (c2), its tables name the new blocks (c3), and the old
-/// blocks are freed (c4). vLLM v0 took 4 blocks for a group of 2 (9).
+/// After a swap, requests that shared blocks still share them (c2), their tables contain the new blocks
+/// (c3), and the old blocks are freed (c4). vLLM v0 took 4 blocks for two requests that shared 2 blocks
+/// (9).
 #[test]
 fn defect_c2_c3_c4_and_09_swap_keeps_sharing_and_leaks_nothing() {
     let mut manager = manager(4, 8, 2);
@@ -117,7 +119,7 @@ fn defect_c2_c3_c4_and_09_swap_keeps_sharing_and_leaks_nothing() {
     manager.fork(2, 3).unwrap();
     let out = manager.begin_swap_out(&refs(&[1, 2, 3])).unwrap();
     assert_eq!(plan_of(&mut manager), [((0, 1), (1, 1)), ((0, 2), (1, 2))]);
-    // Until the swap is over, the tables name the old blocks.
+    // Until the swap has ended, the tables contain the old blocks.
     assert_eq!((table(&manager, 2), manager.request(2).unwrap().tier), (vec![1, 2], 0));
     manager.complete_swap(out).unwrap();
     assert_eq!((sums(&manager, 0), sums(&manager, 1)), ((8, 0, 0, 0), (0, 0, 2, 0)));
@@ -129,14 +131,14 @@ fn defect_c2_c3_c4_and_09_swap_keeps_sharing_and_leaks_nothing() {
     assert_eq!(swap(&mut manager, &[1, 2, 3], false), 2);
     assert_eq!(sums(&manager, 1), (2, 0, 0, 0));
     assert!(table(&manager, 1).iter().all(|&block| ref_count(&manager, 0, block) == 3));
-    // An append to a shared tail still copies it.
+    // An append to a shared last block still copies it.
     assert_eq!(append(&mut manager, 2, 6).len(), 1);
     assert_eq!(table(&manager, 1), table(&manager, 3));
     assert_eq!(plan_of(&mut manager).len(), 1);
     leaks_nothing(&mut manager, &[1, 2, 3]);
 }
 
-/// A swap that does not fit takes nothing, frees nothing, and leaves no hole in a table.
+/// A swap that does not fit allocates no block, releases no block, and changes no table.
 #[test]
 fn defect_10_a_swap_is_all_or_nothing() {
     let mut manager = manager(2, 8, 4);
@@ -157,7 +159,7 @@ fn defect_10_a_swap_is_all_or_nothing() {
     assert_eq!(manager.fit_swap_out(&refs(&[1, 2, 3])), Ok(Fit::Never));
     assert_eq!(look(&manager), before);
     assert_eq!(plan_of(&mut manager), []);
-    // These requests are not moving, either.
+    // These requests are not moving, so they can get tokens.
     append(&mut manager, 1, 8);
     manager.preempt(4, None).unwrap();
     assert_eq!(manager.fit_swap_out(&refs(&[1, 2])), Ok(Fit::Ok));
@@ -166,7 +168,7 @@ fn defect_10_a_swap_is_all_or_nothing() {
     leaks_nothing(&mut manager, &[1, 2, 3, 4]);
 }
 
-/// A shared block counts once. vLLM v0 counted 4 blocks for 2, and refused this swap.
+/// A swap counts a shared block once. vLLM v0 counted 4 blocks instead of 2, and refused this swap.
 #[test]
 fn defect_12_a_swap_that_fits_is_not_refused() {
     let mut manager = manager(2, 12, 4);
@@ -174,19 +176,19 @@ fn defect_12_a_swap_that_fits_is_not_refused() {
     manager.fork(1, 2).unwrap();
     manager.fork(1, 3).unwrap();
     append(&mut manager, 2, 6);
-    // Two shared blocks, a tail that two requests share, and another tail: 4 blocks for 9 table
-    // entries.
+    // The requests share two blocks, two of them share a last block, and the third has its own last
+    // block. So 9 table entries need 4 blocks.
     assert_eq!(manager.fit_swap_out(&refs(&[1, 2, 3])), Ok(Fit::Ok));
     let swap = manager.begin_swap_out(&refs(&[1, 2, 3])).unwrap();
     assert_eq!((manager.tiers().swap_mapping(swap).unwrap().len(), sums(&manager, 1)), (4, (0, 0, 4, 0)));
-    // The copy of the tail is still planned, so both copies read its source.
+    // The copy of the last block is still planned, so both copies read its source.
     assert_eq!(plan_of(&mut manager).iter().filter(|(src, _)| *src == (0, 3)).count(), 3);
     manager.complete_swap(swap).unwrap();
     assert_eq!(sums(&manager, 0), (12, 0, 0, 0));
     leaks_nothing(&mut manager, &[1, 2, 3]);
 }
 
-/// The source of a planned copy has no references left. In vLLM v0 it was then free, and a swap-in of
+/// The source of a planned copy loses its last reference. In vLLM v0 it was then free, and a swap-in of
 /// the same step overwrote it.
 #[test]
 fn defect_18_the_source_of_a_planned_copy_is_not_handed_out() {
@@ -213,7 +215,7 @@ fn defect_18_the_source_of_a_planned_copy_is_not_handed_out() {
     leaks_nothing(&mut manager, &[1, 9]);
 }
 
-/// vLLM v0 forked block by block, recursively, and failed at 1,500 blocks (defect 3).
+/// vLLM v0 forked blocks recursively, one call per block, and failed at 1,500 blocks (defect 3).
 #[test]
 fn a_request_of_100_000_blocks_is_forked_and_released() {
     const BLOCKS: usize = 100_000;
@@ -234,8 +236,8 @@ fn a_request_of_100_000_blocks_is_forked_and_released() {
     assert_eq!((stats.free, stats.cached_free), (1, BLOCKS + 1));
 }
 
-/// Registered blocks are registered in the tier to which they move, and stay cached in the tier that
-/// they leave. So a swap back copies only the tail.
+/// Registered blocks are registered in the tier to which they move, and remain cached in the tier that
+/// they leave. So a swap back only copies the last block.
 #[test]
 fn a_swap_keeps_registrations_and_a_swap_back_copies_only_the_tail() {
     for (tokens, tail) in [(5, 1), (4, 0)] {
@@ -250,18 +252,19 @@ fn a_swap_keeps_registrations_and_a_swap_back_copies_only_the_tail() {
         assert_eq!(swap(&mut manager, &[1], false), tail);
         assert_eq!(table(&manager, 1)[..2], table(&manager, 2)[..2]);
         assert_eq!(sums(&manager, 1), (6, 2, 0, 0));
-        // The next token goes to a new block, not into a cached one.
+        // The next token is written to a new block, not to a cached block.
         assert!(append(&mut manager, 1, 6).iter().all(|change| change.index == 2));
         leaks_nothing(&mut manager, &[1, 2]);
     }
 }
 
-/// Two sources with the same content move to one block. A destination that is already cached is used,
-/// not copied.
+/// If two blocks have the same content, they move to one block. If the content is already cached in the
+/// destination tier, the cached block is used, and nothing is copied.
 #[test]
 fn a_swap_takes_no_more_blocks_than_distinct_ones_touched() {
     let mut manager = manager(2, 8, 3);
-    // The device has the same content twice, because both were computed before either was registered.
+    // The device has the same content twice, because both blocks were computed before either was
+    // registered.
     admit(&mut manager, 1, &[1, 2, 3]);
     admit(&mut manager, 2, &[1, 2, 4]);
     admit(&mut manager, 3, &[1, 2, 5]);
@@ -278,7 +281,8 @@ fn a_swap_takes_no_more_blocks_than_distinct_ones_touched() {
     assert_eq!(sums(&manager, 1), (2, 1, 0, 0));
 }
 
-/// A truncation into a registered block leaves the block cached. The next append writes to a copy.
+/// If a truncation ends inside a registered block, the block remains cached, and the next append writes
+/// to a copy.
 #[test]
 fn a_registered_tail_is_copied_by_the_next_append() {
     let mut manager = manager(4, 6, 0);
@@ -291,14 +295,14 @@ fn a_registered_tail_is_copied_by_the_next_append() {
     assert_eq!(sums(&manager, 0), (3, 1, 2, 0));
     append(&mut manager, 1, 9);
     commit_all(&mut manager, 1);
-    // Both contents are cached now.
+    // The old and the new content are both cached now.
     admit(&mut manager, 2, &[1, 2, 3, 4, 5, 6, 7, 8, 0]);
     admit(&mut manager, 3, &[1, 2, 3, 4, 5, 6, 9, 9, 0]);
     assert_eq!((table(&manager, 2)[..2].to_vec(), table(&manager, 3)[1]), (vec![1, 2], 3));
     leaks_nothing(&mut manager, &[1, 2, 3]);
 }
 
-/// In vLLM v0, a window that drops blocks made the fork's chain cyclic (defect 11).
+/// In vLLM v0, releasing the blocks before a window made the chain of a fork cyclic (defect 11).
 #[test]
 fn a_trimmed_request_can_be_forked_and_continued() {
     let mut manager = manager(2, 8, 8);
@@ -325,7 +329,7 @@ fn a_trimmed_request_can_be_forked_and_continued() {
     leaks_nothing(&mut manager, &[1, 2]);
 }
 
-/// The copies of an aborted swap are removed from the plan, and other copies stay. A swap is not
+/// The copies of an aborted swap are removed from the plan, and other copies remain. A swap is not
 /// completed before its copies are taken.
 #[test]
 fn an_abort_leaves_the_other_copies_of_the_plan() {
@@ -343,8 +347,8 @@ fn an_abort_leaves_the_other_copies_of_the_plan() {
     leaks_nothing(&mut manager, &[1, 2]);
 }
 
-/// A copy is needed only while the tail is shared, and trimmed blocks take no room. So waiting can
-/// help.
+/// A copy is needed only while the last block is shared, and trimmed blocks need no memory. So the
+/// request may fit later.
 #[test]
 fn an_append_that_fits_later_is_not_refused_for_good() {
     let mut shared = manager(4, 1, 0);
@@ -367,7 +371,8 @@ fn an_append_that_fits_later_is_not_refused_for_good() {
     append(&mut trimmed, 1, 3);
 }
 
-/// Destinations that are cached need room, too. Otherwise an engine would wait for "later" forever.
+/// Destinations that are already cached are also counted. Otherwise the answer would be "later", and an
+/// engine would wait forever.
 #[test]
 fn a_swap_that_never_fits_differs_from_later() {
     let mut manager = manager(1, 8, 3);
@@ -381,8 +386,8 @@ fn a_swap_that_never_fits_differs_from_later() {
     leaks_nothing(&mut manager, &[1, 2]);
 }
 
-/// A running step may still read a block that its request has given up, so another holder does not
-/// write to it in place.
+/// A running step may still read a block that its request has released. So another holder of the block
+/// writes to a copy.
 #[test]
 fn a_fenced_block_is_not_written_in_place() {
     let mut manager = manager(4, 6, 0);
@@ -396,8 +401,9 @@ fn a_fenced_block_is_not_written_in_place() {
     leaks_nothing(&mut manager, &[2]);
 }
 
-/// If a block is registered before its copy was made, against the order of a step, the copy stays
-/// planned although no request holds the block. A lookup that returns the block must find its bytes.
+/// An engine may register a block before the planned copy to it was made, although this is not the
+/// order of a step. Then the copy remains planned even if no request holds the block, because a lookup
+/// may return the block and needs its bytes.
 #[test]
 fn the_copy_of_a_registered_block_stays_planned() {
     let mut manager = manager(4, 8, 0);
@@ -413,12 +419,12 @@ fn the_copy_of_a_registered_block_stays_planned() {
     leaks_nothing(&mut manager, &[1, 3]);
 }
 
-/// Random calls found this fault: an append writes to a block that an admission of the same plan hits.
-/// The plan did not count the copy of that block, and failed when half of it was committed.
+/// Random calls found this fault. An append writes to a block that an admission of the same plan hits.
+/// The plan did not count the copy of that block, and its commit failed in the middle.
 #[test]
 fn a_planned_append_copies_blocks_that_a_planned_admission_hits() {
     let prompt = |manager: &CacheManager| manager.prepare(&[1, 2, 3, 4, 5], ExtraKeys::default()).unwrap();
-    // Request 1 is going to write to its last block, which is cached and has no other holder.
+    // Request 1 will write to its last block, which is cached and has no other holder.
     let guarded = |device| {
         let mut manager = manager(2, device, 0);
         admit(&mut manager, 1, &[1, 2, 3, 4]);
@@ -427,7 +433,7 @@ fn a_planned_append_copies_blocks_that_a_planned_admission_hits() {
         manager
     };
     for free in 1..4 {
-        // If the admission comes first, it hits two blocks and takes one.
+        // If the admission is planned first, it hits two blocks and takes one.
         let mut one = guarded(2 + free);
         let mut plan = one.plan_step();
         assert_eq!(one.plan_admit(&mut plan, 2, prompt(&one)).unwrap(), 4);
@@ -436,7 +442,7 @@ fn a_planned_append_copies_blocks_that_a_planned_admission_hits() {
         assert_eq!(one.commit_step(&mut plan).unwrap().len(), if free >= 2 { 2 } else { 1 });
         one.check_invariants().unwrap();
 
-        // If the append comes first, it writes in place, and no block is available before request 3
+        // If the append is planned first, it writes in place, and no block is available until request 3
         // ends.
         let mut one = guarded(2 + free);
         admit(&mut one, 3, &vec![7; 2 * free]);
@@ -450,7 +456,8 @@ fn a_planned_append_copies_blocks_that_a_planned_admission_hits() {
     }
 }
 
-/// With one offset and no request, tokens are skipped. In an earlier version, they counted as appended.
+/// If there is one offset and no request, the tokens belong to no request and are ignored. In an
+/// earlier version, they were counted as appended.
 #[test]
 fn tokens_of_no_request_are_not_counted_as_appended() {
     let mut manager = manager(2, 4, 0);
@@ -459,7 +466,8 @@ fn tokens_of_no_request_are_not_counted_as_appended() {
     assert_eq!(manager.stats().appended_tokens, 0);
 }
 
-/// Returns a watched manager with a window and a group of full attention. Request 1 has three blocks in each.
+/// Returns a manager with observers, a window and a group of full attention. Request 1 has three blocks
+/// in each group.
 fn grouped() -> CacheManager {
     let specs = vec![GroupSpec::new(GroupKind::Sliding { window: 3 }, 2), GroupSpec::new(GroupKind::Full, 2)];
     let groups = Some(Groups::new(specs, Some(2)).unwrap());
@@ -471,9 +479,9 @@ fn grouped() -> CacheManager {
     manager
 }
 
-/// Random calls found this fault: a block of a later group of full attention lost its parent if the
-/// content of the block before it had been dropped by id. Events and images showed the block as the
-/// first of a prompt.
+/// Random calls found this fault. In a group of full attention that was not the first group, a block
+/// lost its parent if the content of the previous block had been removed by id. Events and images then
+/// showed the block as the first block of a prompt.
 #[test]
 fn a_block_of_a_group_has_its_parent_after_the_parent_was_dropped() {
     let mut manager = grouped();

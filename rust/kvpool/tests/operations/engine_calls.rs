@@ -1,5 +1,5 @@
-//! Calls of engines between admission and release: turns with images, chunks, external KV, drafts,
-//! delayed releases.
+//! Tests calls that engines make between admission and release: turns with images, chunks, external KV,
+//! drafts, delayed releases.
 #![expect(clippy::unwrap_used, reason = "a test stops at the first error")]
 
 use kvpool::{
@@ -27,8 +27,8 @@ fn image(offset: u64) -> MultimodalItem {
     MultimodalItem { identifier: (*b"image").into(), offset, length: 2 }
 }
 
-/// A conversation whose second turn adds an image equals a prompt that has the image from the start,
-/// and no other prompt.
+/// A conversation whose second turn adds an image has the same hashes as a prompt that contains the
+/// image from the start, and as no other prompt.
 #[test]
 fn a_turn_with_an_image_is_found_by_its_image() {
     let mut manager = manager(32);
@@ -43,8 +43,8 @@ fn a_turn_with_an_image_is_found_by_its_image() {
     assert_eq!((cached(vec![image(7)]), cached(vec![image(8)]), cached(Vec::new())), (3, 1, 1));
 }
 
-/// Items that begin before the end of the tokens are refused. Nothing changes: no block is taken and no
-/// token appended.
+/// Multimodal items that begin before the end of the tokens are refused. No block is taken and no token
+/// is appended.
 #[test]
 fn a_turn_with_an_image_in_the_past_changes_nothing() {
     let mut manager = manager(32);
@@ -60,8 +60,8 @@ fn a_turn_with_an_image_in_the_past_changes_nothing() {
     }
 }
 
-/// A chunk that covers only a part of the prompt cannot be computed further than that, because other
-/// requests may own the later slots.
+/// If only a chunk of the prompt has blocks, no tokens after the chunk can be committed, because they
+/// have no slots.
 #[test]
 fn a_chunk_is_computed_as_far_as_it_has_blocks() {
     let mut manager = manager(32);
@@ -73,7 +73,7 @@ fn a_chunk_is_computed_as_far_as_it_has_blocks() {
     assert_eq!(manager.extend("long", 4).unwrap(), [], "covers no less than before");
     assert_eq!(manager.extend("long", 12).unwrap().len(), 1);
     manager.commit("long", 12).unwrap();
-    // One call of a step handles the last chunk and the token that it samples.
+    // One call commits the last chunk and appends the token that was sampled.
     let rows = Rows {
         requests: &["long".into()],
         offsets: &[0, 0],
@@ -86,7 +86,8 @@ fn a_chunk_is_computed_as_far_as_it_has_blocks() {
     manager.check_invariants().unwrap();
 }
 
-/// Accepted drafts are registered with the step that accepted them. Rejected drafts leave only slots.
+/// Accepted drafts are registered with the step that accepted them. After drafts are rejected, only
+/// their slots remain.
 #[test]
 fn accepted_drafts_are_computed_and_rejected_ones_are_not() {
     let mut manager = manager(32);
@@ -105,19 +106,20 @@ fn accepted_drafts_are_computed_and_rejected_ones_are_not() {
     assert_eq!(step(&mut manager, &[6]), 1); // seven tokens and five drafts need twelve slots
     assert_eq!(step(&mut manager, &[7]), 1); // no draft was accepted, so one more slot is needed
     assert_eq!(manager.request("a").unwrap().computed_tokens, 7);
-    // Two drafts were accepted, and there are slots for sixteen tokens.
+    // Two drafts were accepted. The table already has slots for sixteen tokens.
     assert_eq!(step(&mut manager, &[8, 9, 10]), 0);
     let info = manager.request("a").unwrap();
     assert_eq!((info.tokens, info.computed_tokens, info.blocks), (11, 10, 4));
     assert_eq!(manager.pool().stats().registered, 2);
-    // A roll-back also gives up slots. They stay fenced, because the step may still write to them.
+    // A truncation also releases lookahead slots. Their blocks are fenced, because the step may still
+    // write to them.
     manager.truncate("a", 8, Until::Step(1)).unwrap();
     assert_eq!((manager.block_table("a").unwrap().len(), manager.pool().num_fenced()), (2, 2));
     manager.check_invariants().unwrap();
 }
 
-/// dynamo #15079: an abort during a transfer of KV must not hand the blocks to other requests before
-/// the transfer has ended.
+/// As in dynamo #15079, a request is aborted during a transfer of KV. Its blocks must not be allocated
+/// to other requests before the transfer has ended.
 #[test]
 fn an_abort_during_a_load_keeps_the_blocks_until_it_ends() {
     let mut manager = manager(8);
@@ -136,8 +138,8 @@ fn an_abort_during_a_load_keeps_the_blocks_until_it_ends() {
     manager.check_invariants().unwrap();
 }
 
-/// Failed tokens are computed again, and so are the tokens after them. Tokens that are cached here are
-/// not loaded.
+/// Tokens whose load failed are computed, and also the tokens after them. Tokens that are cached on the
+/// device are not loaded.
 #[test]
 fn failed_ranges_are_computed_again() {
     let mut manager = manager(32);
@@ -157,7 +159,8 @@ fn failed_ranges_are_computed_again() {
     manager.check_invariants().unwrap();
 }
 
-/// The last sampled token belongs to the preempted request and is resumed with it.
+/// A token that is sampled after a preemption is appended to the preempted request, and is part of its
+/// resumption.
 #[test]
 fn a_preempted_request_takes_the_token_sampled_last() {
     let mut manager = manager(32);
@@ -171,8 +174,8 @@ fn a_preempted_request_takes_the_token_sampled_last() {
     manager.check_invariants().unwrap();
 }
 
-/// The release of a request that is being swapped out waits for the end of the swap, whether it
-/// completes or is aborted. A ticket that has ended meanwhile fences nothing.
+/// The release of a request that is being swapped out waits until the swap is completed or aborted. If
+/// the ticket of the release has ended by then, nothing is fenced.
 #[test]
 fn a_release_during_a_swap_takes_effect_at_its_end() {
     for complete in [true, false] {
@@ -196,8 +199,8 @@ fn a_release_during_a_swap_takes_effect_at_its_end() {
     }
 }
 
-/// Cached blocks that a planned admission evicts are not available for a later admission of the same
-/// plan, even if that one needs no other block.
+/// A later admission of a plan cannot hit cached blocks that an earlier admission of the same plan
+/// evicts, even if it needs no other block.
 #[test]
 fn a_plan_promises_a_cached_block_once() {
     let mut manager = manager(5);
@@ -210,7 +213,7 @@ fn a_plan_promises_a_cached_block_once() {
     manager.plan_admit(&mut plan, "big", prompt(&manager, &[9; 16])).unwrap();
     let part = Part { allocate_tokens: Some(0), ..Part::WHOLE };
     let options = AdmitOptions { part, ..AdmitOptions::default() };
-    // The blocks of its prefix are promised to another request, so it hits nothing.
+    // Another request of the plan takes the blocks of its prefix, so it hits nothing.
     let hit = manager.plan_admit_with(&mut plan, "hit", prompt(&manager, &tokens(9)), &options);
     assert_eq!(hit.unwrap(), 0);
     manager.commit_step(&mut plan).unwrap();

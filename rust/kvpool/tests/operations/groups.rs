@@ -1,8 +1,8 @@
-//! Groups: the blocks that a hit needs, the blocks that are dead and those that are kept. All are
-//! compared with the tokens that the layers read, one by one.
+//! Tests groups: the blocks that a hit needs, the blocks that no later token reads, and the blocks that
+//! are kept. The results are compared with the tokens that the layers read, token by token.
 //!
-//! The brute force checks for every length whether each token that a layer reads there is in a cached
-//! block. It does not use runs of blocks or `reach`.
+//! The brute-force search checks, for every length of a hit, whether each token that a layer reads
+//! there is in a cached block. It uses neither runs of blocks nor `reach`.
 #![expect(clippy::unwrap_used, reason = "a test stops at the first error")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,7 +15,7 @@ use kvpool::{
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
-/// The cached blocks by group and position. Counts the lookups.
+/// The cached blocks by group and position. It also counts the lookups.
 #[derive(Clone, Debug, Default)]
 struct Cache {
     blocks: BTreeSet<(usize, usize)>,
@@ -38,7 +38,8 @@ impl Cached for Cache {
     }
 }
 
-/// Returns whether the token at a position reads an earlier token, by the definition of the layer.
+/// Returns whether the token at position `at` reads the token at position `earlier`, according to the
+/// definition of the layer.
 fn reads(spec: &GroupSpec, at: usize, earlier: usize) -> bool {
     match spec.kind {
         GroupKind::Full => true,
@@ -54,8 +55,8 @@ fn is_cached(spec: &GroupSpec) -> bool {
     spec.kind != GroupKind::Cross && spec.keep != Keep::Nothing
 }
 
-/// Returns the blocks of a group that a hit of this length needs: those with a token that is read at
-/// its end, and the margin.
+/// Returns the blocks of a group that a hit of this length needs: the blocks with a token that is read
+/// at the end of the hit, and the margin.
 fn needed(spec: &GroupSpec, length: usize) -> BTreeSet<usize> {
     if !is_cached(spec) {
         return BTreeSet::new();
@@ -76,7 +77,7 @@ fn is_legal(groups: &Groups, cache: &Cache, limit: usize, length: usize) -> bool
     })
 }
 
-/// If no group caches anything, there is no hit.
+/// Returns the length of the longest hit by brute force. 0 if no group caches anything.
 fn brute_force(groups: &Groups, cache: &Cache, limit: usize) -> usize {
     if !groups.specs().iter().any(is_cached) {
         return 0;
@@ -84,8 +85,8 @@ fn brute_force(groups: &Groups, cache: &Cache, limit: usize) -> usize {
     (0..=limit).rev().find(|&length| is_legal(groups, cache, limit, length)).unwrap()
 }
 
-/// Finds the hit as vLLM does: each group in turn shortens the length to what it can serve, until no
-/// group shortens it.
+/// Finds the hit as vLLM does: each group in turn reduces the length to the length that it can serve,
+/// until no group reduces it.
 fn fixed_point(groups: &Groups, cache: &Cache, limit: usize) -> usize {
     let caching = || groups.specs().iter().enumerate().filter(|(_, spec)| is_cached(spec));
     let mut length = if caching().next().is_some() { limit } else { 0 };
@@ -144,7 +145,7 @@ fn groups() -> impl Strategy<Value = Groups> {
 
 const LONGEST: usize = 60;
 
-/// Draws rows that are nearly full, that have holes, or that are nearly empty.
+/// Draws caches in which nearly all, some, or nearly no blocks are cached.
 fn cache() -> impl Strategy<Value = Vec<Vec<bool>>> {
     let row = |share| prop::collection::vec(prop::bool::weighted(share), LONGEST);
     prop::collection::vec(prop_oneof![4 => row(0.97), 2 => row(0.8), 1 => row(0.3)], 5)
@@ -167,7 +168,8 @@ fn check_tables(groups: &Groups, hit: &GroupHit) {
     }
 }
 
-/// Compares random caches with the brute force, and with vLLM's result. `make test-slow` draws 100,000.
+/// Compares the hits of random caches with the brute-force search, and with vLLM's search.
+/// `make test-slow` draws 100,000 caches.
 #[test]
 fn the_longest_hit_is_that_of_every_length_tried() {
     let config =
@@ -186,8 +188,8 @@ fn the_longest_hit_is_that_of_every_length_tried() {
         .unwrap();
 }
 
-/// Repeats the test in a pool with the digests of a prompt: the last unit in a block and its group name
-/// the block.
+/// Repeats the test in a pool with the digests of a prompt. Each block is registered under the digest
+/// of its last unit and its group.
 #[test]
 fn a_pool_finds_blocks_by_their_names() {
     let config = Config { cases: 1_000, failure_persistence: None, ..Config::default() };
@@ -248,8 +250,8 @@ fn no_later_token_reads_a_dead_block_and_one_reads_each_other() {
     }
 }
 
-/// A hit can end at each expected position if exactly the kept blocks are cached. No block is kept that
-/// no such hit needs.
+/// If exactly the kept blocks are cached, a hit can end at each expected position. No block is kept
+/// unless such a hit needs it.
 #[test]
 fn the_kept_blocks_are_those_that_hits_at_boundaries_need() {
     let config = Config { cases: 2_000, failure_persistence: None, ..Config::default() };
@@ -275,7 +277,7 @@ fn the_kept_blocks_are_those_that_hits_at_boundaries_need() {
                     .map(|n| n * interval)
                     .take_while(|&end| interval < usize::MAX && end <= 20 * LONGEST);
                 let ends = multiples.chain(replays).chain(junction.map(|tokens| tokens.0));
-                // Every hit that is longer than the sinks needs all of their blocks.
+                // Every hit that is longer than the attention sinks needs all blocks of the sinks.
                 let sinks = if is_cached(spec) { spec.sink_tokens.div_ceil(spec.block_tokens) } else { 0 };
                 let wanted = ends.flat_map(|end| needed(spec, end)).chain(0..sinks);
                 let wanted: BTreeSet<_> = wanted.filter(|&at| at < 4 * LONGEST).collect();

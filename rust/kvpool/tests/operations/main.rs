@@ -1,5 +1,6 @@
-//! Tests of single operations in one program, because linking one program for each takes longer than
-//! running them. The models, the properties and the evidence have their own programs.
+//! Contains the tests of single operations. They are one program, because linking many programs would
+//! take longer than running them. The models, the properties and the evidence tests are separate
+//! programs.
 
 mod all_or_nothing;
 mod bad_input;

@@ -1,9 +1,9 @@
-//! Retention hints of a manager: named cases, and random requests with random hints compared with a
-//! model that remembers the hints of every registered block.
+//! Tests the retention hints of a manager with single cases, and with random requests and hints. The
+//! random tests compare the manager with a model that stores the hints of every registered block.
 //!
-//! After every operation, the counts of ranks and deadlines of the model and the manager are equal, and
-//! all invariants hold. An admission has failed only if there were too few free and cached-free blocks
-//! together (property 23: hints never fail an allocation).
+//! After every operation, the numbers of blocks per kind of hint in the model and in the manager are
+//! equal, and all invariants hold. An admission may only fail if too few blocks are free or cached-free
+//! (property 23: hints never make an allocation fail).
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test stops at the first error")]
 
 use std::collections::BTreeMap;
@@ -115,14 +115,14 @@ fn the_last_range_wins_and_leaves_the_rest_of_the_first() {
     run(&mut manager, 1, &[1, 2, 3, 4, 5, 6], hinted(0, None, priority(90)));
     assert_eq!(manager.retain(1, &ranges(2, Some(4), priority(10))).unwrap(), accepted(1));
     assert_eq!((stats(&manager).above_normal, stats(&manager).below_normal), (2, 1));
-    // Blocks that are registered later still belong to the first range.
+    // Blocks that are registered later also belong to the first range.
     manager.append_tokens(1, &[7, 8], 0).unwrap();
     manager.commit(1, 8).unwrap();
     assert_eq!((stats(&manager).above_normal, stats(&manager).below_normal), (3, 1));
 }
 
-/// In an earlier version, swapped-in blocks had no parents unless events were recorded. The first block
-/// of a prompt was offered first and took the rest of the prompt with it.
+/// In an earlier version, blocks that were swapped in had no parents unless events were recorded. The
+/// first block of a prompt was evicted first, and the rest of the prompt could not be hit any more.
 #[test]
 fn swapped_in_blocks_keep_their_parents() {
     for event_capacity in [0, 16] {
@@ -145,7 +145,7 @@ fn swapped_in_blocks_keep_their_parents() {
         };
         run(&mut manager, 1, &[1, 2, 3, 4, 5, 6], AdmitOptions::default());
         swap(&mut manager, true);
-        // Other requests take its blocks, and the new contents have other parents.
+        // Other requests take the blocks of request 1. The new contents have other parents.
         run(&mut manager, 2, &[9, 8, 7, 6, 5, 4, 3, 2], AdmitOptions::default());
         manager.release(2, None).unwrap();
         swap(&mut manager, false);
@@ -170,7 +170,7 @@ fn a_scan_is_evicted_first_and_does_not_change_blocks_it_hits() {
     assert_eq!(stats(&manager).demoted, 2);
     manager.release(2, None).unwrap();
     assert_eq!(order(&manager)[..2], [scanned[1], scanned[0]]);
-    // A hit on a scanned block shows that the block was worth keeping.
+    // A hit on a block of a scan ends the demotion, because the block was used again.
     let cursor = prompt(&manager, &[1, 2, 3, 4, 5, 6, 9]);
     assert_eq!(manager.admit(3, cursor).unwrap().cached_blocks, 3);
     assert_eq!(stats(&manager).demoted, 1);
@@ -186,13 +186,13 @@ fn the_end_of_a_session_leaves_the_shared_prompt_to_the_others() {
     let (first, second) =
         (manager.block_table(1).unwrap().to_vec(), manager.block_table(2).unwrap().to_vec());
     manager.release(2, None).unwrap();
-    // Only the ending request holds the system prompt. Request 2 has used it, and its blocks are
-    // children of the prompt.
+    // Only the ending request holds the system prompt. Request 2 has used the prompt, and its blocks
+    // are children of the prompt's blocks.
     assert_eq!(manager.end_session(1, None).unwrap(), accepted(4));
     let order = order(&manager);
     assert_eq!(order[..2], [first[3], first[2]], "the session goes first, its tail before its head");
     assert_eq!(order[2..], [second[3], second[2], second[1], second[0]]);
-    // When the request returns, the blocks that it hits are not demoted any more.
+    // When the request is admitted again, the blocks that it hits are no longer demoted.
     let cursor = prompt(&manager, &[1, 2, 3, 4, 9]);
     assert_eq!(manager.admit(3, cursor).unwrap().cached_blocks, 2);
     assert_eq!(stats(&manager).demoted, 2);
@@ -231,8 +231,8 @@ fn a_fence_does_not_count_as_a_holder() {
     assert_eq!(stats(&manager).demoted, 2);
 }
 
-/// Returns a manager with blocks of four tokens, a sliding window of one block of two tokens, and a
-/// state that is kept every four tokens.
+/// Returns a manager with three groups: full attention with blocks of four tokens, a sliding window
+/// with blocks of two tokens, and a state that is kept every four tokens.
 fn grouped(usable: usize) -> CacheManager {
     let state = GroupSpec { keep: groups::Keep::Every(4), ..GroupSpec::new(GroupKind::State, 4) };
     let window = GroupSpec::new(GroupKind::Sliding { window: 3 }, 2);
@@ -248,8 +248,8 @@ fn grouped(usable: usize) -> CacheManager {
     .unwrap()
 }
 
-/// In an earlier version, the end of a session reached only the first group, and only if its blocks
-/// were one hash unit. The other blocks stayed until they were the oldest of all.
+/// In an earlier version, the end of a session only demoted blocks of the first group, and only if each
+/// block was one hash unit. The other blocks remained cached until they were the oldest blocks.
 #[test]
 fn the_end_of_a_session_reaches_every_group_of_a_request_that_holds_nothing() {
     let mut manager = grouped(40);
@@ -273,14 +273,14 @@ fn a_chain_reaches_every_group() {
     manager.release(1, None).unwrap();
     let there = manager.pool().stats().cached_free;
     let cursor = prompt(&manager, &counting(9));
-    // Sets a priority for the second block of the first group, and for the other groups' blocks of
-    // these tokens.
+    // Sets a priority for the second block of the first group, and for the blocks of the other groups
+    // with the same tokens.
     let report = manager.retain_prefix(&cursor, &ranges(4, Some(8), priority(3))).unwrap();
     assert!(report.accepted > 1 && report.accepted < there, "{report:?} of {there}");
     assert_eq!(report.ignored, 0);
     assert_eq!(manager.end_of_life_of(&cursor, 0).unwrap().accepted, there);
     assert_eq!(stats(&manager).demoted, there);
-    // These tokens were never computed: two blocks of full attention.
+    // These tokens, which need two blocks of full attention, were never computed.
     let other = prompt(&manager, &[9, 8, 7, 6, 5, 4, 3, 2]);
     assert_eq!(
         manager.end_of_life_of(&other, 0).unwrap(),
@@ -308,7 +308,7 @@ fn content_without_a_request_ends_by_its_chain() {
     run(&mut manager, 1, &[1, 2, 3, 4, 5, 6], AdmitOptions::default());
     manager.release(1, None).unwrap();
     run(&mut manager, 2, &[1, 2, 9], AdmitOptions::default());
-    // Two blocks are not cached. The first one is in use.
+    // Two blocks are not cached. The first block is in use.
     let cursor = prompt(&manager, &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10]);
     let report = manager.end_of_life_of(&cursor, 0).unwrap();
     assert_eq!(report, HintReport { accepted: 2, clipped: 0, ignored: 3 });
@@ -350,7 +350,7 @@ fn hints_survive_preemption_and_swaps() {
         } else {
             manager.preempt(1, None).unwrap();
         }
-        // All of its blocks are evicted meanwhile.
+        // All blocks of the request are evicted meanwhile.
         let cursor = prompt(&manager, &(20..32).collect::<Vec<_>>());
         manager.admit(2, cursor).unwrap();
         assert_eq!(stats(&manager), RetentionStats::default());
@@ -417,7 +417,8 @@ fn a_hint_about_a_swapped_request_waits_for_its_return() {
     let out = manager.begin_swap_out(&[1.into()]).unwrap();
     manager.take_plan().unwrap();
     manager.complete_swap(out).unwrap();
-    // Its blocks in the host have the same numbers as another request's blocks on the device.
+    // The request's blocks in the host tier have the same ids as another request's blocks on the
+    // device.
     run(&mut manager, 2, &(20..28).collect::<Vec<_>>(), AdmitOptions::default());
     assert_eq!(manager.retain(1, &ranges(0, None, priority(90))).unwrap(), HintReport::default());
     assert_eq!(stats(&manager).above_normal, 0);
@@ -455,8 +456,8 @@ fn an_absolute_time_to_live_counts_from_the_hint() {
     assert_eq!((stats(&manager).above_normal, stats(&manager).demoted), (0, 2));
 }
 
-/// In an earlier version, a request that ran longer than its idle time to live lost the retention of
-/// its own blocks.
+/// In an earlier version, if a request ran longer than the idle time to live of its hint, the hint
+/// ended for its own blocks.
 #[test]
 fn a_request_keeps_its_retention_however_long_it_runs() {
     let mut manager = manager(8, 0);
@@ -466,7 +467,8 @@ fn a_request_keeps_its_retention_however_long_it_runs() {
     let seen = |manager: &CacheManager| (stats(manager).above_normal, stats(manager).with_ttl);
     assert_eq!(manager.advance_time(1000.0).unwrap(), 0);
     assert_eq!(seen(&manager), (2, 0));
-    // A preempted request does not use its blocks, and a resumed one does.
+    // A preempted request does not use its blocks, so their idle time runs. A resumed request uses
+    // them.
     manager.preempt(1, None).unwrap();
     assert_eq!(seen(&manager), (2, 2));
     manager.advance_time(1009.0).unwrap();
@@ -649,7 +651,8 @@ impl Known {
     }
 }
 
-/// Returns whether only planned copies hold a block, and its turn has come meanwhile.
+/// Returns whether only planned copies hold a block, and the policy has chosen it for eviction
+/// meanwhile.
 fn is_overtaken(manager: &CacheManager, block: BlockId) -> bool {
     let own = manager.tiers().pending_copies().filter(|copy| copy.src.tier == copy.dst.tier);
     let pins: usize =
@@ -658,8 +661,8 @@ fn is_overtaken(manager: &CacheManager, block: BlockId) -> bool {
     pins > 0 && held == pins && !is_idle(manager, block)
 }
 
-/// Returns whether the last reference was released and its turn has not come. A planned copy may pin
-/// it.
+/// Returns whether a block has no references except pins, and the policy has not chosen it for
+/// eviction.
 fn is_idle(manager: &CacheManager, block: BlockId) -> bool {
     manager.pool().order_with_pinned().contains(&block)
 }
@@ -770,8 +773,8 @@ impl Pair {
         }
     }
 
-    /// Returns whether this number of tokens can be placed, some of which are cached. Nothing else may
-    /// refuse a valid admission.
+    /// Returns whether enough blocks are available for these tokens, some of which may be cached. A
+    /// valid admission may only be refused if they are not.
     fn fits(&self, tokens: &[u32]) -> bool {
         let probe = self.manager.probe(&prompt(&self.manager, tokens)).unwrap();
         let needed = tokens.len().div_ceil(B) - probe.cached_blocks;
@@ -920,7 +923,7 @@ impl Pair {
         let range = RetentionRange { start: 0, end: None, retention: Retention::END_OF_LIFE };
         let all = Known { said: vec![(range, self.model.now)], ..known.clone() };
         if end && self.manager.request(id).unwrap().state == kvpool::RequestState::Preempted {
-            // The cached blocks of its tokens end by their chain.
+            // The manager finds the cached blocks of the request's tokens by their chain.
             self.chain_said(&prompt(&self.manager, &known.tokens), &all);
         } else if end {
             self.apply(id, &all, 0..usize::MAX, false);
@@ -942,12 +945,12 @@ impl Pair {
         assert_eq!(self.manager.retain_prefix(&cursor, ranges).unwrap().ignored, ignored);
     }
 
-    /// Applies the hints for a chain to its cached blocks. Returns the number of blocks without an
-    /// effect.
+    /// Applies the hints for a chain to its cached blocks. Returns the number of blocks on which the
+    /// hints had no effect.
     fn chain_said(&mut self, cursor: &HashCursor, said: &Known) -> usize {
         let found = self.manager.pool().probe(cursor.chain(), usize::MAX).unwrap().cached_blocks;
         let mut ignored = 0;
-        // Ranges are applied in ascending order. The end of life is applied from the tail on.
+        // Ranges are applied in ascending order. An end of life is applied to the last block first.
         for (at, hash) in cursor.chain().hashes().iter().enumerate() {
             let Some((range, _)) = said.of_token((at + 1) * B - 1) else { continue };
             if range.retention.ttl == Some(Ttl::Absolute(0.0)) && range.retention.then == Then::Normal {
@@ -966,8 +969,8 @@ impl Pair {
                 continue;
             }
             for block in copies {
-                // An earlier model required a block without any references. But a fence or a planned
-                // copy keeps the content alive.
+                // A block that only a fence or a planned copy holds still has its content, so only
+                // holders are counted.
                 let held = self.manager.pool().num_holders(block) > 0;
                 let in_use = !is_idle(&self.manager, block);
                 ignored += usize::from(held);
@@ -983,14 +986,14 @@ impl Pair {
         let overtaken_before: Vec<bool> = blocks.map(|block| is_overtaken(&self.manager, block)).collect();
         self.apply_operation(operation);
         self.forget_evicted();
-        // The turn of a pinned block came: it stays cached as long as it is pinned, without any hints.
-        // It may have lost its last holder in the same operation, which an earlier model missed.
+        // If the policy chose a pinned block for eviction, the block remains cached as long as it is
+        // pinned, but has no hints. It may have lost its last holder in the same operation.
         for (&block, said) in &mut self.model.blocks {
             if is_overtaken(&self.manager, block) && !overtaken_before[block.index()] {
                 *said = BlockHints::nothing(said.hash);
             }
         }
-        // The idle time of a block that lost its last holder starts now.
+        // If a block has just lost its last holder, its idle time starts now.
         for (block, said) in &mut self.model.blocks {
             let idle = || !before[block.index()] && is_idle(&self.manager, *block);
             if let Some(seconds) = said.idle.filter(|_| idle()) {

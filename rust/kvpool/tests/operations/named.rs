@@ -1,5 +1,5 @@
-//! Operations of engines that name blocks and contents themselves. The laboratory of vLLM's pool makes
-//! random calls of them.
+//! Tests the operations for engines that name blocks and contents themselves. The laboratory of vLLM's
+//! pool tests them with random calls.
 
 use kvpool::hash::BlockHash;
 use kvpool::{BlockPool, Name, PoolConfig, PoolError, Verify};
@@ -26,8 +26,8 @@ fn no_name_is_one_of_a_hidden_content_or_of_a_blank_record() {
 
 #[test]
 fn a_digest_of_zeros_is_not_the_null_blocks() {
-    // The slot of a digest is random, and only some tables have an empty slot that looks like one with
-    // its tag.
+    // The slot of a digest is random, so the test uses many tables. Only in some of them could an empty
+    // slot be mistaken for a slot with the tag of the digest.
     for _ in 0..2000 {
         let mut pool = BlockPool::new(PoolConfig { num_blocks: 4, ..PoolConfig::default() }).unwrap();
         let blocks = pool.allocate(3).unwrap();

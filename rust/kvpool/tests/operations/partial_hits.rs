@@ -1,5 +1,5 @@
-//! Hits that end inside a block, compared token by token with every prefix that some request has
-//! computed.
+//! Tests hits that end inside a block. They are compared with the prefixes that requests have computed,
+//! token by token.
 #![expect(clippy::unwrap_used, reason = "a test stops at the first error")]
 
 use kvpool::groups::{GroupKind, GroupSpec, Groups};
@@ -38,16 +38,17 @@ fn counting(n: usize) -> Vec<u32> {
     (0..n as u32).collect()
 }
 
-/// A hit ends inside a block at the end of a conversation's first turn, and where two prompts branch.
+/// A hit ends inside a block if a conversation continues after its first turn, or if two prompts begin
+/// to differ there.
 #[test]
 fn a_hit_ends_inside_the_block_that_was_left_unfinished_or_that_turns_off() {
     let mut manager = manager(vec![full(8)], 32);
     assert_eq!(run(&mut manager, &counting(21)), 0);
-    // The hit covers all but the last token, in units. The tail that the first request left has 5 of
-    // its tokens.
+    // The hit contains all tokens but the last, rounded down to units. The last block of the first
+    // request contains 5 tokens of this prompt.
     assert_eq!(run(&mut manager, &counting(21)), 20);
     assert_eq!(run(&mut manager, &counting(40)), 20);
-    // The third block is full now, and the next prompt branches in the middle of it.
+    // The third block is full now. The next prompt differs from the middle of this block on.
     let mut other = counting(30);
     other[23] = 99;
     assert_eq!(run(&mut manager, &other), 22);
@@ -55,8 +56,8 @@ fn a_hit_ends_inside_the_block_that_was_left_unfinished_or_that_turns_off() {
     assert_eq!(run(&mut manager, &other), 0);
 }
 
-/// Another request holds the block in which the hit ends. The new request gets a copy, and allocates
-/// one block less than without the hit.
+/// Another request holds the block in which the hit ends. The new request gets a copy of it, and
+/// allocates one block less than it would without the hit.
 #[test]
 fn the_block_that_a_hit_ends_in_is_copied() {
     let mut manager = manager(vec![full(8)], 32);
@@ -73,7 +74,8 @@ fn the_block_that_a_hit_ends_in_is_copied() {
     manager.check_invariants().unwrap();
 }
 
-/// Names inside a block are removed with the block. A name that outlived it would lead to other tokens.
+/// Names inside a block are removed with the block. Otherwise a lookup of such a name would return a
+/// block with other tokens.
 #[test]
 fn partial_content_of_a_block_is_dropped_with_it() {
     for forget in [
@@ -84,7 +86,7 @@ fn partial_content_of_a_block_is_dropped_with_it() {
             let all: Vec<BlockId> = manager.pool().eviction_order();
             manager.drop_cached(&all).unwrap();
         },
-        // Other contents take every block.
+        // Other contents evict every block.
         |manager: &mut CacheManager| {
             let other: Vec<u32> = (500..500 + 7 * 8).collect();
             assert_eq!(run(manager, &other), 0);
@@ -97,7 +99,7 @@ fn partial_content_of_a_block_is_dropped_with_it() {
     }
 }
 
-/// One digest inside blocks of two sizes is two contents.
+/// The same digest inside blocks of two sizes means two contents.
 #[test]
 fn groups_do_not_share_partial_blocks() {
     let mut manager = manager(vec![full(8), full(4)], 64);
@@ -149,8 +151,8 @@ proptest! {
         ..Config::default()
     })]
 
-    /// If nothing is evicted, a hit is as long as the longest prefix that some request has computed, in
-    /// units. The boundaries of blocks do not matter.
+    /// If nothing is evicted, a hit is as long as the longest prefix that any request has computed,
+    /// rounded down to units. The boundaries of blocks have no effect.
     #[test]
     fn a_hit_is_the_longest_computed_prefix(
         size in prop_oneof![Just(4_usize), Just(6), Just(16)],
@@ -167,8 +169,8 @@ proptest! {
             prop_assert_eq!(hit, longest / UNIT * UNIT);
             manager.take_plan().unwrap();
             manager.commit(nth as i64, tokens).unwrap();
-            // A running request has its full blocks in the index, and continues to write to the next
-            // block.
+            // Only the full blocks of a running request are in the index, because the request continues
+            // to write to the next block.
             let known = if ends { tokens } else { tokens / size * size };
             if ends {
                 manager.release(nth as i64, Until::Now).unwrap();
@@ -179,7 +181,7 @@ proptest! {
     }
 }
 
-/// Blocks that a swap brought back work like the original ones.
+/// After a swap out and in, hits can end inside a block as before.
 #[test]
 fn a_hit_ends_inside_a_block_that_a_swap_has_brought() {
     let groups = Some(Groups::new(vec![full(8)], Some(UNIT)).unwrap());

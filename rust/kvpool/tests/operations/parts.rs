@@ -1,5 +1,5 @@
-//! Tests of each part alone: free list, allocator, evictor, prefix index. Other tests cover their
-//! combination in a pool.
+//! Tests each part of a pool alone: free list, allocator, evictor, prefix index. Other tests cover
+//! their combination in a pool.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking, as tests do")]
 
@@ -29,8 +29,8 @@ fn raw(blocks: impl IntoIterator<Item = BlockId>) -> Vec<u32> {
 
 // --- FreeBlockList: its list ---
 
-/// Returns the list from front to back. Checks that each member reports that it is one, and that the
-/// recount agrees.
+/// Returns the list from front to back. Checks that each block of the list reports that it is on the
+/// list, and that the recount returns the same length.
 fn order(list: &FreeBlockList) -> Vec<u32> {
     let forward = raw(list.iter());
     assert_eq!((list.len(), list.is_empty()), (forward.len(), forward.is_empty()));
@@ -48,7 +48,7 @@ fn a_list_gives_up_any_member_and_no_other() {
         list.remove(id(leave)).unwrap();
         let rest: Vec<_> = (1..=5).filter(|&b| b != leave).collect();
         assert_eq!(order(&list), rest);
-        // The block was a member before, never was one, or is no block.
+        // The block was removed before, was never on the list, or does not exist.
         for block in [leave, 0, 6, u32::MAX] {
             assert!(list.remove(id(block)).is_err() && !list.contains(id(block)));
             assert_eq!(order(&list), rest);
@@ -81,7 +81,7 @@ fn a_run_is_taken_whole_or_not_at_all() {
         let taken = if n <= 4 { n as u32 } else { 0 };
         assert_eq!(raw(out.unwrap_or_default()), (1..=taken).collect::<Vec<_>>());
         assert_eq!(order(&list), (taken + 1..=4).collect::<Vec<_>>());
-        // A block that was taken can be put back. Others cannot.
+        // A block that was taken can be added again. Other blocks cannot.
         (1..=4).for_each(|b| assert_eq!(list.clone().push_front(id(b)).is_ok(), b <= taken));
     }
     assert!(FreeBlockList::new(5).unwrap().pop_front_n(usize::MAX).is_err());
@@ -100,7 +100,8 @@ fn free_blocks_are_handed_out_last_in_first_out() {
     free.remove(id(3)).unwrap(); // from the middle
     assert_eq!(raw(free.pop_front_n(5).unwrap()), [4, 1, 5, 6, 2]);
     assert!(free.is_empty() && free.pop_front_n(0).unwrap().is_empty());
-    // Blocks that are freed tail first are handed out in ascending order, so a block table stays a run.
+    // Blocks that are freed from the last to the first are allocated in ascending order, so the next
+    // block table is a run of consecutive ids.
     free.push_front_n(&ids(&[6, 5, 4, 3])).unwrap();
     assert_eq!(raw(free.pop_front_n(4).unwrap()), [3, 4, 5, 6]);
 }
@@ -119,8 +120,8 @@ fn more_free_blocks_than_there_are_cannot_be_taken() {
 fn freeing_a_run_is_all_or_nothing() {
     let operation = "free it again";
     let run = [3, 1, 4];
-    // Puts a bad block at every position of the run: one that is free already, one that was named
-    // before, the null block, an unknown one.
+    // Inserts an invalid block at every position of the run: a free block, a block that appears earlier
+    // in the run, the null block, an unknown block.
     for at in 0..=run.len() {
         let mut cases = vec![
             (5, PoolError::WrongState { block: id(5), state: "already free", operation }),
@@ -218,8 +219,8 @@ fn the_allocator_refuses_whole_calls() {
             }
         }
     }
-    // The call names the block more often than it has references. The error reports the count before
-    // the call.
+    // The call contains the block more often than it has references. The error contains the number of
+    // references before the call.
     let error = allocator.release(&ids(&[2, 1, 2, 3, 2])).unwrap_err();
     assert_eq!(error, PoolError::NotHeld { block: id(2), held: 2, operation: "release it", position: 4 });
     assert_eq!(error.to_string(), "block 2 has 2 references: cannot release it (reference 4 of this call)");
@@ -244,10 +245,10 @@ fn lru_order_is_time_then_depth_then_position() {
     lru.insert(&mut candidates(&[(10, 7)])); // deep, but last, because time comes first
     lru.insert(&mut []);
     assert_eq!(raw(lru.order()), [5, 6, 7, 2, 4, 8, 9, 1, 3, 10]);
-    // A hit takes a block out. Its next release puts it at the back.
+    // A hit removes a block. Its next release adds it at the back.
     assert!(lru.remove(id(6)) && !lru.remove(id(6)));
     lru.insert(&mut candidates(&[(6, 1)]));
-    // A block that is already in the order is ignored and keeps its place.
+    // A block that is already in the order is ignored and keeps its position.
     lru.insert(&mut candidates(&[(4, 9), (11, 0)]));
     assert_eq!(raw(lru.order()), [5, 7, 2, 4, 8, 9, 1, 3, 10, 6, 11]);
     lru.check_invariants().unwrap();
@@ -276,7 +277,7 @@ fn every_policy_keeps_its_contract() {
         assert!(place(3) < place(2) && place(2) < place(1), "the deeper before the shallower: {order:?}");
         assert!(place(6) < place(5) && place(5) < place(4), "the deeper before the shallower: {order:?}");
         // When a block without children is removed, the others keep their order. No block is lost, and
-        // each one is returned once.
+        // each block is returned once.
         assert!(evictor.remove(id(11)) && !evictor.contains(id(11)) && !evictor.remove(id(11)));
         for stranger in [0, 8, 12, u32::MAX] {
             assert!(!evictor.contains(id(stranger)) && !evictor.remove(id(stranger)));
@@ -324,8 +325,8 @@ fn copies_are_found_computed_ones_first_and_the_oldest_of_these_hits() {
         assert!(index.is_registered(&chain, 0));
     }
     assert_eq!(copies(&index), [4, 2, 7, 5]);
-    // The copies are computed in another order than they were inserted. From then on, lookups hit the
-    // first computed one. The others follow in the order in which they were computed.
+    // The copies are computed in another order than they were inserted. Lookups return the copy that
+    // was computed first. The others follow in the order in which they were computed.
     for (computed, expected) in [(7, [7, 4, 2, 5]), (5, [7, 5, 4, 2]), (4, [7, 5, 4, 2]), (7, [7, 5, 4, 2])] {
         index.mark_computed(id(computed)).unwrap();
         assert_eq!((copies(&index), index.find(&chain, 0)), (expected.to_vec(), Some(id(7))));
@@ -333,8 +334,8 @@ fn copies_are_found_computed_ones_first_and_the_oldest_of_these_hits() {
     }
     assert!(index.has_other_computed_copy(id(7)) && index.has_other_computed_copy(id(2)));
     assert_eq!((index.num_registered(), index.num_hashes()), (4, 1));
-    // If the head is removed, lookups hit the oldest computed copy that is left. If the last computed
-    // copy is removed, they hit none.
+    // If the first copy is removed, lookups return the oldest remaining computed copy. If the last
+    // computed copy is removed, lookups return none.
     for (removed, left, hit) in
         [(7, &[5, 4, 2][..], Some(5)), (5, &[4, 2], Some(4)), (4, &[2], None), (2, &[], None)]
     {
@@ -346,8 +347,8 @@ fn copies_are_found_computed_ones_first_and_the_oldest_of_these_hits() {
     assert_eq!((index.num_registered(), index.num_hashes()), (0, 0));
 }
 
-/// In an earlier version, a copy that became computed was placed right after the oldest one. When the
-/// oldest of three copies was removed, lookups hit the youngest.
+/// In an earlier version, a copy that became computed was inserted directly after the oldest copy. When
+/// the oldest of three copies was removed, lookups returned the youngest.
 #[test]
 fn of_several_computed_copies_the_oldest_that_is_left_hits() {
     let chain = chain(&[1, 2]);
@@ -355,7 +356,7 @@ fn of_several_computed_copies_the_oldest_that_is_left_hits() {
     for block in 1..=5 {
         assert_eq!(index.insert(id(block), &chain, 0), Ok(Inserted::Registered));
         if block != 4 {
-            // The fourth copy is computed last, and counts as the youngest.
+            // The fourth copy is computed last, so it is the youngest.
             index.mark_computed(id(block)).unwrap();
         }
     }
@@ -368,8 +369,8 @@ fn of_several_computed_copies_the_oldest_that_is_left_hits() {
     assert_eq!(index.find(&chain, 0), None);
 }
 
-/// The content of a block has no known parent. In an earlier version, the parent of the block's former
-/// content was read instead.
+/// If the parent of a block's content is unknown, the index returns none. In an earlier version, it
+/// returned the parent of the block's former content.
 #[test]
 fn a_parent_that_is_not_known_is_none() {
     let (first, second) = (chain(&[1, 2, 3, 4]), chain(&[5, 6, 7, 8]));
@@ -408,7 +409,7 @@ fn a_copy_can_be_removed_from_the_head_the_middle_and_the_end() {
             assert_eq!(index.copies(&chain.hashes()[0]), left, "{computed} computed");
             assert_eq!(index.find(&chain, 0), left.first().copied().filter(|&b| index.is_computed(b)));
             index.check_invariants().unwrap();
-            // The block may come back with another content.
+            // The block can be registered again with another content.
             let other = chain_with(config(HashAlgorithm::Sha256, Verify::None), &[8, 8]);
             index.insert(ring[removed], &other, 0).unwrap();
             assert_eq!(index.copies(&chain.hashes()[0]), left);
@@ -521,15 +522,16 @@ fn a_collision_is_neither_indexed_nor_found() {
             index.mark_computed(id(5)).unwrap();
         }
         assert_eq!(raw(index.copies(&first.hashes()[0])), [5]);
-        // After the first block is removed, the hash is free, and the old verification data of the slot
-        // do not count.
+        // After the first block is removed, another content can be registered under the hash. The old
+        // verification data of the block are not used.
         index.remove(id(5));
         assert_eq!(index.insert(id(5), other, 0), Ok(Inserted::Registered));
         index.mark_computed(id(5)).unwrap();
         assert_eq!((index.find(other, 0), index.find(&first, 0)), (Some(id(5)), None));
         index.check_invariants().unwrap();
     }
-    // Data that an index does not compare cannot collide. That is why weak digests need verification.
+    // An index cannot detect a collision in data that it does not compare. For this reason, weak
+    // digests need verification.
     let mut index = PrefixIndex::new(9, B, Verify::Fingerprint).unwrap();
     index.insert(id(5), &first, 0).unwrap();
     assert_eq!(index.insert(id(6), &other_tokens, 0), Ok(Inserted::Registered));

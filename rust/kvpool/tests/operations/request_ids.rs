@@ -1,9 +1,10 @@
-//! Every 64-bit number, signed or unsigned, is a separate request id, whatever its type.
+//! Tests that every 64-bit number, signed or unsigned, is a separate request id, and that its integer
+//! type has no effect.
 
 use kvpool::{CacheManager, ExtraKeys, ManagerConfig, ManagerError, RequestId, RequestRef};
 use proptest::prelude::*;
 
-/// Returns the id of a number from each type that can represent it.
+/// Converts a number to an id from each integer type that can represent it.
 fn ids(number: i128) -> Vec<RequestId> {
     let from = [
         i32::try_from(number).map(RequestId::from).ok(),

@@ -1,5 +1,5 @@
-//! Resets with several tiers: any tier may serve its content again, so either all tiers are reset, or
-//! none.
+//! Tests resets with several tiers. Content of any tier may be used again, so either all tiers are
+//! reset, or none.
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test stops at the first error")]
 
 use kvpool::{
@@ -22,7 +22,7 @@ fn serve(manager: &mut CacheManager, id: i64) {
     manager.commit(id, 8).unwrap();
 }
 
-/// Swaps a request out, and returns the number of copied blocks.
+/// Swaps a request out. Returns the number of copied blocks.
 fn swap_out(manager: &mut CacheManager, id: i64) -> usize {
     let swap = manager.begin_swap_out(&[RequestRef::Int(id)]).unwrap();
     let copies = manager.take_plan().unwrap().len();
@@ -34,7 +34,7 @@ fn registered(manager: &CacheManager) -> [usize; 2] {
     [0, 1].map(|tier| manager.tiers().pool(tier).unwrap().stats().registered)
 }
 
-/// Returns everything that a refused reset must not change.
+/// Returns the state that a refused reset must not change.
 fn observe(manager: &CacheManager) -> impl PartialEq + std::fmt::Debug + use<> {
     let pools = [0, 1].map(|tier| manager.tiers().pool(tier).unwrap());
     pools.map(|pool| (pool.free_order(), pool.eviction_order(), pool.stats()))
@@ -47,8 +47,8 @@ fn refused(manager: &mut CacheManager) -> ManagerError {
     error
 }
 
-/// In an earlier version, the host kept cached blocks of the old weights, and the next request that was
-/// swapped out and in used them as its own.
+/// In an earlier version, the host tier kept cached blocks of the old weights after a reset. The next
+/// request that was swapped out and in used them.
 #[test]
 fn a_reset_forgets_the_host_tier_too() {
     let mut manager = manager();
@@ -63,7 +63,8 @@ fn a_reset_forgets_the_host_tier_too() {
     manager.check_invariants().unwrap();
 }
 
-/// A request that waits in the host returns with the content that it has there.
+/// A reset is refused while a request is swapped out, because the request would bring its content back
+/// to the device.
 #[test]
 fn a_reset_is_refused_while_a_request_is_swapped_out() {
     let mut manager = manager();
@@ -78,7 +79,7 @@ fn a_reset_is_refused_while_a_request_is_swapped_out() {
     assert_eq!(manager.resume(1).unwrap().cached_tokens, 0);
 }
 
-/// A running swap holds the blocks at both ends.
+/// A reset is refused during a swap, because the swap holds blocks in both tiers.
 #[test]
 fn a_reset_is_refused_while_a_swap_is_under_way() {
     let mut manager = manager();
@@ -95,7 +96,8 @@ fn a_reset_is_refused_while_a_swap_is_under_way() {
     assert_eq!(manager.reset().unwrap(), 2);
 }
 
-/// A step may still access its fenced blocks, in the host as on the device.
+/// A reset is refused while blocks of the host or of the device are fenced, because a step may still
+/// access them.
 #[test]
 fn a_reset_is_refused_while_a_step_fences_blocks_of_the_host() {
     let mut manager = manager();

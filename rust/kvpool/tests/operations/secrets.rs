@@ -1,8 +1,8 @@
-//! Printed text contains no secret: neither `Debug` nor an error shows a key, a seed, a salt, a tenant,
-//! a user or a token.
+//! Tests that printed text contains no secret: neither `Debug` nor an error shows a key, a seed, a
+//! salt, a tenant, a user or a token.
 //!
-//! Objects appear in logs, whole and nested in each other. So this test prints all of them and searches
-//! the text.
+//! Applications write objects to logs, alone or nested in each other. So this test prints all objects
+//! and searches the text for secrets.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
 
@@ -49,7 +49,7 @@ fn config() -> ManagerConfig {
     }
 }
 
-/// Returns a manager with all of its observers, which are printed with it.
+/// Returns a manager with all of its observers. `Debug` prints the observers with the manager.
 fn manager() -> CacheManager {
     let watch = ManagerWatchConfig {
         event_capacity: 10,
@@ -69,7 +69,8 @@ fn shapes(bytes: &[u8]) -> Vec<String> {
     vec![String::from_utf8_lossy(bytes).into_owned(), numbers.join(", "), hex]
 }
 
-/// Returns all secrets in all forms. With `Verify::Tokens`, every kind of secret exists.
+/// Returns all secrets in all forms. The test uses `Verify::Tokens`, because then the pool stores every
+/// kind of secret.
 fn secrets() -> Vec<String> {
     let bytes = [&KEY[..], SEED.as_bytes(), SALT, TENANT, USER];
     let tokens = prompt().into_iter().map(|token| token.to_string());
@@ -81,8 +82,8 @@ fn found(text: &str) -> Vec<String> {
 }
 
 fn assert_tells_nothing(what: &str, object: &dyn Debug) {
-    // The second form prints each element on its own line. Joined into one line, both forms are
-    // searched in the same way.
+    // `{:#?}` prints each element on its own line. Its lines are joined, so that the same search works
+    // for both forms.
     let pretty: Vec<_> = format!("{object:#?}").lines().map(|line| line.trim().to_owned()).collect();
     for text in [format!("{object:?}"), pretty.join(" ").replace(",]", "]")] {
         assert_eq!(found(&text), Vec::<String>::new(), "{what}: {text}");
@@ -118,8 +119,8 @@ fn hashing_prints_no_secret() {
     assert_tells_nothing("cursor", &cursor);
     assert_tells_nothing("chain", cursor.chain());
     assert!(!cursor.chain().tokens().is_empty(), "the chain has tokens to hide");
-    // The operator chooses an adapter, so it is shown. An engine must not put parts of a prompt into
-    // it.
+    // The name of an adapter is shown, because the operator chooses it. An engine must not put parts of
+    // a prompt into it.
     let adapter = Adapter { id: (*b"sha256:93b1").into(), path: Some("adapters/sql".into()) };
     assert!(format!("{:?}", ExtraKeys { adapter: Some(adapter), ..extra() }).contains("adapters/sql"));
 }
@@ -153,12 +154,12 @@ fn refusals_print_no_secret() {
     let mut manager = manager();
     let cursor = manager.prepare(&prompt(), extra()).unwrap();
     manager.admit("request-1", cursor).unwrap();
-    // The id is taken: the error returns the prompt.
+    // The id exists already. The error contains the prompt.
     let cursor = manager.prepare(&prompt(), extra()).unwrap();
     let refused = manager.admit("request-1", cursor).unwrap_err();
     assert_tells_nothing("refusal", &refused);
     assert_eq!(found(&refused.to_string()), Vec::<String>::new());
-    // Invalid extra keys and configurations.
+    // Errors for invalid extra keys and configurations.
     let vllm =
         BlockHasher::new(HasherConfig { algorithm: HashAlgorithm::VllmSha256, ..HasherConfig::default() })
             .unwrap();

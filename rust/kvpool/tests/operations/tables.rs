@@ -1,5 +1,5 @@
-//! Whole tables of computed blocks: registered, exchanged for cached ones, adopted from an engine's own
-//! allocator and given back.
+//! Tests operations on whole tables of computed blocks: registering them, replacing them by cached
+//! blocks, adopting them from an engine's own allocator, and returning them to it.
 #![expect(clippy::unwrap_used, reason = "a test stops at the first error")]
 
 use std::sync::Arc;
@@ -67,7 +67,8 @@ fn refused<T: std::fmt::Debug + PartialEq>(
 fn duplicates_are_replaced_by_cached_blocks() {
     let mut pool = pool();
     let first = pool.allocate(4).unwrap();
-    // Contents 0 and 2 are cached. The first block is held, and the other one is cached-free.
+    // Contents 0 and 2 are cached. The block of content 0 is held, and the block of content 2 is
+    // cached-free.
     assert_eq!(pool.register_table(&first[..1], &chain(), 0).unwrap(), []);
     assert_eq!(pool.register_table(&first[2..3], &chain(), 2).unwrap(), []);
     pool.release(&first[2..3]).unwrap();
@@ -80,13 +81,14 @@ fn duplicates_are_replaced_by_cached_blocks() {
     assert_eq!(given_up.map(|block| pool.state(block)), [Some(BlockState::Free); 2]);
     assert_eq!(pool.free_order()[..2], given_up);
     assert_eq!(pool.lookup(&chain(), 0, 9).unwrap().blocks(), second);
-    // Registering again, or registering a part, changes nothing.
+    // Registering the table again, or only a part of it, changes nothing.
     assert_eq!(pool.register_table(&second, &chain(), 0).unwrap(), []);
     assert_eq!(pool.register_table(&second[1..3], &chain(), 1).unwrap(), []);
     pool.check_invariants().unwrap();
 }
 
-/// A registered block that is not computed is not cached, so both copies are computed in this case.
+/// A registered block that is not computed is not yet cached. So a second block with its content is not
+/// replaced, and both are computed.
 #[test]
 fn a_block_that_another_holder_computes_replaces_no_duplicate() {
     let mut pool = pool();
@@ -94,10 +96,10 @@ fn a_block_that_another_holder_computes_replaces_no_duplicate() {
     pool.register(&first, &chain(), 0).unwrap();
     assert_eq!(pool.register_table(&second, &chain(), 0).unwrap(), []);
     assert_eq!(pool.lookup(&chain(), 0, 9).unwrap().blocks(), second);
-    // The other block is now a copy, because another holder computed its block first.
+    // The first block is replaced, because another holder computed a block with the same content first.
     assert_eq!(pool.register_table(&first, &chain(), 0).unwrap(), [(0, second[0])]);
     assert_eq!(counts(&pool, &[first[0], second[0]]), [0, 2]);
-    // A block that its own caller registered is computed.
+    // If the caller registered a block itself, the call marks it computed.
     let third = pool.allocate(2).unwrap();
     pool.register(&third, &chain(), 2).unwrap();
     assert_eq!(pool.register_table(&third, &chain(), 2).unwrap(), []);
@@ -125,7 +127,7 @@ fn a_refused_table_changes_nothing() {
     refused(&mut pool, |pool| pool.register_table(&[a, BlockId::new(99)], &chain(), 0), &unknown);
     let null = PoolError::NullBlock { operation: "registered" };
     refused(&mut pool, |pool| pool.register_table(&ids([0]), &chain(), 0), &null);
-    // Only a fence holds the block, so there is no reference to give up.
+    // Only a fence holds the block, so there is no reference to release.
     pool.release_after(&[c], 3).unwrap();
     let fenced = PoolError::NotHeld { block: c, held: 1, operation: "register it", position: 0 };
     refused(&mut pool, |pool| pool.register_table(&[c], &chain(), 0), &fenced);
@@ -134,7 +136,7 @@ fn a_refused_table_changes_nothing() {
     refused(&mut pool, |pool| pool.register_table(&[b], &chain(), 0), &stale);
 }
 
-/// Returns the chain in which one block has the hash of another content.
+/// Returns a chain in which one block has the hash of another content.
 fn forged(hashes: &[BlockHash], tokens: &[u32]) -> HashChain {
     let fingerprints =
         tokens.chunks(BLOCK_SIZE).map(|block| block.iter().map(|&token| u128::from(token)).sum());
@@ -155,11 +157,11 @@ fn a_collision_stops_a_table() {
     assert_eq!(counts(&pool, &table), [0, 1, 1, 1]);
     let registered: Vec<_> = table.iter().map(|&block| pool.is_computed(block)).collect();
     assert_eq!((registered, pool.stats().collisions), (vec![false, true, false, false], 1));
-    // A collision also stops an adoption: the later blocks stay free.
+    // A hash collision also stops an adoption. The later blocks remain free.
     let mine = ids([12, 13, 14, 15]);
     assert_eq!(pool.adopt(&mine, &colliding, 0).unwrap(), [(0, cached[0]), (1, table[1])]);
     assert_eq!((counts(&pool, &mine), pool.stats().collisions), (vec![0; 4], 2));
-    // Two blocks of the call collide with each other.
+    // Two blocks of the same call have the same hash, but different contents.
     let twice = forged(&[hash(5), hash(6), hash(6), hash(1)], &[5, 5, 6, 6, 7, 7, 1, 1]);
     assert_eq!(pool.adopt(&mine, &twice, 0).unwrap(), []);
     assert_eq!((counts(&pool, &mine), pool.stats().collisions), (vec![1, 1, 0, 0], 3));

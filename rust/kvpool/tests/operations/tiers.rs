@@ -1,5 +1,5 @@
-//! Tiers and plans: swaps end as a whole, and bad input is refused. A refusal is a typed error whose
-//! message names the value and the limit, and it changes nothing.
+//! Tests tiers and plans. Swaps end completely or not at all, and invalid input is refused. A refusal
+//! is a typed error that changes nothing, and its message contains the value and the limit.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking, as tests do")]
 
@@ -99,7 +99,7 @@ fn errors_of_other_layers() {
     assert_eq!(TierError::from(plan).to_string(), "the null block is the source of a transfer");
 }
 
-/// Uses the tiers alone. The caller counts the references.
+/// Uses the tiers without a manager. The test counts the references.
 #[test]
 fn blocks_that_are_not_held() {
     let mut tiers = Tiers::new(vec![tier(4), tier(4)]).unwrap();
@@ -118,7 +118,8 @@ fn blocks_that_are_not_held() {
     refused(&mut tiers, "block 3 has 0 references: cannot swap it (reference 1 of this call)", |tiers| {
         tiers.begin_swap(&[held[0], free], 0, 1)
     });
-    // The call has one entry per reference: the second block has one reference, the first one two.
+    // The call has one entry per reference. The first block has two references, and the second block
+    // has one.
     refused(&mut tiers, "block 2 has 1 references: cannot swap it (reference 3 of this call)", |tiers| {
         tiers.begin_swap(&[held[0], held[0], held[1], held[1]], 0, 1)
     });
@@ -140,14 +141,15 @@ fn blocks_that_are_not_held() {
     assert_eq!(released, "block 2 has 0 references: cannot complete its swap (reference 0 of this call)");
     tiers.abort_swap(swap).unwrap();
     tiers.check_invariants().unwrap();
-    // No block is left for a copy of the shared one.
+    // No block is available for a copy of the shared block.
     tiers.pool_mut(0).unwrap().allocate(2).unwrap();
     refused(&mut tiers, "out of blocks: 1 needed, 0 available, 1 missing", |tiers| {
         tiers.copy_on_write(0, held[0])
     });
 }
 
-/// One block has two references. Each moves with its own swap: one completes, and the other is aborted.
+/// A block has two references. Each reference moves with its own swap. One swap is completed, and the
+/// other is aborted.
 #[test]
 fn one_block_is_in_two_swaps_at_once() {
     let mut tiers = tiers(&[4, 4, 4]);
@@ -171,8 +173,8 @@ fn chain(algorithm: HashAlgorithm, first: u32) -> HashChain {
     cursor.chain().clone()
 }
 
-/// Other calls change a swap's blocks. The end of the swap is then refused as a whole, or skips what is
-/// no longer possible. It never stops half-way.
+/// Other calls change the blocks of a swap. Ending the swap is then refused completely, or skips the
+/// parts that are no longer possible. It never stops in the middle.
 #[test]
 fn a_swap_ends_as_a_whole() {
     let mut tiers = tiers(&[4, 4]);
@@ -199,7 +201,7 @@ fn a_swap_ends_as_a_whole() {
     tiers.check_invariants().unwrap();
 }
 
-/// Bytes move between tiers whose digests cannot be compared, but registrations do not.
+/// If the digests of two tiers cannot be compared, a swap moves only bytes and no registrations.
 #[test]
 fn a_swap_between_algorithms_moves_no_registration() {
     let mut tiers = tiers(&[4, 4]);
@@ -217,7 +219,8 @@ fn a_swap_between_algorithms_moves_no_registration() {
     tiers.check_invariants().unwrap();
 }
 
-/// A running step forbids writes in place, whichever request the step belongs to.
+/// A block that is fenced for a running step is not written in place, regardless of which request the
+/// step belongs to.
 #[test]
 fn planned_and_fenced_blocks_are_counted() {
     let mut tiers = tiers(&[4, 4]);
@@ -249,7 +252,7 @@ fn plans_that_cannot_be() {
         vec![copy(at(0, 1), at(1, 7)), copy(at(0, 2), at(1, 7))],
         "block 7 of tier 1 is written twice by one plan",
     );
-    // This includes a transfer that would be left out.
+    // This also applies to a transfer from a block to itself, which would otherwise be omitted.
     refused(
         vec![copy(at(1, 7), at(1, 7)), copy(at(0, 2), at(1, 7))],
         "block 7 of tier 1 is written twice by one plan",

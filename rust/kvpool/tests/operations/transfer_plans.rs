@@ -1,5 +1,5 @@
-//! Compares `TransferPlan` with simultaneous assignment: random transfers between few blocks of two
-//! tiers, so that chains, fan-out and cycles are frequent.
+//! Compares `TransferPlan` with a simultaneous assignment. The transfers are random, between few blocks
+//! of two tiers, so that chains, cycles and blocks with several readers are frequent.
 //!
 //! `KVPOOL_MODEL_OPERATIONS` sets the number of plans (a tenth of its value; default 20,000).
 #![expect(clippy::unwrap_used, reason = "a test stops at the first error")]
@@ -29,10 +29,11 @@ fn place() -> impl Strategy<Value = Place> {
     (0usize..2, 1..=BLOCKS).prop_map(|(tier, block)| at(tier, block))
 }
 
-/// Draws transfers in which each destination occurs once.
+/// Draws random transfers in which each destination occurs once.
 fn transfers() -> impl Strategy<Value = Vec<Transfer>> {
     let choices = prop::collection::vec((place(), place()), 0..16);
-    // Random transfers are rarely permutations. These have cycles of every length and nothing else.
+    // Random transfers are rarely permutations. The transfers of this test consist only of cycles, of
+    // every length.
     let all: Vec<Place> = (0..2).flat_map(|tier| (1..=BLOCKS).map(move |block| at(tier, block))).collect();
     let permutation = Just(all.clone()).prop_shuffle().prop_map(move |shuffled| {
         all.iter().zip(shuffled).map(|(&src, dst)| copy(src, dst)).collect::<Vec<_>>()
@@ -42,7 +43,7 @@ fn transfers() -> impl Strategy<Value = Vec<Transfer>> {
         let pairs = pairs.into_iter().filter(|(_, dst)| written.insert(*dst));
         pairs.map(|(src, dst)| copy(src, dst)).collect::<Vec<_>>()
     });
-    // Draws a permutation in which some transfers read another source or are missing.
+    // Draws a random permutation, in which some transfers read another source or are missing.
     let torn = (permutation.clone(), prop::collection::vec((any::<prop::sample::Index>(), place()), 0..5))
         .prop_map(|(mut transfers, changes)| {
             for (index, src) in changes {
@@ -68,8 +69,8 @@ fn simultaneously(before: &Bytes, transfers: &[Transfer]) -> Bytes {
     after
 }
 
-/// Returns the cycles of the transfers: follows each destination to its source until a block is seen
-/// again.
+/// Returns the number of cycles of the transfers. Follows each destination to its source until a block
+/// appears again.
 fn cycles_in(transfers: &[Transfer]) -> usize {
     let source: BTreeMap<Place, Place> =
         transfers.iter().filter(|t| t.src != t.dst).map(|t| (t.dst, t.src)).collect();
@@ -107,7 +108,8 @@ fn check_runs(round: &[Transfer]) {
     }
     let sources: BTreeSet<_> = round.iter().map(|t| t.src).collect();
     if sources.len() == round.len() {
-        // Without fan-out, every run is as long as possible, whatever the order of the transfers.
+        // If no block has several readers, every run is as long as possible, for any order of the
+        // transfers.
         for a in &merged {
             assert!(merged.iter().all(|b| !continues(a, b)), "{a:?} goes on in {merged:?}");
         }
@@ -237,7 +239,7 @@ fn a_long_chain_is_run_from_its_end_without_recursion() {
     assert_eq!(plan.rounds(&[at(1, 1)]).unwrap().len(), N as usize + 1);
 }
 
-/// vLLM #35990: 193 copies that form three runs.
+/// In vLLM #35990, 193 copies formed three runs.
 #[test]
 fn runs_are_merged_by_tier_and_neighbourhood() {
     let spans = [(10, 500, 100), (200, 300, 60), (400, 800, 33)];
@@ -251,8 +253,8 @@ fn runs_are_merged_by_tier_and_neighbourhood() {
         runs(&rounds[0]).iter().map(|run| (run.src.block.get(), run.dst.block.get(), run.len)).collect();
     assert_eq!(merged, spans.map(|(src, dst, len)| (src, dst, len as usize)));
 
-    // Transfers out of a tier and into it stay separate, although all four ids are neighbours. So do
-    // transfers of ids at the end of the range.
+    // Transfers out of a tier and into it are not merged, although all four ids are neighbours.
+    // Transfers of ids at the end of the range are not merged either.
     let both = [copy(at(0, 1), at(1, 1)), copy(at(1, 2), at(0, 2))];
     let rounds = TransferPlan::new(both.to_vec()).unwrap().rounds(&[]).unwrap();
     assert_eq!((rounds.len(), runs(&rounds[0]).len()), (1, 2));

@@ -1,4 +1,5 @@
-//! Lookups that hold nothing, their results when they are acquired later, and evictions by count.
+//! Tests lookups that acquire no blocks, the acquisition of their results later, and evictions of a
+//! given number of blocks.
 #![expect(clippy::unwrap_used, reason = "a test stops at the first error")]
 
 use std::collections::HashSet;
@@ -47,7 +48,8 @@ fn found(pool: &BlockPool, chain: &HashChain) -> Match {
     pool.lookup(chain, 0, usize::MAX).unwrap()
 }
 
-/// Checks that the match is refused with an error that names the block, and that nothing has changed.
+/// Checks that the match is refused with an error that contains the block, and that nothing has
+/// changed.
 fn stale(pool: &mut BlockPool, found: &Match, position: usize) {
     let look = |pool: &BlockPool| (pool.free_order(), pool.eviction_order(), pool.stats());
     let before = look(pool);
@@ -76,8 +78,8 @@ fn a_match_is_stale_once_a_block_is_dropped() {
     stale(&mut pool, &found, 1);
 }
 
-/// The match is stale even if digests do not contain the epoch, and the new epoch has the same content
-/// in the same block.
+/// After an epoch bump, a match is stale even if the digests do not contain the epoch and the same
+/// block has the same content again.
 #[test]
 fn a_match_is_stale_in_the_next_epoch() {
     let digests = |epoch| {
@@ -128,7 +130,8 @@ fn a_match_of_held_and_cached_free_blocks_is_acquired_as_a_whole() {
     let stats = pool.stats();
     assert_eq!((stats.hits - before.hits, stats.misses - before.misses), (3, 0));
     assert_eq!((stats.registered_active, stats.cached_free), (3, 0));
-    // A block that only a fence holds belongs to the new holder afterwards.
+    // A match can acquire a block that only a fence holds. The new holder keeps it after the fence
+    // ends.
     let ticket = pool.fence().unwrap();
     pool.release_until(&table[2..], ticket).unwrap();
     pool.acquire_match(&found).unwrap();
@@ -164,8 +167,8 @@ fn a_lookup_ends_at_the_first_block_that_is_not_computed() {
     assert_eq!(pool.lookup(&chain(), 2, 9).unwrap().blocks(), &table[2..]);
 }
 
-/// A refreshed match is evicted last, as if it had been acquired and released. A plain lookup changes
-/// nothing.
+/// The blocks of a refreshing lookup are evicted last, as if they had been acquired and released. A
+/// plain lookup does not change the order.
 #[test]
 fn a_refreshed_match_is_evicted_after_blocks_used_earlier() {
     let other = chain_of(&[9, 9, 8, 8], 0);
@@ -186,7 +189,8 @@ fn a_refreshed_match_is_evicted_after_blocks_used_earlier() {
     pool.check_invariants().unwrap();
 }
 
-/// The refresh releases blocks, which may drop copies. The returned blocks are still present.
+/// A refreshing lookup releases blocks, which may drop copies. The blocks that it returns are still
+/// cached.
 #[test]
 fn a_refreshed_match_is_fresh_where_duplicates_are_dropped() {
     let config = PoolConfig { duplicates: DuplicatePolicy::DropOnRelease, ..PoolConfig::default() };
@@ -213,7 +217,7 @@ fn matches_are_equal_by_start_and_last_hash() {
     assert!(Match::new(&chain(), usize::MAX, &table).is_err());
 }
 
-/// A match that a caller constructs is compared like one that a lookup returned.
+/// A match that a caller makes is checked like a match that a lookup returned.
 #[test]
 fn a_match_of_wrong_blocks_is_refused() {
     let (mut pool, table) = cached(PoolConfig::default(), &chain());
@@ -229,7 +233,7 @@ fn a_match_of_wrong_blocks_is_refused() {
     other.acquire_match(&Match::new(&chain(), 2, &[]).unwrap()).unwrap();
 }
 
-/// If hits are verified, a digest of another content that collides is not accepted.
+/// If the pool verifies hits, a match of another content with the same digest is refused.
 #[test]
 fn a_match_is_verified_as_a_hit_is() {
     for verify in [Verify::Fingerprint, Verify::Tokens] {

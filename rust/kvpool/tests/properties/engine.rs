@@ -1,11 +1,12 @@
-//! A simulated engine: a manager, and the KV memory of its blocks, which is read back on every hit.
+//! A simulated engine consists of a manager and of KV memory for its blocks. The tests read this memory
+//! back on every hit.
 
 use super::*;
 
 /// A simulated engine: a manager, and the KV memory of its blocks.
 pub(super) struct Engine {
     pub(super) manager: CacheManager,
-    /// For each block: the epoch of the weights, and the tokens from which its KV was computed.
+    /// For each block, the epoch of the weights and the tokens from which its KV was computed.
     pub(super) memory: Vec<(u64, Vec<u32>)>,
     pub(super) requests: BTreeMap<i64, Sequence>,
 }
@@ -13,7 +14,7 @@ pub(super) struct Engine {
 /// A request of the engine.
 pub(super) struct Sequence {
     pub(super) tokens: Vec<u32>,
-    /// The weights with which its KV is computed.
+    /// The epoch of the weights with which the request's KV is computed.
     pub(super) epoch: u64,
 }
 
@@ -96,7 +97,7 @@ impl Engine {
         self.manager.request(id).is_ok_and(|info| info.state == RequestState::Running)
     }
 
-    /// Checks that no running request's KV was overwritten, and that every invariant holds.
+    /// Checks that the KV of no running request was overwritten, and that every invariant holds.
     pub(super) fn check(&self) {
         self.manager.check_invariants().unwrap();
         for (id, Sequence { tokens, epoch }) in &self.requests {

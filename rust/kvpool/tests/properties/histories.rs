@@ -1,17 +1,19 @@
-//! Histories: all short histories of a small world, and long random ones of an engine.
+//! Makes histories, which are sequences of calls: all short histories of a small pool, and long random
+//! histories of an engine.
 
 use super::*;
 
 /// A call on a small pool, for tests that try every history.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Act {
-    /// Takes blocks for the whole prompt (true) or its first block (false), and registers them.
+    /// Allocates blocks for the whole prompt (true) or only for its first block (false), and registers
+    /// them.
     Start(bool),
     /// Marks the newest table as computed.
     Computed,
     /// Releases the oldest table.
     Release,
-    /// Releases the newest table, fenced on the next step.
+    /// Releases the newest table with a fence for the next step.
     Fence,
     CompleteStep,
     Hit,
@@ -41,8 +43,8 @@ pub(super) struct World {
 }
 
 impl World {
-    /// Creates a world that is empty, or that has two computed copies of one prompt: one held, one
-    /// cached-free.
+    /// Makes a world that is empty, or that has two computed copies of one prompt. One copy is held and
+    /// the other is cached-free.
     pub(super) fn new(duplicates: DuplicatePolicy, prelude: bool) -> Self {
         let config = PoolConfig { num_blocks: 5, block_size: B, duplicates, ..Default::default() };
         let pool = BlockPool::new(config).unwrap().watched(&events(1000)).unwrap();
@@ -63,7 +65,7 @@ impl World {
         &CHAINS.get_or_init(make)[self.pool.epoch() as usize]
     }
 
-    /// Runs a call. Refused calls are part of a history, too.
+    /// Makes a call. The pool may refuse it, because refused calls are also part of a history.
     pub(super) fn act(&mut self, act: Act) {
         let chain = self.prompt();
         match act {
@@ -102,7 +104,7 @@ impl World {
         }
     }
 
-    /// Returns the number of computed copies by hash.
+    /// Returns, for each hash, the number of computed blocks.
     pub(super) fn copies(&self) -> BTreeMap<BlockHash, usize> {
         let mut copies = BTreeMap::new();
         for hash in
@@ -114,8 +116,8 @@ impl World {
     }
 }
 
-/// Calls `check` for every history of one to `depth` acts, with the world before the last act and with
-/// that act.
+/// Calls `check` for every history of one to `depth` calls. The arguments are the world before the last
+/// call, and the last call.
 pub(super) fn every_history(depth: u32, check: impl Fn(&mut World, Act, &dyn std::fmt::Debug)) {
     for duplicates in [DuplicatePolicy::Keep, DuplicatePolicy::DropOnRelease] {
         for prelude in [false, true] {
@@ -159,7 +161,8 @@ pub(super) fn calls() -> impl Strategy<Value = Vec<Call>> {
     prop::collection::vec(call, 1..80)
 }
 
-/// Runs the calls that are possible, and skips the others. `after` gets the engine after each call.
+/// Makes the calls that are possible, and skips the others. Calls `after` with the engine after each
+/// call.
 pub(super) fn play(engine: &mut Engine, calls: &[Call], mut after: impl FnMut(&mut Engine)) {
     let mut step = 0;
     for call in calls {

@@ -1,8 +1,8 @@
-//! Historical bugs of KV-cache systems as properties: one module each, written so that code with the
-//! bug fails it.
+//! Tests properties that historical bugs of KV-cache systems violated. Each module tests one property,
+//! and code with the bug fails the test.
 //!
-//! The numbers are those of the list of 25 bugs on which the design is based. `design/properties.md`
-//! contains its table. Where possible, these tests try every interleaving. They check what an engine
+//! The numbers are from the list of 25 bugs on which the design is based; `design/properties.md`
+//! contains this list. Where possible, these tests try every interleaving. They check what an engine
 //! would see: an [`Engine`] keeps simulated KV memory and reads it back on every hit.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail by panicking, as tests do")]
@@ -71,12 +71,12 @@ fn pool(usable: usize) -> BlockPool {
     BlockPool::new(PoolConfig { num_blocks: usable + 1, block_size: B, ..Default::default() }).unwrap()
 }
 
-/// Returns the observers of a pool with only an event log.
+/// Returns the settings of pool observers with only an event log.
 fn events(event_capacity: usize) -> WatchConfig {
     WatchConfig { event_capacity, ..Default::default() }
 }
 
-/// Like `events`, for a manager.
+/// Returns the settings of manager observers with only an event log.
 fn manager_events(event_capacity: usize) -> ManagerWatchConfig {
     ManagerWatchConfig { event_capacity, ..Default::default() }
 }
@@ -98,7 +98,7 @@ fn chain(tokens: &[u32]) -> HashChain {
     chain_in(0, tokens)
 }
 
-/// Takes blocks for `tokens`, registers them and marks them as computed.
+/// Allocates blocks for `tokens`, registers them and marks them as computed.
 fn fill(pool: &mut BlockPool, tokens: &[u32]) -> Vec<BlockId> {
     let chain = chain_in(pool.epoch(), tokens);
     let blocks = pool.allocate(chain.len()).unwrap();
@@ -107,7 +107,7 @@ fn fill(pool: &mut BlockPool, tokens: &[u32]) -> Vec<BlockId> {
     blocks
 }
 
-/// Calls [`fill`] and releases the blocks, so that they are cached-free.
+/// Calls [`fill`] and releases the blocks, which are then cached-free.
 fn cache(pool: &mut BlockPool, tokens: &[u32]) -> Vec<BlockId> {
     let blocks = fill(pool, tokens);
     pool.release_table(&blocks).unwrap();
@@ -118,7 +118,7 @@ fn all_blocks(pool: &BlockPool) -> impl Iterator<Item = BlockId> + use<> {
     (0..pool.num_blocks() as u32).map(BlockId::new)
 }
 
-/// Returns everything that a caller can see of a pool.
+/// Returns the whole state of a pool that a caller can read.
 fn observe(pool: &BlockPool) -> impl PartialEq + std::fmt::Debug + use<> {
     let block = |b| {
         (pool.ref_count(b), pool.fence_references(b), pool.state(b), pool.hash_of(b), pool.is_computed(b))
@@ -127,7 +127,7 @@ fn observe(pool: &BlockPool) -> impl PartialEq + std::fmt::Debug + use<> {
     (pool.free_order(), pool.eviction_order(), pool.stats(), pool.epoch(), blocks)
 }
 
-/// Returns everything that a caller can see of a manager, except the count of refusals.
+/// Returns the whole state of a manager that a caller can read, except the number of refusals.
 fn observe_manager(manager: &CacheManager) -> impl PartialEq + std::fmt::Debug + use<> {
     let mut stats = manager.stats();
     stats.refusals = 0;
@@ -167,8 +167,8 @@ fn permutations(n: usize) -> Vec<Vec<usize>> {
     shorter.iter().flat_map(|order| (0..n).map(move |at| insert(order, at))).collect()
 }
 
-/// Returns all interleavings of `programs` programs of `steps` steps each, as lists of the program that
-/// runs next.
+/// Returns all interleavings of `programs` programs with `steps` steps each. An interleaving lists, for
+/// each step, the program that runs it.
 fn interleavings(programs: usize, steps: usize) -> Vec<Vec<usize>> {
     fn go(left: &mut [usize], so_far: &mut Vec<usize>, out: &mut Vec<Vec<usize>>) {
         if left.iter().all(|&n| n == 0) {

@@ -1,20 +1,21 @@
-//! Property 1: a block that one call names twice loses two references and is queued once. After any
-//! calls, the number of free blocks equals the length of the list, forwards and backwards, and the
-//! number of blocks without references.
+//! Property 1: if one release contains a block twice, the block loses two references and is added to a
+//! list once. After any calls, the number of free blocks equals the length of the free list in both
+//! directions, and the number of blocks without references equals the length of both lists.
 //!
-//! Bugs: vllm#42571, dynamo#13398: `free([b, b])` with two references linked `b` once and counted it
-//! twice, or the reverse.
+//! In vllm#42571 and dynamo#13398, `free([b, b])` of a block with two references linked `b` once and
+//! counted it twice, or the reverse.
 //!
-//! Fails it: code that drops references one by one, and queues a block whenever its count is 0 at the
-//! end.
+//! Code fails this test if it drops references one by one, and then adds a block to the list for each
+//! of its occurrences with a count of 0.
 
 use super::*;
 
-/// vllm#42571, dynamo#13398: `free([b, b])` with two references queued `b` twice, or counted it twice
-/// and linked it once, so that the count and the list disagreed.
+/// In vllm#42571 and dynamo#13398, `free([b, b])` of a block with two references added `b` to the list
+/// twice, or counted it twice and linked it once. So the count and the list differed.
 #[test]
 fn property_01_a_block_freed_twice_in_one_call_is_queued_once() {
-    // Makes every call of up to five ids over three blocks with 1, 2 and 3 references, cached or not.
+    // Makes every release of up to five ids of three blocks that have 1, 2 and 3 references. The blocks
+    // are cached or not.
     let calls: Vec<Vec<u32>> = (0..=5u32)
         .flat_map(|length| {
             (0..3u32.pow(length)).map(move |n| (0..length).map(|digit| n / 3u32.pow(digit) % 3 + 1).collect())

@@ -1,18 +1,19 @@
 //! Property 2: a block is on at most one list. Releasing a block without references is an error that
 //! changes nothing.
 //!
-//! Bugs: trtllm#14937: a block was on the free list and among the cached ones at the same time.
+//! In trtllm#14937, a block was free and cached at the same time.
 //!
-//! Fails it: a release that decrements first and checks later, or that clamps a count at 0 and queues
-//! the block again.
+//! Code fails this test if a release decrements the count before it checks it, or if it limits the
+//! count to 0 and adds the block to a list again.
 
 use super::*;
 
-/// trtllm#14937: a block was on two lists at the same time, after a release of a block without
+/// In trtllm#14937, a block was on two lists at the same time after a release of a block without
 /// references.
 #[test]
 fn property_02_a_block_is_on_one_list_and_an_unheld_block_cannot_be_released() {
-    // Tests with and without an open fence, because a pool checks a release in two ways.
+    // Tests with and without an open fence, because a pool uses different code to check a release in
+    // these cases.
     for fence in [true, false] {
         let mut pool = pool(6);
         cache(&mut pool, &[1, 2, 3, 4]); // #1, #2
@@ -48,7 +49,7 @@ fn property_02_a_block_is_on_one_list_and_an_unheld_block_cannot_be_released() {
             }
             assert_eq!(places(&pool, block), 1);
         }
-        // The null block is on no list, whatever the call.
+        // The null block is never added to a list.
         assert!(pool.release(&[BlockId::default()]).is_err());
         assert_eq!(places(&pool, id(0)), 0);
     }

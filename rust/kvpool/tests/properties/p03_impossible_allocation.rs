@@ -1,16 +1,16 @@
 //! Property 3: an allocation of 0 blocks, of a negative number, or of more blocks than available
-//! changes nothing. Counts stay within the pool.
+//! changes nothing. Counts remain within the pool.
 //!
-//! Bugs: ascend#14283, lmcache#987: such an allocation took the available blocks, or moved the counts
-//! below 0.
+//! In ascend#14283 and lmcache#987, such an allocation took the available blocks, or made the counts
+//! negative.
 //!
-//! Fails it: code that pops blocks until none is left and raises only then; or a signed count that is
-//! never compared with 0.
+//! Code fails this test if it takes blocks until none is left and only then returns an error, or if it
+//! never compares a signed count with 0.
 
 use super::*;
 
-/// ascend#14283, lmcache#987: an allocation of 0, of a negative number or of too many blocks changed
-/// the counts.
+/// In ascend#14283 and lmcache#987, an allocation of 0, of a negative number or of too many blocks
+/// changed the counts.
 #[test]
 fn property_03_an_impossible_allocation_changes_nothing() {
     for cached in 0..=2 {
@@ -24,7 +24,8 @@ fn property_03_an_impossible_allocation_changes_nothing() {
             let available = pool.num_available();
             assert_eq!(available, 6 - held.len());
             let before = observe(&pool);
-            // -1 and the most negative number, as they look in a caller's unsigned count.
+            // The list includes -1 and the most negative number, converted to unsigned numbers as a
+            // caller might do.
             for n in [0, available + 1, 7, usize::MAX, isize::MIN.cast_unsigned()] {
                 let mut out = ids(&[77]);
                 let result = pool.allocate_into(n, &mut out);

@@ -1,15 +1,15 @@
 //! Property 4: a call that fails at any point changes nothing.
 //!
-//! Bugs: vllm#24228: a failed call had already moved blocks, counters or keys.
+//! In vllm#24228, a call that failed had already changed blocks, counters or keys.
 //!
-//! Fails it: a loop that changes state while it checks. The failing element may be the first, a middle
-//! one or the last.
+//! Code fails this test if one loop both checks elements and changes state. The invalid element may be
+//! the first, a middle or the last element.
 
 use super::*;
 
-/// Calls `call` with each of `bad` at the first, a middle and the last place of `good`: the call fails,
-/// and nothing changes. With `good` alone it succeeds, so the earlier calls failed only because of the
-/// bad id.
+/// Inserts each id of `bad` into `good` at the first, a middle and the last position. Checks that
+/// `call` fails with each of these lists and changes nothing. `call` must succeed with `good` alone,
+/// which shows that only the bad id made it fail.
 fn fails_everywhere(
     name: &str,
     good: &[u32],
@@ -39,9 +39,9 @@ fn fails_everywhere(
     }
 }
 
-/// Returns a pool with blocks in every state. 1, 2 are cached; 3, 4 held and registered; 5 is held
-/// twice; 6 is registered and not computed. 7 is fenced, or it is free and no fence is open. 8, 9 are
-/// held; 10 to 12 are free.
+/// Returns a pool with blocks in every state. Blocks 1 and 2 are cached, and 3 and 4 are held and
+/// registered. Block 5 has two references, and 6 is registered but not computed. Block 7 is fenced, or
+/// it is free and no fence is open. Blocks 8 and 9 are held, and 10 to 12 are free.
 fn crowded_pool(fence: bool) -> BlockPool {
     let mut pool = pool(12).watched(&events(100)).unwrap();
     cache(&mut pool, &[1, 2, 3, 4]);
@@ -59,15 +59,15 @@ fn crowded_pool(fence: bool) -> BlockPool {
     pool
 }
 
-/// vllm#24228: a call that failed half-way had already moved blocks or counters. Every fallible call
-/// fails at its first, a middle and its last element. Free order, eviction order, counts, states and
-/// hashes stay the same.
+/// In vllm#24228, a call that failed in the middle had already changed blocks or counters. This test
+/// makes every call that can fail with an invalid first, middle and last element. The order of free
+/// blocks, the order of eviction, the counts, states and hashes must remain the same.
 #[test]
 fn property_04_a_failed_call_of_the_pool_changes_nothing() {
     let (null, unknown, free, cached, fenced) = (0, 13, 10, 1, 7);
     fails_everywhere("acquire", &[3, 5, 5, 8], &[null, unknown, free, cached], BlockPool::acquire);
     let unreleasable = [null, unknown, free, cached, fenced, 8];
-    let mine = [3, 8, 5, 5, 6]; // block 8 once more than it has references
+    let mine = [3, 8, 5, 5, 6]; // contains block 8 more often than it has references
     fails_everywhere("release", &mine, &unreleasable, BlockPool::release);
     fails_everywhere("release_table", &mine, &unreleasable, BlockPool::release_table);
     fails_everywhere("release_after", &mine, &unreleasable, |pool, ids| pool.release_after(ids, 4));
@@ -95,9 +95,9 @@ fn property_04_a_failed_call_of_the_pool_changes_nothing() {
     }
 }
 
-/// Returns a manager with blocks of two tokens, 2 of 9 available. Requests 1 and 3 have two full
-/// blocks, so the next token needs another block. Request 2 has three tokens, and request 4 is
-/// preempted.
+/// Returns a manager with blocks of two tokens. 2 of 9 blocks are available. Requests 1 and 3 have two
+/// full blocks each, so their next token needs another block. Request 2 has three tokens, and request 4
+/// is preempted.
 fn crowded_manager() -> CacheManager {
     let config = ManagerConfig { num_blocks: 10, block_size: B, ..Default::default() };
     let mut manager = CacheManager::new(config).unwrap();
@@ -115,7 +115,7 @@ fn crowded_manager() -> CacheManager {
     manager
 }
 
-/// vllm#24228, with the manager: batches that fail at the first, a middle and the last request,
+/// Tests vllm#24228 with the manager: batches whose first, middle or last request is invalid,
 /// admissions that fail after their match, and plans that fail.
 #[test]
 fn property_04_a_failed_call_of_the_manager_changes_nothing() {
@@ -125,8 +125,8 @@ fn property_04_a_failed_call_of_the_manager_changes_nothing() {
         assert_eq!(observe_manager(manager), before, "{what:?} failed and changed the manager");
         manager.check_invariants().unwrap();
     };
-    // Bad rows: an unknown request, a request that is named twice, and a preempted one. The preempted
-    // one may get tokens, but nothing of it can be committed.
+    // The invalid rows are an unknown request, a request that appears twice, and a preempted request. A
+    // preempted request may get tokens, but its tokens cannot be committed.
     for bad in [9, 2, 4] {
         for at in 0..=3 {
             let mut batch = vec![1, 2, 3];
@@ -142,7 +142,7 @@ fn property_04_a_failed_call_of_the_manager_changes_nothing() {
             unchanged(&manager, &batch);
         }
     }
-    // The last good row finds no block: with requests 1 and 3, request 6 is the third that needs one.
+    // No block is available for the last valid row: requests 1, 3 and 6 need one block each.
     let prompt = manager.prepare(&[40, 41], ExtraKeys::default()).unwrap();
     let mut full = crowded_manager();
     full.admit(6, prompt).unwrap();
@@ -159,7 +159,7 @@ fn property_04_a_failed_call_of_the_manager_changes_nothing() {
             assert_eq!(observe_manager(&full), before_full);
         }
     }
-    // Counts that are too large or that decrease, at each place.
+    // Tests counts that are too large or that decrease, at each position.
     for at in 0..3 {
         for (good, bad) in [([4, 3, 4], 99), ([4, 3, 4], usize::MAX)] {
             let mut counts = good;
@@ -176,7 +176,7 @@ fn property_04_a_failed_call_of_the_manager_changes_nothing() {
         "{result:?}"
     );
     unchanged(&manager, &"a count that goes back");
-    // The match succeeds (held and idle blocks), but no blocks are left for the rest.
+    // The match finds held and idle blocks, but no blocks are available for the rest.
     let long = [1, 2, 5, 5, 50, 51, 52, 53];
     let prompt = manager.prepare(&long, ExtraKeys::default()).unwrap();
     assert_eq!(manager.probe(&prompt).unwrap().cached_blocks, 2);
@@ -185,7 +185,7 @@ fn property_04_a_failed_call_of_the_manager_changes_nothing() {
     unchanged(&manager, &"admit");
     assert!(manager.append_tokens(1, &[0; 99], 0).is_err());
     unchanged(&manager, &"append_tokens");
-    // A plan that fails or is dropped changes nothing. A stale plan is refused as a whole.
+    // A plan that fails or is dropped changes nothing. A stale plan is refused completely.
     let mut plan = manager.plan_step();
     manager.plan_preempt(&mut plan, 3, None).unwrap();
     manager.plan_admit(&mut plan, 8, *refused.cursor).unwrap();
@@ -195,7 +195,7 @@ fn property_04_a_failed_call_of_the_manager_changes_nothing() {
     manager.complete_step(0).unwrap();
     assert_eq!(manager.commit_step(&mut plan), Err(ManagerError::StaleStep));
     unchanged(&manager, &"a stale plan");
-    // Shows that the test is not vacuous: the good rows alone succeed.
+    // The valid rows alone succeed, which shows that only the invalid rows made the calls fail.
     assert_eq!(manager.commit_batch(&[1.into(), 2.into(), 3.into()], &[4, 3, 4]).unwrap(), 4);
     assert_eq!(
         manager.append(&[1.into(), 2.into(), 3.into()], &[0; 3], Computed::AllButLast).unwrap().len(),

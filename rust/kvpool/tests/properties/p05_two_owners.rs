@@ -1,16 +1,16 @@
 //! Property 5: no interleaving of lookups and allocations gives a block to two requests, unless both
-//! got it by the same hash. A matched block is not handed out while the match is held.
+//! got it by the same hash. A matched block is not allocated while the match has references to it.
 //!
-//! Bugs: vllm#37164, vllm#10507: blocks that one request had found were allocated by another one, or by
-//! itself, before they were held.
+//! In vllm#37164 and vllm#10507, blocks that one request had found were allocated by another request,
+//! or by the request itself, before it had acquired them.
 //!
-//! Fails it: a lookup that returns ids and leaves it to a later call to hold them; or counting a hit's
-//! blocks as available.
+//! Code fails this test if a lookup returns ids that only a later call acquires, or if the blocks of a
+//! hit are counted as available.
 
 use super::*;
 
-/// vllm#37164, #10507: between a lookup and its allocation, another request took the matched blocks, or
-/// the allocation itself evicted them. The test tries every interleaving of three requests over a pool
+/// In vllm#37164 and #10507, another request took matched blocks between the lookup and the allocation,
+/// or the allocation itself evicted them. The test tries every interleaving of three requests in a pool
 /// that is too small for them. A request that gets a cached block finds the KV of its own prefix in it,
 /// and no request's KV is overwritten.
 #[test]
@@ -21,7 +21,7 @@ fn property_05_no_interleaving_gives_a_block_to_two_owners() {
     for order in interleavings(3, 4) {
         let mut engine = Engine::new(4);
         // An earlier request left both shared blocks cached. They are the only blocks that can be
-        // evicted later.
+        // evicted.
         engine.admit(10, prompts[0]).unwrap();
         engine.compute_all(10);
         engine.release(10, None);
@@ -69,8 +69,8 @@ fn property_05_no_interleaving_gives_a_block_to_two_owners() {
     );
 }
 
-/// vllm#37164, within one step: the plan's first admission needs many blocks. Allocating them before
-/// the second admission's match is acquired would evict that match.
+/// Tests vllm#37164 within one step. The first admission of the plan needs many blocks. If they were
+/// allocated before the match of the second admission is acquired, the match would be evicted.
 #[test]
 fn property_05_a_planned_step_does_not_evict_its_matches() {
     for order in permutations(2) {

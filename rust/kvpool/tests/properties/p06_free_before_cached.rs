@@ -1,14 +1,15 @@
-//! Property 6: a block with a live hash is handed out only if no free block without one is left.
+//! Property 6: a block with a cached content is allocated only if no free block is left.
 //!
-//! Bugs: vllm#42948, vllm#42656: blocks without a hash were queued after cached ones, so that the cache
-//! shrank without need.
+//! In vllm#42948 and vllm#42656, blocks without a hash were queued after cached blocks, so contents
+//! were evicted although free blocks existed.
 //!
-//! Fails it: one queue for both, with every released block at its end.
+//! Code fails this test if it has one queue for both kinds of blocks, and adds every released block to
+//! its end.
 
 use super::*;
 
-/// vllm#42948, #42656: the allocator took cached blocks while blocks without content were free, or put
-/// blocks that had lost their hash in the middle of the eviction order.
+/// In vllm#42948 and #42656, the allocator took cached blocks although blocks without content were
+/// free, or it put blocks that had lost their hash in the middle of the eviction order.
 #[test]
 fn property_06_cached_blocks_are_evicted_only_when_no_free_block_is_left() {
     for cached in 0..=3 {
@@ -16,7 +17,8 @@ fn property_06_cached_blocks_are_evicted_only_when_no_free_block_is_left() {
             let usable = cached + uncached + untouched + dropped;
             for n in 0..=usable {
                 let mut pool = pool(usable);
-                // Takes and releases all blocks in one go, in an order that mixes them.
+                // Releases all blocks in one call, in an order that mixes cached blocks and blocks
+                // without content.
                 let kept = fill(&mut pool, &(0..(B * cached) as u32).collect::<Vec<_>>());
                 let registered_only = pool.allocate(dropped).unwrap();
                 let chain = chain(&(50..50 + (B * dropped) as u32).collect::<Vec<_>>());

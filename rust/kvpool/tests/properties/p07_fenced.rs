@@ -1,17 +1,17 @@
-//! Property 7: with running steps, a block that is released after step s can be allocated from the
-//! completion of s, or of a later step, and not before.
+//! Property 7: a block that is released with a fence for step s can be allocated when s or a later step
+//! has completed, and not before.
 //!
-//! Bugs: vllm#45357, tpu-inference#3449: a running step wrote to a block that had been handed to
+//! In vllm#45357 and tpu-inference#3449, a running step wrote to a block that had been allocated to
 //! another request.
 //!
-//! Fails it: a release that ignores running steps; or a fence that only the completion of its own step
-//! ends.
+//! Code fails this test if a release ignores running steps, or if a fence only ends with its own step
+//! and not with a later one.
 
 use super::*;
 
-/// vllm#45357, tpu-inference#3449: with asynchronous scheduling, a freed block was handed out while a
-/// running step could still write to it; or, once fenced, it never came back. The test tries every
-/// order of three fenced releases and three completions.
+/// In vllm#45357 and tpu-inference#3449, with asynchronous scheduling, a freed block was allocated
+/// while a running step could still write to it, or a fenced block never became available. The test
+/// tries every order of three fenced releases and three completions.
 #[test]
 fn property_07_a_fenced_block_comes_back_exactly_when_its_step_completes() {
     for shared in [false, true] {
@@ -53,9 +53,9 @@ fn property_07_a_fenced_block_comes_back_exactly_when_its_step_completes() {
     }
 }
 
-/// vllm#45357, seen from the KV: a request ends while its step runs, another one is admitted at once,
-/// and the running step writes late. No request's KV is damaged, and a hit on a fenced block still
-/// succeeds.
+/// Tests vllm#45357 with KV. A request ends while its step runs, another request is admitted at once,
+/// and the running step writes late. The KV of no request is overwritten, and a lookup can still hit a
+/// fenced block.
 #[test]
 fn property_07_a_late_write_of_a_running_step_damages_no_other_request() {
     for preempt in [false, true] {
@@ -68,7 +68,8 @@ fn property_07_a_late_write_of_a_running_step_damages_no_other_request() {
         } else {
             engine.release(1, Some(8));
         }
-        // A request with the same prefix: its blocks are fenced and computed, and may be read.
+        // This request has the same prefix. It hits the fenced blocks, because they are computed and
+        // may be read.
         let admission = engine.admit(2, &[1, 2, 3, 4, 6]).unwrap();
         assert_eq!(admission.block_ids[..2], table[..2]);
         assert!(!admission.block_ids.contains(&table[2]), "a fenced block was handed out");
@@ -78,7 +79,8 @@ fn property_07_a_late_write_of_a_running_step_damages_no_other_request() {
         assert!(engine.manager.block_table(3).unwrap().iter().all(|block| !table.contains(block)));
         engine.memory[table[2].index()] = (99, vec![5]); // step 8 writes late
         engine.check();
-        // Earlier steps end nothing. The step itself ends everything, once.
+        // The completion of an earlier step ends no fence. The completion of the step itself ends all
+        // of its fences, once.
         assert_eq!(engine.manager.complete_step(7).unwrap(), 0);
         assert_eq!(engine.manager.pool().state(table[2]), Some(BlockState::Fenced));
         assert_eq!(engine.manager.complete_step(8).unwrap(), 3);

@@ -1,16 +1,18 @@
-//! Property 8: in any state, preempting requests until a demand is met ends after at most as many
-//! preemptions as requests run. Fenced blocks count as capacity that will return.
+//! Property 8: in any state, a scheduler that preempts requests until enough blocks are available needs
+//! at most one preemption per running request. It counts fenced blocks as available later.
 //!
-//! Bugs: ascend#16315: a scheduler preempted all requests, or did not end, because a victim's blocks
-//! return a step later.
+//! In ascend#16315, a scheduler preempted all requests, or never stopped, because the blocks of a
+//! preempted request become available one step later.
 //!
-//! Fails it: a refusal that reports the number of missing blocks, but not the number of fenced ones.
+//! Code fails this test if a refusal reports the number of missing blocks, but not the number of fenced
+//! blocks.
 
 use super::histories::*;
 use super::*;
 
-/// ascend#16315: with asynchronous scheduling, a preempted request's blocks do not return in the same
-/// step. A scheduler that does not see them as pending preempts all requests, or never ends.
+/// In ascend#16315, with asynchronous scheduling, the blocks of a preempted request do not become
+/// available in the same step. A scheduler that does not know how many blocks are pending preempts all
+/// requests, or never stops.
 #[test]
 fn property_08_preempting_until_demand_is_met_ends_and_stops_in_time() {
     for running in 1..=4usize {
@@ -27,7 +29,7 @@ fn property_08_preempting_until_demand_is_met_ends_and_stops_in_time() {
 fn preempt_until_met(running: usize, size: usize, shared: bool, demand: usize) {
     let mut engine = Engine::new(running * size);
     for at in 0..running as u32 {
-        // All tables begin with the same block, or all with different ones.
+        // Either all tables begin with the same block, or all with different blocks.
         let mut tokens: Vec<_> = (0..(B * size) as u32).map(|token| 100 * (at + 1) + token).collect();
         if shared {
             tokens[..B].fill(1);
@@ -61,8 +63,8 @@ fn preempt_until_met(running: usize, size: usize, shared: bool, demand: usize) {
         engine.check();
     }
     engine.check();
-    // It stopped as soon as enough blocks were pending: without its last victim, the demand was not
-    // met.
+    // The loop stopped as soon as enough blocks were pending: without the last preemption, there were
+    // too few.
     let blocks_of = |survivors: usize| match (shared, survivors) {
         (_, 0) => 0,
         (true, n) if size > 1 => 1 + n * (size - 1),
@@ -74,9 +76,9 @@ fn preempt_until_met(running: usize, size: usize, shared: bool, demand: usize) {
 }
 
 proptest! {
-    /// In any state that calls lead to, with earlier steps still running: for every demand that the
-    /// pool can hold, there are no more preemptions than running requests, and the blocks that were
-    /// reported as pending return.
+    /// Tests all states that random calls lead to, while earlier steps still run. For every number of
+    /// blocks that the pool can provide, there are at most as many preemptions as running requests. The
+    /// blocks that were reported as pending become available.
     #[test]
     fn property_08_preempting_ends_in_any_state(
         usable in 3usize..9,
@@ -91,8 +93,8 @@ proptest! {
         if oldest_first {
             victims.reverse();
         }
-        // Each victim is in its own step, which still runs. All steps end when nothing else is left to
-        // do.
+        // Each preempted request is in a different step, which still runs. The steps complete only when
+        // no request is left to preempt.
         let running = victims.len();
         let prompt: Vec<_> = (0..(B * demand.min(usable)) as u32).map(|token| 5000 + token).collect();
         let (mut preemptions, mut completed) = (0, false);

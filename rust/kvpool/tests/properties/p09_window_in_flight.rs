@@ -1,21 +1,22 @@
-//! Property 9: with `settled` tokens committed and more in flight, trimming to a window never gives up
-//! a block that overlaps `[settled - window + 1, settled + in flight]`. A roll-back of tokens in flight
-//! never needs a block that was given up.
+//! Property 9: with `settled` tokens committed and more in flight, trimming to a window never releases
+//! a block that overlaps `[settled - window + 1, settled + in flight]`. If tokens in flight are
+//! rejected, the next step needs no block that was released.
 //!
-//! Bugs: vllm#47728: a sliding window was trimmed up to the scheduled tokens. The running step, or the
-//! one after a roll-back, read blocks that belonged to other requests by then.
+//! In vllm#47728, a sliding window was trimmed up to the scheduled tokens. The running step, or the
+//! step after a roll-back, read blocks that had been allocated to other requests.
 //!
-//! Fails it: a window that ends at the last token of the request, drafts and scheduled tokens included.
+//! Code fails this test if its window ends at the last token of the request, including drafts and
+//! scheduled tokens.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
 
 use super::*;
 
-/// Number of tokens per block: large enough that a window can end anywhere inside a block.
+/// Number of tokens per block. It is large enough that a window can end in the middle of a block.
 const SIZE: usize = 3;
 
-/// The KV of a token, which depends on the tokens before it.
+/// Returns the KV of a token, which depends on the tokens before it.
 fn kv(tokens: &[u32]) -> u64 {
     tokens.iter().fold(1, |state: u64, token| {
         (state ^ u64::from(*token)).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(23)
@@ -36,7 +37,7 @@ struct Running {
 
 struct Request {
     serial: u64,
-    /// All tokens, drafts included.
+    /// All tokens of the request, including drafts.
     tokens: Vec<u32>,
     /// Number of tokens for which a step was launched.
     launched: usize,
@@ -46,22 +47,22 @@ struct Request {
 struct Overlapped {
     manager: CacheManager,
     window: usize,
-    /// The content of every slot of every block.
+    /// The KV in every slot of every block.
     memory: Vec<[u64; SIZE]>,
     requests: BTreeMap<i64, Request>,
     running: VecDeque<Running>,
     next_step: u64,
-    /// Number of blocks that were handed out while a running step had them in its table.
+    /// Number of blocks that were allocated while a running step had them in its table.
     reused: usize,
 }
 
 #[derive(Clone, Debug)]
 enum Move {
     Admit(i64, Vec<u32>),
-    /// Samples this number of tokens, real ones or drafts, and launches the step that computes every
-    /// token that is not launched yet.
+    /// Samples this number of tokens, which may be drafts. Launches a step that computes every token
+    /// that no step computes yet.
     Launch(i64, usize),
-    /// Ends the oldest step. This number of its last tokens is rejected, if no later step was built on
+    /// Ends the oldest step. This number of its last tokens is rejected, if no later step depends on
     /// them.
     Settle(usize),
     Trim(i64),
@@ -90,7 +91,7 @@ impl Overlapped {
         }
     }
 
-    /// Checks the window that the computation of token `at` reads.
+    /// Checks the KV in the window that token `at` reads.
     fn read(&self, tokens: &[u32], at: usize, table: &[BlockId]) {
         for seen in (at + 1).saturating_sub(self.window)..=at {
             let block = table[seen / SIZE];
@@ -172,8 +173,8 @@ impl Overlapped {
         self.manager.complete_step(number).unwrap();
     }
 
-    /// Blocks that overlap the window of the settled tokens, or that follow it, are present. Blocks
-    /// entirely before it are not.
+    /// Checks that the table has the blocks that overlap the window of the settled tokens, and the
+    /// blocks after it. Blocks that are entirely before the window must be trimmed.
     fn check_trimmed(&self, id: i64) {
         let settled = self.manager.request(id).unwrap().computed_tokens;
         for (at, block) in self.manager.block_table(id).unwrap().iter().enumerate() {
@@ -199,9 +200,9 @@ fn moves() -> impl Strategy<Value = Vec<Move>> {
     prop::collection::vec(act, 1..90)
 }
 
-/// vllm#47728, with steps of several requests in flight, rejected drafts, and windows smaller and
-/// larger than a block: every token of every step reads the KV of its own window, however late the step
-/// runs.
+/// Tests vllm#47728 with steps of several requests in flight, rejected drafts, and windows that are
+/// smaller and larger than a block. Every token of every step reads the KV of its own window, even if
+/// the step runs late.
 #[test]
 fn property_09_trimming_a_window_spares_tokens_in_flight() {
     let reused = Cell::new(0);
@@ -217,7 +218,8 @@ fn property_09_trimming_a_window_spares_tokens_in_flight() {
     assert!(reused.get() > 20, "{}: what is trimmed is used by others while steps run", reused.get());
 }
 
-/// Property 9 as a formula, for every window, number of settled tokens, tokens in flight and roll-back.
+/// Tests the formula of property 9 for every combination of the window, the number of settled tokens,
+/// the number of tokens in flight, and the number of rejected tokens.
 #[test]
 fn property_09_a_rollback_of_tokens_in_flight_finds_its_window() {
     for window in 1..=6usize {

@@ -1,15 +1,16 @@
-//! Property 10: aborting a request in any state restores the counts to those without it, at the latest
-//! when its last step or swap is over. Its completion messages may be lost, sent twice or late.
+//! Property 10: after a request is aborted in any state, the counts are as if it had never existed, at
+//! the latest when its last step or swap has ended. Completion messages of its steps and swaps may be
+//! lost, sent twice or late.
 //!
-//! Bugs: vllm#46283, vllm#41269, vllm#44100: an abort at the wrong moment leaked blocks, or freed them
+//! In vllm#46283, vllm#41269 and vllm#44100, an abort at certain times leaked blocks, or freed them
 //! twice.
 //!
-//! Fails it: a release that takes its blocks only from the table of running requests; or code that
-//! handles a late message as a new one.
+//! Code fails this test if a release only considers running requests, or if it handles a late message
+//! as a new one.
 
 use super::*;
 
-/// The states in which a request can be aborted. Another request shares its prefix.
+/// The states in which a request is aborted. Another request shares its prefix.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Stage {
     Admitted,
@@ -70,8 +71,8 @@ fn bring_to(engine: &mut Engine, request: i64, stage: Stage) {
     engine.check();
 }
 
-/// vllm#46283, #41269, #44100: an abort in some state, or with its completion message lost, sent twice
-/// or late, left blocks behind or freed them twice.
+/// In vllm#46283, #41269 and #44100, an abort in some state leaked blocks or freed them twice, or did
+/// so when a completion message was lost, sent twice or late.
 #[test]
 fn property_10_an_abort_in_any_state_gives_everything_back() {
     let messages: [&[u64]; 7] = [
@@ -112,7 +113,7 @@ fn abort(stage: Stage, fence: Option<u64>, early: &[u64], late: &[u64]) {
     }
     let fenced_before = engine.manager.pool().num_fenced();
     engine.release(2, fence);
-    // The abort may arrive twice as well.
+    // The abort itself may also arrive twice.
     let after = observe_manager(&engine.manager);
     assert_eq!(engine.manager.release(2, fence), Err(ManagerError::UnknownRequest { id: 2.into() }));
     assert_eq!(observe_manager(&engine.manager), after);
@@ -126,7 +127,7 @@ fn abort(stage: Stage, fence: Option<u64>, early: &[u64], late: &[u64]) {
         engine.manager.complete_step(step).unwrap();
         engine.check();
     }
-    // The latest deadline: every step has ended by now.
+    // This is the latest time at which the blocks have to be available, because every step has ended.
     engine.manager.complete_step(STEP).unwrap();
     assert_eq!(engine.manager.pool().num_fenced(), 0, "{what}");
     assert_eq!(held(&engine), without, "{what}");
@@ -137,7 +138,7 @@ fn abort(stage: Stage, fence: Option<u64>, early: &[u64], late: &[u64]) {
     assert_eq!(engine.manager.pool().num_available(), 20, "{what}");
 }
 
-/// The points of a swap to the host and back.
+/// The points at which a request is aborted during a swap to the host and back.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 enum Trip {
     OutBegun,
@@ -148,10 +149,10 @@ enum Trip {
     Back,
 }
 
-/// Aborts along a swap: the request and its fork end while they move out, in the host, while
-/// they move back, or after that. During a swap their blocks stay held, because its copies may still be
-/// made. The blocks are released when the swap is completed or aborted. Its messages arrive late and
-/// twice.
+/// Aborts a request and its fork at each point of a swap: while they move to the host, in the host,
+/// while they move back, and afterwards. During a swap their blocks remain held, because the engine may
+/// still make the copies. The blocks are released when the swap is completed or aborted. The completion
+/// messages arrive late and twice.
 #[test]
 fn property_10_an_abort_anywhere_in_a_swap_gives_everything_back() {
     for trip in [Trip::OutBegun, Trip::OutTaken, Trip::Out, Trip::InBegun, Trip::InTaken, Trip::Back] {

@@ -1,18 +1,19 @@
-//! Property 11: a reader that copies a block's bytes and validates afterwards never accepts data of a
-//! later owner.
+//! Property 11: if a reader copies the bytes of a block and then checks that the block was not changed,
+//! it never accepts data of a later owner.
 //!
-//! Bugs: mooncake#850, vllm#47021: a reader checked that its block was still present, and it was, but
-//! it had another owner.
+//! In mooncake#850 and vllm#47021, a reader checked that its block was still present. The block was
+//! present, but it had another owner.
 //!
-//! Fails it: a version that some changes do not increment; or a swap number that is used again.
+//! Code fails this test if some changes do not increment the version, or if it uses the number of a
+//! swap again.
 //!
-//! There are three ways to read: with a plan, whose version ends with any change; by a swap's number,
-//! which is used once; and by holding the blocks, which needs no validation.
+//! There are three ways to read blocks safely. A plan is refused after any change. The number of a swap
+//! is used only once. A reader that holds references to the blocks needs no check.
 
 use super::histories::*;
 use super::*;
 
-/// Returns the state that a reader outside of the manager looks at.
+/// Returns the state that a reader outside of the manager can see.
 fn looked_at(engine: &Engine) -> impl PartialEq + std::fmt::Debug + use<> {
     let manager = &engine.manager;
     let tables: Vec<_> = (0..4).map(|id| manager.block_table(id).ok().map(<[_]>::to_vec)).collect();
@@ -22,9 +23,9 @@ fn looked_at(engine: &Engine) -> impl PartialEq + std::fmt::Debug + use<> {
 }
 
 proptest! {
-    /// vllm#47021, outside of the manager: an empty plan is begun before a read and committed after it.
-    /// The commit is refused if any state that the reader may have seen has changed, even if it changed
-    /// back.
+    /// Tests vllm#47021 for a reader outside of the manager. The reader begins an empty plan before it
+    /// reads, and commits the plan afterwards. The commit is refused if any state that the reader may
+    /// have seen has changed, even if it changed back.
     #[test]
     fn property_11_a_plan_from_before_a_read_detects_any_change(
         usable in 3usize..9,
@@ -55,8 +56,8 @@ proptest! {
     }
 }
 
-/// A block that changes owners twice looks as before. Its reader is still refused, because the version
-/// only grows.
+/// After a block has changed its owner twice, its state is as before. The check of the reader still
+/// fails, because the version only increases.
 #[test]
 fn property_11_a_change_and_its_reversal_count_as_a_change() {
     let prompt = [1, 2, 3];
@@ -105,7 +106,8 @@ fn property_11_a_change_and_its_reversal_count_as_a_change() {
     }
 }
 
-/// Each call that changes a table, or the holders of a block, ends the plans that were begun before it.
+/// Each call that changes a table, or the holders of a block, makes the plans stale that were begun
+/// before it.
 #[test]
 fn property_11_every_call_that_moves_a_block_ends_earlier_plans() {
     type Act = fn(&mut CacheManager);
@@ -141,8 +143,8 @@ fn property_11_every_call_that_moves_a_block_ends_earlier_plans() {
     }
 }
 
-/// The number of a finished swap is never used again: completing or aborting it late does not affect a
-/// later swap.
+/// The number of a finished swap is never used again. So a late completion or abort of that swap does
+/// not affect a later swap.
 #[test]
 fn property_11_a_late_message_of_a_swap_does_not_end_another_one() {
     let (num_blocks, host_blocks) = (5, 5);
@@ -171,8 +173,8 @@ fn property_11_a_late_message_of_a_swap_does_not_end_another_one() {
     }
 }
 
-/// A reader that holds the blocks of a lookup reads its own bytes, whatever others do. It does not have
-/// to validate.
+/// A reader that has references to the blocks of a lookup reads the expected bytes, whatever other
+/// requests do. It needs no check.
 #[test]
 fn property_11_a_reader_that_holds_a_match_reads_its_content() {
     every_history(4, |world, act, history| {

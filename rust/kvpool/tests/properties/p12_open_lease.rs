@@ -1,14 +1,15 @@
-//! Property 12: a block with an open lease is never a victim, whatever the policy and the hints. Hits
-//! on it succeed.
+//! Property 12: a block with an open lease is never evicted, with any policy and any hints. Lookups can
+//! still hit it. A lease is a reference, a fence, the source of a planned copy, or the source or
+//! destination of a swap.
 //!
-//! Bugs: trtllm#12542, sglang#31427: a block was evicted while it was being copied, or could not be hit
-//! meanwhile.
+//! In trtllm#12542 and sglang#31427, a block was evicted while it was being copied, or could not be hit
+//! during that time.
 //!
-//! Fails it: a block that is cached-free as soon as no request holds it; or a block that is taken out
-//! of the index during a transfer.
+//! Code fails this test if a block can be evicted as soon as no request holds it, or if a block is
+//! removed from the index during a transfer.
 //!
-//! A lease is a holder, a fence, the source of a planned copy, or either end of a swap.
-//! `evictors/leases.rs` and the laboratory test all of them with random holders and every policy.
+//! `evictors/leases.rs` and the laboratory test all kinds of leases with random holders and every
+//! policy.
 
 use super::*;
 use kvpool::retention::{Retention, RetentionConfig};
@@ -68,7 +69,7 @@ fn open(lease: Lease, tiers: &mut Tiers, table: &[BlockId]) -> (usize, Vec<Block
     (0, table.to_vec(), None)
 }
 
-/// Ends the lease, so that the blocks are not needed any more.
+/// Ends the lease.
 fn close(lease: Lease, tiers: &mut Tiers, table: &[BlockId], swap: Option<SwapId>) {
     match lease {
         Lease::Held => tiers.pool_mut(0).unwrap().release_table(table).unwrap(),
@@ -93,7 +94,8 @@ fn close(lease: Lease, tiers: &mut Tiers, table: &[BlockId], swap: Option<SwapId
     }
 }
 
-/// trtllm#12542, sglang#31427: for every policy, with and without hints that offer the blocks first.
+/// Tests trtllm#12542 and sglang#31427 with every policy, with and without hints that make the leased
+/// blocks the first victims.
 #[test]
 fn property_12_a_leased_block_is_not_evicted_and_can_be_hit() {
     for &eviction in kvpool_policies::ALL {
@@ -119,8 +121,8 @@ fn under(eviction: EvictionPolicy, retention: Option<&RetentionConfig>, lease: L
         ..Default::default()
     };
     let mut tiers = Tiers::new(vec![tier(), tier()]).unwrap();
-    // The leased blocks are the first and the least used ones. According to the hints, they are never
-    // needed again.
+    // The leased blocks are the oldest and the least used blocks. According to the hints, they will not
+    // be used again.
     let pool = tiers.pool_mut(0).unwrap();
     let table = fill(pool, &[1, 2, 3, 4]);
     if hints {
@@ -134,7 +136,7 @@ fn under(eviction: EvictionPolicy, retention: Option<&RetentionConfig>, lease: L
 
     let pool = tiers.pool_mut(tier).unwrap();
     for round in 0..3 {
-        // Other requests fill the cache, hit it, and take all available blocks.
+        // Other requests fill the cache, hit cached blocks, and allocate all available blocks.
         for first in [50, 60] {
             let room = pool.num_available() / 2;
             let other = cache(pool, &(first..first + (B * room) as u32).collect::<Vec<_>>());
@@ -156,7 +158,7 @@ fn under(eviction: EvictionPolicy, retention: Option<&RetentionConfig>, lease: L
         pool.check_invariants().unwrap();
     }
 
-    // After the lease ends, the blocks can be taken like all others. No lease lasts forever.
+    // After the lease ends, the blocks can be allocated like all other blocks.
     let before = tiers.pool(tier).unwrap().num_available();
     close(lease, &mut tiers, &table, swap);
     tiers.check_invariants().unwrap();
@@ -166,7 +168,8 @@ fn under(eviction: EvictionPolicy, retention: Option<&RetentionConfig>, lease: L
     assert!(leased.iter().all(|block| all.contains(block)), "{what}");
 }
 
-/// Dropping a leased block from the index by id only removes its entry. The block keeps its lease.
+/// Removing the content of a leased block by id only removes its entry in the index. The block keeps
+/// its lease.
 #[test]
 fn property_12_an_eviction_by_id_leaves_the_lease_open() {
     for lease in LEASES {

@@ -1,17 +1,17 @@
-//! Property 13: after every call, the events replayed into a set give the matchable hashes. The number
-//! of live copies of a content goes from 0 to 1 exactly if `Stored` is reported, and from 1 to 0
-//! exactly if `Removed` is.
+//! Property 13: after every call, a set that was built from all events contains exactly the hashes that
+//! a lookup can match. `Stored` is reported exactly when the number of computed copies of a content
+//! goes from 0 to 1, and `Removed` exactly when it goes from 1 to 0.
 //!
-//! Bugs: vllm#55092: a removal was reported while another copy was present.
+//! In vllm#55092, a removal was reported while another copy was present.
 //!
-//! Fails it: events per block instead of per content.
+//! Code fails this test if it reports events for each block instead of each content.
 
 use super::histories::*;
 use super::*;
 
-/// vllm#55092: a removal was reported while another copy was present. A content's number of computed
-/// copies leaves 0 exactly if `Stored` is reported, and reaches 0 exactly if `Removed` is. So the
-/// replayed events are the matchable hashes.
+/// In vllm#55092, a removal was reported while another copy was present. This test checks that `Stored`
+/// is reported exactly when a content gets its first computed copy, and `Removed` exactly when it loses
+/// the last one. So the replayed events give the hashes that a lookup can match.
 #[test]
 fn property_13_events_report_the_first_copy_of_a_content_and_the_end_of_the_last() {
     every_history(4, |world, act, history| {
@@ -33,7 +33,7 @@ fn property_13_events_report_the_first_copy_of_a_content_and_the_end_of_the_last
             }
         }
         assert_eq!(replayed, after, "{history:?}");
-        // The hashes that events report as matchable are those that a lookup finds.
+        // A lookup finds exactly the hashes that the replayed events report as cached.
         let found = world.pool.match_and_acquire(world.prompt(), 2).unwrap();
         let hashes = world.prompt().hashes();
         assert_eq!(found.len(), hashes.iter().take_while(|hash| after.contains(hash)).count(), "{history:?}");

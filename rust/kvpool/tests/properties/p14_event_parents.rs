@@ -1,14 +1,17 @@
-//! Property 14: the parent of a stored block is the digest before it in the request that stored it. The
-//! parent can be matched at that moment, or the event shows that it cannot.
+//! Property 14: the parent in the event of a stored block is the digest before it in the request that
+//! stored it. When the event is reported, a lookup can match the parent, or the events so far show that
+//! it cannot.
 //!
-//! Bugs: trtllm#3543, ascend#12002, vllm#58119: blocks were announced as roots, or below an unknown
-//! parent, and routers built trees that did not exist.
+//! In trtllm#3543, ascend#12002 and vllm#58119, events reported blocks as first blocks of a prompt, or
+//! with an unknown parent. Routers then built wrong prefix trees.
 //!
-//! Fails it: code that takes the hash of the block before in the table or in the call, which may be a
-//! hit, null, or left out; or that reports no parent if another call stored the block before.
+//! Code fails this test if it uses the hash of the previous block in the table or in the call, because
+//! that block may be a hit, the null block, or missing. Code also fails if it reports no parent when
+//! another call stored the previous block.
 //!
-//! There is no flag: events replay to the matchable hashes (property 13), so a parent outside of that
-//! set is absent. Events never report a block as a root that is not one.
+//! Events have no flag for a parent that cannot be matched. By property 13, the events so far give the
+//! hashes that can be matched, so any other parent cannot. Events never report a block as the first
+//! block of a prompt if it is not.
 
 use super::histories::*;
 use super::*;
@@ -20,8 +23,8 @@ fn links(chain: &HashChain) -> BTreeMap<BlockHash, (Option<BlockHash>, u32)> {
     (0..hashes.len()).map(|at| (hashes[at], (parent(at), at as u32))).collect()
 }
 
-/// Replays events into `live`: each stored block has the link of its own chain. Returns the number of
-/// blocks whose parent was absent.
+/// Replays events into `live`, and checks that each stored block has the parent and the depth of its
+/// own chain. Returns the number of blocks whose parent was not cached.
 fn replay(
     events: &[BlockEvent],
     live: &mut BTreeSet<BlockHash>,
@@ -44,7 +47,7 @@ fn replay(
     absent
 }
 
-/// Checks every small history of a pool, with copies, evictions by id, hits and epochs.
+/// Checks every short history of a pool, with copies, evictions by id, hits and epochs.
 #[test]
 fn property_14_a_stored_block_has_the_parent_of_its_chain_in_every_small_history() {
     every_history(4, |world, act, history| {
@@ -60,8 +63,9 @@ fn property_14_a_stored_block_has_the_parent_of_its_chain_in_every_small_history
 }
 
 proptest! {
-    /// Requests share prefixes, are preempted, resumed and evicted, and cross epochs. Each block is
-    /// announced with its own parent, which can be matched at that moment.
+    /// Requests share prefixes, are preempted and resumed, lose blocks to evictions, and run during
+    /// epoch bumps. The event of each block contains its own parent, which a lookup can match at that
+    /// time.
     #[test]
     fn property_14_requests_store_every_block_after_a_known_parent(
         usable in 3usize..9,
@@ -80,8 +84,10 @@ proptest! {
     }
 }
 
-/// Parents that are gone when their child is stored: dropped by id, outside of a window, or left out of
-/// a swap. The event still names them, with their depth, and the replayed set lacks them.
+/// Tests parents that are no longer cached when their child is stored, because their content was
+/// removed by id, they were outside of a window, or a swap did not copy them. The event of the child
+/// still contains the parent's hash and the child's depth. The set of replayed events does not contain
+/// the parent.
 #[test]
 fn property_14_an_absent_parent_is_named_and_detected() {
     let tokens: Vec<u32> = (1..=8).collect();
@@ -106,8 +112,8 @@ fn property_14_an_absent_parent_is_named_and_detected() {
                 assert_eq!(take(tiers.take_events(1).unwrap().events), 2);
             }
             "window" => {
-                // The smallest window: no token of the parent is needed, and another request takes its
-                // block.
+                // The window is the smallest possible. So no token of the parent is needed, and another
+                // request takes its block.
                 let config = ManagerConfig { num_blocks: 5, block_size: B, ..Default::default() };
                 let mut manager = CacheManager::new(config).unwrap().watched(&manager_events(100)).unwrap();
                 let prompt = |tokens: &[u32]| {

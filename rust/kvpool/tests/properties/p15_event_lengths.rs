@@ -1,16 +1,17 @@
-//! Property 15: an event has the same number of hashes, token chunks and extra keys, each with its
-//! logical index.
+//! Property 15: an event has the same number of hashes, token chunks and extra keys, and each of them
+//! has its index in the prompt.
 //!
-//! Bugs: vllm#44451: an event's lists had different lengths, and consumers attached tokens to the wrong
-//! hashes.
+//! In vllm#44451, the lists of an event had different lengths, and consumers attached tokens to the
+//! wrong hashes.
 //!
-//! Fails it: one event for a run of blocks, whose lists are built by different filters for masked,
-//! cached and null blocks.
+//! Code fails this test if one event describes a run of blocks, and its lists are built with different
+//! filters for masked, cached and null blocks.
 //!
-//! In kvpool an event is about one block: one hash, its parent, and its depth, which is the logical
-//! index. So the test checks the rest: there is exactly one event per block that became matchable, in
-//! the order of the chain, and the tokens and extra keys at that depth hash to it. vLLM's events
-//! contain lists: see `tests/properties/test_p15_event_lengths.py`.
+//! In kvpool, an event describes one block: its hash, its parent, and its depth, which is the logical
+//! index. So this test checks the remaining parts of the property. There is exactly one event per block
+//! that became matchable, in the order of the chain. The hash of the tokens and extra keys at the depth
+//! of the event is the hash in the event. vLLM's events contain lists: see
+//! `tests/properties/test_p15_event_lengths.py`.
 
 use super::*;
 
@@ -18,13 +19,14 @@ fn image(identifier: &str, offset: u64, length: u64) -> MultimodalItem {
     MultimodalItem { identifier: identifier.as_bytes().into(), offset, length }
 }
 
-/// vllm#44451: blocks with and without images, committed in any two parts. Another request has cached
-/// some of them before.
+/// Tests vllm#44451 with blocks with and without images, which are committed in two parts of any size.
+/// Another request has already cached some of these blocks.
 #[test]
 fn property_15_each_stored_block_is_one_event_at_its_own_index() {
     let tokens: Vec<u32> = (0..11).collect();
     let blocks = tokens.len() / B;
-    // Extra keys of single blocks, of runs that end inside a block, and of no block.
+    // The extra keys belong to single blocks, to runs of blocks that end inside a block, or to no
+    // block.
     let extras = [
         ExtraKeys::default(),
         ExtraKeys { salt: Some(b"s"[..].into()), ..Default::default() },
@@ -62,8 +64,8 @@ fn property_15_each_stored_block_is_one_event_at_its_own_index() {
                 });
                 assert_eq!(told, new.collect::<Vec<_>>(), "{known} cached before, {first} first: {extra:?}");
 
-                // An event is enough to find its tokens and its extra keys: block by block, they hash
-                // to it.
+                // The event's depth determines its tokens and extra keys. Their hash is the hash in the
+                // event, for every block.
                 let mut link: Option<ChainLink> = None;
                 for (at, chunk) in tokens.chunks_exact(B).enumerate() {
                     let next = ChainLink::new(manager.hasher(), link.as_ref(), chunk, extra).unwrap();
@@ -75,8 +77,8 @@ fn property_15_each_stored_block_is_one_event_at_its_own_index() {
     }
 }
 
-/// A log that is never drained loses whole events and counts each. Lost and kept events add up to the
-/// number of blocks.
+/// A log that is never read loses whole events, and counts each lost event. The numbers of lost and
+/// kept events add up to the number of blocks.
 #[test]
 fn property_15_lost_and_kept_events_add_up() {
     for capacity in 1..=7usize {

@@ -1,15 +1,15 @@
-//! Property 16: every index entry is the hash of the tokens that are really in its block. A chain that
-//! was truncated and appended to equals the chain of the tokens that are left.
+//! Property 16: every block is indexed under the hash of the tokens that are really in it. After
+//! truncations and appends, a chain equals the chain of the current tokens.
 //!
-//! Bugs: vllm#49377: blocks were indexed under hashes of rejected drafts.
+//! In vllm#49377, blocks were indexed under hashes of rejected drafts.
 //!
-//! Fails it: code that hashes the scheduled tokens instead of the committed ones; or a roll-back that
-//! keeps the digests after it.
+//! Code fails this test if it hashes scheduled tokens instead of committed tokens, or if a truncation
+//! does not remove the digests of the removed tokens.
 
 use super::histories::*;
 use super::*;
 
-/// vllm#49377: after drafts had been rejected, blocks were indexed under hashes of tokens that were
+/// In vllm#49377, after drafts had been rejected, blocks were indexed under hashes of tokens that were
 /// never written to them.
 #[test]
 fn property_16_a_rejected_draft_is_never_indexed() {
@@ -28,8 +28,8 @@ fn property_16_a_rejected_draft_is_never_indexed() {
     assert_eq!(matched(&mut pool, &[1, 2, 3, 90, 5, 6]), 3);
     assert_eq!(matched(&mut pool, &[1, 2, 3, 90, 91, 92]), 2);
 
-    // Through the manager: full blocks whose tokens are not committed are not indexed, however
-    // often tokens are appended.
+    // The manager does not index full blocks whose tokens are not committed, after any number of
+    // appends.
     let mut engine = Engine::new(8);
     engine.admit(1, &[1, 2, 3]).unwrap();
     engine.compute_all(1);
@@ -43,8 +43,8 @@ fn property_16_a_rejected_draft_is_never_indexed() {
 }
 
 proptest! {
-    /// vllm#49377: every block that can be hit is indexed under the hash of its real KV, in any history
-    /// of appends, partial commits, preemptions, resumptions, evictions and rehashing.
+    /// Tests vllm#49377 with random histories of appends, partial commits, preemptions, resumptions,
+    /// evictions and rehashing. Every block that can be hit is indexed under the hash of its real KV.
     #[test]
     fn property_16_every_index_entry_names_the_kv_that_was_written(usable in 3usize..9, calls in calls()) {
         play(&mut Engine::new(usable), &calls, |engine| engine.check_index());

@@ -1,21 +1,21 @@
-//! Property 17: after a block is exchanged, a lookup of its former content misses, and no event about
-//! that content follows.
+//! Property 17: after a block is replaced by another block, no lookup finds its former content in it,
+//! and no event reports that content for it.
 //!
-//! Bugs: vllm#49125: the digest of a part of a block outlived the block's promotion, and led to a block
-//! with more tokens.
+//! A block is promoted when it becomes full and is registered. In vllm#49125, the digest of a part of a
+//! block remained after its promotion, and a lookup of this digest found a block with more tokens.
 //!
-//! Fails it: a separate table of partial digests that a promotion does not clean; or a promotion onto
-//! another block that leaves the replaced block in the index.
+//! Code fails this test if a promotion does not remove partial digests from their own table, or if a
+//! promotion replaces a block by another one and leaves the replaced block in the index.
 //!
-//! Without `partial_hits` a part of a block has no digest at all, and a promoted block has one. This
-//! module checks that. With `partial_hits`, names inside a block are removed with it: see
+//! This module tests groups without `partial_hits`: a part of a block has no digest, and a promoted
+//! block has one digest. With `partial_hits`, names inside a block are removed with the block: see
 //! `operations/partial_hits.rs`. vLLM has its own partial digests: see `kvpool-vllm/tests/properties`
 //! and `tests/properties/test_p17_superseded_partial.py`.
 
 use super::*;
 
-/// Commits every prompt token by token. A part of a block is never found, not even by a prompt that
-/// ends there, and never announced. A block is announced once, when it is full.
+/// Commits every prompt token by token. No lookup finds a part of a block, not even for a prompt that
+/// ends there, and no event reports it. A block is reported once, when it is full.
 #[test]
 fn property_17_a_part_of_a_block_is_never_indexed() {
     for length in 1..=7usize {
@@ -40,8 +40,9 @@ fn property_17_a_part_of_a_block_is_never_indexed() {
     }
 }
 
-/// vllm#49125: promotions of copies of one content, in every order and with every end of the first
-/// copy. A block that was replaced has no hash, no lookup leads to it, and no event names it.
+/// Tests vllm#49125 with promotions of copies of one content, in every order, and with every way in
+/// which the first copy can end. A block that was replaced has no hash, no lookup returns it, and no
+/// event contains it.
 #[test]
 fn property_17_a_block_that_was_given_up_by_a_promotion_leads_nowhere() {
     let extra = ExtraKeys::default();
@@ -69,8 +70,8 @@ fn property_17_a_block_that_was_given_up_by_a_promotion_leads_nowhere() {
                     pool.drop_cached(&[first]).unwrap();
                 }
                 pool.release(&[first; 3]).unwrap();
-                // Whichever request has the blocks now: no event of theirs is about this content, and
-                // no lookup leads to them.
+                // Other requests may use the blocks now. No event about these blocks contains this
+                // content, and no lookup of the content returns them.
                 let left = usize::from(computed && !dropped);
                 assert_eq!(pool.match_and_acquire(&chain(&[1, 2]), 1).unwrap().len(), left);
                 let others = fill(&mut pool, &[5, 6, 7, 8]);
@@ -89,8 +90,8 @@ fn property_17_a_block_that_was_given_up_by_a_promotion_leads_nowhere() {
     }
 }
 
-/// A tail that is rolled back and rewritten is another content. The former one is found as long as its
-/// own block exists, and never leads to the new one.
+/// If the last block is truncated and rewritten, it has another content. A lookup finds the former
+/// content as long as its own block exists, and never returns the new block for it.
 #[test]
 fn property_17_a_rewritten_tail_is_not_found_by_its_old_content() {
     for keep in 1..=5usize {
@@ -112,8 +113,8 @@ fn property_17_a_rewritten_tail_is_not_found_by_its_old_content() {
                 if more > 0 || is_kept {
                     assert_eq!(own.as_ref(), new.hashes().get(at), "{keep}, {more}: block {at}");
                 } else {
-                    // Nothing was written yet: the tail is still the registered block, which contains
-                    // more tokens than are left.
+                    // Nothing has been written since the truncation. The last block is still the
+                    // registered block, which contains more tokens than the request.
                     assert_eq!(own.as_ref(), old.hashes().get(at), "{keep}: block {at}");
                 }
             }

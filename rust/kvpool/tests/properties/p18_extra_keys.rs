@@ -1,18 +1,18 @@
-//! Property 18: equal digests of equal tokens imply equal extra keys, field by field: adapter, salt,
-//! images, tenant, epoch.
+//! Property 18: if the digests of the same tokens are equal, every field of their extra keys is equal:
+//! adapter, salt, images, tenant, epoch.
 //!
-//! Bugs: vllm#44701, vllm#30931, vllm#3264: requests with different keys shared blocks, because keys
-//! were left out of a hash or mixed up in it.
+//! In vllm#44701, vllm#30931 and vllm#3264, requests with different keys shared blocks, because the
+//! hash did not include a key, or did not distinguish keys.
 //!
-//! Fails it: code that concatenates the fields' bytes without tags and lengths.
+//! Code fails this test if it concatenates the bytes of the fields without tags and lengths.
 //!
 //! `tests/properties.rs` of kvpool-hash tests random extra keys.
 
 use super::*;
 
-/// vllm#44701, #30931, #3264: adapters, salts or images that were left out of a hash, or mixed up in
-/// it, shared blocks. Prompts with the same tokens whose extra keys differ in one field never share.
-/// Equal ones do.
+/// In vllm#44701, #30931 and #3264, requests with different adapters, salts or images shared blocks.
+/// Prompts with the same tokens never share blocks if their extra keys differ in one field. If the keys
+/// are equal, they share blocks.
 #[test]
 fn property_18_requests_share_only_if_every_extra_key_is_equal() {
     let bytes = |text: &str| Some(text.as_bytes().into());
@@ -24,7 +24,8 @@ fn property_18_requests_share_only_if_every_extra_key_is_equal() {
         length,
     };
     let none = ExtraKeys::default;
-    // Equal strings in every field, moved between fields, split differently, empty, and absent.
+    // The extra keys have equal strings in different fields, strings that are split differently, empty
+    // strings, and absent fields.
     let native = [
         none(),
         ExtraKeys { salt: bytes(""), ..none() },

@@ -1,16 +1,17 @@
 //! Property 19: digests are the same in every process, with every hash seed, in Python and in Rust.
 //!
-//! Bugs: lmcache#2136, DingoCache#77: keys depended on the process, so that stores could not be shared.
+//! In lmcache#2136 and DingoCache#77, keys depended on the process, so processes could not share a
+//! store.
 //!
-//! Fails it: a language's own `hash`, or a seed drawn at start.
+//! Code fails this test if it uses the hash function of its language, or a random seed.
 //!
 //! `tests/vectors.rs` of kvpool-hash has all vectors.
 
 use super::*;
 
-/// lmcache#2136, DingoCache#77: digests differed between processes, Python versions and hash seeds.
-/// Another program computed these digests with Python's `hashlib`: see `docs/hashing.md`. All other
-/// vectors are in `tests/data` of kvpool-hash.
+/// In lmcache#2136 and DingoCache#77, digests differed between processes, Python versions and hash
+/// seeds. Another program computed these digests with Python's `hashlib`: see `docs/hashing.md`. All
+/// other vectors are in `tests/data` of kvpool-hash.
 #[test]
 fn property_19_digests_are_these_everywhere() {
     let golden = |algorithm, expected: &[&str]| {

@@ -1,18 +1,19 @@
-//! Property 20: if a content has several copies, evicting one leaves the content matchable through
-//! another. In whatever order the copies leave, no entry dangles, and every entry leads to a block with
-//! its hash.
+//! Property 20: if several blocks have the same content and one of them is evicted, lookups still find
+//! the content. The blocks may be removed in any order: every index entry always belongs to a block
+//! with the hash of the entry.
 //!
-//! Bugs: kvcached#401, nano#219: the entry named only one copy and was removed with it, or stayed when
-//! its block had other content.
+//! In kvcached#401 and nano#219, the entry of a hash contained only one block. It was removed with that
+//! block, or remained after the block got another content.
 //!
-//! Fails it: a map from hash to one block, which the last copy overwrites or deletes.
+//! Code fails this test if it maps each hash to one block, and the last copy overwrites or removes this
+//! entry.
 
 use super::histories::*;
 use super::*;
 
-/// ovg-project/kvcached#401, nano#219: with two copies of a content, evicting one made the content
-/// unmatchable, or left an entry for a block with other content. Here the copies leave in every order
-/// and in every way.
+/// In ovg-project/kvcached#401 and nano#219, two blocks had the same content. After one was evicted,
+/// lookups no longer found the content, or an entry remained for a block with another content. This
+/// test removes the copies in every order and in every way.
 #[test]
 fn property_20_copies_of_a_content_can_go_in_any_order() {
     let chain = chain(&[1, 2, 3, 4]);
@@ -29,7 +30,7 @@ fn property_20_copies_of_a_content_can_go_in_any_order() {
                     }
                     1 => assert_eq!(pool.drop_cached(table).unwrap(), 2), // while it is held
                     _ => {
-                        // Evicted by an allocation of every block without references.
+                        // An allocation of all blocks without references evicts the copy.
                         pool.release_table(table).unwrap();
                         pool.allocate(pool.num_available()).unwrap();
                     }
@@ -59,14 +60,14 @@ fn property_20_copies_of_a_content_can_go_in_any_order() {
     }
 }
 
-/// A fault of this pool: a lookup guesses the next block from the ids before it. The guess may be a
-/// copy that is not the oldest.
+/// Tests an earlier fault of this pool. A lookup guesses the next block from the previous ids. The
+/// guessed block may be a copy that is not the oldest, and must not be returned.
 #[test]
 fn property_20_a_run_of_ids_leads_to_no_younger_copy() {
     let tokens = [1, 2, 3, 4, 5, 6, 7, 8];
     for step in [1, 2] {
         let mut pool = pool(24);
-        // Tables of blocks 1, 2, 3, 4 and so on, or of 1, 3, 5, 7 and so on.
+        // The tables contain blocks 1, 2, 3, 4 and so on, or blocks 1, 3, 5, 7 and so on.
         let spread = |blocks: Vec<BlockId>| blocks.into_iter().step_by(step).collect::<Vec<_>>();
         let mut copy = || {
             let blocks = spread(pool.allocate(4 * step).unwrap());
@@ -78,7 +79,8 @@ fn property_20_a_run_of_ids_leads_to_no_younger_copy() {
         pool.drop_cached(&older[..2]).unwrap();
         let expected = [&younger[..2], &older[2..]].concat();
         assert_eq!(pool.match_and_acquire(&chain(&tokens), 4).unwrap(), expected);
-        // The guess must not lead to a block whose KV is not written, or whose content is gone, either.
+        // The lookup must not return a guessed block whose KV is not written, or that has lost its
+        // content.
         pool.release(&expected).unwrap();
         pool.drop_cached(&older[2..]).unwrap();
         pool.drop_cached(&younger[2..]).unwrap();
@@ -88,8 +90,8 @@ fn property_20_a_run_of_ids_leads_to_no_younger_copy() {
     }
 }
 
-/// kvcached#401, nano#219, with the index in every small history: each registered block is found among
-/// the copies of its own hash, and every block that a lookup returns has the requested hash.
+/// Tests kvcached#401 and nano#219 with every short history of a pool: the index contains each
+/// registered block under its hash, and every block that a lookup returns has the requested hash.
 #[test]
 fn property_20_every_entry_names_a_block_with_its_hash() {
     every_history(4, |world, act, history| {
@@ -103,7 +105,8 @@ fn property_20_every_entry_names_a_block_with_its_hash() {
         let expected = world.prompt().hashes().iter().take_while(|hash| copies.contains_key(hash)).count();
         assert_eq!(found.len(), expected, "{history:?}: a dangling or a lost entry");
     });
-    // The index alone: no two chains share an entry, and a removed block leaves none.
+    // Tests the index without a pool: no two chains share an entry, and no entry of a removed block
+    // remains.
     let mut index = PrefixIndex::new(8, B, Verify::None).unwrap();
     let (one, two) = (chain(&[1, 2]), chain(&[3, 4]));
     for (block, chain) in [(1, &one), (2, &two), (3, &one), (4, &one), (5, &two)] {

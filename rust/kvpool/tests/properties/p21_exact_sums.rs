@@ -1,17 +1,18 @@
-//! Property 21: free + cached-free + active + fenced is the number of usable blocks, per tier and after
-//! every call, recounted from scratch and equal to the running counters. Moves between tiers keep the
-//! sums.
+//! Property 21: in each tier and after every call, free + cached-free + active + fenced is the number
+//! of usable blocks. The counters of the pool equal a recount from scratch. Moves between tiers do not
+//! change the sums.
 //!
-//! Bugs: sglang#35270, mllm#656, trtllm#12834: counters drifted from the real state, and schedulers
-//! waited forever.
+//! In sglang#35270, mllm#656 and trtllm#12834, counters differed more and more from the real state, and
+//! schedulers waited forever.
 //!
-//! Fails it: a path that changes a counter without its list, or a list without its counter.
+//! Code fails this test if it changes a counter without the list, or a list without its counter.
 
 use super::histories::*;
 use super::*;
 
-/// sglang#35270, mllm#656, trtllm#12834: running counters drifted from the real state. After every
-/// history, the counters equal a recount from only the lists and the references, and they add up.
+/// In sglang#35270, mllm#656 and trtllm#12834, counters differed from the real state. After every
+/// history, the counters must equal a recount from only the lists and the references, and their sum
+/// must be the number of usable blocks.
 #[test]
 fn property_21_counters_equal_a_recount_and_add_up() {
     every_history(4, |world, act, history| {
@@ -61,7 +62,7 @@ fn moves() -> impl Strategy<Value = Vec<Move>> {
     prop::collection::vec(act, 1..100)
 }
 
-/// Checks the sum of the holders of a tier: tables, swaps' destinations, fences and pins.
+/// Checks that the references in a tier are those of tables, destinations of swaps, fences and pins.
 fn check_tier(manager: &CacheManager, tier: usize, usable: usize) {
     let pool = manager.tiers().pool(tier).unwrap();
     let (free, cached_free, active, fenced) = sums(pool);
@@ -72,14 +73,14 @@ fn check_tier(manager: &CacheManager, tier: usize, usable: usize) {
     assert_eq!(pool.stats().registered, registered, "tier {tier}");
 }
 
-/// Returns the number of references of holders in both tiers. After a swap, one tier has lost as many
-/// as the other has gained.
+/// Returns the number of references of holders in both tiers together. A swap does not change this
+/// number, because one tier loses as many as the other gains.
 fn holders(manager: &CacheManager) -> u32 {
     let pools = (0..2).map(|tier| manager.tiers().pool(tier).unwrap());
     pools.flat_map(|pool| all_blocks(pool).map(|block| pool.num_holders(block)).collect::<Vec<_>>()).sum()
 }
 
-/// Returns the request with all requests that share its blocks, as a group to swap.
+/// Returns a request and all requests that share its blocks, which have to be swapped together.
 fn family(manager: &CacheManager, id: i64) -> Vec<i64> {
     let held = |id| manager.block_table(id).unwrap_or_default().iter().filter(|block| !block.is_null());
     let tier = |id| manager.request(id).ok().map(|info| info.tier);
@@ -88,8 +89,9 @@ fn family(manager: &CacheManager, id: i64) -> Vec<i64> {
 }
 
 proptest! {
-    /// trtllm#12834 across the tiers: forks, copies, completed and aborted swaps, fences and epochs.
-    /// After every call every tier adds up, and a swap neither creates nor loses a reference.
+    /// Tests trtllm#12834 with two tiers: forks, copies, completed and aborted swaps, fences and
+    /// epochs. After every call, the sums of each tier are correct, and a swap neither adds nor loses a
+    /// reference.
     #[test]
     fn property_21_every_tier_adds_up_and_moves_keep_the_sum(
         usable in (3usize..9, 1usize..9),
@@ -157,7 +159,7 @@ proptest! {
             }
             manager.check_invariants().unwrap();
         }
-        // Everything ends, and every block is available.
+        // All swaps, requests and steps end. Then every block is available.
         for (swap, _) in swaps {
             manager.abort_swap(swap).unwrap();
         }

@@ -1,17 +1,17 @@
-//! Property 22: an eviction never starts another one, a commit allocates nothing, and evicting n blocks
-//! ends with min(n, evictable) of them.
+//! Property 22: an eviction never starts another eviction, a commit allocates no block, and a call that
+//! evicts n blocks always ends, after it has evicted min(n, evictable) blocks.
 //!
-//! Bugs: sglang#27631, trtllm#17926: an eviction inside an eviction; a commit that needed a block when
-//! none was left.
+//! In sglang#27631 and trtllm#17926, an eviction ran inside another eviction, or a commit needed a
+//! block when none was available.
 //!
-//! Fails it: a store that evicts while it inserts; or a loop that counts requested blocks instead of
-//! freed ones.
+//! Code fails this test if inserting into the cache evicts blocks, or if an eviction loop counts
+//! requested blocks instead of freed blocks.
 //!
 //! `evictors/leases.rs` tests every policy.
 
 use super::*;
 
-/// The calls of a policy.
+/// Records the calls of a policy.
 #[derive(Debug, Default)]
 struct Log {
     inside: AtomicBool,
@@ -21,7 +21,7 @@ struct Log {
     calls: AtomicUsize,
 }
 
-/// An LRU evictor that records every call, and every call made during another one.
+/// An LRU evictor that records every call, and whether the call was made during another call.
 #[derive(Debug)]
 struct Watched(LruEvictor, Arc<Log>);
 
@@ -66,9 +66,9 @@ impl Evictor for Watched {
     }
 }
 
-/// sglang#27631, trtllm#17926: an eviction started another one; committing computed blocks allocated
-/// and could fail; an eviction loop did not end. The pool calls the policy once per victim, and never
-/// for a commit.
+/// In sglang#27631 and trtllm#17926, an eviction started another one, a commit of computed blocks
+/// allocated blocks and could fail, or an eviction loop did not end. Here the pool must call the policy
+/// once per victim, and never for a commit.
 #[test]
 fn property_22_one_eviction_per_victim_and_none_for_a_commit() {
     for cached in 0..=4usize {
@@ -87,8 +87,8 @@ fn property_22_one_eviction_per_victim_and_none_for_a_commit() {
             assert!(pool.allocate(7 - n).is_err());
             assert_eq!(log.calls.load(Ordering::Relaxed) - before, victims, "a refused call asks nothing");
 
-            // In a full pool and in others, held blocks can be committed without a new block and
-            // without the policy.
+            // Held blocks can be committed without a new block and without a call of the policy, even
+            // if the pool is full.
             let available = pool.num_available();
             let before = (pool.stats().allocated, log.calls.load(Ordering::Relaxed));
             let chain = chain(&(100..100 + (B * n) as u32).collect::<Vec<_>>());
@@ -104,7 +104,7 @@ fn property_22_one_eviction_per_victim_and_none_for_a_commit() {
             pool.check_invariants().unwrap();
         }
     }
-    // A manager whose pool is full: a commit needs no block.
+    // The pool of this manager is full. A commit needs no block.
     let mut engine = Engine::new(3);
     engine.admit(1, &[1, 2, 3, 4, 5]).unwrap();
     assert_eq!(engine.manager.pool().num_available(), 0);

@@ -1,19 +1,19 @@
-//! Property 23: whatever the policy and the hints, n blocks can be allocated if n are evictable.
-//! Expired retention has no effect, and retained blocks stay within their budget.
+//! Property 23: if n blocks are evictable, n blocks can be allocated, with any policy and any hints.
+//! Expired hints have no effect, and the number of pinned blocks is at most the budget.
 //!
-//! Bugs: vllm#55461, mooncake#2286, mooncake#3028: retained blocks were counted as evictable and never
-//! evicted.
+//! In vllm#55461, mooncake#2286 and mooncake#3028, blocks with hints were counted as evictable, but
+//! were never evicted.
 //!
-//! Fails it: pins that forbid an eviction instead of deferring it.
+//! Code fails this test if a pin forbids an eviction instead of delaying it.
 //!
 //! `evictors/exact.rs` tests expired and random hints.
 
 use super::*;
 use kvpool::retention::{Keep, Retention, RetentionConfig, TenantId, TenantLimits, Then, Ttl};
 
-/// vllm#55461, mooncake#2286, #3028: blocks that were reported as evictable could not be evicted. For
-/// every policy, and after any hits, shares, fences and drops, all available blocks can be allocated,
-/// at once or one by one.
+/// In vllm#55461, mooncake#2286 and #3028, blocks that were reported as evictable could not be evicted.
+/// With every policy, and after random hits, shares, fences and removals, all available blocks can be
+/// allocated, together or one by one.
 #[test]
 fn property_23_every_evictable_block_can_be_allocated() {
     for &eviction in kvpool_policies::ALL {
@@ -57,9 +57,9 @@ fn property_23_every_evictable_block_can_be_allocated() {
     }
 }
 
-/// vllm#55461, mooncake#2286: every block is pinned, owned by a tenant below its floor, and has not
-/// expired. All of them can still be allocated, and no more blocks are ever pinned than the budget
-/// allows.
+/// Tests vllm#55461 and mooncake#2286: every block has a pin hint that has not expired, and belongs to
+/// a tenant below its floor. All blocks can still be allocated, and the number of pinned blocks never
+/// exceeds the budget.
 #[test]
 fn property_23_hints_forbid_no_allocation_and_stay_within_their_budget() {
     for &eviction in kvpool_policies::ALL {
@@ -99,8 +99,8 @@ fn property_23_hints_forbid_no_allocation_and_stay_within_their_budget() {
     }
 }
 
-/// mooncake#3028: expired retention still counted. From the moment of its end, a block is evicted as if
-/// it had no hint, and its pin is available for other blocks.
+/// In mooncake#3028, expired hints still had an effect. After a hint ends, its block must be evicted as
+/// if it had no hint, and its pin must be available for other blocks.
 #[test]
 fn property_23_an_expired_hint_has_no_effect() {
     for &eviction in kvpool_policies::ALL {
@@ -121,7 +121,8 @@ fn property_23_an_expired_hint_has_no_effect() {
             };
             let (mut pool, tables) = make();
             let (mut plain, _) = make();
-            // Both blocks get the same hint. The second block's hint has no end and is revoked.
+            // Both blocks get the same hint, but the hint of the second block has no end and is revoked
+            // by a call.
             let pinned = Retention { keep: Keep::Pinned, ttl: Some(ttl), then: Then::Normal };
             assert_eq!(pool.retain(&tables[0], pinned).unwrap().accepted, 1);
             plain.retain(&tables[0], Retention::PINNED).unwrap();

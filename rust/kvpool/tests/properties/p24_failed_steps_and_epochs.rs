@@ -1,15 +1,16 @@
-//! Property 24: blocks of a failed step or an aborted request are never matched. After an epoch bump,
-//! no block that was committed before is matched, not even through requests that run across the bump.
+//! Property 24: lookups never find uncommitted blocks of a failed step or an aborted request. After an
+//! epoch bump, lookups find no block that was committed before it, not even blocks of requests that
+//! were running during the bump.
 //!
-//! Bugs: trtllm#15018, lmdeploy#4917, NeMo-RL#4018: KV that was never written, or written with older
-//! weights, was reused.
+//! In trtllm#15018, lmdeploy#4917 and NeMo-RL#4018, requests reused KV that was never written, or that
+//! was written with older weights.
 //!
-//! Fails it: code that indexes blocks at allocation; or that empties the index and lets running
-//! requests fill it again.
+//! Code fails this test if it indexes blocks when they are allocated, or if it clears the index but
+//! lets running requests add their old blocks again.
 
 use super::*;
 
-/// trtllm#15018, lmdeploy#4917: other requests found the blocks of a failed step or of an aborted
+/// In trtllm#15018 and lmdeploy#4917, other requests found the blocks of a failed step or of an aborted
 /// request.
 #[test]
 fn property_24_a_failed_step_is_never_matchable() {
@@ -38,8 +39,8 @@ fn property_24_a_failed_step_is_never_matchable() {
     }
 }
 
-/// NeMo-RL#4018: after an update of the weights, requests got KV of the old ones, through requests that
-/// had been running, preempted or hashed before it. The test covers every algorithm, because vLLM's
+/// In NeMo-RL#4018, requests got KV of old weights after an update, from requests that had been
+/// running, preempted or hashed before the update. The test covers every algorithm, because vLLM's
 /// digests do not contain the epoch.
 #[test]
 fn property_24_nothing_from_before_an_epoch_bump_is_matched_after_it() {
@@ -69,7 +70,7 @@ fn property_24_nothing_from_before_an_epoch_bump_is_matched_after_it() {
 
         assert_eq!(engine.manager.bump_epoch().unwrap(), 1);
 
-        // A plan and a prompt from before are refused, and the prompt is handed back.
+        // A plan and a prompt from before the bump are refused. The error returns the prompt.
         assert_eq!(engine.manager.commit_step(&mut plan), Err(ManagerError::StaleStep));
         let stale = ManagerError::Pool(PoolError::StaleEpoch { chain: 0, pool: 1 });
         assert_eq!(engine.manager.probe(&old).unwrap_err(), stale);
@@ -82,8 +83,8 @@ fn property_24_nothing_from_before_an_epoch_bump_is_matched_after_it() {
             assert_eq!(engine.manager.pool().stats().registered, 0, "{algorithm}");
         };
         misses(&engine);
-        // The running request continues with KV of both weights. Its blocks are never published, not
-        // even when it ends.
+        // The running request continues with KV of old and new weights. Its blocks are never
+        // registered, not even when it ends.
         for token in 0..5 {
             engine.append(1, token).unwrap();
             engine.compute_all(1);
@@ -94,7 +95,7 @@ fn property_24_nothing_from_before_an_epoch_bump_is_matched_after_it() {
         engine.release(1, Some(2));
         engine.manager.complete_step(2).unwrap();
         misses(&engine);
-        // Preempted requests are computed again from the first token, and published from then on.
+        // Preempted requests are computed again from the first token. Their blocks are then registered.
         assert_eq!(engine.resume(2).unwrap().cached_tokens, 0, "{algorithm}");
         engine.compute_all(2);
         assert_eq!(engine.resume(3).unwrap().cached_tokens, 8, "{algorithm}");
@@ -103,8 +104,9 @@ fn property_24_nothing_from_before_an_epoch_bump_is_matched_after_it() {
     }
 }
 
-/// trtllm#15018, for engines that register before the step that writes: until the engine marks the
-/// blocks as computed, they are not matched, whatever happens to them. A failed step never marks them.
+/// Tests trtllm#15018 for engines that register blocks before the step that writes them. Lookups do not
+/// find the blocks until the engine marks them as computed, and the engine does not do this after a
+/// failed step.
 #[test]
 fn property_24_a_registered_uncomputed_block_is_not_matched() {
     for computed in 0..=3usize {

@@ -1,15 +1,15 @@
-//! Property 25: hits + computed tokens == prompt tokens, summed over requests, however often a request
-//! is refused or preempted.
+//! Property 25: summed over all requests, hits + computed tokens == prompt tokens, even if requests are
+//! refused or preempted several times.
 //!
-//! Bugs: vllm#25780, vllm#43736: each retry and each preemption counted the prompt and its hits again.
+//! In vllm#25780 and vllm#43736, each retry and each preemption counted the prompt and its hits again.
 //!
-//! Fails it: code that counts in the lookup instead of in the admission that succeeds.
+//! Code fails this test if it counts in the lookup instead of in the admission that succeeds.
 
 use super::histories::*;
 use super::*;
 
-/// vllm#25780, #43736: hits and prompt tokens were counted again on every retry of an admission and
-/// after every preemption. Hit rates exceeded 1 or fell with load.
+/// In vllm#25780 and #43736, hits and prompt tokens were counted again on every retry of an admission
+/// and after every preemption. Hit rates exceeded 1, or decreased under load.
 #[test]
 fn property_25_each_prompt_token_counts_once() {
     let mut engine = Engine::new(8);
@@ -27,7 +27,7 @@ fn property_25_each_prompt_token_counts_once() {
     assert_eq!(counts(&engine), (16, 4, 12, 3));
     for attempt in 0..5 {
         let before = counts(&engine);
-        // 1 block is a hit, 2 more are needed, and 1 is available.
+        // One block is a hit, two more blocks are needed, and one is available.
         let error = engine.admit(2, prompts[2]).unwrap_err();
         assert!(matches!(error, ManagerError::OutOfBlocks(_)));
         assert_eq!(counts(&engine), before, "a refused admission counts nothing");
@@ -50,7 +50,8 @@ fn property_25_each_prompt_token_counts_once() {
 }
 
 proptest! {
-    /// vllm#25780, #43736, for any calls: the counters equal the sums over first admissions.
+    /// Tests vllm#25780 and #43736 with random calls: the counters equal the sums over the first
+    /// admissions of all requests.
     #[test]
     fn property_25_hits_and_computed_tokens_sum_to_prompt_tokens(usable in 3usize..9, calls in calls()) {
         let mut engine = Engine::new(usable);
@@ -58,7 +59,7 @@ proptest! {
         let (mut prompt_tokens, mut hit_tokens) = (0, 0);
         play(&mut engine, &calls, |engine| {
             let stats = engine.manager.stats();
-            // A request that is new since the last call was just admitted.
+            // Requests that did not exist before the call were admitted by it.
             for id in engine.requests.keys() {
                 if seen.insert(*id) {
                     let info = engine.manager.request(*id).unwrap();
