@@ -478,9 +478,9 @@ class CacheManager:
         *,
         failed: Iterable[tuple[int, int]] | None = None,
     ) -> int:
-        """Marks the external tokens of a request as loaded, and returns the number of blocks registered by
-        it.
-        blocks.
+        """Marks the external tokens of a request as loaded, and registers the blocks that they fill.
+
+        Returns the number of newly registered blocks.
 
         The request is then running. If tokens were not loaded, the engine computes all tokens from the first
         of them. If the next token would read a window or a state that was not loaded, the manager preempts
