@@ -68,22 +68,25 @@ class EventPublisher:
     def flush(self, now: float, heartbeat: float) -> list[tuple[int, int, bytes]]:
         """Returns the batches of the changes since the last flush.
 
-        Each batch is a triple of sink, number and bytes. A sink that was sent nothing for ``heartbeat``
-        seconds gets an empty batch. ``now`` is the time in seconds.
+        Each batch is a triple of sink, number and bytes. If a sink has received nothing for ``heartbeat``
+        seconds, it gets an empty batch. ``now`` is the time in seconds.
         """
     def pass_on(self, batch: bytes) -> None:
-        """Sends a batch that another program encoded to every sink, with the next flush."""
+        """Adds a batch that another program has encoded. The next flush sends it to every sink."""
     def lost(self, sink: int) -> None:
         """Records that a batch did not reach a sink. The next flush reports all current content to it."""
     def hold(self, sink: int, held: bool) -> None:
-        """Pauses or resumes a sink. A paused sink gets no batches, and loses all changes."""
+        """Pauses or resumes a sink.
+
+        A paused sink gets no batches, and changes in this time are not kept for it.
+        """
     def replay(
         self, sink: int, start: int, limit: int = 1_048_576, most_bytes: int | None = None
     ) -> list[tuple[int, bytes]]:
-        """Returns the kept batches of a sink from a number on, as pairs of number and bytes.
+        """Returns the kept batches of a sink, beginning with a number, as pairs of number and bytes.
 
-        Returns at most ``limit`` batches. Together they have at most ``most_bytes``, unless the first
-        one has more.
+        Returns at most ``limit`` batches. Together they have at most ``most_bytes`` bytes, unless the first
+        batch alone has more.
         """
     def snapshot(self, sink: int, now: float) -> tuple[int, int | None, list[bytes]]:
         """Returns all content that was reported to a sink and is still valid.
