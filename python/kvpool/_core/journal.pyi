@@ -136,7 +136,7 @@ class JournalInfo:
         """The number of bytes after ``cut_at``, which cannot be read."""
     @property
     def lines(self) -> list[tuple[int, str, str]]:
-        """The requested operations, and the digests between them, as triples of number, call and arguments."""
+        """The requested operations and the digests between them: triples of number, call and arguments."""
     @property
     def settings(self) -> dict[str, Any]:
         """The settings of the pool or manager, by name."""

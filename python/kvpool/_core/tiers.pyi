@@ -132,7 +132,7 @@ class Swap:
 
     @property
     def mapping(self) -> dict[int, int]:
-        """The destination block of each source block, in the order in which the source blocks first appear."""
+        """The destination block of each source block, in the order in which source blocks first appear."""
     @property
     def copies(self) -> list[tuple[int, int]]:
         """The pairs of the mapping whose bytes have to be copied."""
