@@ -1,4 +1,4 @@
-//! The clock that a caller sets with `clock.observe`, with and without metrics.
+//! The clock that a caller sets with `clock.observe`. It works with and without metrics.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -12,7 +12,7 @@ use crate::python::prelude::*;
 pub(crate) struct Clock(Mutex<Option<f64>>);
 
 impl Clock {
-    /// Checks a time before it is used, and keeps it if `observe` succeeds.
+    /// Checks a time, calls `observe` with it, and stores the time if `observe` succeeds.
     pub(crate) fn observe(
         &self,
         py: Python<'_>,

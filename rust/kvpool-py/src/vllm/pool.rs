@@ -421,7 +421,7 @@ impl PyVllmPool {
     }
 
     fn copies(&self, key: &[u8]) -> Vec<u32> {
-        // A key that is too long leads to no block.
+        // No block has a key that is too long.
         Key::from_bytes(key).map_or_else(|_| Vec::new(), |key| self.shared.lock().keys().copies(&key))
     }
 
