@@ -129,7 +129,7 @@ class ManagerRetention:
             target: The id of a request. Or the tokens of a prompt, or a prepared prompt.
             ranges: Triples of the first token, the token after the last, and a ``Retention``. With None as
                 the end, the range includes all later tokens.
-            extra: Extra keys of a prompt. Not with a request or a prepared prompt.
+            extra: Extra keys of a prompt. Only allowed if ``target`` is tokens.
 
         Returns:
             A report with the number of blocks for each outcome. For a request, the report counts the

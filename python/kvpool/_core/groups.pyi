@@ -29,8 +29,8 @@ class GroupSpec:
             hashed. With ``keep="none"`` any number.
         window: The number of tokens that a token of a sliding window reads, itself included.
         chunk: The number of tokens of a chunk.
-        sink: The number of first tokens that every token reads in addition to its window (attention
-            sinks). Their blocks stay in the table, and a hit needs them. Only for ``"sliding"``.
+        sink: The number of first tokens that every token reads in addition to its window (attention sinks).
+            The blocks of these tokens remain in the table, and a hit needs them. Only for ``"sliding"``.
         keep: Selects the blocks of a window or chunk, or the states, that remain cached. ``"all"`` keeps all
             of them. With an int, hits can end at multiples of this number of tokens, and the blocks that
             these hits read stay cached. ``"junctions"`` and an int also keep the blocks for a hit at the end

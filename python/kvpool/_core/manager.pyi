@@ -314,16 +314,17 @@ class CacheManager:
     def append(
         self, request_ids: Iterable[RequestId], token_ids: Tokens, *, commit: bool = False
     ) -> list[tuple[int, ...]]:
-        """Appends one token to each request of a batch, or several tokens to one request, all or nothing.
+        """Appends one token to each request of a batch, or several tokens to one request.
 
-        Allocates a block whenever a token needs a new one. After a fork, the first request that writes to a
-        shared block gets a copy of the block, and ``take_plan`` returns the copy. The call hashes only when a
-        token completes a block. For a preempted request, the call stores the tokens and allocates no blocks,
-        because ``resume`` allocates blocks for all its tokens. O(requests), or O(tokens) for one request.
+        Allocates a block whenever a token needs a new block. A call that fails changes nothing. After a fork,
+        the first request that writes to a shared block gets a copy of the block, and ``take_plan`` returns
+        the copy. The call hashes only when a token completes a block. For a preempted request, the call
+        stores the tokens and allocates no blocks, because ``resume`` allocates blocks for all its tokens.
+        O(requests), or O(tokens) for one request.
 
         Args:
-            request_ids: Running or preempted requests, each named once. Or the id of one request, for
-                accepted drafts or streamed input.
+            request_ids: Running or preempted requests. A request may appear only once. Or the id of one
+                request, for accepted drafts or streamed input.
             token_ids: One token per request of a batch. For one request, any number of tokens.
             commit: Only for a batch. First commits all tokens that the running requests of the batch already
                 have. These tokens must have blocks, and the step that sampled the new tokens has computed
@@ -379,13 +380,15 @@ class CacheManager:
         fails changes nothing. O(requests + tokens).
 
         Args:
-            request_ids: Running or preempted requests, each named once. Not a str.
+            request_ids: Running or preempted requests. A request may appear only once. A single str is not
+                allowed.
             token_ids: The tokens of all requests, one request after the other.
             offsets: Request ``i`` gets ``token_ids[offsets[i]:offsets[i + 1]]``, so the number of offsets is
                 the number of requests plus 1. None means one token per request.
             commit: For each request that gets tokens, commits all tokens except the last one. The step that
-                sampled the last token has written the KV of all tokens before it, accepted drafts included.
-                These tokens already have blocks. Do not use it for tokens that no step has sampled.
+                sampled the last token must have written the KV of all tokens before it, accepted drafts
+                included, so these tokens already have blocks. Do not use ``commit`` if the tokens were not
+                sampled, as in a chunk of a prompt.
             computed: For each request, the number of its first tokens that are computed, the tokens of this
                 call included. These tokens must already have blocks, for instance from an earlier
                 ``lookahead``. Not allowed with ``commit``.
@@ -491,8 +494,8 @@ class CacheManager:
             request_id: A request that was admitted or resumed with ``external_tokens``.
             loaded_tokens: The number of the request's first tokens whose KV was loaded. None means that all
                 external tokens were loaded.
-            failed: Ranges of tokens that were not loaded, as pairs of start and end. Not with
-                ``loaded_tokens``.
+            failed: Ranges of tokens that were not loaded, as pairs of start and end. Not allowed together
+                with ``loaded_tokens``.
 
         Raises:
             UnknownRequestError: No request has this id.
@@ -518,7 +521,8 @@ class CacheManager:
         bump are not registered either. The call allocates no blocks. O(requests + newly full blocks).
 
         Args:
-            request_id: A running request. Or a batch of running requests, each named once.
+            request_id: A running request. Or a batch of running requests, in which a request may appear only
+                once.
             computed_tokens: The number of tokens, from the start of the sequence, whose KV is written, cached
                 tokens included. For a batch, a list of these numbers, or a buffer with one of the dtypes that
                 tokens may have.
@@ -555,7 +559,8 @@ class CacheManager:
         content and writes to the block itself. O(requests + blocks released).
 
         Args:
-            request_id: A running request. Or a batch of running requests, each named once.
+            request_id: A running request. Or a batch of running requests, in which a request may appear only
+                once.
             num_tokens: The number of tokens to keep, at least one. For a batch, one number per request.
             after_step: As for ``release``.
             until: As for ``release``.
@@ -632,7 +637,8 @@ class CacheManager:
         ``swaps.abort`` or ``external_done``. O(blocks).
 
         Args:
-            request_id: A request in any state. Or a batch of requests, each named once.
+            request_id: A request in any state. Or a batch of requests, in which a request may appear only
+                once.
             after_step: The number of a step that may still use the blocks. The blocks are fenced until
                 ``complete_step`` of that step.
             until: The ticket of a ``fence``. The blocks are fenced until ``end_fence`` of this ticket. Not

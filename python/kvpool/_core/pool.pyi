@@ -214,7 +214,7 @@ class BlockPool:
             until: A ticket of ``fence``. Use it if a step or transfer may still use the blocks. Not allowed
                 with ``after_step``.
             tail_first: Releases the last block of a table before the others. Free blocks of the table are
-                then allocated again in table order, and the tail is evicted before the head. Not with
+                then allocated again in table order, and the tail is evicted before the head. Not allowed with
                 ``after_step`` or ``until``.
 
         Raises:

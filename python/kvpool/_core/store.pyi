@@ -126,7 +126,7 @@ class Arena:
 
         Args:
             slot: The slot.
-            length: The number of bytes. None is the whole slot.
+            length: The number of bytes. With None, the whole slot.
 
         Raises:
             SlotBusyError: A load uses the slot.
@@ -290,7 +290,7 @@ class Redis:
 
     Args:
         capacity_bytes: The largest number of bytes of the objects of one store.
-        host: The name or address of the server. None is this machine.
+        host: The name or address of the server. None means this machine.
         port: The TCP port.
         unix_socket: The path of a Unix socket, instead of host and port.
         username: The user name, for servers with users.

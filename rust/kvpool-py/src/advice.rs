@@ -1,4 +1,4 @@
-//! `AdvisorConfig`, and the estimates of an advisor as dicts.
+//! Bindings of `AdvisorConfig`, and the estimates of an advisor as dicts.
 
 use kvpool::{EvictionPolicy, PoolError};
 use kvpool_observe::advisor::{Advice, AdvisorConfig, CurvePoint, PolicyAdvice, TenantAdvice};

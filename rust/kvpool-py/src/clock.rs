@@ -7,7 +7,7 @@ use kvpool::PoolError;
 use crate::errors::OrRaise;
 use crate::python::prelude::*;
 
-/// The latest time of a call.
+/// The latest time that a call has set.
 #[derive(Default)]
 pub(crate) struct Clock(Mutex<Option<f64>>);
 

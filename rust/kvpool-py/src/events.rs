@@ -25,7 +25,7 @@ impl ToPyErr for PublisherError {
     }
 }
 
-/// The source of the events.
+/// The object whose changes are published.
 enum Source {
     Manager(Py<PyCacheManager>),
     Pool(Py<PyBlockPool>),

@@ -1,4 +1,4 @@
-//! `ExplainConfig`, and explanations as frozen classes.
+//! Bindings of `ExplainConfig`, and of explanations as frozen classes.
 
 use std::collections::BTreeMap;
 

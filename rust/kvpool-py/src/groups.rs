@@ -1,4 +1,4 @@
-//! `GroupSpec`: a KV-cache group of a hybrid model.
+//! Bindings of `GroupSpec`, a KV-cache group of a hybrid model.
 
 use kvpool::groups::{GroupKind, GroupSpec, Groups, Keep};
 use kvpool::{GroupFit, NewBlock, TableChange};

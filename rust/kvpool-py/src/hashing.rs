@@ -1,4 +1,4 @@
-//! `BlockHasher`, `ExtraKeys`, `HashCursor`, `HashChain`.
+//! Bindings of `BlockHasher`, `ExtraKeys`, `HashCursor` and `HashChain`.
 
 use std::fmt::Display;
 use std::hash::{Hash, Hasher};

@@ -216,7 +216,7 @@ impl<'a> From<&'a Loaded> for JournalSource<'a> {
     }
 }
 
-/// Runs a long call, detached.
+/// Runs a long call, detached from the interpreter.
 ///
 /// Every few thousand operations, the call runs `progress` and checks for signals. If one of them raises an
 /// exception, the call stops and raises it.

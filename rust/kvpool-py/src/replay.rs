@@ -1,4 +1,4 @@
-//! `Replay`.
+//! Bindings of `Replay`.
 
 use kvpool::groups::{GroupSpec, Groups, Keep};
 use kvpool_replay::replay::{Replay, ReplayConfig, TierConfig};

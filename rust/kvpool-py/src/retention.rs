@@ -1,4 +1,4 @@
-//! `Retention`, `TenantLimits`, `RetentionConfig`, and the results of hints.
+//! Bindings of `Retention`, `TenantLimits`, `RetentionConfig`, and of the results of hints.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Plain results as frozen classes: statistics, probes, admissions, events.
+//! Bindings of results as frozen classes: statistics, probes and admissions. Events are dicts.
 
 use std::collections::BTreeMap;
 

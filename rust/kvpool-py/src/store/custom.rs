@@ -1,4 +1,4 @@
-//! `Custom`: a back end written in Python, such as S3 and Mooncake.
+//! Bindings of `Custom`, a back end written in Python, such as those for S3 and Mooncake.
 //!
 //! Each worker calls the back end on its own thread. The back end gets the addresses of payloads, which are
 //! valid until its call returns. So it can pass them to a transfer engine without a copy. Loaded bytes are

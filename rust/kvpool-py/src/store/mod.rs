@@ -1,4 +1,4 @@
-//! `Store`. The stub of `kvpool.store` describes it.
+//! Bindings of `Store`, which the stub of `kvpool.store` describes.
 
 mod arena;
 mod backends;

@@ -19,7 +19,7 @@ use crate::manager::PyCacheManager;
 use crate::pool::PyBlockPool;
 use crate::python::prelude::*;
 
-/// The owner of an index.
+/// The manager or pool whose prefix index is saved or restored.
 #[derive(FromPyObject)]
 pub(crate) enum Subject<'py> {
     /// A manager. The index is that of its device.

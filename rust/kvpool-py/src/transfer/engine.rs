@@ -1,4 +1,4 @@
-//! `TransferEngine`, `Transfer`, and copies by handle.
+//! Bindings of `TransferEngine`, `Transfer`, and copies by handle.
 
 use std::path::PathBuf;
 use std::sync::Arc;

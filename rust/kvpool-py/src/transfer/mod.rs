@@ -1,4 +1,4 @@
-//! `BlockStore`, `TransferEngine`, `Transfer`, and copies by handle.
+//! Bindings of `BlockStore`, `TransferEngine`, `Transfer`, and copies by handle.
 //!
 //! The bindings read the attributes of a tensor (`data_ptr`, `shape`, `stride`, ...) and never import torch.
 //! A store keeps its tensors alive. Python code must not resize the storage of a tensor that a store uses.

@@ -1,4 +1,4 @@
-//! Streams and events from Python: torch's current stream, or the caller's.
+//! Reads streams and events from Python: torch's current stream, or a stream of the caller.
 
 use kvpool_transfer::{Device, StreamHandle};
 use pyo3::intern;
