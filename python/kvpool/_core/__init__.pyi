@@ -18,8 +18,8 @@ The following conventions apply to every class of this package:
   that is not supported raises ``ArgumentTypeError``. Tokens raise ``TokenTypeError`` instead.
 - **Threads** may share objects. Each call is atomic. Long calls release Python's global interpreter lock
   (GIL).
-- **Costs** in the documentation are for one call. They do not depend on the size of the pool, unless the
-  documentation says so.
+- **Costs** in the documentation are for one call. They do not depend on the size of the pool, unless
+  documented otherwise.
 """
 
 from collections.abc import Sequence

@@ -18,16 +18,17 @@ class _Counts(TypedDict):
 class EventPublisher:
     r"""Encodes KV events in batches for several sinks.
 
-    Each sink has its own batch numbers, and keeps batches for a replay.
-    :class:`kvpool.events.Publisher` drives this class. The publisher makes its source record changes.
-    An earlier publisher of the same source gets no more changes. No call waits for a step, and no step
-    waits for a call.
+    A sink is a receiver of batches, with its own event format and batch numbers. The publisher keeps the
+    latest batches of each sink, to send them again. :class:`kvpool.events.Publisher` calls this class and
+    sends the batches. An ``EventPublisher`` makes its source record changes. If the same source had an
+    earlier publisher, that publisher gets no more changes. The calls do not wait for steps of the
+    scheduler, and steps do not wait for the calls.
 
     Args:
         source: The manager, pool or feed whose changes are published.
         base: The number of the first batch, 0 to ``2**63 - 1``.
         rank: The data-parallel rank, 0 to ``2**32 - 1``.
-        capacity: The number of changes that the source keeps until the next ``flush``.
+        capacity: The largest number of changes that the source keeps until the next ``flush``.
 
     Raises:
         InvalidArgumentError: A number is out of range, or the feed has no groups.

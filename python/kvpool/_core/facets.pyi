@@ -520,10 +520,10 @@ class PoolDiagnose:
         """Checks that the records of the next blocks are consistent. A broken invariant poisons the pool.
 
         The call is cheap enough for production. Check a few blocks per step. After the last block, the next
-        call begins again at the first. The call checks that each block is in exactly one list, that its
-        neighbours in the list link back to it, that the index contains it if it is registered, and that the
-        totals of the pool are right. With ``digest=True``, it also checks that nothing but the pool has
-        changed the references and the content of the block. O(``blocks``).
+        call begins again at the first. The call checks that each block is in exactly one list, and that its
+        neighbours in the list link back to it. It also checks that the index contains the registered blocks,
+        and that the totals of the pool are correct. With ``digest=True``, it also checks that nothing but the
+        pool has changed the references and the content of the block. O(``blocks``).
 
         Args:
             blocks: The number of blocks to check, the null block included. One call checks no block twice.

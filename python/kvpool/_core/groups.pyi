@@ -33,9 +33,9 @@ class GroupSpec:
             The blocks of these tokens remain in the table, and a hit needs them. Only for ``"sliding"``.
         keep: Selects the blocks of a window or chunk, or the states, that remain cached. ``"all"`` keeps all
             of them. With an int, hits can end at multiples of this number of tokens, and the blocks that
-            these hits read stay cached. ``"junctions"`` and an int also keep the blocks for a hit at the end
-            of the prompt, and at the token where an earlier request diverged from this one. ``"none"`` keeps
-            nothing. Full attention allows only ``"all"`` and ``"none"``. vLLM calls this setting
+            these hits read remain cached. ``"junctions"`` and an int also keep the blocks for a hit at the
+            end of the prompt, and at the token where an earlier request diverged from this one. ``"none"``
+            keeps nothing. Full attention allows only ``"all"`` and ``"none"``. vLLM calls this setting
             ``prefix_cache_retention_interval``. With ``"none"`` the group never limits a hit, and a hit
             contains none of its blocks: entries before the end of the hit are block 0, and a state is a new
             block. Use it for layers that do not read the prompt, such as the heads of a draft model.
@@ -55,8 +55,8 @@ class GroupSpec:
     >>> kvpool.GroupSpec("state", 64, keep=2048).keep
     2048
 
-    Blocks of 64 tokens with hits in steps of 8. The second turn of a conversation hits the computed
-    part of the first turn, and appends to a copy:
+    This example has blocks of 64 tokens, and hits can end after every 8 tokens. The second turn of a
+    conversation hits the computed part of the first turn, and appends to a copy of its last block:
 
     >>> full = kvpool.GroupSpec("full", 64, partial_hits=True)
     >>> manager = kvpool.CacheManager(num_blocks=64, block_size=8, groups=[full])
@@ -65,7 +65,7 @@ class GroupSpec:
     >>> turn.cached_tokens, turn.block_ids, len(manager.take_plan())
     (88, [1, 3], 1)
 
-    A model with a window of 8 tokens beside full attention:
+    This example is a model with full attention and with a window of 8 tokens:
 
     >>> groups = [kvpool.GroupSpec("full", 4), kvpool.GroupSpec("sliding", 4, window=8)]
     >>> manager = kvpool.CacheManager(num_blocks=64, block_size=4, groups=groups)
@@ -78,7 +78,7 @@ class GroupSpec:
     >>> manager.append(["a"], [7])
     [(0, 5, 11, 0), (0, 5, 12, 1)]
 
-    The same model with four attention sinks. Their block stays in the table:
+    This is the same model with four attention sinks, whose block remains in the table:
 
     >>> groups = [kvpool.GroupSpec("full", 4), kvpool.GroupSpec("sliding", 4, window=8, sink=4)]
     >>> manager = kvpool.CacheManager(num_blocks=64, block_size=4, groups=groups)

@@ -980,7 +980,7 @@ def save_index(subject: CacheManager | BlockPool, path: str | PathLike[str], nam
     only one call at a time for one file.
 
     Args:
-        subject: The manager or pool. Of a manager, the call saves the blocks of the device.
+        subject: The manager or pool. For a manager, the call saves the blocks of the device.
         path: The file.
         namespace: The properties that, besides the tokens, determine the bytes. A later load with another
             namespace is a cold start.

@@ -109,7 +109,7 @@ class BlockStore:
                 and its bytes.
             num_blocks: The number of blocks, 1 to ``2**31 - 1``.
             device: ``cpu``, ``cuda`` or ``cuda:N``.
-            pinned: Whether the memory is page-locked, with each region within one allocation.
+            pinned: Whether the memory is page-locked. Each region must then be within one allocation.
             keep_alive: An object that stays alive as long as the store is used.
 
         Raises:

@@ -560,8 +560,8 @@ class VllmGroups:
     - ``block_size``: tokens per block;
     - ``scale``: digests per block;
     - ``group``: the number of the group, which is also its position;
-    - ``retained``: the number of tokens before the window that are kept;
-    - ``more_slots``: the number of slots in addition to those of a step;
+    - ``retained``: the number of tokens before the window whose blocks are kept;
+    - ``more_slots``: the number of token slots that get blocks in addition to those of a step;
     - ``most``: the largest number of blocks of a whole request, or None;
     - ``tables``: a dict of request id to the list of its ``VllmBlock``;
     - ``num_cached``: a dict of request id to the number of its cached blocks;
@@ -599,17 +599,17 @@ class VllmGroups:
             windows and states that remain cached.
         scheduler_block: The number of tokens of a block of the scheduler.
         drops: Whether some group drops the end of a hit, because speculative heads compute it again.
-        by_series_33: Whether vLLM is 0.33 or later, which keeps more at junctions and reports states
-            less often.
-        lookup: The number of tokens at whose multiples hits end, and the groups that are looked up
-            together. Each of these has its positions, whether it drops the end of a hit, and how many
-            tokens after the hit are looked up for that. None disables lookups.
+        by_series_33: Whether vLLM is 0.33 or later. These versions keep more content at junctions, and report
+            states less often.
+        lookup: The number of tokens at whose multiples hits end, and the groups that are looked up together.
+            Each entry has the positions of its groups, whether they drop the end of a hit, and the number of
+            tokens after the hit that are looked up because of this. None disables lookups.
         on_removed: A function that is called with evicted keys, in the form in which ``VllmPool.allocate``
             returns them. Or a feed that is notified of these keys.
         on_cached: vLLM's ``BlockPool.cache_full_blocks``, which is called to cache blocks. Or a feed that is
             notified of cached keys.
-        metered: A pool that reports every block to a collector. Its ``get_new_blocks`` and ``touch``
-            are called.
+        metered: A pool that reports every block to a collector of metrics. Its methods ``get_new_blocks`` and
+            ``touch`` are called, because they make these reports.
 
     Raises:
         InvalidArgumentError: The kind is unknown. Or a size is 0, or a block size is not a multiple of
@@ -676,8 +676,8 @@ class VllmGroups:
         The third item is the number of additional tokens that the group with the longest hit has. The blocks
         are those that vLLM's coordinator would return.
 
-        O(blocks of full attention, less those of the last hit, + blocks that windows, chunks and states
-        look up).
+        The time is proportional to the number of new blocks of full attention since the last hit, plus the
+        number of blocks that windows, chunks and states look up.
 
         Raises:
             InvalidArgumentError: A digest has more than 35 bytes, or ``lookup`` is None.

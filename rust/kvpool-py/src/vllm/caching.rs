@@ -68,7 +68,8 @@ impl PyVllmGroups {
         Ok(())
     }
 
-    /// Caches the blocks that `kept` marks. Its first entry is the first block that is not cached.
+    /// Caches the blocks that `kept` marks. The first entry of `kept` is for the first block that is not
+    /// cached yet.
     fn cache_blocks_of(
         &self,
         request: &Bound<'_, PyAny>,
