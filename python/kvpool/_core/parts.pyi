@@ -61,7 +61,7 @@ class BlockAllocator:
             ArgumentTypeError: The ids have a type or dtype that is not supported.
         """
     def release(self, block_ids: BlockIds) -> None:
-        """Drops one reference per id. Blocks without further references become free.
+        """Releases one reference per id. Blocks without further references become free.
 
         The last of these blocks is allocated first. O(1) per block.
 

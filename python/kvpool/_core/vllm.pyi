@@ -202,7 +202,7 @@ class VllmPool:
         """The list of all blocks, in the order of their ids. Each access returns the same list object."""
     @property
     def num_free(self) -> int:
-        """The number of blocks that can be allocated, cached ones included."""
+        """The number of blocks that can be allocated, cached blocks included."""
     def set_num_free(self, count: int) -> None:
         """Sets the number of blocks that count as free. The queue does not change.
 

@@ -140,7 +140,7 @@ impl Kind {
         }
     }
 
-    /// Checks the sign of all values at once, then converts: two passes that the compiler vectorises.
+    /// First checks the signs of all values, then converts them. The compiler vectorises both passes.
     fn narrow_i32(self, py: Python<'_>, values: &[i32]) -> PyResult<Vec<u32>> {
         if values.iter().fold(0, |all, &value| all | value) < 0 {
             return Err(self.first_out_of_range(py, values));

@@ -164,7 +164,7 @@ pub(crate) fn prompt(
     hash(py, hasher.clone(), extra, tokens)
 }
 
-/// Returns a cursor after these tokens. Hashes detached from the interpreter.
+/// Returns a cursor that has these tokens. The call hashes detached from the interpreter.
 fn hash(
     py: Python<'_>,
     hasher: Arc<BlockHasher>,

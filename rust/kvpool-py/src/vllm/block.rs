@@ -1,4 +1,4 @@
-//! `VllmBlock`: the Python object of one block of a `VllmPool`.
+//! Bindings of `VllmBlock`, the Python object of one block of a `VllmPool`.
 //!
 //! A `VllmBlock` has the attributes of vLLM's `KVCacheBlock`. Each attribute is read from the pool when it is
 //! accessed. A pool keeps one object per block as long as it exists, so that `is` and `==` agree. Like vLLM's

@@ -1,5 +1,5 @@
-//! `VllmFeed`: collects the changes of one of vLLM's pools for a publisher of KV events, without a
-//! Python object per block.
+//! Bindings of `VllmFeed`, which collects the changes of one of vLLM's pools for a publisher of KV events,
+//! without a Python object per block.
 //!
 //! [`FeedLog`] is the log. This module reads the tokens and keys of a run from Python objects. Reading
 //! can run Python code or fail, so [`PyVllmFeed::read`] runs before the pool caches anything.

@@ -1,4 +1,4 @@
-//! `VllmPool`: the state of `kvpool.integrations.vllm.BlockPool`.
+//! Bindings of `VllmPool`, which keeps the state of `kvpool.integrations.vllm.BlockPool`.
 //!
 //! A call takes and returns whole lists of blocks. If the caller asks for the changes (evicted keys,
 //! newly stored keys), the call returns them as data. The Python class makes events of them.
