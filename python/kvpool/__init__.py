@@ -1,6 +1,6 @@
 """kvpool: the KV-cache block manager for LLM inference engines.
 
-A scheduler calls :class:`CacheManager`. Its parts can be used as classes of their own, too:
+A scheduler calls :class:`CacheManager`. The parts of a manager are also available as separate classes:
 
 >>> import kvpool
 >>> manager = kvpool.CacheManager(num_blocks=64, block_size=4)
@@ -22,12 +22,12 @@ This package contains the classes that a scheduler needs. Other topics have modu
 :mod:`kvpool.testing`. Each module is imported when it is first used.
 
 To port a scheduler, begin with ``docs/porting.md`` of the repository. Its folder ``examples/ports`` has a
-small program for each kind of engine: a manager over sequences, ids and a trie, a radix tree, groups
-with swap, and a scheduler without a manager. The wheel contains neither.
+small program for each kind of engine: a manager over sequences, ids and a trie, a radix tree, groups with
+swap, and a scheduler without a manager. The wheel contains neither of them.
 
-Importing kvpool needs neither torch nor CUDA nor any other package. Several threads may use an object. After
-a ``fork``, the child has to make its own objects, because another thread may have held a lock during the
-fork.
+Importing kvpool needs neither torch nor CUDA nor any other package. Several threads may use the same object.
+After a ``fork`` of the process, the child has to make its own objects, because another thread may have held a
+lock of an object during the fork.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ _LAZY = (
     "transfer",
 )
 
-# Type checkers have the imports above.
+# Type checkers use the imports above instead.
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> ModuleType:

@@ -35,7 +35,7 @@ class Renamed(NamedTuple):
 
 
 def _moved(path: str) -> Renamed:
-    """Returns the entry of a method that has the same parameters and another place."""
+    """Returns the entry of a method that has moved to another object and has the same parameters."""
     facet, _, method = path.partition(".")
 
     def call(owner: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -179,8 +179,9 @@ RENAMED: Final[dict[str, dict[str, Renamed]]] = {"CacheManager": MANAGER, "Block
 def renamed(owner: Any, name: str) -> Any:
     """Returns the attribute for an old name of an object, and warns when it is used.
 
-    The classes have this function as their ``__getattr__``, so Python calls it only for attributes that they
-    do not have. It is set from Python: a ``__getattr__`` of the extension would slow down every call.
+    This function is the ``__getattr__`` of the classes, so Python calls it only for attributes that they do
+    not have. ``install`` sets it from Python, because a ``__getattr__`` in the extension would slow down
+    every call.
 
     Raises:
         AttributeError: The class never had this name.

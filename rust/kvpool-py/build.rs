@@ -1,5 +1,5 @@
-//! Gives the extension the docstrings of the stubs: writes a macro `doc!` with a string for each name
-//! of a stub.
+//! Generates the macro `doc!`, which contains the docstring of each name in the stubs. The extension uses it
+//! for its docstrings.
 //!
 //! `doc!("BlockPool.allocate")` is the docstring of that method in `python/kvpool/_core/pool.pyi`,
 //! without its indentation. The key of a class or function is its name. The key of a module is its

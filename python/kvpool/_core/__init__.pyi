@@ -1,22 +1,25 @@
 """The Rust core of kvpool.
 
-Conventions of every class of this package:
+The following conventions apply to every class of this package:
 
-- **Tokens** are ints from 0 to ``2**32 - 1``: a list (fastest of the sequences), any other sequence, or
-  a 1-D buffer of int32, uint32 or int64 (``array.array``, numpy, any strides). A CPU torch tensor lends
-  its memory. ``bytes`` and ``str`` are refused. Other types raise ``TokenTypeError``, values out of
-  range ``TokenError``.
-- **Block ids** are ints, given in the same forms. Block 0 is the null block, which is never allocated
-  and never accepted. Methods with ``out`` write ids to the front of a writable, contiguous, 1-D int32
-  buffer of the caller, and make no list. Pass a torch tensor as ``tensor.numpy()``.
-- **Request ids** are a str, or an int from ``-2**63`` to ``2**64 - 1``. ``1`` and ``"1"`` are two
+- **Tokens** are ints from 0 to ``2**32 - 1``: a list (fastest of the sequences), any other sequence, or a 1-D
+  buffer of int32, uint32 or int64 (``array.array``, numpy, any strides). A CPU torch tensor is read without a
+  copy. Other types, including ``bytes`` and ``str``, raise ``TokenTypeError``. Values that are out of range
+  raise ``TokenError``.
+- **Block ids** are ints, and may have the same types as tokens. Block 0 is the null block, which is never
+  allocated and never accepted. Methods with ``out`` write ids to the beginning of a writable, contiguous, 1-D
+  int32 buffer of the caller instead of making a list. Pass a torch tensor as ``tensor.numpy()``.
+- **Request ids** are a str, or an int from ``-2**63`` to ``2**64 - 1``. ``1`` and ``"1"`` are two different
   requests.
-- **Ints** may have any type with ``__index__``, such as numpy's, as ids, tokens and numbers.
-- **Numbers** of blocks and tokens must not be negative. Negative ones raise ``InvalidArgumentError``.
-- **Errors** are those of ``kvpool.errors``. A call that raises one has changed nothing. A value with a
-  type that is not supported raises ``ArgumentTypeError``, except for tokens.
-- **Threads** may share objects. Each call is atomic. Long calls release the interpreter.
-- **Costs** are per call and do not depend on the size of the pool, unless documented otherwise.
+- **Ints** may have any type with ``__index__``, such as the integer types of numpy. This includes ids, tokens
+  and numbers.
+- **Numbers** of blocks and tokens must not be negative. A negative number raises ``InvalidArgumentError``.
+- **Errors** are those of ``kvpool.errors``. A call that raises an error changes nothing. A value with a type
+  that is not supported raises ``ArgumentTypeError``. Tokens raise ``TokenTypeError`` instead.
+- **Threads** may share objects. Each call is atomic. Long calls release Python's global interpreter lock
+  (GIL).
+- **Costs** in the documentation are for one call. They do not depend on the size of the pool, unless
+  documented otherwise.
 """
 
 from collections.abc import Sequence
@@ -74,7 +77,7 @@ __all__ = [
 
 @type_check_only
 class NumpyArray(Protocol):
-    """A numpy array. Its own annotations make it a buffer only from Python 3.12 on."""
+    """A numpy array. numpy's annotations declare it as a buffer only from Python 3.12 on."""
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
@@ -99,7 +102,7 @@ BlockIds: TypeAlias = _Ints
 
 RequestId: TypeAlias = str | SupportsIndex
 
-# Names that are known when kvpool is built; tests/test_names.py compares them with the binary's.
+# Names that are fixed when kvpool is built. tests/test_names.py compares them with the names in the binary.
 
 HashAlgorithm: TypeAlias = Literal[
     "sha256", "blake3", "xxh3", "vllm-sha256", "vllm-sha256-cbor", "vllm-xxhash", "vllm-xxhash-cbor"

@@ -11,17 +11,18 @@ __all__ = [
 
 @type_check_only
 class AdvicePoint(TypedDict):
-    """A hit rate, 0 to 1, at a size."""
+    """The hit rate, 0 to 1, of a cache of one size."""
 
     blocks: int
     block_hit_rate: float
 
 @type_check_only
 class PolicyAdvice(TypedDict):
-    """The estimated hit rate of another policy with the pool's size.
+    """The estimated hit rate of another eviction policy, for a pool of the same size.
 
-    ``references`` counts the references of the window since the policy's ghost cache was empty. A
-    resize empties the ghost cache.
+    The advisor simulates each policy in a ghost cache, which has block hashes and no KV. ``references`` is
+    the number of block references in the window since this ghost cache was empty. A resize of the pool
+    empties the ghost cache.
     """
 
     name: EvictionPolicy
@@ -30,11 +31,11 @@ class PolicyAdvice(TypedDict):
 
 @type_check_only
 class TenantAdvice(TypedDict):
-    """The part of one tenant in the traffic.
+    """The traffic of one tenant, and estimates for it.
 
-    ``block_hit_rate`` is measured. ``curve`` is the estimated hit rate of LRU caches of other sizes
-    that the tenant shares with all others, as now. ``curve_alone`` is that of caches of its own, up to
-    the pool's size.
+    ``block_hit_rate`` is measured. ``curve`` is the tenant's estimated hit rate in LRU caches of other sizes
+    that it shares with all other tenants, as now. ``curve_alone`` is its estimated hit rate in caches that no
+    other tenant uses, with at most the pool's size.
     """
 
     tenant: int
@@ -46,14 +47,15 @@ class TenantAdvice(TypedDict):
 
 @type_check_only
 class Advice(TypedDict):
-    """Estimates for pool sizes, policies and tenants. See docs/advisor.md. The dict is JSON.
+    """Estimates for pool sizes, policies and tenants. See docs/advisor.md. The dict can be written as JSON.
 
     Rates are shares of block references, 0 to 1, and 0 without references. All counts and rates except
-    ``references_ever`` belong to the window: after every ``window_references`` references they are
-    halved. ``capacity_blocks`` is the number of usable blocks of the pool. ``sample_rate`` is the share
-    of blocks that is sampled. ``block_hit_rate`` is the measured hit rate of the pool. ``curve`` is the
+    ``references_ever`` favour recent traffic: all counts are halved after every ``window_references``
+    references. ``capacity_blocks`` is the number of usable blocks of the pool. ``sample_rate`` is the share
+    of blocks in the sample. ``block_hit_rate`` is the measured hit rate of the pool. ``curve`` is the
     estimated hit rate of LRU caches with an eighth to eight times as many blocks as the pool.
-    ``untracked_references`` counts the references of tenants beyond ``max_tenants``.
+    ``untracked_references`` is the number of references of tenants that are not counted separately because of
+    ``max_tenants``.
     """
 
     capacity_blocks: int
@@ -75,12 +77,13 @@ class AdvisorConfig:
 
     Args:
         max_sampled_blocks: The largest number of sampled blocks, 64 to ``2**24``. An eighth of them
-            represents the pool. The error of the estimates falls with the square root of this number.
-        sample_every: Samples at most one block out of this number, 1 or more. A larger number means
-            less work on a small pool.
-        policies: Names of the policies to estimate, each once. Each has a ghost cache of the pool's
-            size. ``"last-accessed"`` is not supported, because it needs access times. None is every
-            other policy of ``eviction_policies()``.
+            represents the pool, because the estimates cover caches up to eight times its size. The error of
+            the estimates is inversely proportional to the square root of this number.
+        sample_every: The advisor samples at most one of this number of blocks. 1 or more. A larger number
+            reduces the work for a small pool.
+        policies: Names of the policies to estimate, each at most once. Each has a ghost cache (hashes without
+            KV) that represents a pool of the same size. ``"last-accessed"`` is not supported, because it
+            needs access times. None estimates every other policy of ``eviction_policies()``.
         max_tenants: The largest number of tenants that are counted separately, 0 to 1024.
         window: The number of block references after which all counts are halved, 1 or more. None is 16
             times the contents of ``block_size`` tokens that the pool can hold, and at least 65,536.
@@ -111,16 +114,16 @@ class AdvisorConfig:
         """The largest number of sampled blocks. An eighth of them represents the pool."""
     @property
     def sample_every(self) -> int:
-        """Samples at most one block out of this number."""
+        """The advisor samples at most one of this number of blocks."""
     @property
     def policies(self) -> list[EvictionPolicy]:
-        """The names of the estimated policies. Each has a ghost cache of the pool's size."""
+        """The names of the estimated policies."""
     @property
     def max_tenants(self) -> int:
         """The largest number of tenants that are counted separately."""
     @property
     def window(self) -> int | None:
-        """The number of block references after which all counts are halved. None leaves it to the pool."""
+        """The number of block references after which all counts are halved. None if the pool chooses it."""
     @property
     def seed(self) -> int:
         """The seed that selects the sample."""

@@ -18,16 +18,17 @@ class _Counts(TypedDict):
 class EventPublisher:
     r"""Encodes KV events in batches for several sinks.
 
-    Each sink has its own batch numbers, and keeps batches for a replay.
-    :class:`kvpool.events.Publisher` drives this class. The publisher makes its source record changes.
-    An earlier publisher of the same source gets no more changes. No call waits for a step, and no step
-    waits for a call.
+    A sink is a receiver of batches, with its own event format and batch numbers. The publisher keeps the
+    latest batches of each sink, to send them again. :class:`kvpool.events.Publisher` calls this class and
+    sends the batches. An ``EventPublisher`` makes its source record changes. If the same source had an
+    earlier publisher, that publisher gets no more changes. The calls do not wait for steps of the
+    scheduler, and steps do not wait for the calls.
 
     Args:
         source: The manager, pool or feed whose changes are published.
         base: The number of the first batch, 0 to ``2**63 - 1``.
         rank: The data-parallel rank, 0 to ``2**32 - 1``.
-        capacity: The number of changes that the source keeps until the next ``flush``.
+        capacity: The largest number of changes that the source keeps until the next ``flush``.
 
     Raises:
         InvalidArgumentError: A number is out of range, or the feed has no groups.
@@ -68,22 +69,25 @@ class EventPublisher:
     def flush(self, now: float, heartbeat: float) -> list[tuple[int, int, bytes]]:
         """Returns the batches of the changes since the last flush.
 
-        Each batch is a triple of sink, number and bytes. A sink that was sent nothing for ``heartbeat``
-        seconds gets an empty batch. ``now`` is the time in seconds.
+        Each batch is a triple of sink, number and bytes. If a sink has received nothing for ``heartbeat``
+        seconds, it gets an empty batch. ``now`` is the time in seconds.
         """
     def pass_on(self, batch: bytes) -> None:
-        """Sends a batch that another program encoded to every sink, with the next flush."""
+        """Adds a batch that another program has encoded. The next flush sends it to every sink."""
     def lost(self, sink: int) -> None:
         """Records that a batch did not reach a sink. The next flush reports all current content to it."""
     def hold(self, sink: int, held: bool) -> None:
-        """Pauses or resumes a sink. A paused sink gets no batches, and loses all changes."""
+        """Pauses or resumes a sink.
+
+        A paused sink gets no batches, and changes in this time are not kept for it.
+        """
     def replay(
         self, sink: int, start: int, limit: int = 1_048_576, most_bytes: int | None = None
     ) -> list[tuple[int, bytes]]:
-        """Returns the kept batches of a sink from a number on, as pairs of number and bytes.
+        """Returns the kept batches of a sink, beginning with a number, as pairs of number and bytes.
 
-        Returns at most ``limit`` batches. Together they have at most ``most_bytes``, unless the first
-        one has more.
+        Returns at most ``limit`` batches. Together they have at most ``most_bytes`` bytes, unless the first
+        batch alone has more.
         """
     def snapshot(self, sink: int, now: float) -> tuple[int, int | None, list[bytes]]:
         """Returns all content that was reported to a sink and is still valid.

@@ -1,4 +1,4 @@
-"""Explanations of missed prompts."""
+"""Explanations of why tokens of a prompt were not cached."""
 
 from typing import Any, ClassVar, Self, final
 
@@ -13,12 +13,13 @@ __all__ = [
 
 @final
 class ExplainConfig:
-    """Settings of the records from which a manager explains misses.
+    """Settings of the records that a manager keeps to explain misses.
 
     Args:
-        records: The number of contents that are remembered, 16 to ``2**24``. Each takes 95 bytes, and 4
-            per token. A content is ``block_size`` tokens of a prompt, also if a group has larger
-            blocks. None is twice the contents of the pool, at least 1,024 and at most ``2**20``.
+        records: The number of contents of which the manager keeps a record, 16 to ``2**24``. A content is
+            ``block_size`` tokens of a prompt, even if a group has larger blocks. A record takes 95 bytes, and
+            4 more per token. None is twice the number of contents that the pool can hold, at least 1,024 and
+            at most ``2**20``.
         requests: The number of released requests that can still be explained, at most ``2**20``.
 
     Raises:
@@ -31,7 +32,7 @@ class ExplainConfig:
     def __new__(cls, *, records: int | None = None, requests: int = 1024) -> Self: ...
     @property
     def records(self) -> int | None:
-        """The number of contents that are remembered. None leaves it to the pool."""
+        """The number of contents of which the manager keeps a record. None if the manager chooses it."""
     @property
     def requests(self) -> int:
         """The number of released requests that can still be explained."""
@@ -40,10 +41,10 @@ class ExplainConfig:
 
 @final
 class Explanation:
-    """Why a request had to compute its tokens.
+    """The reasons why a request had to compute tokens.
 
-    ``str`` returns a text for people: one line for the request, one per KV-cache group if there are
-    several, and one per span.
+    ``str(explanation)`` returns a readable text. It has one line for the request, one line per KV-cache group
+    if there are several, and one line per missed span.
     """
 
     @property
@@ -51,16 +52,19 @@ class Explanation:
         """The id of the request."""
     @property
     def admission(self) -> int:
-        """The number of the admission, from 1 on. Resumptions count."""
+        """The number of this admission, from 1 on. Resumptions are counted as admissions."""
     @property
     def resumed(self) -> bool:
-        """Whether the request was resumed. Its tokens are then those that it had at that time."""
+        """Whether this admission was a resumption.
+
+        The prompt is then all tokens that the request had at that time.
+        """
     @property
     def block_size(self) -> int:
         """The number of tokens per block."""
     @property
     def prompt_tokens(self) -> int:
-        """The number of tokens of its prompt."""
+        """The number of tokens of the request's prompt."""
     @property
     def cached_tokens(self) -> int:
         """The number of prompt tokens whose KV was cached."""
@@ -69,7 +73,7 @@ class Explanation:
         """The missed spans, from the first missed block to the end of the prompt."""
     @property
     def groups(self) -> list[GroupReach]:
-        """With several KV-cache groups, how much of the prompt each group alone would have served."""
+        """With several KV-cache groups, the number of prompt tokens that each group alone could have hit."""
     def to_dict(self) -> dict[str, Any]:
         """Returns the explanation as a dict of numbers, names and lists."""
     def __eq__(self, other: object, /) -> bool: ...
@@ -77,9 +81,9 @@ class Explanation:
 
 @final
 class GroupReach:
-    """How much of a prompt one KV-cache group alone would have served, and why not more.
+    """The longest hit that one KV-cache group alone could have served, and why it was not longer.
 
-    ``str`` returns one line for people.
+    ``str`` of the object returns one line of readable text.
     """
 
     @property
@@ -93,10 +97,15 @@ class GroupReach:
         """The number of tokens of the longest hit that the group could have served."""
     @property
     def limits(self) -> bool:
-        """Whether this group limited the length of the hit. No other group serves fewer tokens then."""
+        """Whether this group limited the length of the hit.
+
+        If so, no other group could serve fewer tokens.
+        """
     @property
     def ends(self) -> list[MissSpan]:
-        """Why the group serves no more. Empty if no hit of this prompt can be longer.
+        """The reasons why the group could not serve a longer hit.
+
+        Empty if no longer hit of this prompt is possible.
 
         ``blocks`` are the missing blocks of the group's table. ``tokens`` are the tokens that the group
         would have served with them.
@@ -110,15 +119,15 @@ class GroupReach:
 class MissSpan:
     """Consecutive blocks that had to be computed for the same reason.
 
-    ``str`` returns one line for people.
+    ``str`` of the object returns one line of readable text.
     """
 
     @property
     def blocks(self) -> tuple[int, int]:
-        """The position of the first block in the block table, and the position after the last."""
+        """The position of the first block in the block table, and the position after the last block."""
     @property
     def tokens(self) -> tuple[int, int]:
-        """The position of the first token in the prompt, and the position after the last."""
+        """The position of the first token in the prompt, and the position after the last token."""
     @property
     def reason(self) -> MissReason:
         """The name of the reason. docs/explain.md describes each reason."""
@@ -130,13 +139,14 @@ class MissSpan:
         """The epoch in which the content was cached, or None."""
     @property
     def admission(self) -> int | None:
-        """The number of admissions and resumptions before the content left the cache, or None.
+        """The number of admissions and resumptions before the content was removed from the cache, or None.
 
-        For several blocks, the number for the first block, which leaves the cache last.
+        If the span has several blocks, this is the number for the first block, because the first block is
+        evicted last.
         """
     @property
     def time(self) -> float | None:
-        """The time of the last ``clock.advance`` before the content left the cache, or None."""
+        """The time of the last ``clock.advance`` before the content was removed from the cache, or None."""
     @property
     def group(self) -> int | None:
         """The KV-cache group that lacks blocks for a hit, or None."""
@@ -144,33 +154,37 @@ class MissSpan:
     def policy(self) -> str | None:
         """The policy that evicted the content, or None.
 
-        It is ``"priority"`` if a hint had put the content in another class.
+        The value is ``"priority"`` if a hint had changed the priority of the content.
         """
     @property
     def evicted_class(self) -> str | None:
-        """A description of the class in which the policy put the content, or None.
+        """A description of the class to which the policy assigned the content, or None.
 
-        Policies that learn by class, such as ``"hazard"``, have classes.
+        Some policies, such as ``"hazard"``, sort content into classes and learn how soon each class is used
+        again.
         """
     @property
     def expected_return_s(self) -> float | None:
-        """How many seconds the policy expected until the next hit of such a block, or None.
+        """The number of seconds that the policy expected until the next hit of such a block, or None.
 
-        Also None if the policy expected no hit.
+        The value is also None if the policy expected no hit.
         """
     @property
     def expected_return_capacities(self) -> float | None:
-        """Like ``expected_return_s``, but without a clock. None if the pool has a clock.
+        """Like ``expected_return_s``, for a pool without a clock. None if the pool has a clock.
 
-        The value is the number of blocks that are newly cached meanwhile, divided by the capacity of
-        the pool.
+        The value is the number of blocks that would be newly cached before that hit, divided by the capacity
+        of the pool.
         """
     @property
     def request(self) -> str | int | None:
-        """The request for which the content was evicted, or that computes it now, or None."""
+        """The request for which the content was evicted, or the request that computes it now, or None."""
     @property
     def another(self) -> bool:
-        """Whether that request has another tenant, salt or user. Its id is then hidden."""
+        """Whether that request has another tenant, salt or user.
+
+        If so, ``request`` does not contain its id.
+        """
     def to_dict(self) -> dict[str, Any]:
         """Returns the span as a dict, without attributes that are None."""
     def __eq__(self, other: object, /) -> bool: ...

@@ -1,7 +1,7 @@
 """The facets of ``CacheManager`` and ``BlockPool``: calls that a step does not need, by topic.
 
-Each facet is an attribute of its owner, such as ``manager.swaps``. A facet holds its owner and no state of
-its own, so it can be kept or read again at each use.
+Each facet is an attribute of a manager or a pool, such as ``manager.swaps``. A facet has no state of its own.
+You can store it, or read the attribute again at each use.
 """
 
 from collections.abc import Iterable
@@ -32,8 +32,9 @@ __all__ = [
 class ManagerSwaps:
     """Moves requests between the device and the host tier: ``manager.swaps``.
 
-    A swap begins, its copies are taken with ``CacheManager.take_plan`` and executed, and ``complete`` ends
-    it. ``abort`` undoes it. The manager needs ``host_blocks``.
+    ``begin_out`` or ``begin_in`` begins a swap. ``CacheManager.take_plan`` returns its copies, the engine
+    executes them, and ``complete`` ends the swap. ``abort`` undoes a swap. The manager must be made with
+    ``host_blocks``.
 
     >>> manager = kvpool.CacheManager(num_blocks=9, block_size=4, host_blocks=9)
     >>> _ = manager.admit("a", range(8)), manager.commit("a", 8)
@@ -53,7 +54,8 @@ class ManagerSwaps:
         """Begins to swap running requests out to the host tier, and returns the number of the swap.
 
         A block that several of these requests share is copied once. ``CacheManager.take_plan`` returns the
-        copies. When they are done, ``complete`` frees the device's blocks. All or nothing. O(blocks).
+        copies. When they are done, ``complete`` releases the blocks on the device. A call that fails changes
+        nothing. O(blocks).
 
         Raises:
             OutOfBlocksError: The host tier has too few blocks.
@@ -71,7 +73,7 @@ class ManagerSwaps:
     def begin_in(self, request_ids: Iterable[RequestId]) -> int:
         """Begins to swap requests back in to the device, and returns the number of the swap.
 
-        Content that the device still caches is not copied. All or nothing. O(blocks).
+        Content that the device still caches is not copied. A call that fails changes nothing. O(blocks).
 
         Raises:
             OutOfBlocksError: The device has too few blocks, or would have fewer than the watermark while
@@ -84,14 +86,14 @@ class ManagerSwaps:
     def complete(self, swap: int) -> dict[int, int]:
         """Ends a swap whose copies are done, and returns a dict of old block to new block.
 
-        Requests that were swapped out now wait in the host tier. Requests that were swapped in are running.
-        O(blocks).
+        After a swap out, the state of the requests is ``swapped``, and their blocks are in the host tier.
+        After a swap in, they are running. O(blocks).
 
         Raises:
             SwapError: The swap has ended, or its copies have not been taken with ``CacheManager.take_plan``.
         """
     def abort(self, swap: int) -> None:
-        """Aborts a swap and restores the state before it began.
+        """Aborts a swap, and restores the state before the swap began.
 
         O(blocks).
 
@@ -106,32 +108,33 @@ class ManagerSwaps:
 
 @final
 class ManagerRetention:
-    """Hints for how long cached content is worth keeping, and tenants: ``manager.retention``.
+    """Sets hints for how long to keep cached content, and tenants: ``manager.retention``.
 
-    Hints need a manager with ``retention``. docs/retention.md describes priorities, times to live, pins and
-    limits of tenants.
+    Hints need a manager that was made with ``retention``. docs/retention.md describes priorities, times to
+    live, pins and limits of tenants.
     """
 
     def retain(
         self, target: RequestId | Tokens | HashCursor, ranges: _Ranges, extra: ExtraKeys | None = None
     ) -> HintReport:
-        """Gives hints for ranges of tokens, and returns to how many blocks they apply.
+        """Sets hints for ranges of tokens, and returns the numbers of blocks to which they apply.
 
-        For a request, the hints apply to its registered blocks now, hits included, and to other blocks when
-        ``commit`` registers them. They survive preemption and swaps, and a fork inherits them. For a prompt,
-        they apply to the content that is cached now, whichever request computed it. A block belongs to the
-        range of its last token. If ranges overlap, the later range or call applies. A time to live counts
-        from this call. O(blocks), plus hashing if a prompt is not prepared.
+        For a request, the hints apply at once to its registered blocks, hits included, and to its other
+        blocks when ``commit`` registers them. They remain after a preemption or a swap, and a fork inherits
+        them. For a prompt, the hints apply to the content that is cached now, no matter which request
+        computed it. A block belongs to the range of its last token. If ranges overlap, the later range or
+        call applies. A time to live begins at this call. O(blocks), plus hashing if a prompt is not prepared.
 
         Args:
             target: The id of a request. Or the tokens of a prompt, or a prepared prompt.
-            ranges: Triples of the first token, the token after the last, and a ``Retention``. None for the
-                end includes all tokens to come.
-            extra: Extra keys of a prompt. Not with a request or a prepared prompt.
+            ranges: Triples of the first token, the token after the last, and a ``Retention``. With None as
+                the end, the range includes all later tokens.
+            extra: Extra keys of a prompt. Only allowed if ``target`` is tokens.
 
         Returns:
-            The numbers of blocks by outcome. For a request, the report counts the registered blocks that it
-                holds on the device. For a prompt, blocks of the ranges that are not cached count as ignored.
+            A report with the number of blocks for each outcome. For a request, the report counts the
+                registered blocks that it holds on the device. For a prompt, blocks of the ranges that are not
+                cached count as ignored.
 
         Raises:
             UnknownRequestError: No request has this id.
@@ -159,12 +162,12 @@ class ManagerRetention:
         start_token: int = 0,
         extra: ExtraKeys | None = None,
     ) -> HintReport:
-        """Marks content from one token on as not used again, so that it is evicted before other content.
+        """Marks content from one token on as no longer useful, so that it is evicted before other content.
 
-        For a request, for example, a dropped branch, or reasoning that the next turn leaves out. The request
-        continues. Its blocks are evicted early once they are released and have no other references. For a
-        prompt, the mark applies to every cached copy without references. O(blocks from that token on), plus
-        hashing if a prompt is not prepared.
+        Use it for a request when, for example, a branch is dropped, or the next turn will leave out the
+        reasoning. The request continues. Its marked blocks are evicted early after they are released, unless
+        they have other references. For a prompt, the mark applies to every cached block with this content
+        that has no references. O(blocks from that token on), plus hashing if a prompt is not prepared.
 
         Args:
             target: The id of a request. Or the tokens of a prompt, or a prepared prompt.
@@ -185,11 +188,12 @@ class ManagerRetention:
     ) -> HintReport:
         """Ends a request and its session. Its cached blocks without other references are evicted early.
 
-        The call does what ``CacheManager.release`` does, and marks the cached content of the request as not
-        used again. A block is still evicted after the cached blocks that continue it, such as other sessions
-        on a shared system prompt. A hit removes the mark. A block that a truncation cut into keeps its place.
-        For a preempted or swapped-out request, the mark applies to the content that is still cached. For a
-        moving or loading request, it applies when the request releases its blocks. O(blocks).
+        The call works like ``CacheManager.release``, and also marks the cached content of the request as no
+        longer useful. A block is still evicted after the cached blocks that continue it, such as those of
+        other sessions with the same system prompt. A hit removes the mark. A registered block that a
+        truncation shortened is not marked. For a preempted or swapped-out request, the mark applies to the
+        content that is still cached. For a moving or loading request, it applies when the request releases
+        its blocks. O(blocks).
 
         Args:
             request_id: A request in any state.
@@ -211,10 +215,10 @@ class ManagerRetention:
         HintReport(accepted=3, clipped=0, ignored=0)
         """
     def set_tenant(self, request_id: RequestId, tenant: int) -> None:
-        """Sets the tenant of a request. Blocks that it registers count towards the tenant's limits.
+        """Sets the tenant of a request. Blocks that the request registers count towards the tenant's limits.
 
-        Blocks that it registered before count, too, unless they already have a tenant. Blocks of tenants
-        without limits are not counted. O(blocks).
+        Blocks that the request has already registered count, too, unless they have another tenant. The
+        manager does not count blocks of tenants without limits. O(blocks).
 
         Raises:
             UnknownRequestError: No request has this id.
@@ -224,7 +228,7 @@ class ManagerRetention:
     def tenant_blocks(self, tenant: int) -> int:
         """Returns how many blocks of a tenant with limits are cached or in use.
 
-        0 for a tenant without limits. O(log tenants).
+        The result is 0 for a tenant without limits. O(log tenants).
 
         Raises:
             InvalidArgumentError: The tenant is not a number of 32 bits.
@@ -244,13 +248,13 @@ class ManagerJournal:
     """
 
     def stats(self) -> JournalStats | None:
-        """Returns the figures of the journal, such as its length, or None without a journal.
+        """Returns the statistics of the journal, such as its length, or None without a journal.
 
-        A journal never makes an operation fail. If it cannot be written, it stops, and ``error`` contains the
-        reason. O(1).
+        A journal never makes an operation fail. If it cannot be written, it stops recording, and ``error`` of
+        the statistics contains the reason. O(1).
         """
     def flush(self) -> None:
-        """Writes the records that the journal has collected. A crash would lose them otherwise.
+        """Writes the collected records of the journal to its file, so that a crash does not lose them.
 
         Without a journal the call does nothing. The journal is also flushed when the manager is destroyed,
         and when an invariant breaks.
@@ -259,12 +263,12 @@ class ManagerJournal:
             JournalFileError: The journal has stopped recording. The message contains the reason.
         """
     def image(self) -> bytes | None:
-        """Returns the content of a ring as the bytes of a journal file, or None without a ring.
+        """Returns the content of a ring (a journal in memory) as a journal file, or None without a ring.
 
         O(bytes).
         """
     def save(self, path: str | PathLike[str]) -> None:
-        """Writes the content of a ring to a new file.
+        """Writes the content of a ring (a journal in memory) to a new file.
 
         O(bytes).
 
@@ -276,10 +280,10 @@ class ManagerJournal:
 
 @final
 class ManagerDiagnose:
-    """Checks, digests, orders, advice and metrics of a manager: ``manager.diagnose``."""
+    """Invariant checks, digests, block orders, advice and metrics of a manager: ``manager.diagnose``."""
 
     def check_invariants(self) -> None:
-        """Recomputes the state of the pool and of every request from scratch, and compares.
+        """Recomputes the state of the pool and of every request, and compares it with the stored state.
 
         For tests and offline checks. O(blocks + tokens).
 
@@ -296,15 +300,16 @@ class ManagerDiagnose:
         """
     @property
     def poison_reason(self) -> str | None:
-        """Why the manager refuses all work, or None if it works."""
+        """The reason why the manager refuses all work, or None if it does not."""
     def scrub(self, blocks: int) -> ScrubReport:
         """Checks the next blocks and table entries of each tier. A broken invariant poisons the manager.
 
-        Use it in production. Check a few blocks per step, by this call or by ``scrub_blocks``. After
-        the last block, the scrubber begins again. It makes the checks of ``BlockPool.diagnose.scrub``,
-        and two more. Each block table has the length that its tokens need, and its blocks are in use.
-        All references belong to tables, fences, planned copies and swaps, so the scrubber finds leaks.
-        O(``blocks``), and O(requests) once per pass.
+        The call is cheap enough for production. Check a few blocks per step, by this call or by the setting
+        ``scrub_blocks``. After the last block, the next call begins again at the first. The call makes the
+        checks of ``BlockPool.diagnose.scrub``, and two more. First, each block table has the length that its
+        tokens need, and its blocks are in use. Second, all references belong to tables, fences, planned
+        copies or swaps. So the call also finds leaked references. O(``blocks``), and O(requests) once per
+        pass.
 
         Raises:
             PoolPoisonedError: An invariant is broken, and the message names it. Every later operation raises
@@ -314,16 +319,17 @@ class ManagerDiagnose:
         ScrubReport(position=0, blocks=64, requests=0, passes=1)
         """
     def state_digest(self) -> int | None:
-        """Returns one number for the state of the manager, or None without ``digest=True``.
+        """Returns a hash of the manager's state, or None without ``digest=True``.
 
-        Equal histories give equal digests on any host. O(blocks that changed since the last call).
+        Managers with the same settings and the same calls have equal digests on any host. O(blocks that
+        changed since the last call).
 
         >>> one, other = (kvpool.CacheManager(num_blocks=100, digest=True).diagnose for _ in range(2))
         >>> one.state_digest() == other.state_digest() == one.state_digest_from_scratch()
         True
         """
     def state_digest_from_scratch(self) -> int:
-        """Returns the number of ``state_digest``, recomputed from every block.
+        """Returns the same digest as ``state_digest``, but computes it from every block.
 
         O(blocks). Works with and without ``digest=True``.
         """
@@ -340,8 +346,8 @@ class ManagerDiagnose:
     def advice(self) -> Advice | None:
         """Returns estimates for other pool sizes, policies and tenants, or None without an advisor.
 
-        The estimates are computed from the manager's traffic. docs/advisor.md explains them. Takes about 50
-        us, and other threads continue.
+        The estimates are computed from the manager's traffic. docs/advisor.md explains them. The call takes
+        about 50 us, and other threads continue.
 
         >>> manager = kvpool.CacheManager(num_blocks=9, block_size=4, advisor=True)
         >>> for turn in range(20):  # two prompts in turn, too large for the cache together
@@ -364,13 +370,13 @@ class ManagerClock:
     """The caller's clock, which a manager uses for times to live and metrics: ``manager.clock``."""
 
     def advance(self, now: float) -> int:
-        """Sets the time, and returns how many retentions ended by it.
+        """Sets the current time, and returns the number of retentions that expired.
 
-        Times to live count from the last time that was set, and the policy ``hazard`` measures ages on this
-        clock. O(log blocks) for each retention that ends.
+        A time to live begins at the time of the latest call. The policy ``hazard`` measures ages on this
+        clock, too. O(log blocks) for each retention that expires.
 
         Args:
-            now: Seconds on any clock of the caller.
+            now: Seconds on a clock that the caller chooses.
 
         Raises:
             TimeBackwardsError: An earlier call gave a later time.
@@ -378,13 +384,13 @@ class ManagerClock:
             NoRetentionError: The manager has no retention, and its policy needs no clock.
         """
     def observe(self, now: float) -> None:
-        """Sets the time for the metrics only.
+        """Sets the current time for the metrics only.
 
-        With retention, ``advance`` sets it, too. The journal does not record this call, because no answer
-        depends on it. O(tiers).
+        ``advance`` also sets this time if there is retention. The journal does not record this call, because
+        no result of another call depends on it, except metrics. O(tiers).
 
         Args:
-            now: Seconds on any clock of the caller.
+            now: Seconds on a clock that the caller chooses.
 
         Raises:
             TimeBackwardsError: An earlier call gave a later time.
@@ -393,17 +399,17 @@ class ManagerClock:
 
 @final
 class PoolRetention:
-    """Hints for how long blocks are worth keeping, and tenants: ``pool.retention``.
+    """Sets hints for how long to keep cached blocks, and tenants: ``pool.retention``.
 
-    Hints need a pool with ``retention``.
+    Hints need a pool that was made with ``retention``.
     """
 
     def retain(self, block_ids: BlockIds, retention: Retention) -> HintReport:
-        """Gives a hint for blocks, and returns to how many of them it applies.
+        """Sets a hint for blocks, and returns the numbers of blocks to which it applies.
 
-        Accepts blocks in use and cached-free blocks. Ignores blocks without cached content. An end of life is
-        also ignored for blocks with several references. A hint applies until the content is dropped or the
-        next hint is given. O(1) per block, O(log blocks) with a time to live.
+        Accepts blocks in use and cached-free blocks. Ignores blocks without cached content. A hint that
+        demotes (an end of life) is also ignored for blocks with several references. A hint applies until the
+        content is dropped or another hint replaces it. O(1) per block, O(log blocks) with a time to live.
 
         Raises:
             InvalidBlockError: An id is unknown, or is the null block.
@@ -425,8 +431,8 @@ class PoolRetention:
     def assign_tenant(self, block_ids: BlockIds, tenant: int) -> None:
         """Assigns blocks to a tenant. They count towards its limits while their content is cached.
 
-        A block that already has a tenant keeps it. Ignores blocks without cached content, and tenants without
-        limits. O(1) per block.
+        A block that already has a tenant keeps it. The call ignores blocks without cached content, and does
+        nothing for tenants without limits. O(1) per block.
 
         Raises:
             InvalidBlockError: An id is unknown, or is the null block.
@@ -437,7 +443,7 @@ class PoolRetention:
     def tenant_blocks(self, tenant: int) -> int:
         """Returns how many blocks of a tenant with limits are cached or in use.
 
-        0 for a tenant without limits. O(log tenants).
+        The result is 0 for a tenant without limits. O(log tenants).
 
         Raises:
             InvalidArgumentError: The tenant is not a number of 32 bits.
@@ -457,13 +463,13 @@ class PoolJournal:
     """
 
     def stats(self) -> JournalStats | None:
-        """Returns the figures of the journal, such as its length, or None without a journal.
+        """Returns the statistics of the journal, such as its length, or None without a journal.
 
-        A journal never makes an operation fail. If it cannot be written, it stops, and ``error`` contains the
-        reason. O(1).
+        A journal never makes an operation fail. If it cannot be written, it stops recording, and ``error`` of
+        the statistics contains the reason. O(1).
         """
     def flush(self) -> None:
-        """Writes the records that the journal has collected. A crash would lose them otherwise.
+        """Writes the collected records of the journal to its file, so that a crash does not lose them.
 
         Without a journal the call does nothing. The journal is also flushed when the pool is destroyed, and
         when an invariant breaks.
@@ -472,12 +478,12 @@ class PoolJournal:
             JournalFileError: The journal has stopped recording. The message contains the reason.
         """
     def image(self) -> bytes | None:
-        """Returns the content of a ring as the bytes of a journal file, or None without a ring.
+        """Returns the content of a ring (a journal in memory) as a journal file, or None without a ring.
 
         O(bytes).
         """
     def save(self, path: str | PathLike[str]) -> None:
-        """Writes the content of a ring to a new file.
+        """Writes the content of a ring (a journal in memory) to a new file.
 
         O(bytes).
 
@@ -489,10 +495,10 @@ class PoolJournal:
 
 @final
 class PoolDiagnose:
-    """Checks, digests, orders, single blocks, advice and metrics of a pool: ``pool.diagnose``."""
+    """Invariant checks, digests, block orders, advice and metrics of a pool: ``pool.diagnose``."""
 
     def check_invariants(self) -> None:
-        """Recomputes the state of the pool and of its parts from scratch, and compares.
+        """Recomputes the state of the pool and of its parts, and compares it with the stored state.
 
         For tests and offline checks. O(blocks).
 
@@ -509,15 +515,15 @@ class PoolDiagnose:
         """
     @property
     def poison_reason(self) -> str | None:
-        """Why the pool refuses all work, or None if it works."""
+        """The reason why the pool refuses all work, or None if it does not."""
     def scrub(self, blocks: int) -> ScrubReport:
-        """Checks the next blocks against all records of them. A broken invariant poisons the pool.
+        """Checks that the records of the next blocks are consistent. A broken invariant poisons the pool.
 
-        Use it in production. Check a few blocks per step. After the last block, the scrubber begins
-        again. It checks that each block is in exactly one list, that its neighbours link back to it,
-        that the index contains it, and that the totals of the pool are right. With ``digest=True`` it
-        also checks that the references and the content of the block are those that the last operation
-        left. O(``blocks``).
+        The call is cheap enough for production. Check a few blocks per step. After the last block, the next
+        call begins again at the first. The call checks that each block is in exactly one list, and that its
+        neighbours in the list link back to it. It also checks that the index contains the registered blocks,
+        and that the totals of the pool are correct. With ``digest=True``, it also checks that nothing but the
+        pool has changed the references and the content of the block. O(``blocks``).
 
         Args:
             blocks: The number of blocks to check, the null block included. One call checks no block twice.
@@ -530,16 +536,17 @@ class PoolDiagnose:
         ScrubReport(position=64, blocks=64, requests=0, passes=0)
         """
     def state_digest(self) -> int | None:
-        """Returns one number for the state of the pool, or None without ``digest=True``.
+        """Returns a hash of the pool's state, or None without ``digest=True``.
 
-        Equal histories give equal digests on any host. O(blocks that changed since the last call).
+        Managers with the same settings and the same calls have equal digests on any host. O(blocks that
+        changed since the last call).
 
         >>> one, other = (kvpool.BlockPool(num_blocks=100, digest=True).diagnose for _ in range(2))
         >>> one.state_digest() == other.state_digest() == one.state_digest_from_scratch()
         True
         """
     def state_digest_from_scratch(self) -> int:
-        """Returns the number of ``state_digest``, recomputed from every block.
+        """Returns the same digest as ``state_digest``, but computes it from every block.
 
         O(blocks). Works with and without ``digest=True``.
         """
@@ -554,7 +561,7 @@ class PoolDiagnose:
         For tests and tools. O(cached-free blocks).
         """
     def num_holders(self, block_id: int) -> int:
-        """Returns the number of references to a block without those of fences and planned copies.
+        """Returns the number of references to a block, without references of fences and planned copies.
 
         O(1).
 
@@ -578,9 +585,9 @@ class PoolDiagnose:
             InvalidBlockError: The id is outside the pool.
         """
     def hash_of(self, block_id: int) -> bytes | None:
-        """Returns the hash under which a block is registered, or None.
+        """Returns the hash under which a block is registered, or None if it is not registered.
 
-        It has the length of the algorithm's digests. O(1).
+        The hash has the length of the algorithm's digests. O(1).
 
         Raises:
             InvalidBlockError: The id is outside the pool.
@@ -588,8 +595,8 @@ class PoolDiagnose:
     def copies(self, digest: bytes) -> list[int]:
         """Returns the blocks that are registered under a digest, computed blocks first, and acquires none.
 
-        Computed blocks come in the order in which they were computed. A lookup returns the first of them.
-        Another call may take one of these blocks at any time. Use ``BlockPool.match_and_acquire`` or
+        Computed blocks are in the order in which they were marked as computed. A lookup returns the first of
+        them. Another call may evict one of these blocks at any time. Use ``BlockPool.match_and_acquire`` or
         ``BlockPool.acquire`` to get references. O(copies).
 
         Raises:
@@ -598,8 +605,8 @@ class PoolDiagnose:
     def advice(self) -> Advice | None:
         """Returns estimates for other pool sizes, policies and tenants, or None without an advisor.
 
-        The estimates are computed from the pool's traffic. docs/advisor.md explains them. Takes about 50 us,
-        and other threads continue.
+        The estimates are computed from the pool's traffic. docs/advisor.md explains them. The call takes
+        about 50 us, and other threads continue.
         """
     def metrics(self) -> PoolMetrics | None:
         """Returns the metrics of the pool since it was made, or None without metrics.
@@ -624,13 +631,13 @@ class PoolClock:
     """The caller's clock, which a pool uses for times to live and metrics: ``pool.clock``."""
 
     def advance(self, now: float) -> int:
-        """Sets the time, and returns how many retentions ended by it.
+        """Sets the current time, and returns the number of retentions that expired.
 
-        Times to live count from the last time that was set, and the policy ``hazard`` measures ages on this
-        clock. O(log blocks) for each retention that ends.
+        A time to live begins at the time of the latest call. The policy ``hazard`` measures ages on this
+        clock, too. O(log blocks) for each retention that expires.
 
         Args:
-            now: Seconds on any clock of the caller.
+            now: Seconds on a clock that the caller chooses.
 
         Raises:
             TimeBackwardsError: An earlier call gave a later time.
@@ -638,13 +645,13 @@ class PoolClock:
             NoRetentionError: The pool has no retention, and its policy needs no clock.
         """
     def observe(self, now: float) -> None:
-        """Sets the time for the metrics only.
+        """Sets the current time for the metrics only.
 
-        With retention, ``advance`` sets it, too. The journal does not record this call, because no answer
-        depends on it. O(1).
+        ``advance`` also sets this time if there is retention. The journal does not record this call, because
+        no result of another call depends on it, except metrics. O(1).
 
         Args:
-            now: Seconds on any clock of the caller.
+            now: Seconds on a clock that the caller chooses.
 
         Raises:
             TimeBackwardsError: An earlier call gave a later time.

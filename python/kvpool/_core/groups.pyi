@@ -14,37 +14,37 @@ class GroupSpec:
     """A KV-cache group: layers that keep the same tokens of a request, in blocks of the same size.
 
     Most current models mix layers that read all tokens with layers that read a window, a chunk, or a
-    recurrent state. A manager with groups (``CacheManager(groups=[...])``) has one block table per
-    request and group. All tables use blocks of one pool. A hit is as long as every group can serve.
+    recurrent state. A manager with groups (``CacheManager(groups=[...])``) has one block table for each
+    request and group. All tables use blocks of one pool. The group that can serve the fewest tokens limits
+    each hit.
 
     Args:
         kind: ``"full"``: each token reads all tokens before it, with multi-head latent attention, too.
-            ``"sliding"``: a token reads itself and the ``window - 1`` tokens before it. ``"chunked"``:
-            a token reads the tokens before it in its own chunk, as in Llama 4's local attention.
-            ``"state"``: a recurrent state, such as Mamba's. Its table is one block, which every step
-            overwrites, and copies of this block are cached. ``"cross"``: the output of an encoder,
-            which is never cached. See ``extend``.
+            ``"sliding"``: a token reads itself and the ``window - 1`` tokens before it. ``"chunked"``: a
+            token reads the tokens before it in its own chunk, as in Llama 4's local attention. ``"state"``: a
+            recurrent state, such as Mamba's. Its table has one block, which every step overwrites. Copies of
+            this block are cached. ``"cross"``: the output of an encoder, which is never cached. See
+            ``extend``.
         block_size: Tokens per block, a multiple of the manager's ``block_size``, in which prompts are
             hashed. With ``keep="none"`` any number.
         window: The number of tokens that a token of a sliding window reads, itself included.
         chunk: The number of tokens of a chunk.
-        sink: The number of first tokens that every token reads in addition to its window (attention
-            sinks). Their blocks stay in the table, and a hit needs them. Only for ``"sliding"``.
-        keep: Selects the full blocks of a window or chunk, or the states, that stay cached. ``"all"``
-            keeps all of them. With an int, hits can end at multiples of this number of tokens, and the
-            blocks that these hits read stay cached. ``"junctions"`` and an int also keep the blocks for
-            a hit at the end of the prompt, and at the token where an earlier request diverged from this
-            one. ``"none"`` keeps nothing. Full attention keeps all, or none. vLLM calls this setting
+        sink: The number of first tokens that every token reads in addition to its window (attention sinks).
+            The blocks of these tokens remain in the table, and a hit needs them. Only for ``"sliding"``.
+        keep: Selects the blocks of a window or chunk, or the states, that remain cached. ``"all"`` keeps all
+            of them. With an int, hits can end at multiples of this number of tokens, and the blocks that
+            these hits read remain cached. ``"junctions"`` and an int also keep the blocks for a hit at the
+            end of the prompt, and at the token where an earlier request diverged from this one. ``"none"``
+            keeps nothing. Full attention allows only ``"all"`` and ``"none"``. vLLM calls this setting
             ``prefix_cache_retention_interval``. With ``"none"`` the group never limits a hit, and a hit
-            contains none of its blocks: entries before the end of the hit are block 0, and a state is a
-            new block. Use it for layers that do not read the prompt, such as the heads of a draft
-            model.
-        margin: The number of blocks after a hit that speculation computes again. 1 for a group that
-            EAGLE or MTP heads read.
-        partial_hits: Whether a hit may end inside a block, after any multiple of the manager's
-            ``block_size`` tokens. The transfer plan then copies that block for the request. Only for
-            ``"full"``, and without a margin. When a request ends, the computed part of its last block
-            stays cached. 72 bytes per block and hash unit.
+            contains none of its blocks: entries before the end of the hit are block 0, and a state is a new
+            block. Use it for layers that do not read the prompt, such as the heads of a draft model.
+        margin: The number of blocks at the end of a hit that are computed again, because speculative heads
+            need them. 1 for a group that EAGLE or MTP heads read.
+        partial_hits: Whether a hit may end inside a block, after any multiple of the manager's ``block_size``
+            tokens. The transfer plan then copies that block for the request. Only for ``"full"``, and without
+            a margin. When a request ends, the computed part of its last block remains cached. Takes 72 bytes
+            per block and hash unit (``block_size`` tokens of the manager).
 
     Raises:
         InvalidArgumentError: The kind is unknown. Or a size is missing, is not for this kind, or is out
@@ -55,8 +55,8 @@ class GroupSpec:
     >>> kvpool.GroupSpec("state", 64, keep=2048).keep
     2048
 
-    Blocks of 64 tokens with hits in steps of 8. The second turn of a conversation hits the computed
-    part of the first turn, and appends to a copy:
+    This example has blocks of 64 tokens, and hits can end after every 8 tokens. The second turn of a
+    conversation hits the computed part of the first turn, and appends to a copy of its last block:
 
     >>> full = kvpool.GroupSpec("full", 64, partial_hits=True)
     >>> manager = kvpool.CacheManager(num_blocks=64, block_size=8, groups=[full])
@@ -65,7 +65,7 @@ class GroupSpec:
     >>> turn.cached_tokens, turn.block_ids, len(manager.take_plan())
     (88, [1, 3], 1)
 
-    A model with a window of 8 tokens beside full attention:
+    This example is a model with full attention and with a window of 8 tokens:
 
     >>> groups = [kvpool.GroupSpec("full", 4), kvpool.GroupSpec("sliding", 4, window=8)]
     >>> manager = kvpool.CacheManager(num_blocks=64, block_size=4, groups=groups)
@@ -78,7 +78,7 @@ class GroupSpec:
     >>> manager.append(["a"], [7])
     [(0, 5, 11, 0), (0, 5, 12, 1)]
 
-    The same model with four attention sinks. Their block stays in the table:
+    This is the same model with four attention sinks, whose block remains in the table:
 
     >>> groups = [kvpool.GroupSpec("full", 4), kvpool.GroupSpec("sliding", 4, window=8, sink=4)]
     >>> manager = kvpool.CacheManager(num_blocks=64, block_size=4, groups=groups)
@@ -116,9 +116,9 @@ class GroupSpec:
         """The number of first tokens that every token reads in addition to its window."""
     @property
     def keep(self) -> Literal["all", "junctions", "none"] | int:
-        """Which blocks stay cached: all, junctions, none, or a number of tokens.
+        """The selection of blocks that remain cached: all, junctions, none, or a number of tokens.
 
-        With a number, hits can end at its multiples.
+        With a number, hits can end at multiples of this number of tokens.
         """
     @property
     def margin(self) -> int:

@@ -1,4 +1,4 @@
-"""Hash chains, which identify the prefix of each block."""
+"""Hash chains. Each hash in a chain identifies a block together with all blocks before it."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Self, TypeAlias, final
@@ -18,8 +18,8 @@ __all__ = [
 def hash_algorithms() -> list[HashAlgorithm]:
     """Returns the names of the hash algorithms.
 
-    A name is a hash function together with an encoding, and its meaning never changes. ``xxh3`` and
-    vLLM's ``xxhash`` variants are not cryptographic, so they need ``verify``.
+    A name stands for a hash function together with an encoding of the block. Its meaning never changes.
+    ``xxh3`` and vLLM's ``xxhash`` variants are not cryptographic, so they need ``verify``.
 
     >>> kvpool.hashing.hash_algorithms()[:3]
     ['sha256', 'blake3', 'xxh3']
@@ -28,9 +28,9 @@ def hash_algorithms() -> list[HashAlgorithm]:
 def verify_modes() -> list[VerifyMode]:
     """Returns the names of the ways to verify hits, the weakest first.
 
-    ``none`` trusts the digest. ``fingerprint`` compares an independent 128-bit fingerprint of the whole
-    prefix (16 more bytes per block). ``tokens`` also compares the tokens of the block (4 more bytes per
-    token).
+    ``none`` compares only digests. ``fingerprint`` also compares an independent 128-bit fingerprint of the
+    whole prefix, and takes 16 more bytes per block. ``tokens`` also compares the tokens of the block, and
+    takes 4 more bytes per token.
 
     >>> kvpool.hashing.verify_modes()
     ['none', 'fingerprint', 'tokens']
@@ -86,7 +86,7 @@ class BlockHasher:
     def cursor(
         self, tokens: Tokens | None = None, extra: ExtraKeys | None = None, *, epoch: int = 0
     ) -> HashCursor:
-        """Returns a cursor, which is the hash chain of a sequence that may grow.
+        """Returns a cursor, which computes the hash chain of a sequence that may grow.
 
         Other threads continue. O(tokens).
 
@@ -103,7 +103,7 @@ class BlockHasher:
     def hash_tokens(self, tokens: Tokens, extra: ExtraKeys | None = None, *, epoch: int = 0) -> list[bytes]:
         """Returns the digests of the full blocks of a prompt.
 
-        16 or 32 bytes each, depending on the algorithm. O(tokens).
+        A digest has 16 or 32 bytes, depending on the algorithm. O(tokens).
 
         Raises:
             TokenError: A token is out of range.
@@ -118,13 +118,13 @@ class BlockHasher:
         *,
         epoch: int = 0,
     ) -> ChainLink:
-        """Hashes one full block that follows another, or the first of a chain.
+        """Hashes one full block that follows another block, or the first block of a chain.
 
         The digest is the same as that of a ``HashCursor`` for the same prefix. O(block size).
 
         Args:
             tokens: Exactly one block of tokens.
-            parent: The block before it.
+            parent: The link of the block before it. None for the first block of a chain.
             extra: The extra keys, the same for every block of a chain.
             epoch: The pool's epoch, the same for every block of a chain.
 
@@ -137,18 +137,20 @@ class BlockHasher:
 
 @final
 class ExtraKeys:
-    """Identifies a prompt in addition to its tokens. Requests share blocks only if all extra keys are equal.
+    """Properties that identify a prompt in addition to its tokens.
 
-    The keys are opaque text (hashed as UTF-8) or bytes. The engine or its gateway makes them, never the
-    user of the service. Keys of different kinds never collide. vLLM's encodings cannot represent all
-    keys, and refuse the others.
+    Requests share blocks only if all are equal.
+
+    The keys are text (hashed as UTF-8) or bytes, which kvpool does not interpret. Let the engine or its
+    gateway set them, never a user of the service. Keys of different kinds never collide. vLLM's encodings
+    cannot represent all keys. They raise ``HashingError`` for the others.
 
     Args:
         adapter: The content id of the adapter, such as the digest of its weights. Do not use a name
             that can later mean other weights.
         adapter_path: The path from which the adapter was loaded, for encodings that include it.
         salt: The cache salt.
-        tenant: The principal that owns the blocks.
+        tenant: The tenant that owns the blocks.
         user: The end user, if users must not share blocks.
         multimodal: Items at token positions, in any order, as triples of content id, position of the
             first placeholder token, and number of placeholder tokens. An item affects all blocks from
@@ -199,14 +201,15 @@ class HashCursor:
     def append(
         self, tokens: Tokens, *, multimodal: Iterable[tuple[str | bytes, int, int]] | None = None
     ) -> int:
-        """Appends tokens, with their multimodal items, and returns how many blocks they completed.
+        """Appends tokens, with their multimodal items, and returns the number of newly full blocks.
 
-        Hashes only completed blocks. Several appends give the same chain as one. O(tokens).
+        Hashes only the blocks that became full. Several appends give the same chain as one append of all
+        tokens. O(tokens).
 
         Args:
-            tokens: The tokens of the turn.
-            multimodal: Items that the turn brings, as those of ``ExtraKeys``: positions are counted
-                from the start of the sequence. None begins before the end of the tokens so far.
+            tokens: The tokens to append.
+            multimodal: Multimodal items among these tokens, in the form of ``ExtraKeys``. Positions count
+                from the start of the sequence. No item may begin before the end of the previous tokens.
 
         Raises:
             HashingError: An item begins before the end of the tokens so far, or cannot be represented.
@@ -216,18 +219,18 @@ class HashCursor:
             TokenTypeError: The tokens have a type or dtype that is not supported.
         """
     def truncate(self, num_tokens: int) -> None:
-        """Keeps the first tokens. A block that becomes partial loses its hash.
+        """Keeps the first ``num_tokens`` tokens. A block that becomes partial loses its hash.
 
-        A multimodal item is removed together with its first token. To use it again, append it again
-        with its tokens. An item that begins before the cut stays whole. So does an item that was given
-        before any of its tokens. Hashes nothing. O(tokens dropped).
+        If the first token of a multimodal item is removed, the item is removed, too. To use the item again,
+        append it with its tokens. The cursor keeps an item that begins before the cut. It also keeps an item
+        that was given before any of its tokens were appended. The call hashes nothing. O(tokens dropped).
 
         Raises:
             HashingError: The sequence has fewer tokens.
             InvalidArgumentError: ``num_tokens`` is negative.
         """
     def rebase(self, epoch: int) -> None:
-        """Moves the sequence to another epoch, and hashes it again.
+        """Moves the sequence to another epoch, and computes its hashes again.
 
         O(tokens). O(1) if the epoch is the same or is not part of the hash (vLLM's encodings without
         fingerprints).
@@ -243,7 +246,7 @@ class HashCursor:
         """The epoch of the sequence."""
     @property
     def tail(self) -> list[int]:
-        """The tokens of the last, partial block. They are fewer than a block.
+        """The tokens of the last, partial block. Empty if the last block is full.
 
         Each access makes a new list. O(block size).
         """
@@ -258,10 +261,10 @@ class HashCursor:
     def digests(self) -> list[bytes]:
         """Returns the digests of the full blocks.
 
-        16 or 32 bytes each, depending on the algorithm. O(tokens).
+        A digest has 16 or 32 bytes, depending on the algorithm. O(tokens).
         """
     def copy(self) -> HashCursor:
-        """Returns an independent copy, with which a fork of the sequence can continue.
+        """Returns an independent copy, for instance for a fork of the sequence.
 
         Hashes nothing. O(tokens).
         """
@@ -303,7 +306,7 @@ class HashChain:
         """
     @property
     def algorithm(self) -> HashAlgorithm:
-        """Name of the hash algorithm."""
+        """The name of the hash algorithm."""
     @property
     def block_size(self) -> int:
         """Tokens per block."""
@@ -313,7 +316,7 @@ class HashChain:
     def digests(self) -> list[bytes]:
         """Returns one digest per block.
 
-        16 or 32 bytes each, depending on the algorithm. O(blocks).
+        A digest has 16 or 32 bytes, depending on the algorithm. O(blocks).
         """
     def fingerprints(self) -> list[int]:
         """Returns one 128-bit fingerprint per block. Empty if the hasher was made without verification.
@@ -326,8 +329,8 @@ class HashChain:
 class ChainLink:
     """One full block of a hash chain.
 
-    ``BlockHasher.link`` makes links. A link does not change. For data structures of single blocks, each
-    of which has a predecessor.
+    ``BlockHasher.link`` makes links. A link does not change. Use links in data structures that keep single
+    blocks, each with a pointer to the block before it, such as a tree.
 
     >>> hasher = kvpool.BlockHasher(block_size=2)
     >>> first = hasher.link([1, 2])
@@ -348,15 +351,15 @@ class ChainLink:
     ) -> ChainLink:
         """Makes a link whose digest was computed elsewhere.
 
-        Blocks that are hashed after it get the same digests as after the link with this digest. It has
-        no fingerprint, so a pool that verifies hits by fingerprint refuses it. O(block size).
+        Blocks that are hashed after this link get the same digests as after a link that was hashed here. The
+        link has no fingerprint, so a pool that verifies hits by fingerprint refuses it. O(block size).
 
         Args:
             algorithm: One of ``hash_algorithms()``.
             digest: The digest of the block and all blocks before it, with the length of the algorithm's
                 digests.
             tokens: The tokens of the block.
-            parent: The digest of the block before it. None for the first of a chain.
+            parent: The digest of the block before it. None for the first block of a chain.
             depth: The position of the block in its chain, from 0 on.
             epoch: The pool's epoch.
 
@@ -382,5 +385,5 @@ class ChainLink:
     def __eq__(self, other: object, /) -> bool: ...
     def __hash__(self) -> int: ...
 
-# The argument of a pool: a chain, or the cursor that contains it, whose chain is not copied.
+# The type of an argument of a pool: a chain, or a cursor. The chain of a cursor is not copied.
 _Chain: TypeAlias = HashChain | HashCursor

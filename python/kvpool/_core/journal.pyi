@@ -1,4 +1,4 @@
-"""Journals: every operation recorded, and run again."""
+"""Journals, which record every operation of a pool or a manager, and replays of journals."""
 
 from collections.abc import Callable
 from os import PathLike
@@ -30,19 +30,20 @@ __all__ = [
 
 @final
 class Journal:
-    """How the operations of a pool or a manager are recorded.
+    """Settings for recording the operations of a pool or a manager.
 
-    A journal in a file contains every operation since the pool was made, and can be replayed. A ring
-    keeps the latest operations in memory. You can always show a ring, and replay it as long as it has
-    dropped nothing. ``docs/journal.md`` describes contents and costs.
+    A journal in a file contains every operation since the pool was made, and can be replayed. A ring keeps
+    only the latest operations, in memory. The operations of a ring can always be listed. A ring can be
+    replayed only if it has not dropped any operation. ``docs/journal.md`` describes contents and costs.
 
     Args:
-        path: A new file. If the file exists, making the pool or manager fails.
-        ring_bytes: Instead of a file, the bytes of memory of a ring, at least four frames.
-        digest_every: The number of operations between two digests of the whole state. 0 records no
-            digests. Digests narrow down a difference that no answer shows.
-        frame_bytes: The number of bytes that are collected before they are written, 64 to 2**24. A
-            crash of the process loses at most these.
+        path: The path of a new file. If the file exists, the constructor of the pool or manager fails.
+        ring_bytes: The size of a ring in bytes, instead of a file. At least four times ``frame_bytes``.
+        digest_every: The number of operations between two digests of the whole state. 0 records no digests.
+            With digests, a replay can locate a difference in the state that does not change the result of any
+            call.
+        frame_bytes: The number of bytes that are collected in memory before they are written as one frame, 64
+            to 2**24. A crash of the process loses at most these bytes.
 
     Raises:
         InvalidArgumentError: A setting is out of range. Or both or neither of ``path`` and
@@ -73,32 +74,32 @@ class Journal:
         """The approximate number of bytes that the ring keeps. None for a file."""
     @property
     def digest_every(self) -> int:
-        """The number of operations from one digest of the state to the next. 0 without digests."""
+        """The number of operations between two digests of the state. 0 without digests."""
     @property
     def frame_bytes(self) -> int:
-        """The number of bytes that are collected before they are written."""
+        """The number of bytes that are collected in memory before they are written as one frame."""
     def __eq__(self, other: object, /) -> bool: ...
     __hash__: ClassVar[None]  # type: ignore[assignment]
 
 @final
 class JournalStats:
-    """The figures of a journal."""
+    """Statistics of a journal."""
 
     @property
     def operations(self) -> int:
         """The number of recorded operations."""
     @property
     def bytes(self) -> int:
-        """Bytes written, or kept in the ring. Bytes that are not written yet do not count."""
+        """Bytes written to the file, or kept in the ring. Bytes that are not written yet do not count."""
     @property
     def error(self) -> str | None:
-        """Why the journal stopped recording, or None."""
+        """The reason why the journal stopped recording, or None if it is recording."""
     def __eq__(self, other: object, /) -> bool: ...
     __hash__: ClassVar[None]  # type: ignore[assignment]
 
 @final
 class JournalInfo:
-    """The contents of a journal, read without running it."""
+    """The contents of a journal, which were read without a replay."""
 
     @property
     def subject(self) -> JournalSubject:
@@ -108,22 +109,22 @@ class JournalInfo:
         """The version of kvpool that wrote the journal."""
     @property
     def bytes(self) -> int:
-        """The number of bytes, with an incomplete end."""
+        """The number of bytes of the journal, including an incomplete end."""
     @property
     def first_operation(self) -> int:
         """The number of the first operation in the journal. 0, unless a ring has dropped earlier ones."""
     @property
     def operations(self) -> int:
-        """The number of the last operation, plus 1."""
+        """The number of the last operation in the journal, plus 1."""
     @property
     def digest_every(self) -> int:
-        """The number of operations from one digest of the state to the next. 0 without digests."""
+        """The number of operations between two digests of the state. 0 without digests."""
     @property
     def digests(self) -> int:
         """The number of digests of the state in the journal."""
     @property
     def calls(self) -> dict[str, int]:
-        """The number of operations by call."""
+        """The number of operations for each call."""
     @property
     def cut_at(self) -> int | None:
         """The byte after the last whole frame, if the end of the journal is missing or damaged.
@@ -132,10 +133,10 @@ class JournalInfo:
         """
     @property
     def cut_bytes(self) -> int:
-        """The number of bytes after ``cut_at``."""
+        """The number of bytes after ``cut_at``, which cannot be read."""
     @property
     def lines(self) -> list[tuple[int, str, str]]:
-        """The requested operations and the digests between them, as triples of number, call and arguments."""
+        """The requested operations and the digests between them: triples of number, call and arguments."""
     @property
     def settings(self) -> dict[str, Any]:
         """The settings of the pool or manager, by name."""
@@ -146,13 +147,16 @@ class JournalReport:
 
     @property
     def operations(self) -> int:
-        """The number of operations that were run."""
+        """The number of operations that were replayed."""
     @property
     def digests(self) -> int:
-        """The number of digests of the state that were equal."""
+        """The number of digests of the state that were equal in the journal and the replay."""
     @property
     def difference(self) -> JournalDifference | None:
-        """The first difference, or None. The replay ends there."""
+        """The first difference between the replay and the journal, or None.
+
+        The replay stops at a difference.
+        """
     @property
     def cut_at(self) -> int | None:
         """The byte after the last whole frame, if the end of the journal is missing or damaged.
@@ -161,10 +165,10 @@ class JournalReport:
         """
     @property
     def cut_bytes(self) -> int:
-        """The number of bytes after ``cut_at``."""
+        """The number of bytes after ``cut_at``, which cannot be read."""
     @property
     def is_exact(self) -> bool:
-        """Whether every answer and every digest was equal."""
+        """Whether the results of all calls, and all digests, were equal."""
     def __eq__(self, other: object, /) -> bool: ...
     __hash__: ClassVar[None]  # type: ignore[assignment]
 
@@ -174,35 +178,38 @@ class JournalDifference:
 
     @property
     def kind(self) -> DifferenceKind:
-        """The kind of the difference: answer, digest or invariant."""
+        """The kind of the difference: the result of a call (``answer``), a digest, or a broken invariant."""
     @property
     def operation(self) -> int:
-        """The number of the operation. For a digest, the number of operations before it."""
+        """The number of the operation that differs.
+
+        For a digest, the number of operations before the digest.
+        """
     @property
     def since(self) -> int | None:
         """For a digest, the number of operations before the last equal digest.
 
-        The cause is between the two digests.
+        The operation that causes the difference is between the two digests.
         """
     @property
     def asked(self) -> str | None:
         """The call and its arguments."""
     @property
     def found(self) -> str | None:
-        """The answer of this build, or the broken invariant."""
+        """The result of the call in this build, or the broken invariant."""
     def __eq__(self, other: object, /) -> bool: ...
     __hash__: ClassVar[None]  # type: ignore[assignment]
 
 @final
 class ShrunkJournal:
-    """A journal with fewer operations that still goes wrong."""
+    """A shorter journal, whose replay still shows the same failure."""
 
     @property
     def before(self) -> int:
-        """The number of operations before the search."""
+        """The number of operations of the original journal."""
     @property
     def operations(self) -> list[str]:
-        """The remaining operations and their answers, as text."""
+        """The remaining operations and their results, as text."""
     @property
     def failure(self) -> str:
         """A description of the failure."""
@@ -211,12 +218,12 @@ class ShrunkJournal:
         """The journal of the remaining operations, as the bytes of a file."""
     @property
     def runs(self) -> int:
-        """The number of runs that the search needed."""
+        """The number of replays that the search needed."""
 
 def read_journal(
     journal: bytes | str | PathLike[str], *, start: int | None = None, count: int = 0
 ) -> JournalInfo:
-    """Reads the contents of a journal without running it.
+    """Reads the contents of a journal without a replay.
 
     A file is read one frame at a time, so memory does not grow with it. Other threads continue.
     O(bytes).
@@ -244,19 +251,20 @@ def replay_journal(
     check_every: int = 0,
     progress: Callable[[int], object] | None = None,
 ) -> JournalReport:
-    """Runs the operations of a journal again, and compares every answer and every digest of the state.
+    """Runs the operations of a journal again, and compares all results and all digests of the state.
 
-    Uses a new pool or manager with the journal's settings. A difference is not an error: the report
-    contains the first one. Checks all invariants at the end. Other threads continue.
+    Uses a new pool or manager with the journal's settings. If a difference is found, the call does not raise
+    an error: the report contains the first difference. The call checks all invariants at the end. Other
+    threads continue.
 
     Args:
         journal: The file of the journal, or its bytes. An incomplete journal is replayed up to its last
-            whole frame.
-        until: The operation before which the replay stops. None is the end.
+            complete frame.
+        until: The number of the operation before which the replay stops. None replays all operations.
         check_every: The number of operations between two checks of all invariants, O(blocks) each. 0
             checks only at the end.
-        progress: Called every few thousand operations with the number of operations so far. An
-            exception that it raises stops the replay.
+        progress: A function that is called every few thousand operations, with the number of operations so
+            far. If it raises an exception, the replay stops.
 
     Raises:
         JournalError: The data is not a journal, or cannot be replayed, for instance because a ring has
@@ -267,7 +275,7 @@ def replay_journal(
 
 @final
 class JournalView:
-    """The figures of a journal's pool or manager at one moment of its replay."""
+    """The statistics of a journal's pool or manager at one moment of its replay."""
 
     @property
     def operations(self) -> int:
@@ -303,15 +311,15 @@ def observe_journal(
 ) -> tuple[list[JournalView], JournalReport]:
     """Replays a journal with observers, and returns views of it and the result of the replay.
 
-    The recorded pool or manager may not have had these observers. They change no answer. A replay uses
-    made-up tokens, so no explanation contains the token within a block at which two prompts differ.
-    Ages are measured on the clock of ``clock.advance``. Without such calls in the journal, the metrics
-    have no ages.
+    The observers are ``explain``, the advisor and metrics. The recorded pool or manager need not have had
+    them, because they change no results. A journal does not contain tokens, so a replay uses made-up tokens.
+    Explanations therefore do not contain the token within a block at which two prompts differ. Ages are
+    measured on the clock of ``clock.advance``. If the journal has no such calls, the metrics have no ages.
 
     Args:
         journal: The file of the journal, or its bytes.
-        every: The number of operations from one view to the next. 0 makes one view at the end.
-        until: The operation before which the replay stops. None is the end.
+        every: The number of operations between two views. 0 makes one view at the end.
+        until: The number of the operation before which the replay stops. None replays all operations.
         advisor: As for ``CacheManager``. None is the advisor that the journal was recorded with, if
             any.
         explain: As for ``CacheManager``.
@@ -333,11 +341,11 @@ def observe_journal(
 def bisect_journal(
     journal: bytes | str | PathLike[str], *, progress: Callable[[int], object] | None = None
 ) -> JournalReport:
-    """Finds the first operation that goes wrong, because its answer differs or an invariant breaks.
+    """Finds the first operation whose result differs, or after which an invariant is broken.
 
-    If a replay stops at a digest or at the final check, the search covers the operations before it. A
-    difference that only digests show is narrowed down to two digests. O(operations), or O(operations
-    log operations) for an invariant.
+    If a replay stops at a digest or at the final check, the call searches the operations before it. If only
+    digests differ, the report contains the two digests between which the difference arises. O(operations), or
+    O(operations log operations) for an invariant.
 
     Args:
         journal: The file of the journal, or its bytes.
@@ -353,8 +361,9 @@ def compare_journals(
 ) -> tuple[int, str | None, str | None] | None:
     """Returns the first record in which two journals differ, or None.
 
-    The answer is the number of the operation and the two records, with the checks of their answers. It
-    is None if one journal is the beginning of the other. Nothing is run. O(bytes).
+    The result is the number of the operation and the two records, which include the checksums of their
+    results. The result is None if one journal is the beginning of the other. The call replays nothing.
+    O(bytes).
 
     Raises:
         JournalError: One is not a journal, or their settings differ.
@@ -367,17 +376,17 @@ def shrink_journal(
     operation: int | None = None,
     progress: Callable[[int], object] | None = None,
 ) -> ShrunkJournal | None:
-    """Removes the operations of a journal that are not needed to make it go wrong.
+    """Removes the operations of a journal that are not needed to reproduce its failure.
 
-    The search is delta debugging: it leaves operations out, halves first, as long as the journal still
-    goes wrong. Returns None if the journal does not go wrong.
+    The search is delta debugging: it removes operations, at first half of them, as long as the replay still
+    fails. Returns None if the replay of the journal does not fail.
 
     Args:
         journal: The file of the journal, or its bytes.
-        operation: The number of an operation whose answer in this build has to stay. None looks for a
-            broken invariant.
-        progress: Called after each run with the number of remaining operations. An exception that it
-            raises stops the search.
+        operation: The number of an operation whose result in this build must not change. With None, the
+            failure is a broken invariant.
+        progress: A function that is called after each replay with the number of remaining operations. If it
+            raises an exception, the search stops.
 
     Raises:
         JournalError: As for ``replay_journal``.
@@ -389,19 +398,19 @@ def shrink_journal(
 def export_journal(
     journal: bytes | str | PathLike[str], language: ExportLanguage, *, limit: int = 10_000, write: None = None
 ) -> str:
-    """Writes a journal as a test in Rust or Python that makes the same calls and expects the same answers.
+    """Writes a journal as a test in Rust or Python that makes the same calls and expects the same results.
 
-    Prompts are made-up tokens, which are equal if the recorded ones were equal. The expected answers
-    are those of this build, up to the first that differs from the journal. For a refusal, the answer is
-    its message. Shrink a long journal first. Runs the journal twice. With ``write``, memory does not
-    grow with the test.
+    The tokens of prompts are made up. Two prompts are equal if the recorded prompts were equal. The expected
+    results are those of this build, up to the first result that differs from the journal. If a call was
+    refused, the expected result is the error message. Shrink a long journal first. The call replays the
+    journal twice. With ``write``, memory does not grow with the length of the test.
 
     Args:
         journal: The file of the journal, or its bytes.
         language: ``"rust"`` or ``"python"``.
         limit: The largest number of operations of the test.
-        write: Called with pieces of the text of up to 64 KiB. None returns the text. An exception that
-            it raises ends the export.
+        write: A function that is called with pieces of the text of up to 64 KiB. With None, the call returns
+            the text. If the function raises an exception, the export stops.
 
     Raises:
         JournalError: As for ``replay_journal``. Or there are more operations than ``limit``, and

@@ -1,4 +1,4 @@
-"""The manager of requests by id over one block pool, which a scheduler calls."""
+"""The cache manager: keeps the block tables of requests, by id, over one block pool."""
 
 from collections.abc import Iterable, Sequence
 from typing import Literal, Self, final, overload
@@ -38,36 +38,40 @@ __all__ = [
 
 @final
 class CacheManager:
-    """Manages requests by id over one block pool. This is the class that a scheduler calls.
+    """Manages the requests of a scheduler, by id, over one block pool.
 
-    A request begins with ``admit``. Each step then calls ``commit`` and ``append`` for it, and
-    ``release`` ends it. ``preempt`` takes its blocks away, and ``resume`` admits it again. Other
-    requests can hit a block only after the manager has committed it.
+    ``admit`` begins a request. In each step, the scheduler then calls ``commit`` for computed tokens and
+    ``append`` for sampled tokens. ``release`` ends the request. ``preempt`` takes the blocks of a request
+    away, and ``resume`` admits the request again. Other requests can hit a block only after ``commit`` has
+    marked all its tokens as computed.
 
-    Calls that a step does not need are in five facets: ``swaps``, ``retention``, ``journal``,
-    ``diagnose`` and ``clock``. Some calls accept one request or a batch of requests. A batch is all or
-    nothing.
+    Calls that a step does not need are in five attributes, called facets: ``swaps``, ``retention``,
+    ``journal``, ``diagnose`` and ``clock``. Some calls accept one request or a batch of requests. If a call
+    fails for one request of a batch, it changes nothing for the others.
 
     Args:
         num_blocks: The number of blocks of the pool, the null block included. Block ids run from 1 to
             ``num_blocks - 1``. At least 2.
         block_size: Tokens per block. At least 1.
         algorithm: The hash algorithm, one of ``hash_algorithms()``.
-        verify: How a hit is verified, one of ``verify_modes()``. An algorithm that is not cryptographic
-            needs another mode than ``"none"``.
+        verify: How a hit is verified, one of ``verify_modes()``. ``"none"`` is allowed only for cryptographic
+            algorithms.
         key: 32 secret bytes that key the hash and the fingerprints. Only for ``"blake3"``.
-        seed: The ``PYTHONHASHSEED`` of vLLM's encodings. It also seeds ``"xxh3"`` and the fingerprints.
+        seed: The value of ``PYTHONHASHSEED`` that vLLM's encodings include. It also seeds ``"xxh3"`` and the
+            fingerprints.
         duplicates: ``"keep"``, or ``"drop-on-release"`` to free a released block if another cached block
             has the same content.
         eviction: The order in which cached-free blocks are evicted: one of ``eviction_policies()``, or
             a ``Policy`` of your own.
-        retention: A ``RetentionConfig`` for priorities, times to live, pins and limits of tenants. True is
-            one without pins and limits. Without it, hints raise ``NoRetentionError``.
-        advisor: An ``AdvisorConfig``, or True for the defaults. The advisor estimates from the lookups how
-            other pool sizes and policies would do. ``diagnose.advice`` returns the estimates.
-        explain: An ``ExplainConfig``, or True for the defaults. The manager records which content comes and
-            goes, so that ``explain`` can report why a prompt missed.
-        event_capacity: The number of events that the manager keeps until ``take_events``. 0 records none.
+        retention: A ``RetentionConfig``, which allows priorities, times to live, pins and limits of tenants.
+            True is a ``RetentionConfig`` without pins and limits. Without this setting, hints raise
+            ``NoRetentionError``.
+        advisor: An ``AdvisorConfig``, or True for the defaults. The advisor estimates, from the lookups, the
+            hit rates of other pool sizes and policies. ``diagnose.advice`` returns the estimates.
+        explain: An ``ExplainConfig``, or True for the defaults. The manager records which content is cached
+            and evicted, so that ``explain`` can report why a prompt missed.
+        event_capacity: The largest number of events that the manager keeps until ``take_events`` returns
+            them. 0 records no events.
         watermark: The share of the pool that an admission leaves available while other requests run. From
             0.0 to below 1.0.
         host_blocks: The number of blocks of the host tier, the null block included. Requests are
@@ -75,21 +79,22 @@ class CacheManager:
         block_bytes: Bytes of KV per block over all layers, for ``ManagerStats.bytes``. 0 if unknown.
         groups: The KV-cache groups of a hybrid model, a sequence of ``GroupSpec``. Their block sizes are
             multiples of ``block_size``, and prompts are hashed in blocks of ``block_size``. Needs
-            ``verify="none"``. None is one group of full attention. With groups, each reported change of
-            a block table has the group as one more item, after the block.
-        journal: A ``Journal`` that records every operation. A manager with a ``Policy`` of your own refuses
-            it, because a replay cannot run that policy.
+            ``verify="none"``. None means one group of full attention. With groups, each change of a block
+            table that a call returns has one more item after the block, which is the group.
+        journal: A ``Journal`` that records every operation. Not allowed with a ``Policy`` of your own,
+            because a replay cannot run that policy.
         digest: Keeps a digest of the state for ``diagnose.state_digest``. ``diagnose.scrub`` then also finds
-            reference counts that something other than the manager changed. 24 bytes per block.
-        scrub_blocks: The number of blocks of each tier that every ``complete_step`` scrubs. 0 scrubs no
-            blocks.
+            reference counts that something other than the manager overwrote in memory. Takes 24 bytes per
+            block.
+        scrub_blocks: The number of blocks of each tier that every ``complete_step`` scrubs. Scrubbing checks
+            that the records of a block are consistent. 0 scrubs no blocks.
         metrics: Counts ages of blocks at hits and evictions, causes of evictions, and hits per tenant, for
-            ``diagnose.metrics`` and ``kvpool.metrics``. 24 bytes per block of each tier.
+            ``diagnose.metrics`` and ``kvpool.metrics``. Takes 24 bytes per block of each tier.
 
     Raises:
         InvalidArgumentError: A setting is out of range. The message names the setting and its limits.
-        HashingError: The algorithm does not work with this key or seed.
-        JournalError: A journal is given together with a policy of your own.
+        HashingError: The algorithm does not accept this key or seed.
+        JournalError: A journal and a policy of your own are given together.
         JournalExistsError: The journal's file exists.
         JournalFileError: The journal's file cannot be created.
 
@@ -137,9 +142,10 @@ class CacheManager:
     # Prompts and admissions.
 
     def prepare(self, tokens: Tokens | HashCursor | RequestId, extra: ExtraKeys | None = None) -> HashCursor:
-        """Hashes a prompt in the current epoch. ``probe``, ``fit`` and ``admit`` then do not hash it again.
+        """Hashes a prompt in the current epoch, so that ``probe``, ``fit`` and ``admit`` need not hash it.
 
-        The call hashes without the manager's lock, so other threads continue. O(tokens).
+        The call does not hold the manager's lock while it hashes, so other threads can use the manager.
+        O(tokens).
 
         Args:
             tokens: The tokens of a prompt. For a cursor, the call returns a copy of it. For the id of a
@@ -161,8 +167,8 @@ class CacheManager:
     def probe(self, prompt: Tokens | HashCursor, extra: ExtraKeys | None = None) -> Probe:
         """Returns how much of this prompt an admission would find cached now, and changes nothing.
 
-        The answer contains counts and no ids, because another request may take the blocks. O(blocks matched),
-        plus hashing if the prompt is not prepared.
+        The result contains counts but no block ids, because another request may evict the blocks. O(blocks
+        matched), plus hashing if the prompt is not prepared.
 
         Raises:
             TokenError: A token is out of range.
@@ -185,9 +191,9 @@ class CacheManager:
     ) -> AdmissionFit:
         """Returns what an admission of this prompt would find cached, and how much of it would fit now.
 
-        Changes nothing. The arguments and errors are those of ``admit``. A model with a window needs
-        fewer blocks for a chunk than for the whole prompt. O(blocks matched), plus hashing if the
-        prompt is not prepared.
+        Changes nothing. The arguments and errors are those of ``admit``. Use ``allocate_tokens`` for a prompt
+        that is computed in chunks: with a sliding window, a chunk needs fewer blocks than the whole prompt.
+        O(blocks matched), plus hashing if the prompt is not prepared.
 
         Args:
             prompt: As for ``admit``.
@@ -195,8 +201,9 @@ class CacheManager:
             allocate_tokens: As for ``admit``.
             external_tokens: As for ``admit``.
             reuse: As for ``admit``.
-            by_group: Returns what the admission would find in each KV-cache group instead, as a list of
-                ``GroupFit``. An admission hits at most the smallest of these. O(blocks) per group.
+            by_group: Returns instead a list of ``GroupFit``, with the cached tokens that the admission would
+                find in each KV-cache group. An admission hits at most the smallest of these numbers.
+                O(blocks) per group.
 
         >>> groups = [kvpool.GroupSpec("full", 4), kvpool.GroupSpec("sliding", 4, window=4)]
         >>> manager = kvpool.CacheManager(num_blocks=10, block_size=4, groups=groups)
@@ -234,33 +241,37 @@ class CacheManager:
     ) -> Admission:
         """Admits a request: acquires the cached prefix of its prompt, and allocates the other blocks.
 
-        All or nothing. The blocks cover the whole prompt, or a first chunk of it. The engine always computes
-        at least the last prompt token. If a hit needs more blocks than are available, the request gets a
-        shorter hit, or none. So an admission succeeds whenever it would succeed with nothing cached. A
-        prepared prompt is copied and can be used again. O(blocks), plus hashing if the prompt is not
-        prepared.
+        A call that fails changes nothing. The blocks cover the whole prompt, or its first chunk. At least the
+        last prompt token is never a hit, because the engine has to compute it to sample. If a hit needs more
+        blocks than are available, the request gets a shorter hit, or none. So an admission succeeds whenever
+        it would succeed with an empty cache. The call copies a prepared prompt, so you can use the prompt
+        again. O(blocks), plus hashing if the prompt is not prepared.
 
         Args:
             request_id: A new id.
             prompt: At least one token, or a prompt that ``prepare`` returned.
-            extra: Extra keys of the prompt. Not with a prepared prompt, which contains its own.
+            extra: Extra keys of the prompt. Not allowed with a prepared prompt, because it already contains
+                its extra keys.
             tenant: The tenant of the request. Blocks that the request registers count towards the tenant's
                 limits.
-            no_cache: For scans. Blocks that the request registers are evicted before other blocks. Blocks
-                that it hits keep their place in the eviction order.
-            retention: Hints for ranges of its tokens, hits included. See ``retention.retain``.
+            no_cache: For requests whose content will not be used again. Blocks that the request registers are
+                evicted before other blocks. Blocks that it hits keep their position in the eviction order.
+            retention: Hints for ranges of the prompt's tokens, cached tokens included. See
+                ``retention.retain``.
             allocate_tokens: The number of tokens after the cached and external ones that get blocks now. This
                 is the first chunk of a chunked prefill, and ``extend`` adds the next. With 0, call
-                ``next_checkpoint`` for the end of the first chunk. None is all tokens.
+                ``next_checkpoint`` for the end of the first chunk. None allocates blocks for all tokens.
             external_tokens: The number of first prompt tokens whose KV a connector loads, fewer than all. The
                 request is loading until ``external_done``. Until then only ``release`` is allowed, and
-                nothing can match its tokens. External tokens that are not cached here get blocks if a later
-                token reads them. The other entries of the tables are block 0, which the connector skips.
-                Entry 0 of a group of states receives the state after the last external token.
+                lookups do not find the loaded blocks. External tokens that are not cached here get blocks if
+                a later token reads them. For the other external tokens, the tables contain block 0, which the
+                connector skips. In a group of kind ``"state"``, the connector loads the state after the last
+                external token into entry 0 of the table.
             reuse: Whether the request may hit cached content. False computes every token, for instance for
                 log probabilities of the prompt. Other requests can still hit the computed blocks.
-            out: An int32 buffer that receives the block table of the first group. If it is too short for the
-                whole table, the call fails before it changes anything. ``Admission.block_ids`` is then empty.
+            out: An int32 buffer that receives the block table of the first group. With a buffer,
+                ``Admission.block_ids`` is empty. If the buffer is too short for the whole table, the call
+                fails before it changes anything.
 
         Raises:
             OutOfBlocksError: Too few blocks are available. The attributes of the error contain the number of
@@ -287,10 +298,11 @@ class CacheManager:
     def next_checkpoint(self, request_id: RequestId) -> int | None:
         """Returns the token at which the next chunk should end, so that a recurrent state can be kept.
 
-        Returns None if no such place is known. The manager keeps a copy of the state when a commit ends at
-        this token and the tables of the request cover no later token. Otherwise the block of the state would
-        already contain a later state. Give chunks with ``allocate_tokens`` and ``extend``. The plan contains
-        the copy, so take the plan before the next step or the next allocation.
+        Returns None if no such token is known. When a commit ends at this token, the manager plans a copy of
+        the state, so that later requests can hit it. It does so only if the tables of the request cover no
+        later token, because the block would otherwise already contain a later state. Set the chunks with
+        ``allocate_tokens`` and ``extend``. ``take_plan`` returns the copy, so call it before the next step or
+        the next allocation.
 
         Raises:
             UnknownRequestError: No request has this id.
@@ -302,27 +314,31 @@ class CacheManager:
     def append(
         self, request_ids: Iterable[RequestId], token_ids: Tokens, *, commit: bool = False
     ) -> list[tuple[int, ...]]:
-        """Appends one token to each request of a batch, or several tokens to one request, all or nothing.
+        """Appends one token to each request of a batch, or several tokens to one request.
 
-        Allocates blocks where a token needs one. After a fork, the first request that writes to a shared
-        block gets a copy of it, and ``take_plan`` returns the copy. The call hashes only when a token
-        completes a block. A preempted request gets its tokens and no blocks, because ``resume`` allocates
-        blocks for all its tokens. O(requests), or O(tokens) for one request.
+        Allocates a block whenever a token needs a new block. A call that fails changes nothing. After a fork,
+        the first request that writes to a shared block gets a copy of the block, and ``take_plan`` returns
+        the copy. The call hashes only when a token completes a block. For a preempted request, the call
+        stores the tokens and allocates no blocks, because ``resume`` allocates blocks for all its tokens.
+        O(requests), or O(tokens) for one request.
 
         Args:
-            request_ids: Running or preempted requests, each named once. Or the id of one request, for
-                accepted drafts or streamed input.
+            request_ids: Running or preempted requests. A request may appear only once. Or the id of one
+                request, for accepted drafts or streamed input.
             token_ids: One token per request of a batch. For one request, any number of tokens.
-            commit: Only for a batch. Commits all tokens that the running requests of the batch already have.
-                The step that sampled the new tokens has computed them, and they already have blocks.
-            lookahead: Only for one request. The number of slots after the tokens that get blocks, too.
-            multimodal: Only for one request. Multimodal items of the tokens, as for ``HashCursor.append``.
+            commit: Only for a batch. First commits all tokens that the running requests of the batch already
+                have. These tokens must have blocks, and the step that sampled the new tokens has computed
+                them.
+            lookahead: Only for one request. The number of token slots after the last token for which blocks
+                are also allocated, for drafts.
+            multimodal: Only for one request. The multimodal items among the tokens, in the form of
+                ``HashCursor.append``.
 
         Returns:
-            The changes of block tables, in the order of the call. For a batch, each change is a triple of
-                the position in ``request_ids``, the position in the block table, and the new block or copy
-                there. For one request, a change is a pair of position and block. With groups, the group
-                is one more item at the end.
+            The changes of block tables, in the order of the requests. For a batch, each change is a triple of
+                the position in ``request_ids``, the position in the block table, and the block that is now at
+                this position. For one request, a change is a pair of position and block. With groups, the
+                group is one more item at the end.
 
         Raises:
             OutOfBlocksError: Too few blocks are available for the batch as a whole.
@@ -356,35 +372,40 @@ class CacheManager:
         covered: _Ints | None = None,
         out: None = None,
     ) -> tuple[list[int], ...]:
-        """Does a whole step of a batch, with any number of tokens per request, all or nothing.
+        """Commits, appends and allocates for a whole step of a batch, with any number of tokens per request.
 
         The call commits the tokens that the previous step computed, appends the tokens that it sampled, and
-        allocates blocks for the next step. One call takes plain decode, decode with drafts, and chunks of
-        prompts. A preempted request gets its tokens and no blocks. O(requests + tokens).
+        allocates blocks for the next step. A batch may contain plain decodes, decodes with drafts, and chunks
+        of prompts. For a preempted request, the call stores the tokens and allocates no blocks. A call that
+        fails changes nothing. O(requests + tokens).
 
         Args:
-            request_ids: Running or preempted requests, each named once. Not a str.
+            request_ids: Running or preempted requests. A request may appear only once. A single str is not
+                allowed.
             token_ids: The tokens of all requests, one request after the other.
-            offsets: Request ``i`` gets ``token_ids[offsets[i]:offsets[i + 1]]``, so there is one offset more
-                than requests. None is one token per request.
-            commit: Commits all tokens but the last of each request that gets tokens. The step that sampled
-                the last token has written the KV of all tokens before it, accepted drafts included. These
-                tokens already have blocks. Do not use it for tokens that no step has sampled.
-            computed: For each request, how many of its first tokens are computed, the tokens of this call
-                included. They already have blocks, for instance slots of an earlier ``lookahead``. Not with
-                ``commit``.
-            lookahead: The number of slots after the last token of each request that get blocks, for drafts.
-                The table of a group of states gets one entry for each slot.
-            covered: For each request, how many of its first tokens get blocks, instead of all. For chunks of
-                a prompt, or drafts of different lengths. A request keeps the blocks that it has. Not with
-                ``lookahead``.
-            out: A writable int32 buffer of shape (3, n), or (4, n) with groups. It receives the answer row
-                by row. A call with more than n changes fails before it changes anything.
+            offsets: Request ``i`` gets ``token_ids[offsets[i]:offsets[i + 1]]``, so the number of offsets is
+                the number of requests plus 1. None means one token per request.
+            commit: For each request that gets tokens, commits all tokens except the last one. The step that
+                sampled the last token must have written the KV of all tokens before it, accepted drafts
+                included, so these tokens already have blocks. Do not use ``commit`` if the tokens were not
+                sampled, as in a chunk of a prompt.
+            computed: For each request, the number of its first tokens that are computed, the tokens of this
+                call included. These tokens must already have blocks, for instance from an earlier
+                ``lookahead``. Not allowed with ``commit``.
+            lookahead: The number of token slots after the last token of each request for which blocks are
+                also allocated, for drafts. The table of a group of kind ``"state"`` gets one entry for each
+                slot.
+            covered: For each request, the number of its first tokens that get blocks. Without it, all tokens
+                get blocks. Use it for chunks of a prompt, or for drafts of different lengths. The call never
+                takes blocks away from a request. Not allowed with ``lookahead``.
+            out: A writable int32 buffer of shape (3, n), or (4, n) with groups. It receives the columns of
+                the result, one per row. A call with more than n changes fails before it changes anything.
 
         Returns:
-            The changes of block tables, in the order of the call, as one list per column. The columns are
-                positions in ``request_ids``, positions in the block tables, and the new blocks or copies
-                there. With groups, the fourth column is the group. With ``out``, the number of changes.
+            The changes of block tables, in the order of the requests, as one list per column. The columns are
+                positions in ``request_ids``, positions in the block tables, and the blocks that are now at
+                these positions. With groups, the fourth column is the group. With ``out``, the call returns
+                the number of changes.
 
         Raises:
             OutOfBlocksError: Too few blocks are available for the batch as a whole.
@@ -427,12 +448,12 @@ class CacheManager:
     ) -> list[tuple[int, ...]]:
         """Allocates blocks until the block table of a running request covers its first tokens.
 
-        Use it for the next chunk of a chunked prefill, or for slots after the last token, for drafts. It
-        never shortens the table. All or nothing. O(new blocks).
+        Use it for the next chunk of a chunked prefill, or to get blocks for drafts after the last token. The
+        call never shortens the table. A call that fails changes nothing. O(new blocks).
 
         Args:
             request_id: A running request.
-            num_tokens: The number of tokens, from the first on, that the table has to cover.
+            num_tokens: The number of tokens, counted from the first token, that the table has to cover.
             encoder: Extends the tables of groups of kind ``"cross"`` instead, which contain the output
                 of an encoder. The engine writes these blocks once, and they are never cached. The
                 request holds them until it is preempted or released.
@@ -460,24 +481,27 @@ class CacheManager:
         *,
         failed: Iterable[tuple[int, int]] | None = None,
     ) -> int:
-        """Marks the external tokens of a request as loaded, and returns how many blocks that registered.
+        """Marks the external tokens of a request as loaded, and registers the blocks that they fill.
 
-        The request runs from now on. The engine computes all tokens from the first one that failed. If a
-        window or a state that the next token reads was not loaded, the manager preempts the request (see
-        ``request``), and ``resume`` admits it again. If the request was released meanwhile, this call
-        completes the release. O(blocks).
+        Returns the number of newly registered blocks.
+
+        The request is then running. If tokens were not loaded, the engine computes all tokens from the first
+        of them. If the next token would read a window or a state that was not loaded, the manager preempts
+        the request. ``request`` then returns the state ``preempted``, and ``resume`` admits the request
+        again. If the request was released meanwhile, this call completes the release. O(blocks).
 
         Args:
             request_id: A request that was admitted or resumed with ``external_tokens``.
-            loaded_tokens: The number of its first tokens whose KV was loaded. None is all.
-            failed: Ranges of tokens that were not loaded, as pairs of start and end. Not with
-                ``loaded_tokens``.
+            loaded_tokens: The number of the request's first tokens whose KV was loaded. None means that all
+                external tokens were loaded.
+            failed: Ranges of tokens that were not loaded, as pairs of start and end. Not allowed together
+                with ``loaded_tokens``.
 
         Raises:
             UnknownRequestError: No request has this id.
             RequestStateError: The request is not loading.
-            InvalidArgumentError: The number of tokens is larger than the request loads, or smaller than its
-                cached tokens.
+            InvalidArgumentError: The number of tokens is larger than the number that the request loads, or
+                smaller than the number of its cached tokens.
 
         >>> manager = kvpool.CacheManager(num_blocks=64, block_size=4)
         >>> manager.admit("a", range(19), external_tokens=16).external_tokens
@@ -489,17 +513,19 @@ class CacheManager:
         """
     @overload
     def commit(self, request_id: RequestId, computed_tokens: int) -> int:
-        """Marks the first tokens of a request as computed, and returns how many blocks that registered.
+        """Marks the first tokens of a request as computed, and returns the number of newly registered blocks.
 
-        Accepts one request, or a batch, which is all or nothing. From now on lookups find the full
-        blocks among these tokens. A block that forks share is counted once, at its first commit. Blocks
-        after a hash collision are never registered, and neither are blocks of requests that were
-        admitted before an epoch bump. The call needs no free block. O(requests + newly full blocks).
+        Accepts one request, or a batch. A batch that fails changes nothing. Afterwards lookups find the full
+        blocks of these tokens. A block that several forks share is counted once, at its first commit. Blocks
+        after a hash collision are never registered. Blocks of requests that were admitted before an epoch
+        bump are not registered either. The call allocates no blocks. O(requests + newly full blocks).
 
         Args:
-            request_id: A running request. Or a batch of running requests, each named once.
-            computed_tokens: The number of tokens from the start of the sequence whose KV is written, cached
-                ones included. For a batch, a list of these numbers, or a buffer with a dtype of tokens.
+            request_id: A running request. Or a batch of running requests, in which a request may appear only
+                once.
+            computed_tokens: The number of tokens, from the start of the sequence, whose KV is written, cached
+                tokens included. For a batch, a list of these numbers, or a buffer with one of the dtypes that
+                tokens may have.
 
         Raises:
             UnknownRequestError: No request has this id.
@@ -527,12 +553,14 @@ class CacheManager:
     ) -> None:
         """Shortens a running request to its first tokens, for instance after drafts were rejected.
 
-        Accepts one request, or a batch, which is all or nothing. Releases the blocks after these tokens,
-        lookahead included. If the last remaining block is registered, the next append copies it. If no block
-        is available for the copy, the append drops the block's cached content. O(requests + blocks released).
+        Accepts one request, or a batch. A batch that fails changes nothing. Releases the blocks after these
+        tokens, including blocks for drafts. If the last remaining block is registered, the next append copies
+        it before it writes. If no block is available for the copy, the append drops the block's cached
+        content and writes to the block itself. O(requests + blocks released).
 
         Args:
-            request_id: A running request. Or a batch of running requests, each named once.
+            request_id: A running request. Or a batch of running requests, in which a request may appear only
+                once.
             num_tokens: The number of tokens to keep, at least one. For a batch, one number per request.
             after_step: As for ``release``.
             until: As for ``release``.
@@ -559,24 +587,25 @@ class CacheManager:
         """Releases the blocks of a running request that are outside a window, and returns how many.
 
         These are the blocks whose tokens are all more than ``window`` tokens before the end of the computed
-        tokens. Block 0 takes their places in the table. O(blocks released).
+        tokens. Block 0 replaces them in the table. O(blocks released).
 
         Raises:
             UnknownRequestError: No request has this id.
             RequestStateError: The request is not running.
-            InvalidArgumentError: The manager has groups. A group releases the blocks outside its window
-                itself.
+            InvalidArgumentError: The manager has groups. It then releases the blocks outside each group's
+                window by itself.
         """
     @overload
     def fork(self, parent_id: RequestId, child_id: RequestId) -> None:
         """Creates a second request that shares the blocks of a running one, for parallel sampling.
 
-        Accepts one request, or a batch, which is all or nothing. A child shares everything but recurrent
-        states, which are copied. A step of beam search forks the surviving beams and releases the others.
-        O(blocks + tokens).
+        Accepts one request, or a batch. A batch that fails changes nothing. The child shares all blocks of
+        the parent except recurrent states, which are copied. For a step of beam search, fork the surviving
+        beams and release the others. O(blocks + tokens).
 
         Args:
-            parent_id: A running request. Or a batch of them, where a request is named once per child.
+            parent_id: A running request. Or a batch of running requests, in which each request appears once
+                per child.
             child_id: The new id of the child. For a batch, one new id per parent, each named once.
 
         Raises:
@@ -600,18 +629,20 @@ class CacheManager:
     ) -> None:
         """Ends a request, finished or aborted, and releases one reference to each of its blocks.
 
-        Accepts one request, or a batch, which is all or nothing and releases in its order. Committed blocks
-        stay cached until they are evicted. If the engine has computed tokens that the manager does not have,
-        call ``append`` and ``commit`` first, so that they are cached. docs/porting.md shows it. While a swap
-        moves the request, or a connector loads its blocks, the request is in the state ``releasing``. It then
-        keeps its blocks and its id until ``swaps.complete``, ``swaps.abort`` or ``external_done``. O(blocks).
+        Accepts one request, or a batch, which is released in its order. A batch that fails changes nothing.
+        Committed blocks remain cached until they are evicted. If the engine has computed tokens that the
+        manager does not have, call ``append`` and ``commit`` first, so that these tokens are cached.
+        docs/porting.md shows how. If a swap is moving the request, or a connector is loading its blocks, the
+        request enters the state ``releasing``. It then keeps its blocks and its id until ``swaps.complete``,
+        ``swaps.abort`` or ``external_done``. O(blocks).
 
         Args:
-            request_id: A request in any state. Or a batch of requests, each named once.
-            after_step: A step that may still use the blocks. They are fenced until ``complete_step`` of that
-                step.
-            until: The ticket of a ``fence``. The blocks are fenced until ``end_fence``. Not with
-                ``after_step``.
+            request_id: A request in any state. Or a batch of requests, in which a request may appear only
+                once.
+            after_step: The number of a step that may still use the blocks. The blocks are fenced until
+                ``complete_step`` of that step.
+            until: The ticket of a ``fence``. The blocks are fenced until ``end_fence`` of this ticket. Not
+                allowed with ``after_step``.
             finish_reason: How the request ended, in the words of OpenAI's and Anthropic's APIs. This is a
                 hint to the policy ``hazard``. For a batch, a sequence with one entry per request.
             output_tokens: The number of tokens that the model generated, also a hint. For a batch, a sequence
@@ -639,11 +670,12 @@ class CacheManager:
     ) -> None:
         """Takes the blocks of a running request away and keeps its tokens, so that it can be resumed.
 
-        Committed blocks stay cached until they are evicted, so ``resume`` may find them again. You can still
+        Committed blocks remain cached until they are evicted, so ``resume`` may hit them. You can still
         append the token that the current step samples. O(blocks).
 
         Args:
-            request_id: A running request. Or a swapped-out one, whose blocks in the host tier are released.
+            request_id: A running request. Or a swapped-out request: the call then releases its blocks in the
+                host tier.
             after_step: As for ``release``.
             until: As for ``release``.
 
@@ -674,7 +706,8 @@ class CacheManager:
             OutOfBlocksError: Too few blocks are available.
             UnknownRequestError: No request has this id.
             RequestStateError: The request is not preempted.
-            InvalidArgumentError: The number of external tokens is not less than the tokens of the request.
+            InvalidArgumentError: The number of external tokens is not less than the number of tokens of the
+                request.
         """
 
     # Steps, fences and planned copies.
@@ -682,8 +715,8 @@ class CacheManager:
     def fence(self) -> int:
         """Opens a fence and returns its ticket.
 
-        Blocks that are released, preempted or truncated with ``until=ticket`` cannot be allocated before
-        ``end_fence(ticket)``. Fences can end in any order. O(1).
+        Blocks that ``release``, ``preempt`` or ``truncate`` releases with ``until=ticket`` cannot be
+        allocated before ``end_fence(ticket)``. Fences can end in any order. O(1).
         """
     def end_fence(self, ticket: int) -> int:
         """Ends a fence and returns how many references it held.
@@ -694,9 +727,9 @@ class CacheManager:
             InvalidArgumentError: The ticket is not open.
         """
     def complete_step(self, step: int) -> int:
-        """Ends the fences of a step and of all earlier steps, and returns how many references they held.
+        """Ends the fences of a step and of all earlier steps, and returns the number of their references.
 
-        Completing a step twice is allowed, and so is completing a step without fences. O(those references).
+        You may complete a step twice, and you may complete a step without fences. O(those references).
 
         Args:
             step: The engine's number of the step, 0 to ``2**64 - 1``.
@@ -705,7 +738,7 @@ class CacheManager:
             PoolPoisonedError: The pool refuses all work.
         """
     def plan_step(self) -> Step:
-        """Begins to plan a step: several operations that are committed together or not at all.
+        """Begins to plan a step, which is a list of operations that are committed together or not at all.
 
         O(1).
 
@@ -736,9 +769,10 @@ class CacheManager:
         Args:
             request_id: The request.
             out: An int32 buffer that receives the ids. Optional.
-            group: The KV-cache group, from 0 on. An entry that is block 0, the null block, was released
-                because no later token reads it. The table of a group of states contains the block of the
-                state after the computed tokens. With ``lookahead``, it has one more block for each draft.
+            group: The KV-cache group, from 0 on. An entry that is block 0, the null block, marks a block that
+                was released because no later token reads it. The table of a group of kind ``"state"`` has one
+                block, which contains the state after the computed tokens. With ``lookahead``, it has one more
+                block for each draft.
 
         Raises:
             UnknownRequestError: No request has this id.
@@ -759,8 +793,9 @@ class CacheManager:
     def explain(self, request_id: RequestId) -> Explanation:
         """Returns why a request had to compute tokens when it was last admitted or resumed.
 
-        Works for known requests and for the most recently released ones. docs/explain.md describes the
-        reasons, and who may see them. O(spans), and O(``ExplainConfig.requests``) for a released request.
+        Works for requests that are not released yet, and for the most recently released requests.
+        docs/explain.md describes the reasons, and to whom you may show them. O(spans), and
+        O(``ExplainConfig.requests``) for a released request.
 
         Raises:
             UnknownRequestError: No request has this id, or it was released too long ago.
@@ -782,9 +817,9 @@ class CacheManager:
     def bump_epoch(self) -> int:
         """Starts a new epoch, for instance after a change of weights, and returns its number.
 
-        Lookups no longer find content that was cached before. Running requests continue, and their blocks are
-        never registered. Preempted requests are hashed again when they resume. ``stats().pool.epoch`` is the
-        current epoch. O(usable blocks).
+        Lookups no longer find content that was cached before. Running requests continue, but their blocks are
+        never registered from then on. Preempted requests are hashed again when they resume.
+        ``stats().pool.epoch`` is the current epoch. O(usable blocks).
 
         Raises:
             PoolPoisonedError: The pool refuses all work.
@@ -792,12 +827,12 @@ class CacheManager:
     def reset(self) -> int:
         """Drops all cached content, in the host tier too, and returns how many blocks were registered.
 
-        The call is refused, and changes nothing, while requests or fences hold blocks of a tier. Otherwise a
-        swapped-out request would bring old content back. Preempted requests hold no blocks, and resume
-        without hits. O(usable blocks).
+        The call is refused, and changes nothing, while requests or fences hold blocks of a tier, because a
+        swapped-out request could bring old content back. Preempted requests hold no blocks, so they do not
+        prevent a reset. They resume without hits. O(usable blocks).
 
         Raises:
-            BlocksInUseError: Requests or fences hold blocks. ``bump_epoch`` works in this case, too.
+            BlocksInUseError: Requests or fences hold blocks. Use ``bump_epoch`` in this case.
         """
     @overload
     def evict(self, n: int, *, out: None = None) -> list[int]:
@@ -838,10 +873,10 @@ class CacheManager:
     def take_events(self) -> tuple[list[BlockEvent], int]:
         """Returns the events since the last call, and how many events were lost before them.
 
-        A consumer that applies the events to a set of hashes and groups knows which content lookups can
-        find. The manager keeps the latest ``event_capacity`` events and drops older ones. If events
-        were lost, start again from a snapshot. Hashes have the length of those of
-        ``HashChain.digests``. O(events).
+        A consumer that adds each stored pair of hash and group to a set, and removes each removed pair, knows
+        which content lookups can find. The manager keeps the latest ``event_capacity`` events and drops older
+        ones. If events were lost, the consumer has to start again from a snapshot. Hashes have the same
+        length as those of ``HashChain.digests``. O(events).
 
         >>> manager = kvpool.CacheManager(num_blocks=8, block_size=2, event_capacity=100)
         >>> _ = manager.admit("a", [1, 2, 3])
@@ -863,24 +898,24 @@ class CacheManager:
         """The number of tokens per block."""
     @property
     def groups(self) -> list[GroupSpec]:
-        """The KV-cache groups that the manager was made with. Empty without groups."""
+        """The KV-cache groups of the manager. Empty if the manager was made without groups."""
     @property
     def num_available(self) -> int:
-        """The number of blocks that an allocation can use now, free or cached-free."""
+        """The number of blocks that an allocation can use now: free and cached-free blocks."""
     @property
     def swaps(self) -> ManagerSwaps:
         """Moves requests between the device and the host tier."""
     @property
     def retention(self) -> ManagerRetention:
-        """Hints for how long cached content is worth keeping, and tenants."""
+        """Sets hints for how long to keep cached content, and tenants."""
     @property
     def journal(self) -> ManagerJournal:
-        """The journal of this manager: its figures, its image, and flushing."""
+        """The journal of this manager: its statistics, its content as bytes, and flushing."""
     @property
     def diagnose(self) -> ManagerDiagnose:
-        """Checks, digests, orders, advice and metrics."""
+        """Invariant checks, digests of the state, orders of free and evictable blocks, advice and metrics."""
     @property
     def clock(self) -> ManagerClock:
-        """The caller's clock, for times to live and metrics."""
+        """Sets the time on the caller's clock, for times to live and metrics."""
     def __contains__(self, request_id: RequestId, /) -> bool: ...
     def __len__(self) -> int: ...

@@ -1,4 +1,4 @@
-"""The parts of a block pool. Each can be used alone."""
+"""The parts of a block pool. Each part can be used alone."""
 
 from collections.abc import Sequence
 from typing import Self, final
@@ -15,7 +15,7 @@ __all__ = [
 
 @final
 class BlockAllocator:
-    """Reference counts over a free list. A block pool without a prefix cache.
+    """A block pool without a prefix cache: reference counts of blocks, and a list of free blocks.
 
     Args:
         num_blocks: The number of blocks, null block included. At least 2.
@@ -61,9 +61,9 @@ class BlockAllocator:
             ArgumentTypeError: The ids have a type or dtype that is not supported.
         """
     def release(self, block_ids: BlockIds) -> None:
-        """Drops one reference per id. Blocks without further references become free.
+        """Releases one reference per id. Blocks without further references become free.
 
-        The last of them is allocated first. O(1) per block.
+        The last of these blocks is allocated first. O(1) per block.
 
         Raises:
             InvalidBlockError: An id is unknown or the null block, or appears more often than the block
@@ -84,7 +84,7 @@ class BlockAllocator:
         O(free blocks), for tests and tools.
         """
     def check_invariants(self) -> None:
-        """Checks references and the free list from scratch.
+        """Recomputes references and the free list, and compares them with the stored state.
 
         O(blocks), for tests.
 
@@ -96,9 +96,9 @@ class BlockAllocator:
 class FreeBlockList:
     """The free blocks of a pool, in the order of allocation.
 
-    A linked list by block index: O(1) per block, also for a removal from the middle. A new list has all
-    blocks except the null block, in ascending order. ``len(free)`` is the number of free blocks, and
-    ``block_id in free`` is whether a block is free.
+    A linked list in an array, indexed by block id. Each operation is O(1) per block, also a removal from the
+    middle. A new list has all blocks except the null block, in ascending order. ``len(free)`` is the number
+    of free blocks, and ``block_id in free`` is whether a block is free.
 
     Args:
         num_blocks: The number of blocks of the pool, null block included. At least 2.
@@ -126,7 +126,7 @@ class FreeBlockList:
             InvalidArgumentError: ``n`` is negative.
         """
     def push_front(self, block_id: int) -> None:
-        """Frees a block. It is allocated next.
+        """Adds a block to the front of the list. It is the next to be allocated.
 
         O(1).
 
@@ -134,7 +134,7 @@ class FreeBlockList:
             InvalidBlockError: The id is unknown, the null block, or a block that is already free.
         """
     def push_back(self, block_id: int) -> None:
-        """Frees a block. It is allocated last.
+        """Adds a block to the back of the list. It is the last to be allocated.
 
         O(1).
 
@@ -142,7 +142,7 @@ class FreeBlockList:
             InvalidBlockError: The id is unknown, the null block, or a block that is already free.
         """
     def push_front_n(self, block_ids: BlockIds) -> None:
-        """Frees all blocks or none, in the order of a ``push_front`` per block.
+        """Adds blocks like a ``push_front`` for each block, one after the other. A call that fails adds none.
 
         O(1) per block.
 
@@ -213,8 +213,8 @@ class PrefixIndex:
             position: The position of the block in the chain, from 0.
 
         Returns:
-            False if blocks with this hash have other content: a hash collision. The block is not
-                registered then.
+            Whether the block was registered. False means a hash collision: blocks with this hash have other
+                content.
 
         Raises:
             InvalidBlockError: The id is unknown, the null block, or already registered.
@@ -232,7 +232,7 @@ class PrefixIndex:
     def find(self, chain: _Chain, position: int) -> int | None:
         """Returns a computed block with the content at a position of a chain, or None.
 
-        O(1). A collision is a miss, and so is a position after the end of the chain.
+        O(1). Returns None for a collision, and for a position after the end of the chain.
 
         Raises:
             InvalidArgumentError: The chain has another block size, algorithm or verification.
@@ -253,9 +253,9 @@ class PrefixIndex:
     def copies(self, chain: _Chain, position: int) -> list[int]:
         """Returns the blocks that are registered under the hash at a position of a chain.
 
-        Computed blocks come first, in the order in which they were marked as computed. The others are
-        in the order of registration. Does not verify the content. Empty if the position is after the
-        end of the chain. O(copies).
+        Computed blocks come first, in the order in which they were marked as computed. The other blocks
+        follow in the order of registration. The call does not verify the content. Empty if the position is
+        after the end of the chain. O(copies).
         """
     @property
     def num_registered(self) -> int:
@@ -264,7 +264,7 @@ class PrefixIndex:
     def num_hashes(self) -> int:
         """The number of different hashes of the registered blocks."""
     def check_invariants(self) -> None:
-        """Checks the index from scratch.
+        """Recomputes the index, and compares it with the stored state.
 
         O(blocks), for tests.
 
@@ -296,11 +296,11 @@ class LruEvictor:
 
     def __new__(cls, num_blocks: int) -> Self: ...
     def insert(self, candidates: Sequence[tuple[int, int]]) -> None:
-        """Adds the blocks that one release made cached-free.
+        """Adds the blocks that one release has made cached-free.
 
-        Each candidate is a pair of a block id and the depth of the block in its chain. All of them
-        count as used at the same moment, and deeper blocks are evicted before shallower ones. Blocks
-        that are already in the order are ignored. O(1) per block if sorted by falling depth, else O(log
+        Each candidate is a pair of a block id and the depth of the block in its chain. All of them count as
+        used at the same moment, and deeper blocks are evicted before shallower ones. Blocks that are already
+        in the order are ignored. O(1) per block if the blocks are sorted by decreasing depth, otherwise O(log
         n).
 
         Raises:
@@ -316,7 +316,7 @@ class LruEvictor:
             InvalidBlockError: The id does not fit 32 bits.
         """
     def evict(self) -> int | None:
-        """Removes and returns the next victim. Returns None if the order is empty.
+        """Removes and returns the next block to evict. Returns None if the order is empty.
 
         O(1).
         """

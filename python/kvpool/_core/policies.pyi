@@ -1,4 +1,4 @@
-"""The eviction policies that the core has."""
+"""The built-in eviction policies of the core."""
 
 from kvpool._core import EvictionPolicy
 
@@ -17,7 +17,7 @@ def eviction_policies() -> list[EvictionPolicy]:
 def policy_removal(name: str) -> str | None:
     """Returns a note about a policy of an earlier version, or None for any other name.
 
-    The note contains the policy to use instead.
+    The note names the policy to use instead.
 
     >>> kvpool._core.policies.policy_removal("fifo")
     'kvpool no longer has fifo, use lru'

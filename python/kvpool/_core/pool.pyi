@@ -19,10 +19,10 @@ __all__ = [
 
 @type_check_only
 class StoredEvent(TypedDict):
-    """The first computed copy of a content has appeared.
+    """The first computed block with a content has been registered.
 
-    From now on lookups find its hash in its KV-cache group. In groups other than full attention,
-    ``parent`` is None and ``depth`` may be 0.
+    Lookups in its KV-cache group now find its hash. In groups other than full attention, ``parent`` is None
+    and ``depth`` may be 0.
     """
 
     type: Literal["stored"]
@@ -34,7 +34,7 @@ class StoredEvent(TypedDict):
 
 @type_check_only
 class RemovedEvent(TypedDict):
-    """The last computed copy of a content is gone. Lookups no longer find its hash in its KV-cache group."""
+    """The last computed block with a content was removed. Lookups in its group no longer find its hash."""
 
     type: Literal["removed"]
     hash: bytes
@@ -43,7 +43,7 @@ class RemovedEvent(TypedDict):
 
 @type_check_only
 class ClearedEvent(TypedDict):
-    """All cached content is gone, after a reset or because this epoch has begun."""
+    """All cached content was dropped, by a reset or because this epoch began."""
 
     type: Literal["cleared"]
     epoch: int
@@ -54,37 +54,39 @@ BlockEvent: TypeAlias = StoredEvent | RemovedEvent | ClearedEvent
 class BlockPool:
     """Manages the blocks of one tier: allocation, prefix cache and eviction.
 
-    For engines that keep their own block tables. Others use ``CacheManager``. Every operation is all or
-    nothing. Calls that a step does not need are in four facets: ``retention``, ``journal``, ``diagnose`` and
-    ``clock``.
+    Use it in an engine that keeps its own block tables. Other engines use ``CacheManager``. A call that fails
+    changes nothing. Calls that a step does not need are in four attributes, called facets: ``retention``,
+    ``journal``, ``diagnose`` and ``clock``.
 
     Args:
         num_blocks: The number of blocks, the null block included. Block ids run from 1 to ``num_blocks - 1``.
             At least 2.
         block_size: Tokens per block. At least 1.
-        verify: How a hit is verified, one of ``verify_modes()``. The hasher of the chains needs at least this
-            mode.
+        verify: How a hit is verified, one of ``verify_modes()``. The ``BlockHasher`` that makes the chains
+            must have this mode or a stronger one.
         duplicates: ``"keep"``, or ``"drop-on-release"`` to free a released block if another cached block
             has the same content.
         eviction: The order in which cached-free blocks are evicted: one of ``eviction_policies()``, or
             a ``Policy`` of your own. ``"last-accessed"`` orders by the times of ``mark_accessed``.
-        retention: A ``RetentionConfig`` for priorities, times to live, pins and limits of tenants. True is
-            one without pins and limits. Without it, hints raise ``NoRetentionError``.
-        advisor: An ``AdvisorConfig``, or True for the defaults. The advisor estimates from the lookups how
-            other pool sizes and policies would do. ``diagnose.advice`` returns the estimates.
-        event_capacity: The number of events that the pool keeps until ``take_events``. 0 records none.
-        journal: A ``Journal`` that records every operation. A pool with a ``Policy`` of your own refuses it,
+        retention: A ``RetentionConfig``, which allows priorities, times to live, pins and limits of tenants.
+            True is a ``RetentionConfig`` without pins and limits. Without this setting, hints raise
+            ``NoRetentionError``.
+        advisor: An ``AdvisorConfig``, or True for the defaults. The advisor estimates, from the lookups, the
+            hit rates of other pool sizes and policies. ``diagnose.advice`` returns the estimates.
+        event_capacity: The largest number of events that the pool keeps until ``take_events`` returns them. 0
+            records no events.
+        journal: A ``Journal`` that records every operation. Not allowed with a ``Policy`` of your own,
             because a replay cannot run that policy.
         digest: Keeps a digest of the state for ``diagnose.state_digest``. ``diagnose.scrub`` then also finds
-            reference counts that something other than the pool changed. 24 bytes per block.
-        payloads: Allows payloads of cached content, for ``set_payloads``. About 90 bytes per block with a
-            payload.
+            reference counts that something other than the pool overwrote in memory. Takes 24 bytes per block.
+        payloads: Allows the engine to attach payloads to cached content with ``set_payloads``. Takes about 90
+            bytes per block with a payload.
         metrics: Counts ages of blocks at hits and evictions, causes of evictions, and hits per tenant, for
-            ``diagnose.metrics`` and ``kvpool.metrics``. 24 bytes per block.
+            ``diagnose.metrics`` and ``kvpool.metrics``. Takes 24 bytes per block.
 
     Raises:
         InvalidArgumentError: A setting is out of range. The message names the setting and its limits.
-        JournalError: A journal is given together with a policy of your own.
+        JournalError: A journal and a policy of your own are given together.
         JournalExistsError: The journal's file exists.
         JournalFileError: The journal's file cannot be created.
 
@@ -124,22 +126,22 @@ class BlockPool:
         """The number of tokens per block."""
     @property
     def num_available(self) -> int:
-        """The number of blocks that an allocation can use now, free or cached-free."""
+        """The number of blocks that an allocation can use now: free and cached-free blocks."""
 
     # References.
 
     @overload
     def allocate(self, n: int, *, out: None = None) -> list[int]:
-        """Allocates blocks with one reference each. Returns their ids, or writes them and returns how many.
+        """Allocates blocks with one reference each. Returns their ids, or writes the ids to ``out``.
 
         Uses free blocks before it evicts cached-free ones. O(1) per block.
 
         Args:
             n: The number of blocks.
-            out: An int32 buffer that receives the ids. Optional.
+            out: An int32 buffer that receives the ids. The call then returns the number of ids. Optional.
 
         Raises:
-            OutOfBlocksError: Fewer blocks are free or cached-free.
+            OutOfBlocksError: Fewer than ``n`` blocks are free or cached-free.
             InvalidArgumentError: ``out`` is too short.
             ArgumentTypeError: ``out`` is not a writable, contiguous, 1-D int32 buffer.
 
@@ -155,11 +157,12 @@ class BlockPool:
     def acquire(self, block_ids: BlockIds | Match) -> None:
         """Adds one reference to each block of a table, of a match, or of a link.
 
-        A block table of ids must be in use already, because a cached-free block may be evicted at any time. A
-        match of ``lookup`` may contain cached-free blocks: the call succeeds if all of its blocks still have
-        the content that matched, and counts them as hits. A link takes the block that is registered under it,
-        computed or not. Use an uncomputed block only if all its holders compute the content that they share,
-        as in vLLM v0. ``match_and_acquire`` never returns such a block. O(1) per block.
+        Blocks that are given by id must be in use already, because a cached-free block may be evicted at any
+        time. A match of ``lookup`` may contain cached-free blocks. For a match, the call succeeds if all of
+        its blocks still have the content that matched, and counts them as hits. For a link, the call acquires
+        the block that is registered under the link, computed or not. Use an uncomputed block only if every
+        request that shares the block computes its content itself, as in vLLM v0. ``match_and_acquire`` never
+        returns an uncomputed block. O(1) per block.
 
         Args:
             block_ids: Ids of blocks in use. Or a ``Match``, or a ``ChainLink``.
@@ -168,10 +171,10 @@ class BlockPool:
             None. For a link, the id of the block, or None if no block is registered under the link.
 
         Raises:
-            InvalidBlockError: An id is unknown, is the null block, or has no references. Or a block has the
-                largest possible number of references.
-            StaleMatchError: A block of a match is no longer cached or has other content, or the epoch has
-                ended.
+            InvalidBlockError: An id is unknown, is the null block, or has no references. Or a block already
+                has the largest possible number of references.
+            StaleMatchError: A block of a match is no longer cached or has other content, or a new epoch has
+                begun.
             StaleEpochError: The link was hashed in another epoch.
             InvalidArgumentError: The link has another algorithm or block size than the pool, or no
                 fingerprint to verify.
@@ -201,17 +204,17 @@ class BlockPool:
         """Releases one reference to each block.
 
         A block without further references becomes cached-free if it is registered and computed, and free
-        otherwise. With ``after_step`` or ``until``, that happens when the step or the fence ends. Until then
-        the blocks are fenced, and lookups still find them. O(1) per block.
+        otherwise. With ``after_step`` or ``until``, the reference is released when the step or the fence
+        ends. Until then the block is fenced, and lookups still find it. O(1) per block.
 
         Args:
             block_ids: The blocks. A block that is named twice loses two references.
             after_step: The number of a step that may still use the blocks, 0 to ``2**64 - 1``. If the step is
                 already complete, the blocks are released at once.
-            until: A ticket of ``fence``. It belongs to a step or transfer that may still use the
-                blocks. Not with ``after_step``.
+            until: A ticket of ``fence``. Use it if a step or transfer may still use the blocks. Not allowed
+                with ``after_step``.
             tail_first: Releases the last block of a table before the others. Free blocks of the table are
-                then allocated again in table order, and the tail is evicted before the head. Not with
+                then allocated again in table order, and the tail is evicted before the head. Not allowed with
                 ``after_step`` or ``until``.
 
         Raises:
@@ -247,13 +250,14 @@ class BlockPool:
         O(those references).
 
         Raises:
-            InvalidArgumentError: The ticket is not open. It has ended already, or belongs to another pool.
+            InvalidArgumentError: The ticket is not open: its fence has ended already, or it belongs to
+                another pool.
             PoolPoisonedError: The pool refuses all work.
         """
     def complete_step(self, step: int) -> int:
-        """Ends the fences of a step and of all earlier steps, and returns how many references they held.
+        """Ends the fences of a step and of all earlier steps, and returns the number of their references.
 
-        Completing a step twice is allowed, and so is completing a step without fences. O(those references).
+        You may complete a step twice, and you may complete a step without fences. O(those references).
 
         Raises:
             PoolPoisonedError: The pool refuses all work.
@@ -262,11 +266,12 @@ class BlockPool:
     # Content of blocks, and lookups.
 
     def register(self, block_ids: BlockIds, chain: _Chain, start: int = 0) -> int:
-        """Registers blocks in use under the hashes of a chain, and returns how many. They are immutable then.
+        """Registers blocks in use under the hashes of a chain, and returns the number of registered blocks.
 
-        Lookups find a block only after ``mark_computed``. If the call returns fewer blocks than it got, there
-        was a hash collision, which is counted. The blocks from the collision on stay usable and are not
-        cached. O(1) per block.
+        The content of a registered block must not change. Lookups find a block only after ``mark_computed``.
+        If the call returns a smaller number than the number of blocks, a hash collided, and the pool counts
+        the collision. The block that collided and all blocks after it remain usable, but are not cached. O(1)
+        per block.
 
         Args:
             block_ids: Blocks in use, in the order of the chain.
@@ -282,11 +287,12 @@ class BlockPool:
             ArgumentTypeError: The ids have a type or dtype that is not supported.
         """
     def register_table(self, block_ids: BlockIds, chain: _Chain, start: int = 0) -> list[tuple[int, int]]:
-        """Registers blocks in use as computed ones, or exchanges them for cached blocks. Returns the changes.
+        """Registers computed blocks in use, or exchanges them for cached blocks. Returns the exchanges.
 
         If another computed block already has the content, the caller gets a reference to that block and loses
-        the reference to its own. A block that is already registered at its position stays. A hash collision
-        ends the call and is counted, and the blocks from there on do not change. O(n log n).
+        the reference to its own. A block that is already registered at its position is not exchanged. A hash
+        collision ends the call: the pool counts it, and the colliding block and the blocks after it do not
+        change. O(n log n).
 
         Args:
             block_ids: Blocks in use whose KV is written, in the order of the chain.
@@ -304,11 +310,11 @@ class BlockPool:
             ArgumentTypeError: The ids have a type or dtype that is not supported.
         """
     def register_link(self, block_id: int, link: ChainLink) -> int:
-        """Registers a full block in use under its link, or exchanges it. Returns the id of the block to use.
+        """Registers a full block in use under a link, or exchanges it. Returns the id of the block to use.
 
         If another block is registered under the link, computed or not, the call acquires that block, releases
-        the caller's block, and returns the other id. A hash collision is counted, and the block is then not
-        registered. O(1).
+        the caller's block, and returns the id of the other block. If the hash collides, the pool counts the
+        collision and does not register the block. O(1).
 
         Raises:
             InvalidBlockError: The id is unknown, or the block has no references or is registered already.
@@ -317,14 +323,14 @@ class BlockPool:
                 fingerprint to verify.
         """
     def adopt(self, block_ids: BlockIds, chain: _Chain, start: int = 0) -> list[tuple[int, int]]:
-        """Adds free ids of an engine's own allocator to the pool, as cached blocks.
+        """Adds blocks of an engine's own allocator to the pool, as cached blocks.
 
-        For engines that allocate the ids themselves and use the pool as an index. They never call
-        ``allocate``, so the pool considers the engine's ids free. After this call, each block has one
-        reference, and is registered and computed. If another computed block already has the content,
-        the caller gets a reference to that block, and its own id stays free. ``evict`` and ``disown``
-        return ids to the engine. A hash collision ends the call and is counted, and the ids from there
-        on stay free. O(n log n).
+        Use it in an engine that allocates block ids itself and uses the pool only as an index. Such an engine
+        never calls ``allocate``, so the pool considers the engine's ids free. After this call, each block has
+        one reference, and is registered and computed. If another computed block already has the content, the
+        caller gets a reference to that block, and its own id remains free. ``evict`` and ``disown`` return
+        ids to the engine. A hash collision ends the call: the pool counts it, and the colliding id and the
+        ids after it remain free. O(n log n).
 
         Returns:
             The exchanged blocks, as pairs of the position in ``block_ids`` and the id of the other
@@ -351,7 +357,8 @@ class BlockPool:
     def disown(self, block_ids: BlockIds) -> None:
         """Returns ids and their contents to an engine's own allocator.
 
-        The caller must hold the only reference to each block. O(1) per block.
+        Lookups no longer find the contents. The caller must hold the only reference to each block. O(1) per
+        block.
 
         Raises:
             InvalidBlockError: An id is unknown, is the null block, is named twice, is fenced, or has no
@@ -359,9 +366,9 @@ class BlockPool:
             ArgumentTypeError: The ids have a type or dtype that is not supported.
         """
     def mark_computed(self, block_ids: BlockIds) -> None:
-        """Marks registered blocks as computed, because their KV is written. Lookups may then return them.
+        """Marks registered blocks as computed: their KV is written, and lookups may return them.
 
-        A computed block stays computed. O(1) per block.
+        Calling it again for a computed block changes nothing. O(1) per block.
 
         Raises:
             InvalidBlockError: An id is unknown, is the null block, or is not registered.
@@ -377,11 +384,11 @@ class BlockPool:
 
         Args:
             chain: Hashes of the prompt, as a chain or as the cursor that contains it.
-            max_blocks: The longest match wanted. None is the whole chain. An engine that must compute the
-                last prompt token passes ``(tokens - 1) // block_size``.
-            tenant: The tenant to which the advisor counts the lookup.
+            max_blocks: The largest number of blocks to match. None is the whole chain. An engine that must
+                compute the last prompt token passes ``(tokens - 1) // block_size``.
+            tenant: The tenant for which the advisor counts the lookup.
             out: An int32 buffer that receives the ids. The call then returns their number. The buffer needs
-                room for ``max_blocks`` ids, or for all blocks of the chain if there are fewer.
+                space for ``max_blocks`` ids, or for all blocks of the chain if the chain is shorter.
 
         Raises:
             InvalidArgumentError: The chain has another block size, algorithm or verification than the pool.
@@ -399,24 +406,24 @@ class BlockPool:
     ) -> Match:
         """Finds the cached blocks of a chain, and returns a match that holds no references.
 
-        Only computed blocks match, and the walk ends at the first block that does not. Another call may take,
-        evict or drop the blocks. ``acquire`` of the match acquires them if all still have their content.
-        The call counts neither hits nor misses. Without ``refresh`` it changes nothing and is in no journal.
-        O(blocks matched).
+        Only computed blocks match, and the walk ends at the first block that does not. Another call may later
+        allocate, evict or drop the blocks. ``acquire(match)`` acquires the blocks if all of them still have
+        their content. The call counts neither hits nor misses. Without ``refresh`` it changes nothing, and no
+        journal records it. O(blocks matched).
 
         Args:
             chain: Hashes of the prompt.
-            start: The position where the walk begins. Blocks before it are not looked up.
-            max_blocks: The longest match wanted. None is the whole chain.
-            refresh: Treats the matched blocks as just used, as if they had just been released. Blocks before
-                ``start`` are not refreshed, so refresh them in another call.
+            start: The position in the chain of the first block to look up.
+            max_blocks: The largest number of blocks to match. None is the whole chain.
+            refresh: Marks the matched blocks as just used, as if they had just been released, so that they
+                are evicted later. Does not refresh blocks before ``start``. Use another call for them.
 
         Raises:
             InvalidArgumentError: The chain has another block size, algorithm or verification than the pool.
             StaleEpochError: The chain belongs to another epoch.
         """
     def probe(self, chain: _Chain, max_blocks: int | None = None) -> Probe:
-        """Returns how many blocks a lookup would find now. Changes nothing and counts nothing.
+        """Returns the number of blocks that a lookup would find now. Changes and counts nothing.
 
         O(blocks matched).
 
@@ -441,14 +448,14 @@ class BlockPool:
     def evict(self, n: int, *, out: None = None) -> list[int]:
         """Evicts up to ``n`` cached-free blocks, and returns their ids in eviction order.
 
-        The blocks are then free, and allocations use them next, in that order. The call returns fewer
-        than ``n`` ids if fewer blocks were cached-free. Use it if the engine allocates elsewhere,
-        because ``allocate`` evicts blocks by itself. Counters and events treat these evictions like any
-        other. O(1) per block.
+        The blocks are then free, and allocations use them next, in that order. The call returns fewer than
+        ``n`` ids if fewer blocks were cached-free. Use it only if the engine has its own allocator, because
+        ``allocate`` evicts blocks by itself. The evictions appear in counters and events like all other
+        evictions. O(1) per block.
 
         Args:
             n: The largest number of blocks to evict.
-            out: An int32 buffer with room for ``n`` ids. The call then returns the number of ids.
+            out: An int32 buffer with space for ``n`` ids. The call then returns the number of ids.
 
         Raises:
             InvalidArgumentError: ``n`` is negative, or ``out`` is too short.
@@ -471,7 +478,7 @@ class BlockPool:
         A refused call changes nothing. O(usable blocks).
 
         Raises:
-            BlocksInUseError: Blocks of a tier are active or fenced. ``bump_epoch`` works in this case, too.
+            BlocksInUseError: Blocks of a tier are active or fenced. Use ``bump_epoch`` in this case.
         """
     def bump_epoch(self) -> int:
         """Starts a new epoch in every tier, for instance after a change of weights, and returns its number.
@@ -498,13 +505,13 @@ class BlockPool:
 
     @overload
     def ref_count(self, block_id: int, *, out: None = None) -> int:
-        """Returns the number of references to a block, those of fences included.
+        """Returns the number of references to a block, including references of fences.
 
-        Accepts one block, or a batch, for which it returns a list or writes the counts and returns how many.
-        The null block has no references. O(1) per block.
+        Accepts one block, or a batch. For a batch, the call returns a list, or writes the counts to ``out``
+        and returns their number. The null block has no references. O(1) per block.
 
         Args:
-            block_id: The block. Or a batch of blocks in any order, where a block may be named twice.
+            block_id: The block. Or a batch of blocks in any order, in which a block may appear twice.
             out: Only for a batch. An int32 buffer that receives the counts. A count above ``2**31 - 1`` is
                 written as that number.
 
@@ -528,7 +535,7 @@ class BlockPool:
     def state(self, block_id: int) -> BlockState:
         """Returns the state of a block: null, free, cached-free, active or fenced.
 
-        Accepts one block, or a batch, for which it returns a list. O(1) per block.
+        Accepts one block, or a batch. For a batch, the call returns a list. O(1) per block.
 
         Raises:
             InvalidBlockError: An id is outside the pool.
@@ -549,9 +556,10 @@ class BlockPool:
     def signal(
         self, block_ids: BlockIds, *, finish_reason: str | None = None, output_tokens: int | None = None
     ) -> None:
-        """Records how the request ended that will next release these blocks.
+        """Records how a request ended whose blocks the caller releases next.
 
-        This is a hint to the policy ``hazard``. See ``CacheManager.release``. O(1) per block.
+        This is a hint to the policy ``hazard``. ``CacheManager.release`` describes the arguments. O(1) per
+        block.
 
         Raises:
             InvalidBlockError: An id is unknown.
@@ -560,17 +568,18 @@ class BlockPool:
     def take_events(self) -> tuple[list[BlockEvent], int]:
         """Returns the events since the last call, and how many events were lost before them.
 
-        A consumer that applies the events to a set knows the hashes that lookups can find. The pool
-        keeps the latest ``event_capacity`` events and drops older ones. If events were lost, start
-        again from a snapshot. Hashes are those of ``diagnose.hash_of``, always 32 bytes. O(events).
+        A consumer that adds stored hashes to a set, and removes the others from it, knows which hashes
+        lookups can find. The pool keeps the latest ``event_capacity`` events and drops older ones. If events
+        were lost, the consumer has to start again from a snapshot. Hashes are those of ``diagnose.hash_of``,
+        always in 32 bytes. O(events).
         """
     def set_payloads(self, block_ids: BlockIds, payloads: Sequence[int | bytes]) -> None:
         """Attaches a payload to the content of each block, until the content leaves the block.
 
-        A payload is a reference of the engine, such as a node of its tree or a place in another store. No
-        journal and no digest contains it. ``take_evicted`` returns the payloads of contents that have left
-        their blocks. It does not return a payload that another one replaced. Accepts blocks in use and
-        cached-free blocks. O(1) per block.
+        A payload is data of the engine, such as a node of its prefix tree or an address in another store. The
+        pool does not read it. Journals and digests do not contain it. ``take_evicted`` returns the payloads
+        of contents that have left their blocks. It does not return a payload that another payload replaced.
+        Accepts blocks in use and cached-free blocks. O(1) per block.
 
         Args:
             block_ids: Registered blocks.
@@ -586,10 +595,10 @@ class BlockPool:
     def take_evicted(self) -> list[tuple[int, bytes, int | bytes]]:
         """Returns the payloads of contents that have left their blocks since the last call.
 
-        Each payload comes with its block and the hash that the block had. The order is that in which
-        the contents were evicted, dropped by id, or dropped as duplicates or as uncomputed. After a
-        reset or a new epoch, it is the order of the blocks. No payload is lost: ``set_payloads`` is
-        refused while the number of waiting payloads equals the number of blocks. O(payloads).
+        Each payload comes with its block and the hash that the block had. Payloads are in the order in which
+        their contents were evicted or dropped (by id, as duplicates, or as uncomputed). After a reset or a
+        new epoch, they are in the order of the block ids. No payload is lost: ``set_payloads`` is refused
+        while the number of waiting payloads equals the number of blocks. O(payloads).
 
         >>> pool = kvpool.BlockPool(num_blocks=8, block_size=4, payloads=True)
         >>> chain = kvpool.BlockHasher(block_size=4).cursor(range(8)).chain()
@@ -607,16 +616,16 @@ class BlockPool:
         """
     @property
     def retention(self) -> PoolRetention:
-        """Hints for how long blocks are worth keeping, and tenants."""
+        """Sets hints for how long to keep cached blocks, and tenants."""
     @property
     def journal(self) -> PoolJournal:
-        """The journal of this pool: its figures, its image, and flushing."""
+        """The journal of this pool: its statistics, its content as bytes, and flushing."""
     @property
     def diagnose(self) -> PoolDiagnose:
-        """Checks, digests, orders, single blocks, advice and metrics."""
+        """Invariant checks, digests of the state, orders of free and evictable blocks, advice and metrics."""
     @property
     def clock(self) -> PoolClock:
-        """The caller's clock, for times to live and metrics."""
+        """Sets the time on the caller's clock, for times to live and metrics."""
 
 @final
 class PoolStats:
@@ -633,7 +642,7 @@ class PoolStats:
         """Blocks without references and without cached content."""
     @property
     def cached_free(self) -> int:
-        """Blocks without references that a hit can use. Engines call them evictable."""
+        """Blocks without references that a hit can use. Some engines call them evictable."""
     @property
     def active(self) -> int:
         """Blocks that at least one block table contains."""
@@ -645,14 +654,14 @@ class PoolStats:
         """Registered blocks, with or without references."""
     @property
     def registered_active(self) -> int:
-        """Registered blocks with a reference. Engines call them protected.
+        """Registered blocks with at least one reference. Some engines call them protected.
 
-        References of fences and of planned copies count. The number is ``registered`` less ``cached_free``,
-        exact at any time.
+        References of fences and of planned copies count, too. The number always equals ``registered -
+        cached_free``.
         """
     @property
     def available(self) -> int:
-        """Blocks that an allocation can use, free or cached-free."""
+        """Blocks that an allocation can use: free and cached-free blocks."""
     @property
     def usage(self) -> float:
         """The share of the usable blocks that is active or fenced, 0.0 to 1.0."""
@@ -661,13 +670,13 @@ class PoolStats:
         """The number of tokens per block."""
     @property
     def epoch(self) -> int:
-        """The current epoch: 0, plus one per bump."""
+        """The current epoch. It begins at 0, and each ``bump_epoch`` adds 1."""
     @property
     def allocated(self) -> int:
         """Blocks allocated so far."""
     @property
     def evicted(self) -> int:
-        """Blocks whose cached content was evicted, by an allocation or by ``evict``."""
+        """Evictions of cached content so far, by an allocation or by ``evict``."""
     @property
     def hits(self) -> int:
         """Blocks that matched and were acquired."""
@@ -679,7 +688,7 @@ class PoolStats:
         """Hits and registrations refused because an equal hash belonged to other content."""
     @property
     def duplicates_dropped(self) -> int:
-        """Released duplicates that were freed at once because another copy was cached."""
+        """Released blocks that were freed at once because another cached block had the same content."""
     def tokens(self, blocks: int) -> int:
         """Returns how many tokens fit in this number of blocks."""
     def __eq__(self, other: object, /) -> bool: ...

@@ -1,4 +1,4 @@
-"""Results of a manager and a pool: steps, admissions, requests, matches and figures."""
+"""Objects that a manager or a pool returns: steps, admissions, requests, matches and statistics."""
 
 from collections.abc import Iterable
 from typing import ClassVar, Literal, Self, TypedDict, final, type_check_only
@@ -21,9 +21,9 @@ __all__ = [
 
 @type_check_only
 class AgeHistogram(TypedDict):
-    """A histogram. ``counts`` has one entry more than ``bounds``.
+    """A histogram of ages. ``counts`` has one entry more than ``bounds``, for ages above the last bound.
 
-    A bucket includes the number at its upper end.
+    A bucket includes its upper bound.
     """
 
     bounds: list[float]
@@ -32,7 +32,7 @@ class AgeHistogram(TypedDict):
 
 @type_check_only
 class TenantHits(TypedDict):
-    """Blocks that lookups found or missed. With KV-cache groups, stretches of ``block_size`` tokens."""
+    """Blocks that lookups found or missed. With KV-cache groups, in units of ``block_size`` tokens."""
 
     hits: int
     misses: int
@@ -41,9 +41,10 @@ class TenantHits(TypedDict):
 class PoolMetrics(TypedDict):
     """The metrics of one tier. See docs/metrics.md.
 
-    The dict is JSON, except that the keys of ``tenants`` are ints. Counts are in blocks, and ages in
-    seconds. ``time`` is the last time that ``clock`` was set to, or None. ``evicted`` counts by cause:
-    ``policy``, ``priority``, ``end-of-life``, ``expired``, ``tenant-ceiling``.
+    The dict can be written as JSON, except that the keys of ``tenants`` are ints. Counts are in blocks, and
+    ages in seconds. ``time`` is the last time that ``clock`` was set to, or None. ``evicted`` has the number
+    of evictions for each cause: ``policy``, ``priority``, ``end-of-life``, ``expired`` and
+    ``tenant-ceiling``.
     """
 
     time: float | None
@@ -64,11 +65,11 @@ class PoolMetrics(TypedDict):
 class Step:
     """A plan of several operations that are committed together or not at all.
 
-    ``CacheManager.plan_step`` returns it. Planning changes nothing. Each operation is checked against
-    the blocks that the plan leaves available, and a refused operation leaves the plan as it was. A plan
-    names each request at most once. Any other change of the manager makes it stale. ``len(step)`` is
-    the number of planned operations. As a context manager, a plan is rolled back on exit unless it was
-    committed.
+    ``CacheManager.plan_step`` returns a step. Planning an operation changes nothing in the manager. Each
+    operation is checked against the blocks that the earlier operations of the plan leave available. A refused
+    operation does not change the plan. A plan may contain each request at most once. If the manager changes
+    in another way, the plan becomes stale and cannot be committed. ``len(step)`` is the number of planned
+    operations. In a ``with`` statement, the plan is rolled back at the end unless it was committed.
 
     >>> manager = kvpool.CacheManager(num_blocks=5, block_size=4)
     >>> _ = manager.admit("old", range(12))
@@ -99,7 +100,7 @@ class Step:
         external_tokens: int = 0,
         reuse: bool = True,
     ) -> int:
-        """Plans an admission and returns how many tokens would be cached.
+        """Plans an admission, and returns the number of tokens that would be cached.
 
         The arguments are those of ``CacheManager.admit``. To end a session, call
         ``retention.end_of_life`` before ``plan_step``. O(blocks), plus hashing if the prompt is not
@@ -126,7 +127,7 @@ class Step:
         external_tokens: int = 0,
         reuse: bool = True,
     ) -> int:
-        """Plans to resume a preempted request and returns how many tokens would be cached.
+        """Plans to resume a preempted request, and returns the number of tokens that would be cached.
 
         Tokens that were hashed before the last epoch bump are hashed again. O(blocks), or O(tokens) in
         this case.
@@ -148,10 +149,11 @@ class Step:
         lookahead: int = 0,
         covered: _Ints | None = None,
     ) -> int:
-        """Plans to append tokens to each request of a batch, and returns how many blocks that adds.
+        """Plans to append tokens to each request of a batch, and returns the number of blocks needed.
 
-        All or nothing. The arguments are those of ``CacheManager.append_ragged``. The call commits no
-        tokens, so commit before ``plan_step``. It adds one outcome per request. O(requests + tokens).
+        A call that fails plans nothing. The arguments are those of ``CacheManager.append_ragged``. The
+        operation does not commit computed tokens, so call ``CacheManager.commit`` before ``plan_step``. The
+        result of ``commit`` has one outcome per request. O(requests + tokens).
 
         Raises:
             OutOfBlocksError: The plan leaves too few blocks.
@@ -165,9 +167,9 @@ class Step:
             ArgumentTypeError: Ids, offsets or counts have a type or dtype that is not supported.
         """
     def append(self, request_id: RequestId, token_ids: Tokens, *, lookahead: int = 0) -> int:
-        """Plans to append tokens to a request, and returns how many blocks that adds.
+        """Plans to append tokens to a request, and returns the number of blocks needed.
 
-        The blocks also have space for ``lookahead`` more tokens. O(tokens).
+        The blocks have space for ``lookahead`` more tokens after them. O(tokens).
 
         Raises:
             OutOfBlocksError: The plan leaves too few blocks.
@@ -182,10 +184,10 @@ class Step:
     def preempt(
         self, request_id: RequestId, *, after_step: int | None = None, until: int | None = None
     ) -> int:
-        """Plans to preempt a running request, and returns how many blocks that makes available.
+        """Plans to preempt a running request, and returns the number of blocks that become available.
 
-        Fenced blocks become available later. So the call returns 0 with ``until``, and with
-        ``after_step`` unless that step is complete. O(blocks).
+        Fenced blocks become available only when their fence ends. So the call returns 0 with ``until``, and
+        with ``after_step`` unless that step is complete. O(blocks).
 
         Raises:
             UnknownRequestError: No request has this id.
@@ -197,10 +199,10 @@ class Step:
     def release(
         self, request_id: RequestId, *, after_step: int | None = None, until: int | None = None
     ) -> int:
-        """Plans to release a request, and returns how many blocks that makes available.
+        """Plans to release a request, and returns the number of blocks that become available.
 
-        Blocks that are fenced, moved or loaded become available later. So the call returns 0 with
-        ``until``, and with ``after_step`` unless that step is complete. O(blocks).
+        Blocks that are fenced, or that a swap or a load uses, become available later. So the call returns 0
+        with ``until``, and with ``after_step`` unless that step is complete. O(blocks).
 
         Raises:
             UnknownRequestError: No request has this id.
@@ -211,16 +213,16 @@ class Step:
         """
     @property
     def available_blocks(self) -> int:
-        """Blocks that would still be available after the operations so far.
+        """The number of blocks that would still be available after the operations planned so far.
 
         Raises:
             StaleStepError: The step is over.
         """
     def commit(self) -> list[Admission | list[tuple[int, int]] | None]:
-        """Executes the plan and ends the step.
+        """Executes all planned operations, and ends the step.
 
-        The manager first acquires all hits, then releases blocks, then allocates. So no planned hit is
-        evicted. O(blocks).
+        The manager first acquires all hits, then releases blocks, and then allocates blocks. So no allocation
+        evicts a block that another operation of the plan hits. O(blocks).
 
         Returns:
             One outcome per operation, in the order of planning. It is an ``Admission`` for ``admit`` and
@@ -231,9 +233,9 @@ class Step:
             StaleStepError: The manager has changed since the step began, or the step is over.
         """
     def rollback(self) -> None:
-        """Drops the plan. Nothing has changed then.
+        """Drops the plan. The manager does not change.
 
-        Does nothing if the step is over. O(operations).
+        Does nothing if the plan was already committed or dropped. O(operations).
         """
     def __enter__(self) -> Self: ...
     def __exit__(self, *_exception: object) -> None: ...
@@ -247,7 +249,7 @@ class Admission:
     def cached_tokens(self) -> int:
         """The number of leading tokens whose KV is cached. The engine computes the tokens after them.
 
-        A multiple of the block size, and less than the tokens of the prompt.
+        The number is a multiple of the block size, and less than the number of tokens of the prompt.
         """
     @property
     def cached_blocks(self) -> int:
@@ -260,23 +262,23 @@ class Admission:
         """The number of blocks of the whole block table."""
     @property
     def block_ids(self) -> list[int]:
-        """The whole block table. Empty if it was written to a buffer of the caller.
+        """The whole block table. Empty if the call wrote it to the caller's buffer.
 
         Each access makes a new list. O(blocks).
         """
     @property
     def tables(self) -> list[list[int]]:
-        """The block tables of all KV-cache groups, the first included.
+        """The block tables of all KV-cache groups, including the first group.
 
-        Each access makes new lists. The first is empty if it was written to a buffer of the caller.
-        O(blocks).
+        Each access makes new lists. The first list is empty if the call wrote that table to the caller's
+        buffer. O(blocks).
         """
     @property
     def full_tokens(self) -> int:
         """The number of leading tokens that full attention alone has cached.
 
-        It is more than ``cached_tokens`` if another group no longer has, or never kept, the blocks for
-        a longer hit.
+        The number is larger than ``cached_tokens`` if another group evicted the blocks for a longer hit, or
+        never kept them.
         """
     def __eq__(self, other: object, /) -> bool: ...
     __hash__: ClassVar[None]  # type: ignore[assignment]
@@ -289,16 +291,16 @@ class AdmissionFit:
     def fit(self) -> Fit | Literal["in_chunks"]:
         """Whether the request would be admitted: ``"ok"``, ``"later"``, ``"in_chunks"`` or ``"never"``.
 
-        ``"later"`` means that it does not fit now, and ``can_ever_fit``. ``"in_chunks"`` means that it
-        never fits with this ``allocate_tokens``, but could with smaller chunks. ``"never"`` means that
-        a pool of this size is too small.
+        ``"later"`` means that the request does not fit now, and that ``can_ever_fit`` is true.
+        ``"in_chunks"`` means that the request never fits with this ``allocate_tokens``, but can fit with
+        smaller chunks. ``"never"`` means that a pool of this size is too small.
         """
     @property
     def cached_tokens(self) -> int:
         """The number of leading tokens that are cached."""
     @property
     def new_blocks(self) -> int:
-        """The number of blocks that the request would need in addition."""
+        """The number of blocks that the request would need in addition to cached blocks."""
     @property
     def fitting_tokens(self) -> int:
         """The number of tokens after the cached and external ones that could get blocks now."""
@@ -306,10 +308,10 @@ class AdmissionFit:
     def can_ever_fit(self) -> bool:
         """Whether an empty pool of this size could compute the prompt in chunks of ``allocate_tokens``.
 
-        If ``allocate_tokens`` is None, the prompt is one chunk. The answer depends only on the groups,
-        the number of blocks, the length of the prompt and the arguments. It does not depend on the
-        blocks that are cached or in use. Even if an admission is ``"ok"`` now, the request may be too
-        large to run to its end.
+        If ``allocate_tokens`` is None, the prompt is one chunk. The result depends only on the groups, the
+        number of blocks, the length of the prompt and the arguments. It does not depend on the blocks that
+        are cached or in use. So even if ``fit`` is ``"ok"``, the result may be False: the request would be
+        admitted now, but could not run to its end.
         """
     def __eq__(self, other: object, /) -> bool: ...
     __hash__: ClassVar[None]  # type: ignore[assignment]
@@ -323,18 +325,18 @@ class RequestInfo:
         """The state of the request: running, preempted, swapped, moving, loading or releasing."""
     @property
     def tokens(self) -> int:
-        """The number of its tokens, prompt and appended ones."""
+        """The number of tokens of the request: prompt tokens and appended tokens."""
     @property
     def computed_tokens(self) -> int:
-        """The number of tokens whose KV is written, cached ones included."""
+        """The number of tokens whose KV is written, cached tokens included."""
     @property
     def cached_tokens(self) -> int:
-        """The number of tokens that were cached when it was last admitted."""
+        """The number of tokens that were cached when the request was last admitted or resumed."""
     @property
     def external_end(self) -> int:
         """The position after the last token that a connector loads.
 
-        Without such tokens, the position after the computed tokens.
+        If no connector loads tokens, the position after the computed tokens.
         """
     @property
     def blocks(self) -> int:
@@ -349,13 +351,13 @@ class RequestInfo:
 class Match:
     """The cached blocks of a chain that a lookup found. A match holds no references to them.
 
-    ``BlockPool.lookup`` makes matches, and ``BlockPool.acquire`` acquires their blocks. Two matches are
-    equal if they begin at the same position and end in the same hash, even with different blocks. So
-    they can be keys of dicts and handles of tree nodes. About 36 bytes per block.
+    ``BlockPool.lookup`` returns matches, and ``BlockPool.acquire`` acquires their blocks. Two matches are
+    equal if they begin at the same position and end in the same hash, even if their blocks differ. So a match
+    can be a key of a dict, or identify a node of a prefix tree. A match takes about 36 bytes per block.
 
     Args:
         chain: Hashes of the prompt.
-        block_ids: The blocks that may have this content. ``BlockPool.acquire`` compares the content.
+        block_ids: The blocks that may have this content. ``BlockPool.acquire`` checks whether they do.
         start: The position in the chain of the first of these blocks.
 
     Raises:
@@ -386,7 +388,7 @@ class Match:
     def link(self) -> ChainLink | None:
         """The link of the last block, or None.
 
-        It is None if no block matched, or if the digests of the chain were computed elsewhere.
+        None if no block matched, or if the chain was made from digests, with ``HashChain.from_digests``.
         """
     def __len__(self) -> int: ...
     def __eq__(self, other: object, /) -> bool: ...
@@ -394,34 +396,37 @@ class Match:
 
 @final
 class Probe:
-    """How much a lookup would find, in blocks."""
+    """The numbers of blocks that a lookup would find."""
 
     @property
     def cached_blocks(self) -> int:
         """Blocks from the start of the prompt that a lookup would return."""
     @property
     def idle_blocks(self) -> int:
-        """Cached blocks without references. Acquiring them makes the same number of blocks unavailable."""
+        """The number of cached blocks without references.
+
+        Acquiring them reduces the number of available blocks by this number.
+        """
     @property
     def pending_blocks(self) -> int:
-        """Blocks after the cached ones that are registered and being computed now."""
+        """Blocks after the cached blocks that are registered, but whose KV is still being computed."""
     def __eq__(self, other: object, /) -> bool: ...
     __hash__: ClassVar[None]  # type: ignore[assignment]
 
 @final
 class ManagerStats:
-    """Counts of a manager, in requests and tokens.
+    """Counters and gauges of a manager, in requests and tokens.
 
-    ``hit_tokens + external_tokens + computed_tokens == prompt_tokens`` at any time. Each request counts
-    once, at its first admission.
+    ``hit_tokens + external_tokens + computed_tokens == prompt_tokens`` at any time. These four counters count
+    each request once, at its first admission.
     """
 
     @property
     def running(self) -> int:
-        """Requests that hold blocks now."""
+        """Running requests."""
     @property
     def preempted(self) -> int:
-        """Requests that wait to be resumed."""
+        """Preempted requests, which wait to be resumed."""
     @property
     def swapped(self) -> int:
         """Requests whose blocks are in the host tier."""
@@ -430,7 +435,7 @@ class ManagerStats:
         """Requests that a swap moves now."""
     @property
     def loading(self) -> int:
-        """Requests that a connector loads external tokens for."""
+        """Requests for which a connector is loading external tokens."""
     @property
     def releasing(self) -> int:
         """Requests that were released while they were moving or loading."""
@@ -454,10 +459,10 @@ class ManagerStats:
         """Admissions and resumptions refused because too few blocks were available."""
     @property
     def unserved_tokens(self) -> int:
-        """Tokens that full attention had cached, but another KV-cache group could not serve."""
+        """Tokens that full attention had cached, and that were not hit because another group lacked them."""
     @property
     def checkpoints(self) -> int:
-        """States of recurrent groups that were copied, so that they can be kept."""
+        """States of recurrent layers that were copied, so that later requests can hit the copies."""
     @property
     def appended_tokens(self) -> int:
         """Tokens appended after admission."""
@@ -466,7 +471,7 @@ class ManagerStats:
         """Requests preempted so far."""
     @property
     def preempted_tokens(self) -> int:
-        """Computed tokens whose blocks preemptions released, whether they stayed cached or not."""
+        """Computed tokens whose blocks preemptions released, whether the blocks remained cached or not."""
     @property
     def resumptions(self) -> int:
         """Requests resumed so far."""
@@ -490,13 +495,13 @@ class ManagerStats:
         """Requests swapped in so far."""
     @property
     def copied_blocks(self) -> int:
-        """Blocks in plans so far, for copy-on-write and for swaps."""
+        """Blocks copied so far by transfer plans, for copy-on-write and for swaps."""
     @property
     def block_bytes(self) -> int:
         """Bytes of KV per block. 0 if unknown."""
     @property
     def hints(self) -> HintReport:
-        """The numbers of blocks by outcome of all hints so far.
+        """The numbers of blocks for each outcome of all hints so far.
 
         A hint of a request counts once for each time that it took effect on a block.
         """
@@ -507,13 +512,13 @@ class ManagerStats:
     def misses(self) -> dict[str, int] | None:
         """Prompt tokens that were computed, by reason, or None for a manager without ``explain``.
 
-        They sum up to ``computed_tokens``. The reasons are those of ``MissSpan.reason``.
+        The numbers sum up to ``computed_tokens``. The reasons are those of ``MissSpan.reason``.
         """
     @property
     def resumed_misses(self) -> dict[str, int] | None:
         """Tokens of resumed requests that were computed again, by reason, or None without ``explain``.
 
-        They sum up to ``resumed_tokens`` less ``resumed_hit_tokens``.
+        The numbers sum up to ``resumed_tokens - resumed_hit_tokens``.
         """
     @property
     def pool(self) -> PoolStats:
@@ -529,7 +534,7 @@ class ScrubReport:
 
     @property
     def position(self) -> int:
-        """The block that the next call begins with. For a manager, the block on the device."""
+        """The block at which the next call begins. For a manager, the block of the device tier."""
     @property
     def blocks(self) -> int:
         """Blocks checked by this call, the null block included, in all tiers."""
@@ -538,6 +543,6 @@ class ScrubReport:
         """Requests whose block tables this call has finished checking. 0 for a pool."""
     @property
     def passes(self) -> int:
-        """How often the scrubber has checked everything so far."""
+        """The number of complete passes over all blocks so far."""
     def __eq__(self, other: object, /) -> bool: ...
     __hash__: ClassVar[None]  # type: ignore[assignment]

@@ -17,25 +17,26 @@ _Ranges: TypeAlias = Sequence[tuple[int, int | None, Retention]]
 
 @final
 class Retention:
-    """How long blocks are worth keeping.
+    """A hint for how long to keep blocks cached.
 
-    Blocks are evicted in this order: demoted blocks, blocks of tenants above their ceilings, other
-    blocks by priority (lowest first), blocks of tenants at or under their floors, and pinned blocks.
-    The pool's policy orders the blocks with priority 35. Within each of these classes, a block is
-    evicted after the cached blocks that continue it. See docs/retention.md.
+    Blocks are evicted in this order: demoted blocks, blocks of tenants above their ceilings, other blocks by
+    priority (lowest first), blocks of tenants at or under their floors, and pinned blocks. The pool's policy
+    orders the blocks with priority 35. Within each of these classes, a block is evicted only after the cached
+    blocks that continue its prefix. See docs/retention.md.
 
     Args:
-        priority: From 0, evicted first, to 100. Blocks without a hint have 35.
-        ttl: Seconds after which the hint ends, on the clock of ``clock.advance``. None lasts as long as
-            the content is cached. An end beyond the largest float is the largest float.
-        idle: Whether the seconds count from the last release of the block, and start again after each
-            use.
-        then: The state after the ``ttl``. ``"normal"`` is no hint, and ``"demote"`` evicts the block
-            first.
-        pinned: The block is evicted last. A pin beyond the budget of ``RetentionConfig`` has priority
-            100.
-        demoted: The block is evicted first, because the content will not be used again. A hit ends
-            this.
+        priority: The priority, from 0 (evicted first) to 100 (evicted last). Blocks without a hint have 35.
+        ttl: Seconds after which the hint ends, on the clock of ``clock.advance``. With None, the hint applies
+            as long as the content is cached. An end that is too large for a float is replaced by the largest
+            float.
+        idle: Whether the seconds begin at the last release of the block instead of at the hint, and begin
+            again after each use.
+        then: The state after the ``ttl``. With ``"normal"``, the block then has no hint. With ``"demote"``,
+            it is then evicted first.
+        pinned: Whether the block is evicted last. If the number of pinned blocks exceeds
+            ``RetentionConfig.pin_budget``, further pins become priority 100.
+        demoted: Whether the block is evicted first, because its content will not be used again. A hit ends
+            the demotion.
 
     Raises:
         InvalidArgumentError: The priority is above 100. Or ``ttl`` is negative or not a number, or
@@ -59,19 +60,19 @@ class Retention:
     ) -> Self: ...
     @property
     def priority(self) -> int | None:
-        """The priority, 0 (evicted first) to 100. The policy orders 35. None if pinned or demoted."""
+        """The priority, 0 (evicted first) to 100 (evicted last). None if pinned or demoted."""
     @property
     def ttl(self) -> float | None:
         """Seconds after which the hint ends, or None."""
     @property
     def idle(self) -> bool:
-        """Whether the seconds count from the last use instead of from the hint."""
+        """Whether the seconds begin at the last use of the block instead of at the hint."""
     @property
     def then(self) -> ExpiredAs:
-        """The state after the ttl: normal or demote."""
+        """The state of the block after ``ttl``: normal or demote."""
     @property
     def pinned(self) -> bool:
-        """Whether the blocks are evicted last, within the budget."""
+        """Whether the blocks are evicted last, up to ``pin_budget`` blocks."""
     @property
     def demoted(self) -> bool:
         """Whether the blocks are evicted first."""
@@ -80,10 +81,10 @@ class Retention:
 
 @final
 class RetentionConfig:
-    """Settings of retention.
+    """Settings of a pool's retention: the number of pins, and the limits of tenants.
 
     Args:
-        pin_budget: The largest number of blocks that are pinned at once. More pins have priority 100.
+        pin_budget: The largest number of blocks that are pinned at once. Further pins become priority 100.
         tenants: The limits of tenants, at most 200. Other tenants have no limits.
 
     Raises:
@@ -108,12 +109,12 @@ class RetentionConfig:
 class TenantLimits:
     """The limits of a tenant.
 
-    The floor is the number of its blocks that others do not evict. The ceiling is the number of blocks
-    that it may have while others need blocks.
+    The floor protects this number of the tenant's blocks from eviction by other tenants. If the tenant has
+    more blocks than the ceiling, its blocks are evicted before those of other tenants.
 
     Args:
         tenant: The tenant, a number of 32 bits that the caller chooses.
-        floor: The number of blocks that others do not evict while they can evict something else.
+        floor: The number of blocks that other tenants do not evict while they can evict other blocks.
         ceiling: The number of blocks above which the tenant's own blocks are evicted first. None sets
             no ceiling.
 
@@ -130,7 +131,7 @@ class TenantLimits:
         """The number of the tenant."""
     @property
     def floor(self) -> int:
-        """The number of blocks that others do not evict while they can evict something else."""
+        """The number of blocks that other tenants do not evict while they can evict other blocks."""
     @property
     def ceiling(self) -> int | None:
         """The number of blocks above which the tenant's own blocks are evicted first, or None."""
@@ -139,19 +140,19 @@ class TenantLimits:
 
 @final
 class HintReport:
-    """The outcome of a hint, in blocks."""
+    """The numbers of blocks for each outcome of a hint."""
 
     @property
     def accepted(self) -> int:
-        """Blocks on which the hint took effect completely."""
+        """Blocks to which the hint was applied completely."""
     @property
     def clipped(self) -> int:
-        """Blocks on which the hint took effect in part. Pins beyond the budget have the highest priority."""
+        """Blocks to which the hint was applied in part: pins that became priority 100."""
     @property
     def ignored(self) -> int:
-        """Blocks on which the hint had no effect.
+        """Blocks to which the hint was not applied.
 
-        They are not cached. Or the hint was an end of life, and the block had other references.
+        Either the block is not cached, or the hint was an end of life and the block had other references.
         """
     def __eq__(self, other: object, /) -> bool: ...
     __hash__: ClassVar[None]  # type: ignore[assignment]
@@ -174,9 +175,12 @@ class RetentionStats:
         """Pinned blocks."""
     @property
     def with_ttl(self) -> int:
-        """Running times to live. The idle ones of blocks in use do not run."""
+        """Blocks with a running time to live.
+
+        With ``idle``, the time does not run while a block is in use.
+        """
     @property
     def expired(self) -> int:
-        """Times to live that have ended so far."""
+        """Times to live that have expired so far."""
     def __eq__(self, other: object, /) -> bool: ...
     __hash__: ClassVar[None]  # type: ignore[assignment]

@@ -15,7 +15,7 @@ __all__ = [
 
 @type_check_only
 class SizingWindow(TypedDict):
-    """The requests of one window of a trace, and how much of them a cache hits."""
+    """The requests in one window of a trace, and how many of their blocks and tokens a cache hits."""
 
     start_s: float
     requests: int
@@ -26,7 +26,7 @@ class SizingWindow(TypedDict):
 
 @type_check_only
 class SizingWorth(TypedDict):
-    """The savings of a cache of one size in GiB."""
+    """The savings that a cache of one size, in GiB, brings."""
 
     gib: float
     blocks: int
@@ -39,9 +39,9 @@ class SizingWorth(TypedDict):
 class References:
     """A trace as block references, the input of all estimators of sizes.
 
-    All estimators use one definition: whole prompts one after the other, without time. A block is a hit
-    only if all blocks before it in its prompt are hits. Memory: 4 bytes per reference, 24 per request,
-    20 per run of reuses. O(references).
+    All estimators use the same model: prompts are processed as a whole, one after the other, without times. A
+    block is a hit only if all blocks before it in its prompt are hits. Takes 4 bytes per reference, 24 bytes
+    per request, and 20 bytes per run of reuses. O(references).
 
     Args:
         trace: The trace, with its own block size.
@@ -70,21 +70,24 @@ class References:
         """The number of block references, hits and misses together."""
     @property
     def unique_blocks(self) -> int:
-        """The number of different blocks."""
+        """The number of distinct blocks."""
     @property
     def prompt_tokens(self) -> int:
-        """The number of tokens of all prompts, in blocks or not. Token hit rates are shares of it."""
+        """The number of tokens of all prompts, including tokens outside blocks.
+
+        Token hit rates are shares of it.
+        """
     @property
     def block_tokens(self) -> int:
         """The number of tokens of a full block."""
     @property
     def finish_reasons(self) -> int:
-        """The number of requests whose end the trace describes."""
+        """The number of requests for which the trace contains a finish reason."""
     def without_finish_reasons(self) -> References:
         """Returns the same references without the reasons for which requests ended.
 
-        The difference in hits of ``hazard`` shows the value of the reasons. The copy shares large data:
-        it takes 40 bytes per request.
+        Run ``hazard`` on both to see how many hits the finish reasons bring. The copy shares the large data
+        with the original, and takes 40 bytes per request.
         """
     def lru(self) -> HitCurve:
         """Returns the exact hit rate of LRU at every capacity, in one pass.
@@ -99,17 +102,19 @@ class References:
         Args:
             policy: One of ``kvpool.policies.eviction_policies()``.
             capacity_blocks: The number of blocks of the cache.
-            form: ``"pool"`` runs the shipped evictor on whole requests, prefix-closed, as the pool does
-                in lookup mode. ``"stream"`` runs it on each block by itself, the last block first, as
-                papers simulate it.
+            form: ``"pool"`` runs the policy on whole requests, as a pool does in lookup mode. Its cache is
+                prefix-closed: it contains a block only with all blocks before it. ``"stream"`` runs the
+                policy on single block references, the last block of a prompt first, as papers simulate
+                policies.
 
         Raises:
             InvalidArgumentError: The policy or form is unknown, or the capacity is out of range.
         """
     def optimal(self, capacity_blocks: int) -> PolicyRun:
-        """Runs the clairvoyant optimum at one capacity.
+        """Runs the optimal policy, which knows all future requests, at one capacity.
 
-        It is prefix-closed, and need not store every block (Belady, 1966).
+        Its cache is prefix-closed: it contains a block only with all blocks before it. The policy need not
+        store every block (Belady, 1966).
 
         Raises:
             InvalidArgumentError: ``capacity_blocks`` is negative.
@@ -122,14 +127,14 @@ class References:
 
         Args:
             capacity_blocks: The number of blocks of the cache.
-            accuracy: The share of these blocks that get a hint, 0 to 1.
+            accuracy: The share of the blocks without later use that get a hint, 0 to 1.
             seed: Selects the blocks that get a hint.
 
         Raises:
             InvalidArgumentError: The accuracy is not from 0 to 1, or the capacity or seed is negative.
         """
     def over_time(self, run: PolicyRun, window_s: float) -> list[SizingWindow]:
-        """Splits the hits of a run into windows of ``window_s`` seconds, empty ones included.
+        """Splits the hits of a run into windows of ``window_s`` seconds, including windows without requests.
 
         Raises:
             InvalidArgumentError: The window is not above 0, or so short that there would be more than a
@@ -152,10 +157,10 @@ def sampled_lru(
 
     Args:
         trace: The trace, with its own block size.
-        rate: The share of the blocks to sample, above 0, at most 1. With ``max_blocks``, the share at
-            the beginning.
-        max_blocks: The largest number of sampled blocks, 1 to ``2**30``. The rate is lowered to keep
-            it. None keeps the rate.
+        rate: The share of the blocks to sample, above 0 and at most 1. With ``max_blocks``, the share at the
+            beginning of the trace.
+        max_blocks: The largest number of sampled blocks, 1 to ``2**30``. The rate is reduced whenever the
+            sample would exceed this number. With None, the rate remains constant.
         seed: Selects the sample. All values are equally good.
         blocks: As for ``References``.
 
@@ -178,7 +183,7 @@ class HitCurve:
 
     @property
     def sample_rate(self) -> float:
-        """The share of sampled blocks. 1.0 is all of them, and the curve is exact."""
+        """The share of sampled blocks. With 1.0, all blocks are sampled, and the curve is exact."""
     @property
     def references(self) -> int:
         """The number of block references of the trace, counted and not estimated."""
@@ -187,21 +192,22 @@ class HitCurve:
     def ceiling(self) -> tuple[int, float, float]:
         """Returns the smallest capacity with the largest possible hit rates, and these rates."""
     def points(self, most: int = 200) -> list[tuple[int, float, float]]:
-        """Returns at most ``most`` points, evenly spread over the logarithm of the capacity."""
+        """Returns at most ``most`` points of the curve, evenly spaced in the logarithm of the capacity."""
     def capacity_for(self, share: float) -> tuple[int, float, float] | None:
         """Returns the smallest capacity with this share (0 to 1) of the token hits of ``ceiling()``.
 
-        None if the share is out of range, or if there is never a hit.
+        Returns None if the share is out of range, or if the trace has no hits at any capacity.
         """
     def knee(self, most_blocks: int | None = None) -> tuple[int, float, float, float] | None:
-        """Returns the point where the curve bends most, and by how much, or None if it does not bend.
+        """Returns the point at which the curve bends most, and by how much, or None if it does not bend.
 
-        Without a bend, the largest cache is the best. Satopaa et al., "Kneedle", 2011.
+        If the curve does not bend, the largest cache is the best choice. The method is that of Satopaa et
+        al., "Kneedle", 2011.
         """
     def worth(
         self, bytes_per_token: int, gib: Sequence[float], *, prefill_tokens_per_s: float = 1.0
     ) -> list[SizingWorth]:
-        """Returns the savings of caches of rising sizes in GiB.
+        """Returns the savings that caches of several sizes, in GiB, bring.
 
         Raises:
             InvalidArgumentError: The sizes do not rise, or a speed is not above 0.
@@ -209,8 +215,8 @@ class HitCurve:
     def distances(self) -> list[tuple[int, int, int]]:
         """Returns the number of reuses by distance, as triples of first distance, last distance and number.
 
-        The distance of a reuse is the number of different blocks that were used since the last use of
-        the block, plus 1.
+        The distance of a reuse is the number of distinct blocks that were used since the last use of the
+        block, plus 1.
         """
     def distance_quantile(self, fraction: float) -> int | None:
         """Returns the distance that covers this fraction (0 to 1) of the reuses, or None without reuses."""
@@ -230,21 +236,24 @@ class PolicyRun:
         """The number of prompt tokens in these references."""
     @property
     def block_hit_rate(self) -> float:
-        """The share of hits in all references, 0 to 1."""
+        """The number of hits divided by the number of references, 0 to 1."""
     @property
     def token_hit_rate(self) -> float:
-        """The share of hit tokens in all prompt tokens, 0 to 1."""
+        """The number of hit tokens divided by the number of prompt tokens, 0 to 1."""
     @property
     def evictions(self) -> int | None:
-        """The number of evicted blocks. None for the optimum and for hints, which are not simulated so."""
+        """The number of evicted blocks.
+
+        None for ``optimal`` and ``lru_with_hints``, which do not count them.
+        """
     @property
     def turnover(self) -> float | None:
-        """The mean of ``turnovers``, 0 to 1. None if the trace ends before the first window."""
+        """The mean of ``turnovers``, 0 to 1. None if the trace ends before the end of the first window."""
     @property
     def turnovers(self) -> list[float]:
         """The shares of new blocks among the resident blocks, one per window of the trace.
 
-        A window has ``capacity_blocks`` insertions, and the share is taken at its end. A block is new
-        if it was inserted during the window. If the values fall towards 0, the cache has stagnated: it
-        evicts new blocks at once.
+        A window has ``capacity_blocks`` insertions, and the share is taken at its end. A block is new if it
+        was inserted during the window. If the values decrease towards 0, the cache has stagnated: it keeps
+        old blocks and evicts new blocks at once.
         """

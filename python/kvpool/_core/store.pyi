@@ -1,4 +1,4 @@
-"""Stores of KV objects outside the engine's memory. See ``kvpool.store``."""
+"""Stores, which keep KV objects outside the engine's memory. See ``kvpool.store``."""
 
 from collections.abc import Mapping, Sequence
 from os import PathLike
@@ -44,7 +44,7 @@ Outcome: TypeAlias = Literal[
     "no_room",  # transfers use every place of the store
 ]
 
-# The knowledge that the store has of an object, without a call of the back end.
+# The state of an object as far as the store knows it without a call of the back end.
 Presence: TypeAlias = Literal[
     "here",  # the object can be loaded
     "pending",  # the object is being written
@@ -52,20 +52,20 @@ Presence: TypeAlias = Literal[
     "unknown",  # a shared back end may have the object; probe() asks it
 ]
 
-# When an offered object is written: when it is offered again, at once, or never.
+# The time at which an offered object is written: when it is offered again, at once, or never.
 Admission: TypeAlias = Literal["second_touch", "always", "never"]
 
 @final
 class Arena:
-    """Host memory in slots. A store moves objects into and out of the slots without another copy.
+    """Host memory that is divided into slots. A store reads and writes the slots without another copy.
 
-    The memory belongs to the arena, or to an engine (``over``). To copy between it and a device, give
-    it to ``kvpool.transfer``: ``BlockStore.from_regions([(arena.address, arena.stride,
+    The memory belongs to the arena, or to an engine (see ``over``). To copy between an arena and a device,
+    make a ``kvpool.transfer`` store of it: ``BlockStore.from_regions([(arena.address, arena.stride,
     arena.slot_bytes)], arena.slots, keep_alive=arena)``.
 
     Args:
         slots: The number of slots. At least 1.
-        slot_bytes: Bytes of a slot, which is the size of the largest object. At least 1.
+        slot_bytes: The number of bytes of a slot. An object cannot be larger than a slot. At least 1.
 
     Raises:
         InvalidArgumentError: A number is out of range.
@@ -82,17 +82,17 @@ class Arena:
     def over(memory: Buffer, slot_bytes: int) -> Arena:
         """Returns an arena over memory that the caller owns.
 
-        For example a tensor's ``numpy()``, shared memory, or a view of an engine's memory. The arena
-        and its transfers keep the memory alive. The caller must not resize it: ``bytearray`` refuses
-        to, but ``ndarray.resize(refcheck=False)`` frees the memory. While a job uses a slot, only the
+        The memory is, for example, a tensor's ``numpy()``, shared memory, or a view of an engine's memory.
+        The arena and its transfers keep the memory alive. The caller must not resize it: ``bytearray``
+        refuses to, but ``ndarray.resize(refcheck=False)`` frees the memory. While a job uses a slot, only the
         store may write to it. While a slot is being loaded, nothing may read it, because its content is
-        unspecified. If the memory does not begin at a page of 4 KiB, or ``slot_bytes`` is not a
-        multiple of a page, each transfer costs one copy in a worker thread (see ``is_paged``).
+        unspecified. If the memory does not begin at a page of 4 KiB, or ``slot_bytes`` is not a multiple of a
+        page, each transfer costs one copy in a worker thread (see ``is_paged``).
 
         Args:
             memory: A writable, contiguous buffer of any shape and format. Its size is a multiple of
                 ``slot_bytes``.
-            slot_bytes: Bytes of a slot, and from one slot to the next.
+            slot_bytes: The number of bytes of a slot. The slots follow each other without gaps.
 
         Raises:
             ArgumentTypeError: The object is not such a buffer.
@@ -126,7 +126,7 @@ class Arena:
 
         Args:
             slot: The slot.
-            length: The number of bytes. None is the whole slot.
+            length: The number of bytes. With None, the whole slot.
 
         Raises:
             SlotBusyError: A load uses the slot.
@@ -136,7 +136,7 @@ class Arena:
 
 @final
 class Namespace:
-    """Everything besides its tokens that determines the bytes of an object.
+    """The properties of an engine that, besides the tokens, determine the bytes of an object.
 
     Two stores share objects only if their namespaces are equal. Every field is required, because a
     missing field would lead to wrong bytes. Put other properties of an engine that matter, such as its
@@ -210,18 +210,18 @@ class Namespace:
 
 @final
 class Disk:
-    """A folder on a disk, and how much of it a store may use.
+    """Settings of a back end that keeps objects in a folder on a disk.
 
-    A store opens it.
+    Opening a ``Store`` with this back end opens the folder.
 
     Args:
         folder: The folder. It is created if it does not exist. One store uses it at a time.
-        capacity_bytes: The largest number of bytes of the objects of one store, headers and padding
-            included. The store allocates this space when it opens the folder and never exceeds it. If
-            the disk has less space, the store uses that and warns (``RuntimeWarning``).
-        max_payload: Bytes of the largest object. None is a slot of the arena. With another value than
-            before, the store starts cold.
-        free_floor_bytes: The number of bytes that stay free on the disk, with any capacity. 4 GiB by
+        capacity_bytes: The largest number of bytes of the objects of one store, headers and padding included.
+            The store allocates this space when it opens the folder, and never uses more. If the disk has less
+            space, the store uses the available space and warns (``RuntimeWarning``).
+        max_payload: The size of the largest object in bytes. None is the size of a slot of the arena. If the
+            value differs from the last time, the store does not find the objects that the folder contains.
+        free_floor_bytes: The number of bytes that remain free on the disk, whatever the capacity. 4 GiB by
             default.
         direct: Whether to bypass the page cache if the file system supports it.
         scanners: The number of threads that read headers when the store opens the folder.
@@ -249,16 +249,16 @@ class Disk:
 
 @final
 class SharedFolder:
-    """A folder that several machines share, with one file per object. On NFS or any other file system.
+    """Settings of a back end that keeps one file per object in a folder that several machines share.
 
-    A store opens it. ``probe`` finds objects that another engine of the same namespace wrote. Each
-    engine has its own limit. When a store opens the folder, it removes the oldest files of its
-    namespace beyond the limit.
+    Opening a ``Store`` with this back end opens the folder. ``probe`` finds objects that another engine of
+    the same namespace wrote. Each engine has its own limit. When a store opens the folder, it removes the
+    oldest files of its namespace beyond the limit.
 
     Args:
         folder: The folder. It is created if it does not exist.
         capacity_bytes: The largest number of bytes of the objects of one store.
-        max_payload: Bytes of the largest object. None is a slot of the arena.
+        max_payload: The size of the largest object in bytes. None is the size of a slot of the arena.
         group: Whether every user of the folder's group may read and write the objects. Files then have
             mode 0660 and folders mode 2770, with any umask. Otherwise only this user may, and files
             have mode 0600.
@@ -281,31 +281,32 @@ class SharedFolder:
 
 @final
 class Redis:
-    """A Redis or Valkey server, and how much of it a store may use.
+    """Settings of a back end that keeps objects on a Redis or Valkey server.
 
-    A store connects when it is opened. Objects are values with the key ``kvpool/NAMESPACE/HASH-GROUP``,
-    of at most 512 MiB. ``probe`` finds objects that another engine of the same namespace wrote.
+    A store connects when it is opened. Objects are values with the key ``kvpool/NAMESPACE/HASH-GROUP``, of at
+    most 512 MiB. ``probe`` finds objects that another engine with the same namespace has written.
     ``capacity_bytes`` limits the objects of one store. To limit all stores together, set the server's
     ``maxmemory``, with a policy that evicts. Needs Redis 4.0 or later.
 
     Args:
         capacity_bytes: The largest number of bytes of the objects of one store.
-        host: The name or address of the server. None is this machine.
+        host: The name or address of the server. None means this machine.
         port: The TCP port.
         unix_socket: The path of a Unix socket, instead of host and port.
         username: The user name, for servers with users.
         password: The password.
         database: The number of the database.
         protocol: The version of the protocol, 2 or 3.
-        max_payload: Bytes of the largest object. None is a slot of the arena.
-        time_to_live: Seconds from its write until a value expires. ``None`` is never.
-        timeout: Seconds that the server may send and receive nothing. A whole call has this time, plus
-            one second for every 4 MiB that it moves.
-        tls: Whether to use TLS 1.2 or 1.3. The store then never connects without it. If a file of the
-            following settings cannot be read, or the server's certificate is not trusted, opening the
-            store raises ``StoreError``.
-        tls_ca: A PEM file of the authorities that may sign the server's certificate. None is those of
-            this system.
+        max_payload: The size of the largest object in bytes. None is the size of a slot of the arena.
+        time_to_live: The number of seconds after its write at which a value expires. With ``None``, values do
+            not expire.
+        timeout: The number of seconds after which a connection without traffic is an error. A whole call may
+            take this time, plus one second for every 4 MiB that it moves.
+        tls: Whether to use TLS 1.2 or 1.3. If so, the store never connects without TLS. If a file of the
+            following settings cannot be read, or the server's certificate is not trusted, opening the store
+            raises ``StoreError``.
+        tls_ca: A PEM file of the authorities that may sign the server's certificate. With None, the store
+            uses the authorities of this system.
         tls_certificate: PEM files of the client's certificate and key, for servers that require one.
         tls_server_name: The name in the server's certificate, if it is not ``host``.
 
@@ -339,14 +340,14 @@ class Redis:
 
 @final
 class Custom:
-    """A back end written in Python, and how much of it a store may use.
+    """Settings of a back end that is written in Python.
 
     ``kvpool.store.s3`` and ``kvpool.store.mooncake`` contain two such back ends.
 
     Args:
-        backend: The object that moves the bytes.
+        backend: The Python object that moves the bytes.
         capacity_bytes: The largest number of bytes of the objects of one store.
-        max_payload: Bytes of the largest object. None is a slot of the arena.
+        max_payload: The size of the largest object in bytes. None is the size of a slot of the arena.
 
     Raises:
         InvalidArgumentError: A number is out of range.
@@ -368,30 +369,34 @@ class Custom:
 class Store:
     """A bounded store of objects outside an engine's memory.
 
-    Only ``wait``, ``renew`` and ``close`` wait for the back end, and opening the store, which allocates
-    the space and reads the existing headers. In a forked child every call raises ``ClosedError``,
-    because the threads belong to the parent.
+    Only ``wait``, ``renew``, ``close`` and the constructor wait for the back end. The constructor allocates
+    the space and reads the existing headers. In a forked child process every call raises ``ClosedError``,
+    because the store's threads exist only in the parent.
 
     Args:
         backend: The back end that keeps the objects.
         arena: The memory from which objects are written and into which they are loaded.
         namespace: The namespace of the objects. The space of objects of other namespaces counts as
             free.
-        eviction: The order in which objects are evicted when the space is full. Any policy by name
-            except ``last-accessed``, because the store has no access times.
-        admission: Which offers are written if an offer does not set it. ``second_touch`` does not write
-            prompts that are sent only once.
-        remembered_offers: The number of offers that are remembered for a second one.
+        eviction: The order in which objects are evicted when the space is full. The name of a policy.
+            ``last-accessed`` is not allowed, because the store has no access times.
+        admission: Decides which offered objects are written, if a ``put`` does not set ``admit``.
+            ``second_touch`` writes an object when it is offered for the second time, so prompts that are sent
+            only once are not written.
+        remembered_offers: The number of offered objects that the store remembers, to recognise a second
+            offer.
         workers: The number of threads that wait for the back end, at most 1024.
-        queue: The largest number of objects in transfer. More are misses.
-        deadline: Seconds that a transfer may take. After that it is a miss, and its slot stays taken
-            until the transfer has ended.
+        queue: The largest number of objects in transfer. Further transfers are misses, with the outcome
+            ``busy``.
+        deadline: The number of seconds that a transfer may take. After that, the transfer is a miss, but its
+            slot remains in use until the transfer has ended.
         breaker_failures: The number of failures in a row after which the store pauses the back end.
         breaker_pause: The length of this pause in seconds.
-        believed_for: Seconds for which the answer of a shared back end about an object is used again.
-        staged: Whether payloads pass through memory of the workers, at the cost of one copy there. A
-            slot is then free once its job has ended, whatever the back end does. For engines that reuse
-            a slot as soon as they are notified.
+        believed_for: The number of seconds for which the store relies on the answer of a shared back end
+            about an object.
+        staged: Whether the workers copy payloads to or from memory of their own, at the cost of one copy. A
+            slot is then free as soon as its job has ended, even if the back end is still using the payload.
+            Use it in engines that reuse a slot as soon as its job has ended.
         tell_gone: Whether ``take_gone`` reports the objects that can no longer be found.
 
     Raises:
@@ -452,19 +457,20 @@ class Store:
         tokens: Sequence[tuple[int, int]] | None = None,
         admit: Admission | None = None,
     ) -> int:
-        """Offers objects to be written, and returns the number of the job.
+        """Offers objects to the store, to be written, and returns the number of the job.
 
-        An admitted object is written from its slot. The slot cannot be loaded into until the write has
-        ended. The outcome of an object that the store already has is ``ok`` at once. O(keys).
+        An admitted object is written from its slot. Until the write has ended, no object can be loaded into
+        the slot. If the store already has an object, its outcome is ``ok`` at once. O(keys).
 
         Args:
             keys: The digest of each block's prefix, 1 to 32 bytes.
             slots: The slot of each object.
-            groups: The KV-cache group, one for all or one for each. None is 0.
-            lengths: Bytes of the payload, one number for all or one for each. None is the whole slot.
-            tokens: For each object, the position of its first token in the prompt, and the number of
-                its tokens. Objects at larger positions are evicted before others.
-            admit: Which objects of this call are written. None is the store's ``admission``.
+            groups: The KV-cache group, one number for all objects or one for each. None means group 0.
+            lengths: The number of bytes of the payload, one number for all objects or one for each. None
+                means the whole slot.
+            tokens: For each object, the position of its first token in the prompt, and the number of its
+                tokens. Objects at larger positions are evicted before objects at smaller positions.
+            admit: Decides which objects of this call are written. None means the store's ``admission``.
 
         Raises:
             SlotBusyError: A load uses one of the slots.
@@ -488,7 +494,7 @@ class Store:
 
         Args:
             keys: As for ``put``.
-            slots: The slot for each object. No slot twice, and none that another job uses.
+            slots: The slot for each object. A slot may appear only once, and no other job may be using it.
             groups: As for ``put``.
             lengths: As for ``put``. An object with another length does not match.
 
@@ -498,7 +504,7 @@ class Store:
             ClosedError: The store is closed.
         """
     def contains(self, keys: Sequence[bytes], *, groups: int | Sequence[int] | None = None) -> list[Presence]:
-        """Returns what the store knows of each key.
+        """Returns what the store knows about each key: whether its object exists.
 
         Does not call the back end. O(keys).
 
@@ -508,9 +514,9 @@ class Store:
     def probe(self, keys: Sequence[bytes], *, groups: int | Sequence[int] | None = None) -> int:
         """Checks which objects exist, and returns the number of the job.
 
-        The outcome of an object is ``ok`` or ``absent``. The call asks a shared back end, with many
-        keys at once, and ``contains``, ``get`` and ``put`` use the answer for some time. For other back
-        ends the store itself knows all objects. O(keys).
+        The outcome of an object is ``ok`` or ``absent``. The call asks a shared back end, with many keys at
+        once, and ``contains``, ``get`` and ``put`` use the answer for ``believed_for`` seconds. For back ends
+        that are not shared, the store itself knows all objects. O(keys).
 
         Raises:
             ClosedError: The store is closed.
@@ -527,7 +533,7 @@ class Store:
     def touch(self, keys: Sequence[bytes], *, groups: int | Sequence[int] | None = None) -> None:
         """Marks objects as used, although they are not loaded.
 
-        Objects that were used last are evicted last. Keys without an object are ignored. O(keys).
+        The most recently used objects are evicted last. Keys without an object are ignored. O(keys).
 
         Raises:
             ClosedError: The store is closed.
@@ -535,11 +541,13 @@ class Store:
     def renew(self, namespace: Namespace) -> None:
         """Changes the namespace of the store, for instance after an update of the weights.
 
-        No object of the old namespace is found any more, and not after a restart either, however this
-        process ends. Objects in transfer are not kept. The namespace may be the old one, to begin anew.
-        Waits until the back end has recorded the renewal. O(objects that the store has space for).
+        Objects of the old namespace can no longer be found, not even after a restart or a crash of this
+        process. Objects in transfer are not kept. You may pass the old namespace to invalidate all its
+        objects. The call waits until the back end has recorded the renewal. O(objects that the store has
+        space for).
 
-        Other engines that share the back end continue until they open or renew a store.
+        Other engines that share the back end continue to use the old objects until they open or renew a
+        store.
 
         Raises:
             StoreError: The back end has not recorded the renewal. This store still finds nothing of the
@@ -553,9 +561,9 @@ class Store:
     def namespace(self) -> Namespace:
         """The current namespace of the objects.
 
-        The namespace that the store was opened with or renewed to, with its generation in ``extra``.
-        The back end records the generation, and each renewal changes it. ``kvpool store gc --keep``
-        takes the digest of this namespace.
+        This is the namespace of the constructor or of the last ``renew``, with its generation in ``extra``.
+        The back end records the generation, and each renewal changes it. Pass the digest of this namespace to
+        ``kvpool store gc --keep``.
 
         Raises:
             ClosedError: The store is closed.
@@ -563,9 +571,9 @@ class Store:
     def take_gone(self) -> list[tuple[bytes, int]]:
         """Returns the objects that can no longer be found, since the last call.
 
-        They were evicted, removed or damaged. Each entry has the digest, padded to 32 bytes, and the
-        group. Empty unless the store was made with ``tell_gone``. In that case call it regularly,
-        because the list grows.
+        These objects were evicted, removed or damaged. Each entry has the digest, padded to 32 bytes, and the
+        group. The list is empty unless the store was made with ``tell_gone``. With ``tell_gone``, make this
+        call regularly, because the list grows until then.
 
         Raises:
             ClosedError: The store is closed.
@@ -573,7 +581,7 @@ class Store:
     def poll(self) -> list[tuple[int, list[Outcome]]]:
         """Returns the jobs that have ended since the last call.
 
-        The oldest job comes first. Each has one outcome per key. Does not wait.
+        The oldest job comes first. Each job has one outcome per key. The call does not wait.
 
         Raises:
             ClosedError: The store is closed.
@@ -592,14 +600,14 @@ class Store:
     def fileno(self) -> int:
         """Returns a file descriptor that is readable when ``poll`` has something to return.
 
-        For event loops. A deadline that passes does not make it readable.
+        Use it in event loops. The descriptor does not become readable when a deadline passes.
         """
     @property
     def is_direct(self) -> bool:
         """Whether transfers bypass the page cache."""
     @property
     def io(self) -> str:
-        """How bytes are moved.
+        """The way in which bytes are moved.
 
         ``io_uring`` for a disk, or ``threads (no io_uring: WHY)`` if the kernel does not support it.
         ``threads`` for the other back ends.
@@ -642,7 +650,10 @@ class StoreStats:
         """Objects in transfer, including those whose deadline has passed."""
     @property
     def quarantined(self) -> int:
-        """Objects in transfer whose deadline has passed. Their slots stay taken."""
+        """Objects in transfer whose deadline has passed.
+
+        Their slots remain in use until the transfers end.
+        """
     @property
     def restored(self) -> int:
         """Objects that existed when the store was opened."""
@@ -666,7 +677,7 @@ class StoreStats:
         """Bytes of the payloads of written objects."""
     @property
     def known(self) -> int:
-        """Offers of an object that the store already had or was writing."""
+        """Offers of objects that the store already had or was writing."""
     @property
     def not_admitted(self) -> int:
         """Offers that were not admitted."""
@@ -678,7 +689,7 @@ class StoreStats:
         """Objects removed by a caller."""
     @property
     def damaged(self) -> int:
-        """Loads that found another object, or a damaged one."""
+        """Loads that found another object or a damaged object."""
     @property
     def lost(self) -> int:
         """Objects that the back end should have had and did not have."""
@@ -702,22 +713,22 @@ class StoreStats:
         """Loads that were not tried, because the object was known to be absent."""
     @property
     def opened(self) -> int:
-        """How often the breaker has opened."""
+        """The number of times that the breaker has opened, which pauses the back end."""
     @property
     def last_error(self) -> str | None:
-        """The text of the last failure or damage, or None."""
+        """A description of the last failure or damaged object, or None."""
     def __eq__(self, other: object, /) -> bool: ...
     def __ne__(self, other: object, /) -> bool: ...
 
 @final
 class StoreFolder:
-    """The folder of a store, for tools and people who inspect it.
+    """The folder of a store, for tools that inspect it.
 
     Args:
         folder: A folder that a store made.
-        exclusive: Whether no store may use the folder meanwhile. Verifying and clearing need this.
-            Without it you may read headers while a store uses the folder, and objects that are being
-            written look damaged.
+        exclusive: Whether to lock the folder, so that no store can use it meanwhile. Verifying and clearing
+            need this. Without the lock, you may read headers while a store uses the folder, but objects that
+            are being written look damaged.
 
     Raises:
         StoreNotFoundError: The folder has no objects.
@@ -759,11 +770,11 @@ class StoreFolder:
     def objects(
         self, first: int, count: int, *, verify: bool = False
     ) -> list[tuple[int, str | None, int, int, str | None]]:
-        """Returns the objects at some places.
+        """Returns the objects in some slots of the folder's file, which are called places.
 
-        Each entry has the place, the digest of the namespace, the group, the bytes of the payload, and
-        what is wrong with the object, or None. The digest of a damaged object is None. Reads one page
-        per place, or whole objects to verify.
+        Each entry has the place, the digest of the namespace, the group, the bytes of the payload, and a
+        description of the damage, or None if the object is intact. The digest of a damaged object is None.
+        The call reads one page per place, or whole objects with ``verify``.
 
         Args:
             first: The first place.
@@ -774,7 +785,7 @@ class StoreFolder:
             StoreError: The disk fails.
         """
     def namespaces(self) -> dict[str, Namespace | None]:
-        """Returns the namespaces that ever had objects in this folder, by digest.
+        """Returns all namespaces that have had objects in this folder, by digest.
 
         The value is None if the text of the namespace is lost.
 
@@ -782,7 +793,7 @@ class StoreFolder:
             StoreError: The folder cannot be read.
         """
     def clear(self, places: Sequence[int]) -> None:
-        """Frees places.
+        """Clears places, so that they contain no objects.
 
         Raises:
             StoreError: The folder was not opened as ``exclusive``, or the disk fails.
@@ -798,10 +809,10 @@ class StoreFolder:
 
 @final
 class StoreServer:
-    """The objects on a Redis or Valkey server, for tools and people who inspect them.
+    """The objects on a Redis or Valkey server, for tools that inspect them.
 
-    Engines may use the server meanwhile. Objects that appear or disappear meanwhile may be missing in
-    an answer.
+    Engines may use the server meanwhile. Results may lack objects that are written or removed at the same
+    time.
 
     Args:
         server: The server. Its ``capacity_bytes`` does not matter.
@@ -826,13 +837,13 @@ class StoreServer:
     def scan(
         self, cursor: int = 0, *, verify: bool = False
     ) -> tuple[int, list[tuple[str, str | None, int, int, str | None]], dict[str, Namespace | None], int]:
-        """Returns one page of keys, from a cursor on.
+        """Returns one page of the server's keys, beginning at a cursor.
 
-        The answer has four parts. The first is the cursor of the next page, or 0 after the last page.
-        The second is a list of objects, each with its name, the digest of its namespace, its group, the
-        bytes of its payload, and what is wrong with it. The third contains the namespaces whose texts
-        are on this page, with None for a damaged text. The fourth is the number of other keys. A key
-        may be on two pages while the server resizes its table.
+        The answer has four parts. The first is the cursor of the next page, or 0 after the last page. The
+        second is a list of objects, each with its name, the digest of its namespace, its group, the bytes of
+        its payload, and a description of its damage, or None. The third contains the namespaces whose texts
+        are on this page, with None for a damaged text. The fourth is the number of other keys. A key may be
+        on two pages while the server resizes its table.
 
         Args:
             cursor: 0, or the cursor that the previous page returned.
@@ -861,14 +872,15 @@ def check_object(
 ) -> tuple[str, str | None, int, int, str | None] | None:
     """Checks an object that a back end has under a name.
 
-    Returns its name, the digest of its namespace, its group, the bytes of its payload, and what is
-    wrong with it. Returns None if the name is not that of an object.
+    Returns its name, the digest of its namespace, its group, the bytes of its payload, and a description of
+    its damage, or None. Returns None if the name is not that of an object.
 
     Args:
-        name: The name as back ends get it: ``NAMESPACE/HASH-GROUP``.
+        name: The name of the object in the back end: ``NAMESPACE/HASH-GROUP``.
         front: The first 112 bytes of the object, which are its header.
         length: The number of bytes of the whole object.
-        payload: The bytes after the header, to be compared with their checksum. None skips this check.
+        payload: The bytes after the header, which the call compares with their checksum. With None, the call
+            skips this check.
 
     >>> kvpool.store.check_object("notes.txt", b"", 0)
     """
@@ -877,10 +889,10 @@ def check_object(
 class SlotHeaders:
     """Records which content is in each slot of an arena that outlives the process.
 
-    The record is a file beside the memory, with one header per slot. A slot has the number of its
-    block. Call ``clear`` before the first byte of a slot changes, and ``seal`` after the last one is
-    written. Between the two calls the slot has no valid content, even after a crash. docs/restart.md
-    describes all steps.
+    The record is a file beside the memory, with one header per slot. The number of a slot is the id of its
+    block. Call ``clear`` before the first byte of a slot changes, and ``seal`` after the last one is written.
+    Between the two calls the slot has no valid content, even after a crash. docs/restart.md describes all
+    steps.
 
     Args:
         path: The file. It is created if it does not exist, or if its number of slots differs.
@@ -923,7 +935,7 @@ class SlotHeaders:
             StoreError: The file cannot be written. In this case do not write to the slots.
         """
     def seal(self, slots: _Ints, keys: Sequence[bytes], *, groups: int | Sequence[int] = 0) -> None:
-        """Marks slots as containing the whole KV of these keys. Reads the slots, and writes their headers.
+        """Marks slots as containing the complete KV of these keys. Reads the slots, and writes their headers.
 
         Raises:
             InvalidArgumentError: A slot does not exist, or is slot 0, which belongs to the null block.
@@ -933,7 +945,7 @@ class SlotHeaders:
     def renew(self, namespace: Namespace) -> None:
         """Changes the namespace, for instance after an update of the weights.
 
-        Slots that were sealed before are not in the new namespace. Use the new namespace for
+        Slots that were sealed before do not belong to the new namespace. Pass the new namespace to
         ``save_index``, too.
         """
     def __len__(self) -> int: ...
@@ -944,7 +956,7 @@ class WarmStart:
 
     @property
     def blocks(self) -> int:
-        """Blocks that are cached again."""
+        """Blocks whose cached content was restored."""
     @property
     def refused(self) -> int:
         """Blocks whose bytes do not match their hashes."""
@@ -956,22 +968,22 @@ class WarmStart:
         """Seconds since the snapshot was made. 0 after a cold start."""
     @property
     def cold(self) -> str | None:
-        """Why nothing was restored, or None."""
+        """The reason for a cold start, in which nothing was restored, or None."""
     def __eq__(self, other: object, /) -> bool: ...
     def __ne__(self, other: object, /) -> bool: ...
 
 def save_index(subject: CacheManager | BlockPool, path: str | PathLike[str], namespace: Namespace) -> int:
     """Writes the cached content of a manager or a pool to a file, and returns the number of blocks.
 
-    Call it from another thread than the scheduler's, because it waits for the disk. The manager is
-    locked while its state is copied, O(blocks). The call replaces an existing file as a whole, or
-    leaves it as it is. Make only one call at a time for one file.
+    The call waits for the disk, so do not make it in the scheduler's thread. The manager is locked while its
+    state is copied, O(blocks). The call replaces an existing file as a whole, or leaves it as it is. Make
+    only one call at a time for one file.
 
     Args:
-        subject: The pool. For a manager, the blocks of its device.
+        subject: The manager or pool. For a manager, the call saves the blocks of the device.
         path: The file.
-        namespace: Everything besides the tokens that determines the bytes. With another namespace, a
-            later load is a cold start.
+        namespace: The properties that, besides the tokens, determine the bytes. A later load with another
+            namespace is a cold start.
 
     Raises:
         StoreError: The file cannot be written. An existing file stays.
@@ -988,21 +1000,24 @@ def load_index(
     trusted: bool = False,
     elapsed: float | None = None,
 ) -> WarmStart:
-    """Restores a new manager or pool from a file, as far as the bytes match.
+    """Restores the cached content of a new manager or pool from a file that ``save_index`` wrote.
 
-    Blocks are cached in the order in which they would have been evicted, with their retention and
-    tenants. If the file is missing, damaged or from another namespace, the call is a cold start and no
-    error. If hints have times to live, call ``clock.advance`` first.
+    The call restores a block only if its bytes match. Blocks are restored in the order in which they would
+    have been evicted, with their retention and tenants. If the file is missing, damaged or from another
+    namespace, nothing is restored (a cold start), and no error is raised. If hints have times to live, call
+    ``clock.advance`` first.
 
     Args:
         subject: A new manager or pool, without allocated blocks.
         path: The file.
         namespace: The current namespace of the KV.
         slots: The record of the content of each block.
-        payloads: Whether to compare the bytes of each block with their checksum, too. Otherwise only
-            headers are compared.
-        trusted: Instead of ``slots``. The caller guarantees the bytes of every block in the file.
-        elapsed: Seconds that times to live have run since the snapshot. None is the age of the file.
+        payloads: Whether to compare the bytes of each block with their checksum. Without it, only headers are
+            compared.
+        trusted: Use it instead of ``slots``, if you guarantee that the memory still contains the bytes of
+            every block in the file.
+        elapsed: The number of seconds by which times to live have advanced since the snapshot. None uses the
+            age of the file.
 
     Raises:
         InvalidArgumentError: Both or neither of ``slots`` and ``trusted`` are given, or the slots

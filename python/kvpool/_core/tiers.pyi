@@ -17,11 +17,11 @@ BlockMove: TypeAlias = tuple[tuple[int, int], tuple[int, int]]
 
 @final
 class TieredPool:
-    """Several pools, one per tier, and the copies between their blocks.
+    """Several block pools, one per tier, and the planned copies between their blocks.
 
-    Tier 0 is the device. A call that needs a copy plans it. Until ``take_plan`` has returned the copy,
-    its source and destination are pinned: they are neither freed nor allocated. ``bump_epoch`` and
-    ``reset`` of one pool apply to all pools.
+    Tier 0 is the device. kvpool copies no bytes: a call that needs a copy plans the copy, and ``take_plan``
+    returns it for the engine to execute. Until then, the source and the destination of the copy are neither
+    freed nor allocated to others. ``bump_epoch`` and ``reset`` of one pool apply to all pools.
 
     Args:
         num_blocks: The number of blocks of each tier, the null block included.
@@ -63,15 +63,16 @@ class TieredPool:
     def pools(self) -> tuple[BlockPool, ...]:
         """The pools of the tiers, which share one state and one lock."""
     def copy_on_write(self, block_id: int, *, tier: int = 0, fences: bool = True) -> int:
-        """Returns a block that a holder of this block may write to: the block itself, or a planned copy.
+        """Returns a block to which the caller may write: the block itself, or a planned copy of it.
 
-        Returns the block itself if it has no other reference and no fence, and is not registered.
-        Otherwise returns a new block and releases the caller's reference to the old one. O(1).
+        Returns the block itself if it has no other reference and no fence, and is not registered. Otherwise
+        allocates a new block, plans the copy, and releases the caller's reference to the old block. O(1).
 
         Args:
             block_id: A block to which the caller has a reference.
             tier: The tier of the block.
-            fences: Whether a fence forbids writing. Pass False if your fences only prevent allocation.
+            fences: Whether a fence of the block prevents writing to it. Pass False if your fences only have
+                to prevent allocation.
 
         Raises:
             OutOfBlocksError: No block is available for the copy.
@@ -79,23 +80,23 @@ class TieredPool:
             InvalidArgumentError: The tier does not exist.
         """
     def pending_copies(self) -> list[BlockMove]:
-        """Returns the planned copies that no plan contains yet, in order.
+        """Returns the planned copies that ``take_plan`` has not returned yet, in order.
 
         O(copies).
         """
     def take_plan(self) -> TransferPlan:
         """Returns all planned copies as one plan, and removes them.
 
-        Leaves out copies whose destination no longer has references. Execute the plan before the step
-        writes to a block. After this call, the sources may be freed and allocated again. O(copies).
+        The plan does not contain copies whose destination no longer has references. Execute the plan before
+        the step writes to a block, because the sources may be allocated again after this call. O(copies).
         """
     def begin_swap(self, block_ids: BlockIds, *, src: int, dst: int) -> Swap:
         """Begins to move references from one tier to another.
 
-        Pass one entry per reference. A block that two tables share is named twice, moves once, and is
-        shared in the other tier, too. Content that the destination caches is not copied, and null
-        blocks are skipped. The source references stay until ``Swap.complete``, and must not be released
-        before. O(blocks).
+        Pass one entry per reference. If two tables share a block, pass the block twice: it is copied once,
+        and shared in the other tier, too. Content that the destination already caches is not copied, and null
+        blocks are skipped. ``Swap.complete`` releases the source references. Do not release them before.
+        O(blocks).
 
         Raises:
             OutOfBlocksError: The destination has too few blocks.
@@ -105,14 +106,15 @@ class TieredPool:
     def fit_swap(self, block_ids: BlockIds, *, src: int, dst: int, reserve: int = 0) -> Fit:
         """Returns whether the destination has the blocks for a swap: ok, later or never.
 
-        Leaves ``reserve`` blocks available in the destination. Changes nothing. O(blocks).
+        The swap has to leave ``reserve`` blocks available in the destination. The call changes nothing.
+        O(blocks).
 
         Raises:
             InvalidBlockError: An id is unknown, or is named more often than it has references.
             InvalidArgumentError: A tier does not exist, or both are the same.
         """
     def check_invariants(self) -> None:
-        """Recomputes pools, planned copies and swaps from scratch, and compares.
+        """Recomputes the state of pools, planned copies and swaps, and compares it with the stored state.
 
         O(blocks).
 
@@ -123,22 +125,22 @@ class TieredPool:
 
 @final
 class Swap:
-    """A swap that has begun, and is to be completed or aborted.
+    """A swap that has begun. Complete it or abort it.
 
-    ``TieredPool.begin_swap`` returns it. ``len(swap)`` is the number of distinct blocks.
+    ``TieredPool.begin_swap`` returns swaps. ``len(swap)`` is the number of distinct blocks.
     """
 
     @property
     def mapping(self) -> dict[int, int]:
-        """The destination block of each source block, in the order of their first appearance."""
+        """The destination block of each source block, in the order in which source blocks first appear."""
     @property
     def copies(self) -> list[tuple[int, int]]:
         """The pairs of the mapping whose bytes have to be copied."""
     def complete(self) -> dict[int, int]:
         """Ends the swap after its copies are done. The destination blocks replace the source blocks.
 
-        Releases the source references. Registered blocks become registered in the destination, and stay
-        cached in the source until evicted. Returns the mapping. O(blocks).
+        Releases the source references. Registered blocks are then also registered in the destination, and
+        remain cached in the source tier until they are evicted. Returns the mapping. O(blocks).
 
         Raises:
             SwapError: The swap has ended, or its copies have not been taken with ``take_plan``.
@@ -156,7 +158,7 @@ class Swap:
 
 @final
 class TransferPlan:
-    """The copies of one step, as plain data.
+    """The copies between blocks for one step. A plan is plain data.
 
     A plan is one simultaneous assignment: every copy reads what its source contained before any copy
     was written. ``len(plan)`` is the number of transfers. Plans with the same transfers are equal.
@@ -183,7 +185,8 @@ class TransferPlan:
         order, or all at once. O(n log n).
 
         Args:
-            scratch: Blocks whose content may be overwritten, one for each cycle of the plan.
+            scratch: Blocks whose content may be overwritten. A cycle of copies needs one of them, for
+                instance two blocks that are exchanged.
 
         Raises:
             InvalidArgumentError: There are too few scratch blocks, or the plan uses one of them.

@@ -1,4 +1,4 @@
-"""Request traces: formats, generation, replay."""
+"""Request traces: reading and writing files, generating traces, and replaying them."""
 
 from collections.abc import Sequence
 from os import PathLike
@@ -25,7 +25,7 @@ def trace_formats() -> list[TraceFormat]:
 
 @type_check_only
 class TraceSummary(TypedDict):
-    """Figures of a trace: tokens, block references and different block ids, and milliseconds."""
+    """Counts of a trace: tokens, block references and distinct block ids. Times are in milliseconds."""
 
     requests: int
     span_ms: float
@@ -53,9 +53,10 @@ class ReadNotes(TypedDict):
 class Trace:
     """A request trace in memory.
 
-    Requests are in order of arrival. Each has a ``timestamp`` (ms), an ``input_length`` and an
-    ``output_length`` (tokens), and ``hash_ids``, one chained id per block of the prompt. ``len(trace)``
-    is the number of requests. docs/traces.md describes the formats of trace files.
+    Requests are in order of arrival. Each request has a ``timestamp`` (ms), an ``input_length`` and an
+    ``output_length`` (tokens), and ``hash_ids``. These are one id per block of the prompt. An id identifies a
+    block together with all blocks before it. ``len(trace)`` is the number of requests. docs/traces.md
+    describes the formats of trace files.
 
     >>> trace = kvpool.traces.Trace.generate(requests=100, seed=1)
     >>> trace
@@ -78,23 +79,23 @@ class Trace:
     ) -> Trace:
         """Reads a trace file, or a folder of trace files, plain or gzip.
 
-        O(block references). Other threads run meanwhile. ``TraceReader`` does the same in slices.
+        O(block references). Other threads run meanwhile. ``TraceReader`` reads a trace piece by piece.
 
         Args:
             path: The file. ``"-"`` is standard input. In a folder, all .json and .jsonl files are read,
                 plain or .gz.
             format: One of ``trace_formats()``. ``"auto"`` detects the format from the first record.
-            block_tokens: The number of tokens per id, at least 1. The default is the size in the trace.
-                For formats without a size, it is 512 for Mooncake's and 16 for ``"bailian"``. If the
-                trace contains another size, its blocks are converted to this one.
+            block_tokens: The number of tokens per id, at least 1. The default is the size in the trace. For
+                formats that do not contain a size, the default is 512 for Mooncake's and 16 for
+                ``"bailian"``. If the trace contains another size, its blocks are converted.
             limit: The largest number of requests to read, at least 1.
-            check_prefixes: Whether to check that every id has one parent. False saves 40 to 80 bytes
-                per different id.
+            check_prefixes: Whether to check that every id has one parent. False saves 40 to 80 bytes per
+                distinct id.
             sort: Whether to sort requests by arrival. False refuses requests that are out of order.
-            sessions_at_once: For ``"kv-cache-tester"``, the number of sessions that run at a time, at
-                least 1. By default all begin at once.
-            event_gap_s: For ``"kv-events"``, the same request may continue a chain up to this number of
-                seconds after the end of the chain was stored.
+            sessions_at_once: For ``"kv-cache-tester"``, the number of sessions that run at a time, at least
+                1. By default all sessions begin at the same time.
+            event_gap_s: For ``"kv-events"``: a chain that is continued within this number of seconds after
+                its last block was stored is considered to be the same request.
 
         Raises:
             TraceFileError: The file cannot be opened or read, or the folder has no trace file.
@@ -164,8 +165,8 @@ class Trace:
     def write_jsonl(self, file: SupportsWrite[bytes], format: TraceFormat = "mooncake") -> None:  # noqa: A002
         """Writes the trace as JSON lines in a format, piece by piece.
 
-        Writes the bytes that ``to_jsonl`` returns, in pieces of 64 KiB, so they are never all in
-        memory. O(block references). Other threads run meanwhile, and Ctrl-C interrupts between two
+        The method writes the bytes that ``to_jsonl`` returns, in pieces of 64 KiB, so that they are never in
+        memory as a whole. O(block references). Other threads run meanwhile, and Ctrl-C interrupts between two
         pieces.
 
         Args:
@@ -175,7 +176,7 @@ class Trace:
 
         Raises:
             InvalidArgumentError: The format is unknown, or can only be read.
-            Exception: The exception of the file's ``write``. Part of the trace may have been written.
+            Exception: The file's ``write`` raised it. Part of the trace may have been written.
 
         >>> import io
         >>> trace, out = kvpool.traces.Trace.generate(requests=10), io.BytesIO()
@@ -186,8 +187,8 @@ class Trace:
     def with_block_tokens(self, block_tokens: int) -> Trace:
         """Returns the same workload in blocks of another size.
 
-        A larger block hits only as a whole. Smaller blocks hit the same tokens as before. Block ids
-        change. O(block references).
+        With larger blocks, a replay may have fewer hits, because a block hits only as a whole. With smaller
+        blocks, the same tokens hit as before. Block ids change. O(block references).
 
         Args:
             block_tokens: The new number of tokens per id, a multiple or a divisor of the trace's
@@ -210,9 +211,9 @@ class Trace:
     def stats_json(self) -> str:
         """Returns counts, percentiles and ideal hit rates, as a JSON object.
 
-        Rates are shares from 0 to 1. An ideal rate is the hit rate of a cache that never evicts. There
-        are ideal rates by blocks, by tokens, by full blocks only, and for the last half of the
-        requests. The object also has reuse times, arrivals, sessions and kinds. O(block references).
+        Rates are shares from 0 to 1. An ideal rate is the hit rate of a cache that never evicts. The object
+        has ideal rates by blocks, by tokens, by full blocks only, and for the last half of the requests. It
+        also has statistics of reuse times, arrivals, sessions and kinds of requests. O(block references).
 
         >>> import json
         >>> stats = json.loads(kvpool.traces.Trace.generate(requests=100).stats_json())
@@ -234,19 +235,21 @@ class Trace:
 
 @final
 class TraceReader:
-    """Reads a trace in slices.
+    """Reads a trace piece by piece.
 
-    The result is that of ``Trace.read``, but the caller can show progress or stop between two slices.
+    The result is the same as that of ``Trace.read``, but the caller can show progress or stop between two
+    pieces.
 
     Args:
-        path: The file or folder, as in ``Trace.read``. So are the other arguments.
+        path: The file or folder, as in ``Trace.read``. The other arguments are also those of ``Trace.read``.
         format: The format, or ``"auto"``.
         block_tokens: The number of tokens per id.
         limit: The largest number of requests to read.
         check_prefixes: Whether to check that every id has one parent.
         sort: Whether to sort requests by arrival.
         sessions_at_once: The number of sessions that run at a time.
-        event_gap_s: The number of seconds in which the same request may continue a stored chain.
+        event_gap_s: The number of seconds within which a continued chain is considered to be the same
+            request.
 
     Raises:
         TraceFileError: The file cannot be opened or read, or the folder has no trace file.
@@ -276,10 +279,10 @@ class TraceReader:
         event_gap_s: float = 5.0,
     ) -> Self: ...
     def advance(self, size: int = 4_194_304) -> bool:
-        """Reads about this number of bytes, and returns whether the whole trace is read.
+        """Reads about this number of bytes, and returns whether the whole trace has been read.
 
-        Other threads run meanwhile. If a format is not in order of arrival, the last call sorts the
-        requests. O(bytes).
+        Other threads run meanwhile. If the requests of the file are not in order of arrival, the last call
+        sorts them. O(bytes).
 
         Args:
             size: The number of bytes to read from the file, before decompression.
@@ -319,20 +322,21 @@ class TraceReader:
 class Replay:
     """Runs the requests of a trace through a pool or a manager, and measures hit rates.
 
-    In ``"lookup"`` mode each request is looked up, stored and released at once. Published hit rates are
-    defined in this way. In ``"engine"`` mode requests arrive, wait, prefill in chunks, decode and are
-    preempted in virtual time, as in a server.
+    In ``"lookup"`` mode, each request is looked up, stored and released before the next begins, which is the
+    definition of published hit rates. In ``"engine"`` mode, requests arrive, wait, prefill in chunks, decode
+    and are preempted in virtual time, as in a server.
 
     Args:
         trace: The requests.
         mode: ``"lookup"`` or ``"engine"``.
-        block_size: The number of tokens per block. In lookup mode it divides the trace's block tokens.
+        block_size: The number of tokens per block. In lookup mode, the trace's ``block_tokens`` must be a
+            multiple of it.
         groups: The KV-cache groups of a hybrid model. Each has a kind (``"full"``, ``"sliding"``,
-            ``"chunked"`` or ``"state"``), tokens per block (a multiple of ``block_size``), and the
-            tokens of its window or chunk. The last item selects the blocks that stay cached: ``"all"``,
-            ``"junctions"``, or a number of tokens between two of them. With groups, lookup mode uses
-            the manager, in chunks of ``step_tokens``. Only full blocks can hit then, and prompts end
-            with the last block that the trace names.
+            ``"chunked"`` or ``"state"``), tokens per block (a multiple of ``block_size``), and the tokens of
+            its window or chunk. The last item selects the blocks that stay cached: ``"all"``,
+            ``"junctions"``, or the number of tokens between two kept positions. With groups, lookup mode uses
+            the manager, in chunks of ``step_tokens``. Only full blocks can hit then, and a prompt ends with
+            its last block in the trace.
         capacity_blocks: The number of usable blocks of the pool, without the null block. At least 1.
         algorithm: One of ``hash_algorithms()``.
         verify: One of ``verify_modes()``.
@@ -345,14 +349,14 @@ class Replay:
         max_running: In engine mode, the largest number of requests that run at once.
         step_tokens: In engine mode, the largest number of tokens that one step computes.
         step_ms: In engine mode, the virtual milliseconds of a step without prefill tokens.
-        prefill_tokens_per_s: In engine mode, the number of prefill tokens per virtual second. Their
-            time is added to ``step_ms``.
-        tiers: In engine mode, the tiers beneath the device, from top to bottom. Each has its number of
-            blocks, and the milliseconds that moving one block to the tier above takes. Blocks that a
-            tier has are loaded, and not computed. The report has their figures as ``tiers``, and the
-            times to the first token include the loads.
-        threads: The number of threads that hash prompts ahead, at most 1024. 0 uses one per core. The
-            result does not depend on it.
+        prefill_tokens_per_s: In engine mode, the number of prefill tokens per virtual second. The time of the
+            prefill tokens is added to ``step_ms``.
+        tiers: In engine mode, the tiers beneath the device, from top to bottom. Each tier is a pair: its
+            number of blocks, and the milliseconds that moving one block to the tier above takes. Blocks that
+            a tier contains are loaded instead of computed. The report contains the statistics of the tiers as
+            ``tiers``, and the times to the first token include the loads.
+        threads: The number of threads that hash prompts in advance, at most 1024. 0 uses one thread per core.
+            The result does not depend on it.
         journal: A ``Journal`` that records the calls of the pool or manager.
 
     Raises:
@@ -402,7 +406,7 @@ class Replay:
         O(blocks) of those requests. Other threads run meanwhile, and Ctrl-C interrupts.
 
         Args:
-            requests: How many more requests to finish. All by default.
+            requests: The number of further requests to finish. By default, all requests.
 
         Raises:
             TraceError: The ids of a request cannot be converted to tokens.
@@ -411,19 +415,19 @@ class Replay:
     def report_json(self) -> str:
         """Returns the measurements so far, as a JSON object.
 
-        The object has the settings, and counts of requests, blocks and tokens with their hits. The
-        counts are of all requests, and of the last half. Hit rates are shares from 0 to 1. Engine mode
-        adds times and preemptions. With several groups, the object has the tokens that each group alone
-        would have served. O(1).
+        The object contains the settings, and counts of requests, blocks and tokens, with their hits. There
+        are counts of all requests, and of the last half of the requests. Hit rates are shares from 0 to 1.
+        Engine mode adds times and preemptions. With several groups, the object contains the number of tokens
+        that each group alone could have hit. O(1).
         """
     def journal_stats(self) -> JournalStats | None:
-        """Returns the figures of the journal, or None without one.
+        """Returns the statistics of the journal, or None without a journal.
 
-        A journal never fails an operation. A journal that cannot be written stops, and its ``error``
-        has the reason. O(1).
+        A journal never makes an operation fail. If it cannot be written, it stops recording, and ``error`` of
+        the statistics contains the reason. O(1).
         """
     def flush_journal(self) -> None:
-        """Writes the collected records of the journal to its file. A crash would lose them.
+        """Writes the collected records of the journal to its file, so that a crash does not lose them.
 
         Without a journal, does nothing. The journal is also flushed when the replay is deleted.
 
@@ -431,7 +435,7 @@ class Replay:
             JournalFileError: The journal has stopped recording. The message has the reason.
         """
     def check_invariants(self) -> None:
-        """Checks the invariants of the replayed pool or manager from scratch.
+        """Checks all invariants of the replayed pool or manager.
 
         O(blocks), for tests.
 

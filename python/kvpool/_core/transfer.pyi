@@ -1,4 +1,4 @@
-"""Copies of blocks between stores of memory. See ``kvpool.transfer``."""
+"""Copies blocks between the memory of tiers. See ``kvpool.transfer``."""
 
 from collections.abc import Iterable, Sequence
 from os import PathLike
@@ -21,29 +21,29 @@ class Tensor(Protocol):
 
     @property
     def shape(self) -> Sequence[int]:
-        """Elements per dimension."""
+        """The number of elements in each dimension."""
     def data_ptr(self) -> int:
-        """Address of the first element."""
+        """The address of the first element."""
     def stride(self) -> Any:
-        """Elements from one index to the next, per dimension."""
+        """The distance from one index to the next in each dimension, in elements."""
     def element_size(self) -> int:
-        """Bytes of an element."""
+        """The number of bytes of an element."""
 
 @type_check_only
 class CudaStream(Protocol):
-    """A ``torch.cuda.Stream``, or anything with a stream's handle."""
+    """A ``torch.cuda.Stream``, or another object that has the handle of a stream."""
 
     @property
     def cuda_stream(self) -> int:
-        """The driver's handle."""
+        """The handle of the CUDA driver."""
 
 @type_check_only
 class CudaEvent(Protocol):
-    """A ``torch.cuda.Event`` that was recorded, or anything with an event's handle."""
+    """A recorded ``torch.cuda.Event``, or another object that has the handle of a recorded event."""
 
     @property
     def cuda_event(self) -> int:
-        """The driver's handle."""
+        """The handle of the CUDA driver."""
 
 #: Source block and destination block of each copy: pairs, or int64 of shape [n, 2].
 Mapping: TypeAlias = Sequence[tuple[int, int]] | Sequence[list[int]] | _Array | Tensor
@@ -54,10 +54,10 @@ Method: TypeAlias = Literal["auto", "kernel", "batch", "staged", "memcpy", "cpu"
 class BlockStore:
     """The memory of the blocks of one tier.
 
-    A store is a list of regions. Each region is one piece of a block: an address, a stride from block
-    to block, and a length in bytes. Copies move opaque bytes between stores with equal regions. So any
-    layout works: any dtype, NHD or HND, per layer or cross-layer, MLA, padded pages. ``from_tensors``,
-    ``from_regions`` and ``host`` make stores.
+    A store is a list of regions. Each region describes one piece of every block: the address of the piece in
+    block 0, the stride from block to block, and the length of the piece in bytes. Copies move bytes between
+    stores whose regions are alike, and do not interpret them. So any layout works: any dtype, NHD or HND, per
+    layer or cross-layer, MLA, padded pages. ``from_tensors``, ``from_regions`` and ``host`` make stores.
 
     >>> import torch
     >>> # Four layers, with K and V apart.
@@ -77,11 +77,11 @@ class BlockStore:
 
         Args:
             tensors: At least one tensor. All are on one device and have the same number of blocks.
-            block_dim: The dimension that counts blocks, one for all tensors or one for each. Negative
-                ones count from the end. Contiguous inner dimensions form one piece, and each index of
-                the others is a piece of its own.
-            keep_alive: Whether the store keeps the tensors alive. Otherwise the caller must, until the
-                last copy has ended.
+            block_dim: The dimension whose index is the block, one number for all tensors or one for each.
+                Negative numbers count from the last dimension. Contiguous inner dimensions form one piece.
+                Each index of the other dimensions is a separate piece.
+            keep_alive: Whether the store keeps the tensors alive. If not, the caller must keep them alive
+                until the last copy has ended.
 
         Raises:
             LayoutError: There is no tensor, or tensors are on different devices. Or inner dimensions
@@ -109,7 +109,7 @@ class BlockStore:
                 and its bytes.
             num_blocks: The number of blocks, 1 to ``2**31 - 1``.
             device: ``cpu``, ``cuda`` or ``cuda:N``.
-            pinned: Whether the memory is page-locked, with each region within one allocation.
+            pinned: Whether the memory is page-locked. Each region must then be within one allocation.
             keep_alive: An object that stays alive as long as the store is used.
 
         Raises:
@@ -132,19 +132,19 @@ class BlockStore:
         """Returns a pool of host memory for blocks like those of another store, each in one piece.
 
         Page-locking takes about 0.1 s per GB. If page-locking fails, the pool is pageable: copies are
-        slower, and correct.
+        correct, but slower.
 
         Args:
             num_blocks: The number of blocks, 1 to ``2**31 - 1``.
-            like: A store of the device that the pool is for.
-            pinned: Whether the pool is page-locked. ``"auto"`` tries it, and ``why_pageable`` is the
-                reason if it fails.
+            like: The store on the device with which the pool exchanges blocks.
+            pinned: Whether the pool is page-locked. ``"auto"`` tries to page-lock the pool. If that fails,
+                ``why_pageable`` contains the reason.
             numa_node: The NUMA node of the memory. ``"auto"`` is the node nearest to the device. None does
                 not choose a node.
-            hugepages: Whether to use huge pages: reserved ones if there are any, else transparent ones,
-                else none. ``pages`` is the result.
-            registration_limit: The largest number of bytes that one call page-locks, 64 GiB by default.
-                One call for 512 GiB fails.
+            hugepages: Whether to use huge pages. The call tries reserved huge pages, then transparent huge
+                pages, then small pages. ``pages`` returns the result.
+            registration_limit: The largest number of bytes that one call of the driver page-locks, 64 GiB by
+                default. The driver fails to page-lock very large memory, such as 512 GiB, in one call.
 
         Raises:
             PinningError: The memory cannot be allocated, or cannot be page-locked although ``pinned``
@@ -157,7 +157,7 @@ class BlockStore:
         """The number of blocks."""
     @property
     def bytes_per_block(self) -> int:
-        """The number of bytes of a block over all regions."""
+        """The number of bytes of a block, summed over all regions."""
     @property
     def num_regions(self) -> int:
         """The number of pieces of a block."""
@@ -169,7 +169,7 @@ class BlockStore:
         """The device of the memory: cpu or cuda:N."""
     @property
     def pinned(self) -> bool:
-        """Whether its host memory is page-locked."""
+        """Whether the host memory of the store is page-locked."""
     @property
     def why_pageable(self) -> str | None:
         """Why a host pool is not page-locked although it was allowed, or None."""
@@ -186,7 +186,7 @@ class BlockStore:
     def closed(self) -> bool:
         """Whether the store is closed."""
     def close(self) -> None:
-        """Closes the store: it refuses new work, and frees the memory when the last transfer has ended."""
+        """Closes the store. It refuses new work, and frees its memory when the last transfer has ended."""
     def read_block(self, block: int) -> bytes:
         """Returns the bytes of a block of a host store, piece by piece.
 
@@ -213,17 +213,18 @@ class BlockStore:
 class TransferEngine:
     """Copies blocks between the stores of one device and the host.
 
-    ``submit`` returns at once. Transfers of one direction end in the order in which they were
-    submitted. On a device they run on streams of the engine, and on the CPU on a thread. ``copy`` runs
-    in the order of the caller's stream. A refused call has enqueued nothing.
+    ``submit`` returns at once. Transfers of one direction end in the order in which they were submitted. With
+    a CUDA device, they run on streams of the engine. With the CPU, they run on a thread. ``copy`` runs in the
+    order of the caller's stream. A refused call enqueues nothing.
 
     Args:
         device: ``cpu``, ``cuda`` or ``cuda:N``.
-        threads: The number of threads of a copy by the processor, 1 to 1024. None is one per core, at
-            most 8.
-        staging_bytes: Bytes of each staging buffer on the device, 4 KiB to 1 TiB. There are two per
-            direction, allocated at their first use.
-        calibration: A file that ``calibrate`` wrote, with thresholds for this card.
+        threads: The number of threads that copy with the processor, 1 to 1024. None uses one thread per core,
+            at most 8.
+        staging_bytes: The number of bytes of each staging buffer on the device, 4 KiB to 1 TiB. There are two
+            buffers per direction, which are allocated at their first use.
+        calibration: A file that ``calibrate`` wrote. It contains the thresholds between copy methods for this
+            card.
 
     Raises:
         CudaUnavailableError: There is no driver, or it is too old, or the device does not exist.
@@ -271,19 +272,19 @@ class TransferEngine:
     ) -> Transfer:
         """Starts a copy and returns at once.
 
-        O(pairs * regions) to enqueue, or O(pairs) with the method ``kernel``. An engine keeps at most
-        131,072 transfers that are running, or have ended and were not polled. A caller that submits
-        more waits until only 32,768 are running.
+        O(pairs * regions) to enqueue, or O(pairs) with the method ``kernel``. An engine keeps at most 131,072
+        transfers that are running, or that have ended and were not polled. If there are more, the next call
+        waits until only 32,768 transfers are running.
 
         Args:
             src: The store that is read.
-            dst: The store that is written. Its regions are like those of ``src``.
+            dst: The store that is written. Its regions must have the lengths of those of ``src``.
             mapping: The source and destination block of each copy. It cannot be on a device.
-            after: The copy begins after this work. ``"current"`` is the work that is now on torch's
-                current stream, because KV must be written before it is read. Or pass a stream, an event
-                or another transfer. None waits for nothing.
-            regions: The first region to copy and the region after the last, for instance one layer at a
-                time. None is all.
+            after: The work after which the copy begins. ``"current"`` is the work that is now on torch's
+                current stream, because KV must be written before it is copied. You can also pass a stream, an
+                event or another transfer. With None, the copy does not wait.
+            regions: The first region to copy and the region after the last, for instance to copy one layer at
+                a time. None copies all regions.
             method: Forces one method, for tests and benchmarks.
 
         Raises:
@@ -308,16 +309,17 @@ class TransferEngine:
         stream: Literal["current"] | CudaStream | int | None = "current",
         method: Method = "auto",
     ) -> None:
-        """Copies in the order of a stream. If both stores are on the CPU, the copy is done on return.
+        """Copies blocks in the order of a stream. If both stores are on the CPU, the copy is done on return.
 
-        A mapping on the device uses the kernel, and the host does not read it. Keep it until the copy
-        is done, unless the stream is torch's current one. The kernel skips rows with -1 and ids out of
-        range, and ``poll`` reports ids out of range. If a CUDA graph captures the call, a replay uses
-        the values that the mapping has then. The stores have to stay open as long as the graph.
+        If the mapping is on the device, a kernel copies the blocks, and the host does not read the mapping.
+        Keep such a mapping alive until the copy is done, unless the stream is torch's current stream. The
+        kernel skips rows with -1 and rows with ids out of range. ``poll`` reports ids out of range. If a CUDA
+        graph captures the call, a replay of the graph uses the values that the mapping has at that time. The
+        stores must remain open as long as the graph exists.
 
         Args:
             src: The store that is read.
-            dst: The store that is written. Its regions are like those of ``src``.
+            dst: The store that is written. Its regions must have the lengths of those of ``src``.
             mapping: The source and destination block of each copy.
             stream: By default torch's current stream. None is the legacy default stream.
             method: Forces one method, for tests and benchmarks.
@@ -334,10 +336,10 @@ class TransferEngine:
         stream: Literal["current"] | CudaStream | int | None = "current",
         scratch: Sequence[tuple[int, int]] | None = None,
     ) -> list[Transfer]:
-        """Executes a plan. Copies within a store run in the order of a stream, and the others are transfers.
+        """Executes a plan. Copies within a store run in the order of a stream. Other copies are transfers.
 
-        The transfers wait for the work that is now on the stream. The rounds of a plan run one after
-        the other.
+        The transfers wait for the work that is now on the stream. The rounds of the plan run one after the
+        other.
 
         Args:
             plan: The plan that ``take_plan`` returned.
@@ -352,8 +354,8 @@ class TransferEngine:
     def poll(self) -> list[Transfer]:
         """Returns the transfers that have ended since the last call, failed ones included.
 
-        Leaves out transfers whose ``wait`` or ``done`` has reported the end. The engine keeps the last 65,536
-        ended transfers. O(running transfers).
+        The result does not contain transfers whose end ``wait`` or ``done`` of the transfer has already
+        reported. The engine keeps the last 65,536 ended transfers. O(running transfers).
 
         Raises:
             BlockIndexError: A mapping on the device contained ids out of range. The next call returns the
@@ -370,12 +372,13 @@ class TransferEngine:
             InvalidArgumentError: The timeout is negative.
         """
     def calibrate(self, save: str | PathLike[str] | None = None) -> dict[str, Any]:
-        """Measures the device, uses the resulting thresholds from now on, and returns them as JSON.
+        """Measures the copy methods of the device, uses the resulting thresholds, and returns a dict of them.
 
-        Takes some seconds, and a quarter of a GiB on the device and of pinned memory.
+        Takes some seconds, a quarter of a GiB on the device, and a quarter of a GiB of pinned memory. The
+        dict can be written as JSON.
 
         Args:
-            save: A file to which the result is added, for ``calibration``.
+            save: A file to which the result is added. Pass it as ``calibration`` later.
 
         Raises:
             PinningError: Host memory cannot be page-locked.
@@ -392,7 +395,7 @@ class TransferEngine:
 class Transfer:
     """A submitted copy.
 
-    It keeps both stores open until it has ended.
+    The transfer keeps both stores open until it has ended.
     """
 
     @property
@@ -406,7 +409,7 @@ class Transfer:
         """The method of the copy."""
     @property
     def seconds(self) -> float | None:
-        """Seconds that the copy took, or None before its end."""
+        """The number of seconds that the copy took, or None before its end."""
     @property
     def error(self) -> BaseException | None:
         """The exception if the transfer failed, or None."""
@@ -426,8 +429,8 @@ class Transfer:
     def wait_on(self, stream: Literal["current"] | CudaStream | int | None = "current") -> None:
         """Makes a stream wait until the transfer has ended.
 
-        If the copy is still queued on the engine's thread (copies of pageable memory), this call itself
-        waits.
+        Copies of pageable memory are queued on the engine's thread. If such a copy has not begun, this call
+        waits for it.
 
         Raises:
             CaptureError: The stream is being captured, and the copy began outside of the capture.
@@ -435,7 +438,7 @@ class Transfer:
         """
 
 def copy_by_handle(src: int, dst: int, mapping: Mapping) -> None:
-    """Copies blocks between two stores by handle, in the order of torch's current stream.
+    """Copies blocks between two stores, given by handle, in the order of torch's current stream.
 
     All such calls for a device share one engine.
 

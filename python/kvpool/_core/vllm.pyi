@@ -1,7 +1,7 @@
-"""The classes behind ``kvpool.integrations.vllm``.
+"""The classes that implement ``kvpool.integrations.vllm``.
 
-They use vLLM's terms. A digest is the result of a hash function for a block, 16 or 32 bytes. A key is a
-digest followed by its KV-cache group as 4 bytes, big endian, so at most 39 bytes.
+The documentation here uses vLLM's terms. A digest is the result of a hash function for a block, 16 or 32
+bytes. A key is a digest followed by its KV-cache group as 4 bytes, big endian, so it has at most 39 bytes.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -24,8 +24,8 @@ __all__ = [
 class VllmBlock:
     """A block of vLLM's pool, with the attributes of vLLM's own block class.
 
-    There is one object per block for the life of the pool, so ``is`` and ``==`` agree. Like vLLM's
-    class it cannot be hashed. Attributes are read from the pool at each access, in O(1) unless
+    A pool has one object per block as long as it exists, so ``is`` and ``==`` agree. Like objects of vLLM's
+    class, a block cannot be hashed. Attributes are read from the pool at each access, in O(1) unless
     documented otherwise. ``_block_hash`` can be written.
     """
 
@@ -33,12 +33,12 @@ class VllmBlock:
 
     @property
     def block_id(self) -> int:
-        """The id of the block, 0 to the number of blocks less one."""
+        """The id of the block, from 0 to the number of blocks minus 1."""
     @property
     def ref_cnt(self) -> int:
         """The number of references. The null block has 0.
 
-        Writing the number does not move the block in the queue.
+        Writing this attribute does not move the block in the queue of free blocks.
         """
     @ref_cnt.setter
     def ref_cnt(self, count: int) -> None: ...
@@ -53,7 +53,10 @@ class VllmBlock:
         """The key of the block's content, or None."""
     @property
     def block_hash_num_tokens(self) -> int | None:
-        """The number of tokens of the hashed prefix. None without a hash, or if vLLM did not set it."""
+        """The number of tokens of the hashed prefix.
+
+        None if the block has no hash, or if vLLM did not set it.
+        """
     @property
     def prev_free_block(self) -> Any | None:
         """The free block that is reused before this one, or the queue's head sentinel.
@@ -67,28 +70,28 @@ class VllmBlock:
         None if this block is not free. O(free blocks), for tests.
         """
     def set_block_hash(self, block_hash: bytes, num_tokens: int | None = None) -> None:
-        """Writes the hash of the block. The index keeps its entries for the block.
+        """Sets the hash of the block. The entries of the index for the block do not change.
 
         Raises:
             InvalidArgumentError: The hash has more than 39 bytes.
         """
     def reset_hash(self) -> None:
-        """Removes the hash of the block. The index keeps its entries for the block."""
+        """Removes the hash of the block. The entries of the index for the block do not change."""
     def __eq__(self, other: object, /) -> bool: ...
 
 @final
 class VllmFeed:
     """The changes of the cached content of one vLLM pool, which a publisher of KV events reports.
 
-    The calls of a pool add the keys that they cache and evict. A :class:`kvpool.events.EventPublisher`
-    takes them out.
+    The calls of a pool add the keys that they cache and evict. A :class:`kvpool.events.EventPublisher` reads
+    and removes them.
 
     Args:
-        describe: Called for a request whose blocks were hashed with more than tokens, with the request
-            and the token ranges of some of its blocks. Returns the adapter's number and name, the salt,
-            the session, and the extra keys of each block.
-        capacity: The largest number of changes that wait. Further changes are dropped, and reported
-            when their content is cached again.
+        describe: A function that is called if the blocks of a request were hashed with extra keys. It gets
+            the request and the token ranges of some of its blocks. It returns the adapter's number and name,
+            the salt, the session, and the extra keys of each block.
+        capacity: The largest number of changes that wait for the publisher. Further changes are dropped.
+            Their content is reported when it is cached again.
 
     >>> feed = kvpool._core.vllm.VllmFeed(lambda request, blocks: (None, None, None, None, None), 100)
     >>> feed.set_groups([(16, "full_attention", None, True)])
@@ -105,8 +108,8 @@ class VllmFeed:
     def set_groups(self, groups: Sequence[tuple[int, str, int | None, bool]]) -> None:
         """Sets the KV-cache groups.
 
-        Each group has the number of tokens per block, its kind, and its window in tokens. The last item
-        is whether a block needs the block before it.
+        Each group has the number of tokens per block, its kind, and its window in tokens. The last item is
+        True if a cached block is useful only together with the block before it.
         """
     def removed(self, keys: Iterable[tuple[bytes, bool]]) -> None:
         """Adds removed keys, in the form in which ``allocate`` returns them."""
@@ -125,22 +128,22 @@ class VllmFeed:
 
 @final
 class VllmPool:
-    """The state of one vLLM block pool: references, keys, and the order of reuse.
+    """The state of one vLLM block pool: references, keys, and the order in which free blocks are reused.
 
-    ``kvpool.integrations.vllm`` builds vLLM's ``BlockPool`` on it. Blocks are passed as ``VllmBlock``,
-    and digests, keys and ids are vLLM's. A block of another pool raises ``ArgumentTypeError``. Block 0
+    ``kvpool.integrations.vllm`` implements vLLM's ``BlockPool`` with it. Blocks are passed as ``VllmBlock``.
+    Digests, keys and ids have vLLM's formats. A block of another pool raises ``ArgumentTypeError``. Block 0
     is the null block, which is never free and never counted.
 
-    A call takes 5 to 100 ns per block and key. A pool has 300 bytes per block, and 80 more per cached
+    A call takes 5 to 100 ns per block and key. A pool takes 300 bytes per block, and 80 more bytes per cached
     key.
 
     Args:
         num_blocks: The number of blocks of the pool, null block included. At least 1.
         caching: Whether blocks keep their hash when they are freed.
-        policy: The policy that orders cached blocks for eviction, one of ``eviction_policies()``.
-            ``"lru"`` is the order of vLLM.
-        journal: The journal that records the pool's calls. It contains whole keys, and no digests of
-            the pool's state.
+        policy: The policy that orders cached blocks for eviction, one of ``eviction_policies()``. ``"lru"``
+            is the order that vLLM uses.
+        journal: The journal that records the pool's calls. The journal contains complete keys, but no digests
+            of the pool's state.
         retention: Whether the pool accepts hints, or the settings of pins and of tenants' limits.
 
     Raises:
@@ -168,40 +171,44 @@ class VllmPool:
         retention: RetentionConfig | bool | None = None,
     ) -> Self: ...
     def retain(self, block_ids: Iterable[int], retention: Retention) -> HintReport:
-        """Passes on a hint: how long blocks, by id, are worth keeping. Returns the outcome."""
+        """Sets a hint for how long to keep blocks, given by id.
+
+        Returns the numbers of blocks for each outcome.
+        """
     def assign_tenant(self, block_ids: Iterable[int], tenant: int) -> None:
-        """Assigns blocks, by id, to a tenant. They count towards its limits while they are cached."""
+        """Assigns blocks, given by id, to a tenant. They count towards its limits while they are cached."""
     def signal(
         self, block_ids: Iterable[int], finish_reason: str | None = None, output_tokens: int | None = None
     ) -> None:
-        """Passes on how a request ended that is about to release these blocks, as a hint to the policy."""
+        """Records how a request ended whose blocks the caller releases next, as a hint to the policy."""
     @property
     def wants_signals(self) -> bool:
         """Whether the policy uses the way in which requests end."""
     def advance_time(self, now: float) -> int:
-        """Sets the time, in seconds of the caller's clock. Returns the number of retentions that end."""
+        """Sets the time, in seconds of the caller's clock. Returns the number of retentions that expire."""
     def retention_stats(self) -> RetentionStats | None:
         """Returns the numbers of retained blocks by kind of hint, or None without retention."""
     def journal_stats(self) -> JournalStats | None:
-        """Returns the figures of the journal, or None without one."""
+        """Returns the statistics of the journal, or None without a journal."""
     def journal_image(self) -> bytes | None:
-        """Writes the collected records of the journal. Returns its bytes if it is a ring, else None."""
+        """Writes the collected records of the journal. Returns the bytes of a ring, or None for a file."""
     def bind(self, owner: object) -> None:
-        """Sets the object that is the ``pool`` attribute of all blocks. A second call has no effect.
+        """Sets the object that the attribute ``pool`` of all blocks returns. A second call has no effect.
 
         The pool keeps only a weak reference to the object.
         """
     @property
     def blocks(self) -> list[VllmBlock]:
-        """All blocks, by id. Always the same list object."""
+        """The list of all blocks, in the order of their ids. Each access returns the same list object."""
     @property
     def num_free(self) -> int:
-        """The number of blocks that can be allocated, cached ones included."""
+        """The number of blocks that can be allocated, cached blocks included."""
     def set_num_free(self, count: int) -> None:
         """Sets the number of blocks that count as free. The queue does not change.
 
-        Allocations and :attr:`num_free` use this number. It then rises and falls with the queue, but
-        not below 0. Setting it to the length of the queue makes all blocks count again. O(1).
+        Allocations and :attr:`num_free` use this number. Later calls that change the queue change the number
+        by the same amount, but not below 0. To count all blocks again, set it to the length of the queue.
+        O(1).
 
         Raises:
             InvalidArgumentError: ``count`` is negative, or above the length of the queue.
@@ -228,7 +235,7 @@ class VllmPool:
     def claim(self, blocks: Iterable[VllmBlock]) -> list[tuple[bytes, bool]]:
         """Adds one reference to blocks that :meth:`queue_pop` removed, and evicts their keys.
 
-        Both calls together do the work of :meth:`allocate`. Returns the evicted keys as ``allocate``
+        The two calls together have the effect of :meth:`allocate`. Returns the evicted keys as ``allocate``
         does. O(blocks).
         """
     def touch(self, blocks: Iterable[VllmBlock]) -> None:
@@ -237,18 +244,18 @@ class VllmPool:
         O(blocks).
         """
     def free(self, blocks: Iterable[Any]) -> list[Any] | None:
-        """Drops one reference of each block. Returns the blocks of other pools, if any.
+        """Releases one reference to each block. Returns the blocks that belong to other pools, or None.
 
-        Blocks without further references become free in the order given. Those without a hash are
-        reused before all others, the first of them first. Those with a hash are reused last. O(blocks).
+        Blocks without further references become free in the order given. Blocks without a hash are reused
+        before all other blocks, in the order given. Blocks with a hash are reused last. O(blocks).
 
         Raises:
             InvalidBlockError: A block has no references.
         """
     def unpin(self, blocks: Iterable[VllmBlock]) -> None:
-        """Drops one reference of each block. Blocks without further references are reused last.
+        """Releases one reference to each block. Blocks without further references are reused last.
 
-        This includes blocks without a hash. O(blocks) if they are few.
+        Blocks without a hash are also reused last. O(blocks) if the number of blocks is small.
 
         Raises:
             InvalidBlockError: A block has no references, or is the null block.
@@ -269,10 +276,10 @@ class VllmPool:
         The result has one list per group. O(blocks found * groups).
 
         Args:
-            hashes: The digests of a request. A block has ``scale`` digests, and its last one identifies
-                it.
-            max_blocks: The largest number of blocks to return. The number of digests is a limit, too.
-            groups: The groups. A block counts as cached if all of them have it.
+            hashes: The digests of a request. Each block has ``scale`` digests, and the last of these
+                identifies the block.
+            max_blocks: The largest number of blocks to return. The number of digests also limits the result.
+            groups: The groups. A position counts as cached if all of these groups have a block for it.
             scale: The number of digests per block, at least 1.
 
         Raises:
@@ -289,20 +296,21 @@ class VllmPool:
         shift: int,
         scale: int = 1,
     ) -> tuple[tuple[list[VllmBlock], ...], bool]:
-        """Returns the rightmost run of cached blocks that a sliding window can read.
+        """Returns the last run of consecutive cached blocks that is long enough for a sliding window.
 
-        The result has one list per group. Each list begins with null blocks, up to the run. If no run
-        has ``need`` blocks, returns the run from the first block, of any length. The flag is whether
-        the run has ``need`` blocks. O(blocks), or one lookup per window if nothing is cached.
+        The result has one list per group. Each list has null blocks in all positions before the run. If no
+        run has ``need`` blocks, the call returns the run that begins at the first block, of any length. The
+        second item of the result is whether the run has ``need`` blocks. O(blocks), or one lookup per window
+        if nothing is cached.
 
         Args:
             hashes: The digests, as in ``find_run``. ``max_blocks`` blocks must have digests.
             max_blocks: The number of blocks to search.
             groups: The groups, as in ``find_run``.
-            need: The number of blocks of a run.
+            need: The number of blocks that a run must have.
             block_size: The number of tokens per block.
-            alignment: A number of tokens. If it is not ``block_size``, ``(end - shift) * block_size``
-                must be a multiple of it, where ``end`` is one past the run.
+            alignment: A number of tokens at whose multiples hits end. If it is not ``block_size``, ``(end -
+                shift) * block_size`` must be a multiple of it, where ``end`` is the position after the run.
             shift: The number of blocks that are dropped from the end of a hit.
             scale: The number of digests per block, as in ``find_run``.
 
@@ -325,22 +333,22 @@ class VllmPool:
     ) -> tuple[list[tuple[bytes, bool]], list[bool | None]] | None:
         """Caches the full blocks from ``first`` to ``end`` of a request's table.
 
-        Null blocks are skipped. If a block is cached for fewer tokens, those keys are evicted. O(end -
-        first).
+        Null blocks are skipped. If a block is already cached under keys of fewer tokens, these keys are
+        evicted. O(end - first).
 
         Args:
             blocks: The table.
             hashes: The digests, as in ``find_run``.
             first: The position of the first block to cache.
-            end: One past the position of the last block.
+            end: The position after the last block to cache.
             block_size: The number of tokens per block.
             group: The KV-cache group.
-            mask: Whether to cache each of these blocks. All by default.
+            mask: For each of these blocks, whether to cache it. By default, all blocks are cached.
             scale: The number of digests per block, as in ``find_run``.
             observed: Whether to return which keys are new.
-            feed: A feed that is notified of the evicted and the new keys. Both returned lists are empty
-                then. Needs ``request``.
-            request: The request.
+            feed: A feed that is notified of the evicted and the new keys. With a feed, both returned lists
+                are empty, and ``request`` is required.
+            request: The request whose blocks are cached.
 
         Returns:
             The evicted keys as ``allocate`` returns them, and a list that is empty unless ``observed``.
@@ -369,14 +377,17 @@ class VllmPool:
             InvalidArgumentError: The key has more than 39 bytes.
         """
     def chain_group(self, group: int) -> None:
-        """Declares that blocks of a group are useless without the block before them, as in full attention.
+        """Declares that a block of this group is useful only with the block before it, as in full attention.
 
-        If the pool keeps a history, no block that is cached later is evicted before the cached blocks
-        that continue it. O(1).
+        If the pool keeps a history, a block that is cached later is evicted only after the cached blocks that
+        continue its prefix. O(1).
         """
     @property
     def keeps_history(self) -> bool:
-        """Whether the order of reuse depends on contents and users of blocks. With lru it does not."""
+        """Whether the order of reuse depends on the contents and requests of blocks.
+
+        For ``lru`` it does not.
+        """
     def remove_hashes(self, block: int) -> list[tuple[bytes, bool]]:
         """Removes all keys from a block, and returns them as ``allocate`` does, its hash first.
 
@@ -401,7 +412,7 @@ class VllmPool:
     def reset(self) -> bool:
         """Drops all cached content. If a block is in use, changes nothing and returns False.
 
-        The order of reuse stays. O(blocks).
+        The order of reuse does not change. O(blocks).
         """
     def peek(self, n: int) -> list[VllmBlock]:
         """Returns up to ``n`` of the next free blocks without allocating them.
@@ -434,7 +445,7 @@ class VllmPool:
         O(copies).
         """
     def was_shared(self, key: bytes) -> bool:
-        """Returns whether a key has had several blocks at once since the last time that it had none.
+        """Returns whether a key has had several blocks at the same time since it last had none.
 
         O(1).
         """
@@ -449,7 +460,7 @@ class VllmPool:
         O(1).
         """
     def index_insert(self, key: bytes, block: int) -> None:
-        """Adds a block to a key in the index. The block does not get the key.
+        """Adds a block to the entry of a key in the index. The keys of the block do not change.
 
         O(copies).
 
@@ -457,12 +468,12 @@ class VllmPool:
             InvalidArgumentError: The key has more than 39 bytes.
         """
     def index_remove(self, key: bytes, block: int) -> bool:
-        """Removes a block from a key in the index, and returns whether it was there.
+        """Removes a block from the entry of a key in the index, and returns whether the entry had the block.
 
-        The block keeps its keys. O(copies).
+        The keys of the block do not change. O(copies).
         """
     def index_clear(self) -> None:
-        """Removes all keys from the index. Blocks keep their keys.
+        """Removes all keys from the index. The keys of the blocks do not change.
 
         O(keys).
         """
@@ -535,12 +546,12 @@ class VllmHasher:
 class VllmGroups:
     """The calls that vLLM's scheduler makes for every request and step, for any KV-cache groups.
 
-    The class keeps no requests. Tables and counts are vLLM's own lists and dictionaries, group by
-    group. A step that needs nothing from any group takes about 0.1 us per group.
+    The class keeps no requests. Tables and counts are vLLM's own lists and dictionaries, group by group. A
+    step in which a group needs no new block takes about 0.1 us for this group.
 
-    Before it changes anything, the class passes unusual calls to ``fallback``. Unusual are external or
-    encoder tokens, a hit inside a block, hits of a running request, a shared or exported state, and a
-    call with nothing to compute.
+    The class passes unusual calls to ``fallback`` before it changes anything. Unusual calls are those with
+    external or encoder tokens, with a hit inside a block, with hits of a running request, with a shared or
+    exported state, and with nothing to compute.
 
     A group is a dict with the keys:
 
@@ -549,8 +560,8 @@ class VllmGroups:
     - ``block_size``: tokens per block;
     - ``scale``: digests per block;
     - ``group``: the number of the group, which is also its position;
-    - ``retained``: the number of tokens before the window that are kept;
-    - ``more_slots``: the number of slots in addition to those of a step;
+    - ``retained``: the number of tokens before the window whose blocks are kept;
+    - ``more_slots``: the number of token slots that get blocks in addition to those of a step;
     - ``most``: the largest number of blocks of a whole request, or None;
     - ``tables``: a dict of request id to the list of its ``VllmBlock``;
     - ``num_cached``: a dict of request id to the number of its cached blocks;
@@ -575,28 +586,30 @@ class VllmGroups:
         core: The pool.
         groups: The groups, in vLLM's order.
         max_model_len: The largest number of tokens of a request.
-        recomputed: The number of tokens at the end that are not cached, because a later step may
-            compute them again.
+        recomputed: The number of last tokens that are not cached, because a later step may compute them
+            again.
         watermark: The number of blocks that must stay free when a waiting request is admitted.
         waiting: The values of ``request.status`` of a waiting request, to which ``watermark`` applies.
-        blocks_class: Called with a tuple of one list of blocks per group. Returns the result of a call.
-        empty: The result without blocks.
-        fallback: vLLM's ``allocate_slots``. It gets all arguments by position.
+        blocks_class: A function that is called with a tuple of one list of blocks per group. It returns the
+            object that calls return.
+        empty: The object that calls return if there are no blocks.
+        fallback: vLLM's ``allocate_slots``, which is called for unusual calls. It gets all arguments by
+            position.
         coordinator: vLLM's coordinator. Its ``retention_interval`` is the number of tokens between the
-            windows and states that stay cached.
+            windows and states that remain cached.
         scheduler_block: The number of tokens of a block of the scheduler.
-        drops: Whether some group drops the end of a hit.
-        by_series_33: Whether vLLM is 0.33 or later, which keeps more at junctions and reports states
-            less often.
-        lookup: The number of tokens at whose multiples hits end, and the groups that are looked up
-            together. Each of these has its positions, whether it drops the end of a hit, and how many
-            tokens after the hit are looked up for that. None disables lookups.
-        on_removed: Called with evicted keys, as ``VllmPool.allocate`` returns them. Or a feed that is
-            notified of them.
-        on_cached: vLLM's ``BlockPool.cache_full_blocks``, which is called instead of caching. Or a feed
-            that is notified of cached keys.
-        metered: A pool that reports every block to a collector. Its ``get_new_blocks`` and ``touch``
-            are called.
+        drops: Whether some group drops the end of a hit, because speculative heads compute it again.
+        by_series_33: Whether vLLM is 0.33 or later. These versions keep more content at junctions, and report
+            states less often.
+        lookup: The number of tokens at whose multiples hits end, and the groups that are looked up together.
+            Each entry has the positions of its groups, whether they drop the end of a hit, and the number of
+            tokens after the hit that are looked up because of this. None disables lookups.
+        on_removed: A function that is called with evicted keys, in the form in which ``VllmPool.allocate``
+            returns them. Or a feed that is notified of these keys.
+        on_cached: vLLM's ``BlockPool.cache_full_blocks``, which is called to cache blocks. Or a feed that is
+            notified of cached keys.
+        metered: A pool that reports every block to a collector of metrics. Its methods ``get_new_blocks`` and
+            ``touch`` are called, because they make these reports.
 
     Raises:
         InvalidArgumentError: The kind is unknown. Or a size is 0, or a block size is not a multiple of
@@ -660,11 +673,11 @@ class VllmGroups:
     ) -> tuple[tuple[list[VllmBlock], ...], int, int]:
         """Returns the cached blocks of a request by group, and the number of their tokens.
 
-        The third item is how many tokens more the group with the longest hit has. The blocks are those
-        that vLLM's coordinator would return.
+        The third item is the number of additional tokens that the group with the longest hit has. The blocks
+        are those that vLLM's coordinator would return.
 
-        O(blocks of full attention, less those of the last hit, + blocks that windows, chunks and states
-        look up).
+        The time is proportional to the number of new blocks of full attention since the last hit, plus the
+        number of blocks that windows, chunks and states look up.
 
         Raises:
             InvalidArgumentError: A digest has more than 35 bytes, or ``lookup`` is None.
@@ -672,7 +685,7 @@ class VllmGroups:
     def find_longest_cache_hit_per_group(
         self, block_hashes: Sequence[bytes], max_cache_hit_length: int
     ) -> tuple[tuple[list[VllmBlock], ...], tuple[int, ...]]:
-        """Returns the cached blocks of a request that each group has by itself.
+        """Returns the cached blocks of a request that each group has, regardless of the other groups.
 
         Also returns the number of their tokens per group. Costs and errors are those of
         ``find_longest_cache_hit``.
@@ -727,6 +740,6 @@ class VllmGroups:
 def vllm_block_ids(groups: tuple[Iterable[Any], ...]) -> tuple[list[int], ...]:
     """Returns the ids of the blocks of each group.
 
-    Does the work of ``KVCacheBlocks.get_block_ids`` in one call. Blocks are ``VllmBlock``, or have a
+    Has the effect of vLLM's ``KVCacheBlocks.get_block_ids``. Blocks are ``VllmBlock``, or have a
     ``block_id``. O(blocks).
     """

@@ -1,5 +1,5 @@
-//! `pyclass`, `pymethods` and `pyfunction` of the bindings: the attributes of PyO3, with docstrings and
-//! checked arguments.
+//! The attributes `pyclass`, `pymethods` and `pyfunction` of the bindings. They extend the attributes of PyO3
+//! by docstrings and checked arguments.
 //!
 //! Every public class, attribute, method and function gets the docstring of its stub:
 //! `doc!("BlockPool.allocate")` is that of the method `allocate` of `PyBlockPool`. A public name
@@ -28,9 +28,9 @@ use syn::{
 
 /// `#[pyo3::pyclass]`, with docstrings of the class and of the fields that Python reads.
 ///
-/// `#[of(Stats)]` after it makes the class from a `Stats`. Each field has the value of the field with
-/// the same name. If the field has its own `#[of(..)]`, it has the value of that expression, where `it`
-/// is the `Stats`.
+/// With `#[of(Stats)]` after this attribute, the class has a conversion from a `Stats`. Each field gets the
+/// value of the field with the same name. If a field has its own `#[of(..)]`, it gets the value of that
+/// expression, in which `it` is the `Stats`.
 #[proc_macro_attribute]
 pub fn pyclass(arguments: TokenStream, class: TokenStream) -> TokenStream {
     let class = parse_macro_input!(class as ItemStruct);

@@ -1,4 +1,4 @@
-//! `AdvisorConfig`, and the estimates of an advisor as dicts.
+//! Bindings of `AdvisorConfig`, and the estimates of an advisor as dicts.
 
 use kvpool::{EvictionPolicy, PoolError};
 use kvpool_observe::advisor::{Advice, AdvisorConfig, CurvePoint, PolicyAdvice, TenantAdvice};
@@ -93,7 +93,7 @@ fn policies(names: &Bound<'_, PyAny>) -> PyResult<Vec<EvictionPolicy>> {
     })
 }
 
-/// Returns the `advisor=` of a constructor. True is the default settings.
+/// Converts the argument `advisor` of a constructor. True means the default settings.
 pub(crate) fn config(object: Option<&Bound<'_, PyAny>>) -> PyResult<Option<AdvisorConfig>> {
     let Some(object) = object else { return Ok(None) };
     if let Ok(config) = object.cast::<PyAdvisorConfig>() {

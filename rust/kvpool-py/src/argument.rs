@@ -1,9 +1,9 @@
 //! Converts arguments of calls from Python.
 //!
-//! The attributes of kvpool-py-macros call [`take`] for each argument, with its name. So every error of
-//! a conversion is one of `kvpool.errors` and contains the name, and the thread is protected before
-//! Python code of an argument runs. Nothing here trusts a length that an object reports. Lists and
-//! mappings stay objects, and [`crate::gather`] reads them.
+//! The attributes of kvpool-py-macros call [`take`] for each argument, with its name. So every error of a
+//! conversion is one of `kvpool.errors` and contains the name of the argument. The thread is also protected
+//! ([`crate::python`]) before Python code of an argument runs. No conversion trusts the length that an object
+//! reports. Lists and mappings are passed on as Python objects, and [`crate::gather`] reads their items.
 
 use std::path::PathBuf;
 
@@ -59,21 +59,21 @@ fn wrong<'py>(
     } else {
         return error;
     };
-    // Python code of the argument raised it.
+    // Python code of the argument raised this error.
     if error.traceback(py).is_some() {
         raised.set_cause(py, Some(error));
     }
     raised
 }
 
-/// Returns the name of a type with its article.
+/// Returns the name of a type with the indefinite article.
 fn a(name: &str) -> String {
     let article = if name.starts_with(['A', 'E', 'I', 'O', 'a', 'e', 'i', 'o']) { "an" } else { "a" };
     format!("{article} {name}")
 }
 
-/// Implements `Argument` for a type with a conversion of its own. The expression describes a right
-/// argument.
+/// Implements `Argument` for a type with a conversion of its own. The expression is a description of a valid
+/// argument, for errors.
 macro_rules! convert_itself {
     ($type:ty: $expected:expr) => {
         impl<'a, 'py> $crate::argument::Argument<'a, 'py> for $type {

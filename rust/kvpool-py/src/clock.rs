@@ -1,4 +1,4 @@
-//! The clock that a caller sets with `clock.observe`, with and without metrics.
+//! The clock that a caller sets with `clock.observe`. It works with and without metrics.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -7,12 +7,12 @@ use kvpool::PoolError;
 use crate::errors::OrRaise;
 use crate::python::prelude::*;
 
-/// The latest time of a call.
+/// The latest time that a call has set.
 #[derive(Default)]
 pub(crate) struct Clock(Mutex<Option<f64>>);
 
 impl Clock {
-    /// Checks a time before it is used, and keeps it if `observe` succeeds.
+    /// Checks a time, calls `observe` with it, and stores the time if `observe` succeeds.
     pub(crate) fn observe(
         &self,
         py: Python<'_>,

@@ -1,8 +1,8 @@
 //! Converts Python data to Rust data, once per call.
 //!
-//! Tokens come through the buffer protocol (int32, uint32, int64, any strides), from an exact `list`,
-//! or from any other sequence of ints. A CPU torch tensor lends its memory through `.numpy()`. Block
-//! ids are returned as a list, or written to the caller's own int32 buffer.
+//! Tokens are read through the buffer protocol (int32, uint32, int64, any strides), from an exact `list`, or
+//! from any other sequence of ints. A CPU torch tensor is read without a copy, through `.numpy()`. Block ids
+//! are returned as a list, or written to the caller's own int32 buffer.
 
 use std::borrow::Cow;
 use std::ffi::CStr;
@@ -19,11 +19,11 @@ use crate::errors::raise;
 use crate::gather::{drain, list_of, no_room, with_room};
 use crate::python::prelude::*;
 
-/// A kind of integers, with the texts of its errors.
+/// A kind of integers, such as tokens or block ids, with the texts of its errors.
 #[derive(Clone, Copy)]
 struct Kind {
     what: &'static str,
-    /// The exceptions for a value out of range, and for another type.
+    /// The exceptions for a value that is out of range, and for a value of another type.
     error: &'static str,
     type_error: &'static str,
     max: u64,
@@ -51,17 +51,17 @@ const COUNTS: Kind = Kind {
 pub(crate) fn exact_ints(list: &Bound<'_, PyList>, start: usize, end: usize) -> Option<Vec<u32>> {
     let mut out = Vec::new();
     out.try_reserve_exact(end.checked_sub(start)?).ok()?;
-    // Without a global lock, this keeps other threads from changing the list. With one, it costs
-    // nothing.
+    // In a free-threaded interpreter, the critical section keeps other threads from changing the list. In an
+    // interpreter with a global lock, it costs nothing.
     with_critical_section(list, || {
         if end > list.len() {
             return None;
         }
         for at in start..end {
             let mut overflow = 0;
-            // SAFETY: `list` is a list and `at` is inside of it, so it lends an item; nothing below
-            // runs Python code or lets go of the list, so the item stays alive. An exact int's
-            // conversion raises nothing.
+            // SAFETY: `list` is a list and `at` is within it, so the call returns a borrowed item. The code
+            // below neither runs Python code nor releases the list, so the item remains alive. The conversion
+            // of an exact int does not raise.
             let value = unsafe {
                 let item = ffi::PyList_GetItem(list.as_ptr(), at as ffi::Py_ssize_t);
                 if item.is_null() || ffi::PyLong_CheckExact(item) == 0 {
@@ -140,7 +140,7 @@ impl Kind {
         }
     }
 
-    /// Checks the sign of all values at once, then converts: two passes that the compiler vectorises.
+    /// First checks the signs of all values, then converts them. The compiler vectorises both passes.
     fn narrow_i32(self, py: Python<'_>, values: &[i32]) -> PyResult<Vec<u32>> {
         if values.iter().fold(0, |all, &value| all | value) < 0 {
             return Err(self.first_out_of_range(py, values));
@@ -148,7 +148,7 @@ impl Kind {
         list_of(py, self.what, values.iter().map(|&value| value.cast_unsigned()))
     }
 
-    /// Like [`Self::narrow_i32`]. Every value fits if no upper half has a bit set.
+    /// Like [`Self::narrow_i32`], for 64-bit values. All values fit if no upper half has a bit set.
     fn narrow_i64(self, py: Python<'_>, values: &[i64]) -> PyResult<Vec<u32>> {
         if values.iter().fold(0, |all, &value| all | (value >> 32)) != 0 {
             return Err(self.first_out_of_range(py, values));
@@ -220,7 +220,8 @@ pub(crate) fn items<T: Element, const N: usize>(
 ) -> PyResult<Vec<T>> {
     let (py, what) = (object.py(), "a buffer");
     if let Ok(typed) = buffer.as_typed::<T>() {
-        // A buffer may have a terabyte of items that are one number, with a stride of 0.
+        // With a stride of 0, a buffer may report a terabyte of items that are all the same number, so
+        // reserving memory may fail.
         let mut out = with_room(py, what, buffer.item_count())?;
         out.resize(buffer.item_count(), read([0; N]));
         typed.copy_to_slice(py, &mut out)?;
@@ -290,7 +291,7 @@ pub(crate) fn shown(object: &Bound<'_, PyAny>) -> String {
     text.map_or_else(|_| "a value that cannot be shown".into(), |text| shorten(&text).into_owned())
 }
 
-/// Returns text as UTF-8. A lone half of a surrogate pair has no UTF-8 form and is refused.
+/// Returns text as UTF-8. A text with half of a surrogate pair has no UTF-8 form and is refused.
 pub(crate) fn text<'a>(text: &'a Bound<'_, PyString>, what: &str) -> PyResult<&'a str> {
     text.to_str().map_err(|error| {
         let message =
@@ -338,7 +339,7 @@ pub(crate) fn is_one_block(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     Ok(object.is_instance_of::<PyInt>() || !has_items(object)?)
 }
 
-/// Whether an object has items, or at least offers an iterator over them.
+/// Whether an object has items, or at least has an iterator.
 #[cold]
 pub(crate) fn has_items(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     match object.try_iter() {
@@ -384,7 +385,7 @@ impl<'py> Int32Out<'py> {
         let wrong =
             |found: &str| raise(py, "ArgumentTypeError", format!("out is {found}: must be {expected}"));
         let view = crate::python::memory_view(object).map_err(|_| wrong("not a buffer"))?;
-        // Without this check, a buffer without dimensions would lend its one item.
+        // Without this check, the one item of a buffer without dimensions would be used.
         let buffer = crate::python::untyped_buffer(&view).map_err(|_| wrong("of no dimensions"))?;
         if !matches!(native(buffer.format()), Some(ElementType::SignedInteger { bytes: 4 })) {
             return Err(wrong(&format!("of format {:?}", buffer.format())));
@@ -451,7 +452,7 @@ impl<'py> IdsOut<'py> {
     }
 }
 
-/// Returns ids as a list, or writes them to the caller's buffer and returns their number.
+/// Returns ids as a list. With a buffer of the caller, writes the ids to the buffer and returns their number.
 pub(crate) fn handed_out<'py>(
     py: Python<'py>,
     blocks: &[BlockId],
@@ -522,7 +523,8 @@ pub(crate) fn bytes<'a>(object: &'a Bound<'_, PyAny>, name: &str) -> PyResult<Co
     Err(raise(object.py(), "ArgumentTypeError", format!("{name} is a str or bytes, not a {found}")))
 }
 
-/// Returns when released blocks may be allocated again, from `after_step` or `until` or neither.
+/// Converts the arguments `after_step` and `until`, of which at most one is given. The result determines when
+/// released blocks may be allocated again.
 pub(crate) fn until_of(py: Python<'_>, after_step: Option<Int>, until: Option<Int>) -> PyResult<Until> {
     match (after_step, until) {
         (None, None) => Ok(Until::Now),

@@ -38,7 +38,8 @@ pub(crate) fn signals(
     if finish_reason.is_none() && output_tokens.is_none() {
         return Ok(None);
     }
-    // Reasons are not kept as text, so that an endless list is refused before it uses up the memory.
+    // Each reason is converted at once and not kept as text. So an endless list is refused before it uses up
+    // the memory.
     let reason = |_, item: Bound<'_, PyAny>| {
         let reason = take::<Option<&str>>("an item of finish_reason", &item)?;
         Ok(reason.map_or(Finish::Unknown, Finish::of_reason))

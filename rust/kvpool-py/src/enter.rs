@@ -1,9 +1,9 @@
-//! How calls from Python enter locked Rust state.
+//! Runs calls from Python on locked Rust state.
 //!
-//! Every class is frozen and keeps its state in a [`Locked`], so several Python threads may use one
-//! object. A short call takes the lock while attached to the interpreter. If another thread holds the
-//! lock, or the call may be long, the call detaches first. So no thread waits for a lock while it holds
-//! the interpreter.
+//! Every class is frozen (a class without mutable fields) and keeps its state in a [`Locked`]. So several
+//! Python threads may use one object. A short call takes the lock while its thread is attached to the
+//! interpreter. If another thread holds the lock, or the call may be long, the thread detaches first. So no
+//! thread waits for a lock while it holds the interpreter.
 //!
 //! Calls that have to wait form a queue, and a new call waits after them. So a call waits for at most
 //! one call of each other thread, at any call rate. Neither a step of a scheduler nor a concurrent
@@ -13,12 +13,11 @@
 //! ([`crate::policy`]). Its methods, copies and destructors run, and so does a garbage collection that
 //! they trigger.
 //!
-//! A call enters state with such a policy through [`enter_guarded`]. The call waits for the lock
-//! detached and works attached, because the policy needs the interpreter again and again. A thread that
-//! holds the lock counts as *inside*. If the policy calls its own pool from there, the call would wait
-//! for itself for ever, so it gets an error. The core cannot pass on an interrupt that the policy
-//! raised. [`raise_after`] keeps the interrupt, and the call raises it when it is done and the lock is
-//! free.
+//! A call enters state with such a policy through [`enter_guarded`]. The call waits for the lock detached and
+//! works attached, because the policy needs the interpreter again and again. A thread that holds the lock of
+//! such a pool is called *inside*. If the policy then calls its own pool, the call would wait for itself for
+//! ever, so it raises an error instead. The core cannot return an interrupt that the policy raised.
+//! [`raise_after`] stores the interrupt. The call raises it after its work is done and the lock is released.
 //!
 //! Order of locks: the state's lock comes before `queue`. `queue` is held only briefly, by threads that
 //! wait for nothing meanwhile. A thread that waits for the state is detached and holds no other lock of
@@ -46,7 +45,8 @@ thread_local! {
 
 /// Raises an exception after the current call of this thread is done.
 ///
-/// For exceptions that are not the policy's own, such as an interrupt. The first of several is raised.
+/// Use it for exceptions that are not failures of the policy, such as an interrupt. If there are several, the
+/// first is raised.
 pub(crate) fn raise_after(error: PyErr) {
     let first = RAISED.with(Cell::take).unwrap_or(error);
     RAISED.with(|raised| raised.set(Some(first)));
@@ -71,10 +71,10 @@ fn is_inside() -> bool {
 /// The number of blocks or tokens from which on a call counts as long.
 pub(crate) const LONG: usize = 4096;
 
-/// Locks a mutex, also after a panic of another thread.
+/// Locks a mutex, even if another thread panicked while it held the lock.
 ///
-/// A panic leaves the state as it was at that moment. The pool's invariants and its poison detect
-/// damage.
+/// A panic leaves the state as it was at that moment. If the state is damaged, the pool detects a broken
+/// invariant, and refuses further work.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -82,15 +82,15 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// State that several threads share.
 pub(crate) struct Locked<T: Send> {
     state: Mutex<T>,
-    /// The number of calls that have ever waited, and the next of them to get the state. Both change
-    /// only while `queue` is locked.
+    /// The number of calls that have ever waited, and the number of the next call that may take the lock.
+    /// Both change only while `queue` is locked.
     tickets: AtomicUsize,
     serving: AtomicUsize,
     queue: Mutex<()>,
     served: Condvar,
 }
 
-/// The first place of the queue. Dropping it gives the place to the next call.
+/// The first position in the queue. Dropping it lets the next call proceed.
 struct Place<'a, T: Send>(&'a Locked<T>);
 
 impl<T: Send> Drop for Place<'_, T> {
@@ -113,13 +113,13 @@ impl<T: Send> Locked<T> {
         }
     }
 
-    /// Returns the state, if no thread has it or waits for it.
+    /// Locks the state, if no thread holds the lock or waits for it.
     fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         let serving = self.serving.load(Ordering::SeqCst);
         if serving != self.tickets.load(Ordering::SeqCst) { None } else { self.try_state() }
     }
 
-    /// Returns the state, if no thread has it.
+    /// Locks the state, if no thread holds the lock.
     fn try_state(&self) -> Option<MutexGuard<'_, T>> {
         match self.state.try_lock() {
             Ok(state) => Some(state),
@@ -152,7 +152,7 @@ impl<T: Send> Locked<T> {
     }
 }
 
-/// Runs a call, unlocks, and raises the exception that [`raise_after`] kept.
+/// Runs a call, releases the lock, and raises the exception that [`raise_after`] stored.
 fn work_inside<T, R>(mut state: MutexGuard<'_, T>, call: impl FnOnce(&mut T) -> R) -> PyResult<R> {
     let result = inside(|| call(&mut state));
     drop(state);

@@ -36,7 +36,7 @@ pub(crate) fn is_ours(py: Python<'_>, error: &PyErr) -> bool {
     !foreign || is_kvpool(py, error)
 }
 
-/// Errors of the Rust crates that have a Python exception.
+/// Implemented by errors of the Rust crates, to convert them to Python exceptions.
 pub(crate) trait ToPyErr {
     fn to_py_err(&self, py: Python<'_>) -> PyErr;
 }
@@ -52,7 +52,7 @@ impl<T, E: ToPyErr> OrRaise<T> for Result<T, E> {
     }
 }
 
-/// Returns an `OutOfBlocksError` with its figures.
+/// Returns an `OutOfBlocksError` with its attributes.
 fn out_of_blocks(py: Python<'_>, refusal: &Refusal) -> PyErr {
     let error = raise(py, "OutOfBlocksError", refusal.to_string());
     let value = error.value(py);
@@ -233,7 +233,7 @@ impl ToPyErr for kvpool_journal::ReplayError {
     }
 }
 
-/// Returns a `CudaError` with its code.
+/// Returns a `CudaError` with the error code of the driver.
 fn cuda_error(py: Python<'_>, cause: &CudaError, message: String) -> PyErr {
     let error = raise(py, "CudaError", message);
     let value = error.value(py);

@@ -1,8 +1,9 @@
-//! `EventPublisher`: `kvpool_observe::publish` over a manager or a pool.
+//! `EventPublisher`, which publishes the changes of a manager, a pool or a feed with
+//! `kvpool_observe::publish`.
 //!
-//! Its state has its own lock, which is taken detached and never while a manager's lock is held. So no
-//! step waits for a publisher. The content of a feed is moved out under the manager's lock, in O(1),
-//! and encoded without it.
+//! The state of a publisher has its own lock. A thread takes it detached, and never while it holds a
+//! manager's lock, so no step waits for a publisher. The content of a feed is moved out while the manager's
+//! lock is held, in O(1), and is encoded without the lock.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -24,7 +25,7 @@ impl ToPyErr for PublisherError {
     }
 }
 
-/// The source of the events.
+/// The object whose changes are published.
 enum Source {
     Manager(Py<PyCacheManager>),
     Pool(Py<PyBlockPool>),
@@ -68,7 +69,7 @@ impl Source {
         Err(raise(object.py(), "ArgumentTypeError", message))
     }
 
-    /// Makes the source keep a feed. Returns its groups.
+    /// Makes the source record its changes in a feed. Returns its groups.
     fn follow(&self, py: Python<'_>, capacity: usize) -> PyResult<Vec<Group>> {
         match self {
             Self::Manager(manager) => {
@@ -84,8 +85,8 @@ impl Source {
         }
     }
 
-    /// Exchanges empty batches for the changes since the last call, one per tier. It begins with the
-    /// slowest tier, so that content that moves is always in some tier.
+    /// Swaps empty batches for the changes since the last call, one batch per tier. It begins with the
+    /// slowest tier, so that content that moves between tiers is always reported in some tier.
     fn take(&self, py: Python<'_>, taken: &mut Vec<Taken>) -> PyResult<()> {
         match self {
             Self::Manager(manager) => manager.get().enter(py, 0, |manager| {
@@ -117,7 +118,7 @@ impl Source {
 pub(crate) struct PyEventPublisher {
     source: Source,
     inner: Locked<Publisher>,
-    /// Used batches. Their memory is reused.
+    /// Batches that are no longer used. Their memory is reused.
     spent: Mutex<Vec<Taken>>,
 }
 
@@ -191,7 +192,8 @@ impl PyEventPublisher {
         heartbeat: f64,
     ) -> PyResult<Vec<(usize, u64, Bound<'py, PyBytes>)>> {
         let taken = self.take(py)?;
-        // One call, because each return of a thread to the interpreter makes a scheduler's thread wait.
+        // The work is done in one call, because each time a thread attaches to the interpreter again, a
+        // scheduler's thread may have to wait.
         let batches = self.run(py, |publisher| {
             Taken::all_into(&taken, publisher);
             publisher.flush(now, heartbeat)

@@ -1,4 +1,4 @@
-//! `ExplainConfig`, and explanations as frozen classes.
+//! Bindings of `ExplainConfig`, and of explanations as frozen classes.
 
 use std::collections::BTreeMap;
 
@@ -42,7 +42,7 @@ impl PyExplainConfig {
     }
 }
 
-/// Converts the `explain=` of a constructor. True is the default settings.
+/// Converts the argument `explain` of a constructor. True means the default settings.
 pub(crate) fn config(object: Option<&Bound<'_, PyAny>>) -> PyResult<Option<ExplainConfig>> {
     let Some(object) = object else { return Ok(None) };
     if let Ok(config) = object.cast::<PyExplainConfig>() {

@@ -1,9 +1,9 @@
 //! Conversion of Python sequences, without trust in the lengths that they report.
 //!
-//! This module has the only functions of the bindings that make a list of a caller's items. They
-//! reserve memory as items arrive, and raise an exception if memory runs out. An object may report a
-//! wrong length, or be endless. A buffer may have a terabyte of items that are one number. None of this
-//! can abort the process. Ctrl-C interrupts the conversion.
+//! This module has the only functions of the bindings that make a list of a caller's items. They reserve
+//! memory as items arrive, and raise an exception if memory runs out. An object may report a wrong length, or
+//! have an endless iterator. A buffer may report a terabyte of items that are all the same number. None of
+//! these can abort the process. Ctrl-C interrupts the conversion.
 
 use std::mem;
 

@@ -1,4 +1,4 @@
-//! `GroupSpec`: a KV-cache group of a hybrid model.
+//! Bindings of `GroupSpec`, a KV-cache group of a hybrid model.
 
 use kvpool::groups::{GroupKind, GroupSpec, Groups, Keep};
 use kvpool::{GroupFit, NewBlock, TableChange};
@@ -34,7 +34,7 @@ pub(crate) fn named(py: Python<'_>, kind: &str, span: usize) -> PyResult<GroupKi
     GroupKind::named(kind, span).ok_or_else(unknown)
 }
 
-/// Returns which blocks stay cached, from a name or a number of tokens.
+/// Converts the selection of blocks that remain cached, from a name or a number of tokens.
 pub(crate) fn keep(keep: &Bound<'_, PyAny>) -> PyResult<Keep> {
     let py = keep.py();
     let wrong = |found: String| {

@@ -1,4 +1,4 @@
-//! `BlockHasher`, `ExtraKeys`, `HashCursor`, `HashChain`.
+//! Bindings of `BlockHasher`, `ExtraKeys`, `HashCursor` and `HashChain`.
 
 use std::fmt::Display;
 use std::hash::{Hash, Hasher};
@@ -23,7 +23,7 @@ pub(crate) fn named<T: FromStr>(py: Python<'_>, name: &str) -> PyResult<T>
 where
     T::Err: Display,
 {
-    // No valid name is longer than the shortened text.
+    // Parsing the shortened text is enough, because no valid name is longer.
     shorten(name).parse().map_err(|error: T::Err| raise(py, "InvalidArgumentError", error.to_string()))
 }
 
@@ -138,7 +138,7 @@ impl PyExtraKeys {
     }
 }
 
-/// Returns the given extra keys, or empty ones.
+/// Returns the given extra keys, or empty extra keys.
 pub(crate) fn extra_or_default(extra: Option<&Bound<'_, PyExtraKeys>>) -> ExtraKeys {
     extra.map(|extra| extra.get().0.clone()).unwrap_or_default()
 }
@@ -164,7 +164,7 @@ pub(crate) fn prompt(
     hash(py, hasher.clone(), extra, tokens)
 }
 
-/// Returns a cursor after these tokens. Hashes detached from the interpreter.
+/// Returns a cursor that has these tokens. The call hashes detached from the interpreter.
 fn hash(
     py: Python<'_>,
     hasher: Arc<BlockHasher>,

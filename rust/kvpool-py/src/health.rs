@@ -1,4 +1,4 @@
-//! `Health`: the failure that ended a policy written in Python.
+//! `Health`, which stores the failure after which a policy written in Python is no longer used.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -1,4 +1,5 @@
-//! Journals: their settings, the figures of a pool's journal, and the functions that read a journal.
+//! Bindings of journals: their settings, the statistics of a pool's journal, and the functions that read a
+//! journal.
 //!
 //! If a pool cannot be made, the file of its journal is removed again. A function that reads a whole
 //! journal detaches from the interpreter. Every few thousand operations it attaches again, to call the
@@ -44,7 +45,7 @@ impl PyJournal {
         let journal = journal.or_raise(py)?;
         py.detach(|| make(journal)).or_raise(py).inspect_err(|_| {
             if let Some(path) = &self.path {
-                // The caller gets the first error.
+                // The caller gets the first error, so an error of the removal is ignored.
                 let _ = std::fs::remove_file(path);
             }
         })
@@ -215,10 +216,10 @@ impl<'a> From<&'a Loaded> for JournalSource<'a> {
     }
 }
 
-/// Runs a long call, detached.
+/// Runs a long call, detached from the interpreter.
 ///
-/// Every few thousand operations it calls `progress` and checks for signals. An exception of either
-/// stops the call and is raised.
+/// Every few thousand operations, the call runs `progress` and checks for signals. If one of them raises an
+/// exception, the call stops and raises it.
 fn watched<T: Send, E: ToPyErr + Send>(
     py: Python<'_>,
     progress: Option<Py<PyAny>>,

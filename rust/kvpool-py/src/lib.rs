@@ -1,15 +1,16 @@
-//! `kvpool._core`: the Python bindings. They convert data, lock state and map errors. The core makes
-//! every decision.
+//! The extension module `kvpool._core`, which contains the Python bindings. The bindings convert data, lock
+//! state and map errors. The core makes every decision.
 //!
-//! One call from Python crosses the boundary once, with a whole request, a whole batch or a whole step.
-//! No Python object exists per block. Each topic is a submodule, with its docstrings in its stub,
-//! `python/kvpool/_core/<topic>.pyi`. `build.rs` makes the macro `doc!` of them, and
-//! `doc!("BlockPool.allocate")` is the docstring of that method. Engines import none of the submodules,
-//! because the package `kvpool` has the public names.
+//! One call from Python passes a whole request, a whole batch or a whole step to Rust. No Python object
+//! exists per block.
+//!
+//! Each topic is a submodule. Its docstrings are in its stub, `python/kvpool/_core/<topic>.pyi`. `build.rs`
+//! makes the macro `doc!` of the stubs: `doc!("BlockPool.allocate")` is the docstring of that method. Engines
+//! do not import the submodules, because the package `kvpool` has all public names.
 
 #![expect(clippy::needless_pass_by_value, reason = "PyO3 extracts arguments by value")]
 
-// The macro `doc!`: the docstrings of the stubs, by name.
+// Contains the macro `doc!`, which returns a docstring of the stubs by its name.
 include!(concat!(env!("OUT_DIR"), "/docs.rs"));
 
 mod advice;
@@ -214,8 +215,7 @@ mod _core {
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
-        // Python has no path to search for submodules of an extension. It imports them only from
-        // `sys.modules`.
+        // Python cannot search for submodules of an extension, so it finds them only in `sys.modules`.
         let known = crate::python::import(module.py(), "sys")?.getattr("modules")?.cast_into::<PyDict>()?;
         for submodule in module.dict().values() {
             if let Ok(submodule) = submodule.cast::<PyModule>() {

@@ -1,4 +1,4 @@
-//! The counts of a meter as dicts.
+//! Converts the metrics of a pool to dicts.
 
 use kvpool_observe::PoolMetrics;
 use kvpool_observe::metrics::{Histogram, TenantHits};

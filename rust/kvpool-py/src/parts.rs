@@ -1,5 +1,4 @@
-//! The parts of the pool as classes of their own: `FreeBlockList`, `BlockAllocator`, `PrefixIndex`,
-//! `LruEvictor`.
+//! The parts of the pool as separate classes: `FreeBlockList`, `BlockAllocator`, `PrefixIndex`, `LruEvictor`.
 
 use kvpool::{
     BlockAllocator, BlockId, Candidate, Evictor, FreeBlockList, Inserted, LruEvictor, PoolError, PrefixIndex,

@@ -1,10 +1,12 @@
-//! `PyPolicy`: an eviction policy written in Python, for experiments, as a `Policy` of the core.
+//! `PyPolicy`, which makes an eviction policy written in Python a `Policy` of the core, for experiments.
 //!
-//! It owns the bound methods of the caller's object, a safety net, and the health of both. The net is a
-//! plain LRU order of the same blocks, kept in addition to the policy's own order. Each victim of the
-//! policy is checked against it. So a policy cannot break an allocation or an invariant. The first
-//! exception, or the first wrong answer, ends the policy. `check_policy()` raises it, a warning shows
-//! it at once, and from then on the net's order is used.
+//! A `PyPolicy` owns the bound methods of the caller's object, a safety net, and the policy's [`Health`]. The
+//! net is a plain LRU order of the same blocks, which is kept in addition to the policy's own order. Each
+//! block that the policy evicts is checked against the net. So a policy cannot break an allocation or an
+//! invariant.
+//!
+//! After the first exception, or the first wrong return value, the policy is no longer used, and the net
+//! decides the order. A warning shows the failure at once, and `check_policy()` raises it.
 //!
 //! Locks: a policy is called, copied and dropped while its pool's lock is held and the interpreter is
 //! attached. No thread waits for a lock while attached ([`crate::enter`]), so no waiting thread can
@@ -15,7 +17,7 @@
 //! policy like any other exception, and then reaches the caller. The call completes with the net's
 //! order, releases the lock, and raises the interrupt.
 //!
-//! Costs: one Python call per call of the policy, and 19 bytes per block.
+//! Cost: one Python call for each call of the policy, and 19 bytes per block.
 
 use std::ffi::CString;
 use std::sync::Arc;
@@ -107,7 +109,7 @@ fn instance_has(object: &Bound<'_, PyAny>, name: &str) -> bool {
 
 /// The block is known, because it has a content.
 const KNOWN: u8 = 1;
-/// `pop` or `take` returned the block, and it was not given back.
+/// `pop` or `take` returned the block, and `unpop` did not return it to the policy.
 const OUT: u8 = 2;
 
 /// A policy written in Python, and its safety net.
@@ -115,11 +117,11 @@ pub(crate) struct PyPolicy {
     /// The methods of the policy. `None` once it has failed.
     calls: Option<Calls>,
     health: Arc<Health>,
-    /// Whether this is a copy that only shows the order. Its failures are ignored.
+    /// Whether this is a copy that is used only to list the eviction order. Its failures are ignored.
     quiet: bool,
     /// The blocks that the policy may evict, the least recently released first.
     net: BlockLists,
-    /// Blocks that were given back to a policy without `unpop`. They are the next victims.
+    /// Blocks that the pool returned to a policy that has no method `unpop`. They are evicted next.
     given_back: BlockLists,
     states: Vec<u8>,
 }
@@ -214,7 +216,7 @@ impl PyPolicy {
         });
     }
 
-    /// Returns the next victim of the policy, after checking it.
+    /// Returns the block that the policy evicts next, after checking it.
     fn pop_own(&mut self) -> Option<BlockId> {
         if let Some(block) = self.given_back.pop_front(0) {
             return Some(block);
@@ -244,8 +246,8 @@ impl PyPolicy {
 
 /// Records the failure that ended the policy, and warns.
 ///
-/// If the warning is turned into an exception, it is dropped. An interrupt, of the policy or of the
-/// code that shows the warning, is raised when the call is done.
+/// If Python's settings turn the warning into an exception, the exception is dropped. An interrupt, from the
+/// policy or from the code that shows the warning, is raised when the call is done.
 fn report(py: Python<'_>, health: &Health, method: &'static str, error: PyErr) {
     let message = CString::new(describe(py, method, &error).replace('\0', "?"));
     let again = error.clone_ref(py);

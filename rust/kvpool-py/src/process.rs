@@ -1,14 +1,14 @@
 //! Objects that belong to one process, because they have threads.
 //!
-//! A fork copies the memory of a process and only one of its threads. In the child, the object has no
-//! threads, its locks may be held for ever, and its files are shared with the parent. So the child must
-//! neither use nor drop it.
+//! A fork copies the memory of a process and only one of its threads. In the child, the threads of the object
+//! do not exist, its locks may remain held for ever, and its files are shared with the parent. So the child
+//! must neither use nor drop the object.
 
 use crate::errors::raise;
 use crate::python::prelude::*;
 
-/// An object that only the process that made it uses and drops. A forked child refuses calls, and leaks
-/// its copy.
+/// An object that only the process that made it may use and drop. In a forked child, calls are refused, and
+/// the child's copy is leaked.
 pub(crate) struct OfProcess<T> {
     made_by: u32,
     /// `None` only during the drop.

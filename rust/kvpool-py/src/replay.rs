@@ -1,4 +1,4 @@
-//! `Replay`.
+//! Bindings of `Replay`.
 
 use kvpool::groups::{GroupSpec, Groups, Keep};
 use kvpool_replay::replay::{Replay, ReplayConfig, TierConfig};
@@ -19,8 +19,8 @@ pub(crate) use crate::trace::PyTrace;
 /// The number of requests between two checks for signals.
 const AT_ONCE: usize = 64;
 
-/// A KV-cache group: its kind, tokens per block, tokens of its window or chunk, and which blocks stay
-/// cached.
+/// A KV-cache group: its kind, tokens per block, tokens of its window or chunk, and the selection of blocks
+/// that remain cached.
 type GroupTuple<'py> = (Bound<'py, PyString>, usize, usize, Option<Bound<'py, PyAny>>);
 
 fn groups_of(specs: &Bound<'_, PyAny>) -> PyResult<Groups> {

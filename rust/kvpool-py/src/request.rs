@@ -42,8 +42,8 @@ pub(crate) fn request_ref<'a>(id: &'a Bound<'_, PyAny>) -> PyResult<RequestRef<'
     }
 }
 
-/// Returns the id if it is an exact str, which most ids of a batch are. Inlined to save the call. Other
-/// functions are not, because the bindings are optimized for size.
+/// Returns the id if it is an exact str, which most ids of a batch are. The function is inlined to save the
+/// call. Other functions are not inlined, because the bindings are optimized for size.
 #[inline(always)]
 fn exact_name<'a>(id: &'a Bound<'_, PyAny>) -> Option<RequestRef<'a>> {
     id.cast_exact::<PyString>().ok()?.to_str().ok().map(RequestRef::Str)

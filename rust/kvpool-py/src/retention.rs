@@ -1,4 +1,4 @@
-//! `Retention`, `TenantLimits`, `RetentionConfig`, and the results of hints.
+//! Bindings of `Retention`, `TenantLimits`, `RetentionConfig`, and of the results of hints.
 
 use std::sync::Arc;
 
@@ -199,7 +199,7 @@ impl PyRetentionStats {
     repr! { demoted, below_normal, above_normal, pinned, with_ttl, expired }
 }
 
-/// Converts the `retention=` of a constructor. True is the default settings.
+/// Converts the argument `retention` of a constructor. True means the default settings.
 pub(crate) fn config(object: Option<&Bound<'_, PyAny>>) -> PyResult<Option<RetentionConfig>> {
     let Some(object) = object else { return Ok(None) };
     if let Ok(config) = object.cast::<PyRetentionConfig>() {
@@ -259,7 +259,7 @@ pub(crate) fn eviction_named(py: Python<'_>, name: &str) -> PyResult<EvictionPol
     kvpool_policies::by_name(&shorten(name)).or_raise(py)
 }
 
-/// The `eviction=` of a constructor.
+/// The argument `eviction` of a constructor.
 pub(crate) enum Eviction {
     Named(EvictionPolicy),
     Own(Box<dyn Evictor>, Arc<Health>),

@@ -1,4 +1,4 @@
-//! `References`, `HitCurve` and `PolicyRun`: the estimators of `kvpool.sizing`.
+//! Bindings of `References`, `HitCurve` and `PolicyRun`, the estimators of `kvpool.sizing`.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Plain results as frozen classes: statistics, probes, admissions, events.
+//! Bindings of results as frozen classes: statistics, probes and admissions. Events are dicts.
 
 use std::collections::BTreeMap;
 
@@ -237,8 +237,8 @@ pub(crate) type Events<'py> = (Vec<Bound<'py, PyDict>>, u64);
 /// The number of events after which other threads may run, about 250 us.
 const EVENTS_AT_ONCE: usize = 256;
 
-/// Returns events as dicts. A slow consumer gets many of them, and meanwhile the steps of other threads
-/// continue.
+/// Returns events as dicts. A slow consumer gets many events at once, so other threads may run while they are
+/// converted.
 pub(crate) fn events<'py>(py: Python<'py>, batch: &EventBatch) -> PyResult<Events<'py>> {
     let mut out = Vec::with_capacity(batch.events.len());
     for some in batch.events.chunks(EVENTS_AT_ONCE) {

@@ -1,4 +1,4 @@
-//! `TieredPool`, `Swap`, `TransferPlan`.
+//! Bindings of `TieredPool`, `Swap` and `TransferPlan`.
 
 use std::sync::Arc;
 

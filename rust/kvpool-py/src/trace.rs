@@ -1,4 +1,4 @@
-//! `Trace` and `TraceReader`.
+//! Bindings of `Trace` and `TraceReader`.
 
 use std::io::{self, BufReader, Cursor, Write};
 use std::path::PathBuf;

@@ -57,7 +57,7 @@ impl PyStep {
         })
     }
 
-    /// Puts the plan back after a call, unless the step was rolled back meanwhile.
+    /// Stores the plan again after a call, unless the step was rolled back meanwhile.
     fn put(&self, py: Python<'_>, next: State) {
         enter(py, &self.state, |state| {
             if matches!(state, State::Busy) {
@@ -68,8 +68,7 @@ impl PyStep {
 
     /// Ends the step if a call was refused.
     ///
-    /// A policy written in Python was called while its manager works, and called the manager again. The
-    /// plan is lost.
+    /// A policy written in Python called its own manager while the manager was working. The plan is lost.
     fn unless_refused<R>(&self, py: Python<'_>, done: PyResult<R>) -> PyResult<R> {
         done.inspect_err(|_| self.put(py, State::Over))
     }

@@ -1,4 +1,4 @@
-//! `Match`.
+//! Bindings of `Match`.
 
 use std::hash::{Hash, Hasher};
 

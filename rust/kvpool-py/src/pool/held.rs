@@ -19,7 +19,7 @@ use crate::python::prelude::*;
 /// The scrubber of each tier's pool. Its lock is taken while the pool's lock is held.
 pub(crate) type Scrubbers = Arc<Mutex<HashMap<usize, Scrubber>>>;
 
-/// The owner of a pool.
+/// The object that owns a pool, and through which calls reach the pool.
 pub(super) enum Held {
     /// A pool by itself, which may have a journal.
     Own(Box<Locked<Journaled<BlockPool>>>),

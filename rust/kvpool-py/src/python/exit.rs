@@ -1,4 +1,4 @@
-//! Keeps the end of the interpreter away from Rust frames.
+//! Prevents the exit of the interpreter from unwinding Rust frames.
 //!
 //! CPython before 3.14 ends every other thread that asks for the interpreter while the process exits,
 //! by `pthread_exit`. On Linux glibc then unwinds the stack of that thread. A Rust frame cannot be
@@ -58,7 +58,8 @@ mod linux {
     #[cold]
     fn register() {
         IS_PROTECTED.set(true);
-        // A thread whose locals are being dropped does not run Python code again.
+        // The access fails only while the thread's locals are being dropped. Such a thread does not run
+        // Python code again.
         let _ = HANDLER.try_with(|_| ());
     }
 

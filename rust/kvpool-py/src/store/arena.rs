@@ -1,4 +1,4 @@
-//! `Arena`: host memory in slots.
+//! Bindings of `Arena`, host memory that is divided into slots.
 
 use std::ptr::NonNull;
 use std::sync::Arc;

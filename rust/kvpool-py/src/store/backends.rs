@@ -1,4 +1,4 @@
-//! `Disk`, `SharedFolder`, `Redis`: which back end a store opens, with which settings.
+//! `Disk`, `SharedFolder` and `Redis`: the settings of the back ends that a store can open.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -1,8 +1,8 @@
-//! `Custom`: a back end written in Python, such as S3 and Mooncake.
+//! Bindings of `Custom`, a back end written in Python, such as those for S3 and Mooncake.
 //!
-//! Each worker calls it on its own thread. It gets the addresses of payloads, which are valid until its
-//! call returns. So a transfer engine can move them without a copy. The moved bytes are checked like
-//! those of any back end. An exception is a failure.
+//! Each worker calls the back end on its own thread. The back end gets the addresses of payloads, which are
+//! valid until its call returns. So it can pass them to a transfer engine without a copy. Loaded bytes are
+//! checked like those of any back end. An exception of the back end is a failed transfer.
 
 use std::fmt;
 use std::io;
@@ -177,8 +177,8 @@ impl Backend for Custom {
         Ok(is_intact.then(|| Generation::of_record(record)).flatten())
     }
 
-    /// The store reads the generation before and after. A back end that cannot keep existing content
-    /// writes once more.
+    /// The store reads the generation before and after this call. A back end that cannot keep an existing
+    /// record overwrites it.
     fn record_generation(
         &self,
         of: NamespaceDigest,

@@ -1,4 +1,4 @@
-//! `StoreFolder`: reads the objects of a folder without a store.
+//! Bindings of `StoreFolder`, which reads the objects of a folder without a store.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! `Store`. The stub of `kvpool.store` describes it.
+//! Bindings of `Store`, which the stub of `kvpool.store` describes.
 
 mod arena;
 mod backends;
@@ -380,7 +380,7 @@ impl PyStore {
             crate::python::check_signals(py)?;
         };
         if let (Some(store), idle) = taken {
-            // Idle workers end at once. A worker whose back end does not return is not waited for.
+            // Idle workers end at once. The call does not wait for a worker whose back end does not return.
             py.detach(|| if idle { store.close() } else { drop(store) });
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! `Namespace`: the settings that determine the meaning of stored bytes.
+//! Bindings of `Namespace`, the settings that determine the meaning of stored bytes.
 
 use std::collections::BTreeMap;
 

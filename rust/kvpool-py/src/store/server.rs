@@ -1,4 +1,4 @@
-//! `StoreServer`, `check_object`: read the objects of a server without a store.
+//! Bindings of `StoreServer` and `check_object`, which read the objects of a server without a store.
 
 use std::collections::BTreeMap;
 

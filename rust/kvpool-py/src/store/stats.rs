@@ -1,4 +1,4 @@
-//! `StoreStats`.
+//! Bindings of `StoreStats`.
 
 use kvpool_store::Stats;
 

@@ -1,7 +1,7 @@
-//! Warm restarts. The stub of `kvpool.store` and `kvpool_store::warm` describe them.
+//! Warm restarts, which the stub of `kvpool.store` and `kvpool_store::warm` describe.
 //!
-//! An image is taken while the manager or pool is locked, and written without the lock, detached. Slots
-//! are checked without the interpreter.
+//! The image (a copy of the cached content's records) is made while the manager or pool is locked. It is
+//! written to the file without the lock, detached from the interpreter. Slots are also checked detached.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::manager::PyCacheManager;
 use crate::pool::PyBlockPool;
 use crate::python::prelude::*;
 
-/// The owner of an index.
+/// The manager or pool whose prefix index is saved or restored.
 #[derive(FromPyObject)]
 pub(crate) enum Subject<'py> {
     /// A manager. The index is that of its device.

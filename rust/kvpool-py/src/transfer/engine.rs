@@ -1,4 +1,4 @@
-//! `TransferEngine`, `Transfer`, and copies by handle.
+//! Bindings of `TransferEngine`, `Transfer`, and copies by handle.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -308,8 +308,7 @@ fn copy(
             py.detach(|| engine.copy_mapped(src, dst, mapping, handle, method)).or_raise(py)
         }
         Mapping::Pairs(pairs) => {
-            // The call may wait: an engine of a device for the device, and every engine for a block
-            // that other work uses.
+            // The call may wait: for the device, if the engine has one, and for blocks that other work uses.
             let waits = engine.device() != Device::Cpu || src.is_busy() || dst.is_busy();
             let short = !waits && pairs.len() as u64 * src.bytes_per_block() < DETACH_BYTES;
             let run = || engine.copy(src, dst, pairs.into_iter(), handle, method);

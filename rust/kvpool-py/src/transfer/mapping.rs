@@ -1,4 +1,4 @@
-//! Mappings from Python: lists of pairs, buffers, tensors on the CPU or on a device.
+//! Reads mappings from Python: lists of pairs, buffers, and tensors on the CPU or on a device.
 
 use kvpool_transfer::{Device, DeviceMapping, RawPairs};
 use pyo3::buffer::ElementType;

@@ -1,8 +1,7 @@
-//! `BlockStore`, `TransferEngine`, `Transfer`, and copies by handle.
+//! Bindings of `BlockStore`, `TransferEngine`, `Transfer`, and copies by handle.
 //!
-//! A tensor describes itself (`data_ptr`, `shape`, `stride`, ...), and torch is never imported here. A
-//! store keeps its tensors alive. Python code must not resize the storage of a tensor that a store
-//! uses.
+//! The bindings read the attributes of a tensor (`data_ptr`, `shape`, `stride`, ...) and never import torch.
+//! A store keeps its tensors alive. Python code must not resize the storage of a tensor that a store uses.
 
 mod engine;
 mod mapping;

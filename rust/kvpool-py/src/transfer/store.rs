@@ -1,4 +1,4 @@
-//! `BlockStore`: blocks in tensors, at addresses, or in host memory.
+//! Bindings of `BlockStore`, which describes blocks in tensors, at addresses, or in host memory.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Streams and events from Python: torch's current stream, or the caller's.
+//! Reads streams and events from Python: torch's current stream, or a stream of the caller.
 
 use kvpool_transfer::{Device, StreamHandle};
 use pyo3::intern;
@@ -34,8 +34,8 @@ impl<'py> FromPyObject<'_, 'py> for Wanted<'py> {
     }
 }
 
-/// Returns the handle of a stream: torch's current stream for "current", the legacy default stream for
-/// None, or a handle or an object that has one.
+/// Returns the handle of a stream. `wanted` is "current" for torch's current stream, None for the legacy
+/// default stream, a handle, or an object that has a handle.
 pub(super) fn stream(py: Python<'_>, wanted: &Wanted<'_>, device: Device) -> PyResult<StreamHandle> {
     let object = match wanted {
         Wanted::Current => return current_stream(py, device),

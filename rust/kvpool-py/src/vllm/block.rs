@@ -1,7 +1,7 @@
-//! `VllmBlock`: the Python object of one block of a `VllmPool`.
+//! Bindings of `VllmBlock`, the Python object of one block of a `VllmPool`.
 //!
-//! It has the attributes of vLLM's `KVCacheBlock`. Each attribute is read from the pool when it is
-//! accessed. A block has one object for the life of the pool, so that `is` and `==` agree. Like vLLM's
+//! A `VllmBlock` has the attributes of vLLM's `KVCacheBlock`. Each attribute is read from the pool when it is
+//! accessed. A pool keeps one object per block as long as it exists, so that `is` and `==` agree. Like vLLM's
 //! blocks, it can't be hashed.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,8 +1,8 @@
-//! Caching for [`super::groups`]: caches the blocks that [`kvpool_vllm::Group`] chooses, group by
-//! group, in vLLM's order.
+//! Caches the blocks of a request that [`kvpool_vllm::Group`] chooses, one group after the other, in vLLM's
+//! order. [`super::groups`] calls this module.
 //!
-//! If a prompt ends inside a block, that block gets its own key once. vLLM's own method makes it.
-//! Events are made in Python too, because they are Python objects.
+//! If a prompt ends inside a block, that block gets a key of its own, once. vLLM's own method makes this key.
+//! Events are also made in Python, because they are Python objects.
 
 use kvpool_vllm::{Prompt, Table, Tail};
 use pyo3::intern;
@@ -68,7 +68,8 @@ impl PyVllmGroups {
         Ok(())
     }
 
-    /// Caches the blocks that `kept` marks. Its first entry is the first block that is not cached.
+    /// Caches the blocks that `kept` marks. The first entry of `kept` is for the first block that is not
+    /// cached yet.
     fn cache_blocks_of(
         &self,
         request: &Bound<'_, PyAny>,

@@ -1,13 +1,13 @@
-//! `VllmFeed`: collects the changes of one of vLLM's pools for a publisher of KV events, without a
-//! Python object per block.
+//! Bindings of `VllmFeed`, which collects the changes of one of vLLM's pools for a publisher of KV events,
+//! without a Python object per block.
 //!
 //! [`FeedLog`] is the log. This module reads the tokens and keys of a run from Python objects. Reading
 //! can run Python code or fail, so [`PyVllmFeed::read`] runs before the pool caches anything.
 //! [`PyVllmFeed::stored`] then adds the cached blocks to the log, and cannot fail. The lock of the log
 //! is taken alone, or after the lock of the pool.
 //!
-//! Costs: 100 bytes and the tokens of each stored block, until the batch is taken. About 30 ns per
-//! block of 16 tokens, mostly for reading a list of ints.
+//! Cost: each stored block takes 100 bytes and the space of its tokens until a publisher takes the batch.
+//! Recording a block of 16 tokens takes about 30 ns, mostly for reading a list of ints.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -94,7 +94,7 @@ impl PyVllmFeed {
         self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds the contents whose last copy was removed to the log.
+    /// Adds the keys that no longer have a block to the log, as removed.
     pub(super) fn removed(&self, removed: &[Removed]) {
         if !removed.is_empty() {
             self.lock().changes.removed(removed);

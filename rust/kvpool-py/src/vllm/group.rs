@@ -1,4 +1,4 @@
-//! One KV-cache group of [`super::groups`]: its tables and counts in vLLM's dictionaries.
+//! Reads and changes the tables and counts of one KV-cache group, which are in vLLM's dictionaries.
 //! [`kvpool_vllm::Group`] decides how they change.
 
 use std::sync::Arc;
@@ -59,9 +59,9 @@ pub(super) struct StateHandles {
     lookahead: Option<usize>,
     /// Requests whose running state has a block.
     pub(super) allocated: Py<PySet>,
-    /// By request: the number of leading blocks that were given up.
+    /// By request: the number of leading blocks that were released.
     pub(super) retired: Py<PyDict>,
-    /// By request: the block of the state before.
+    /// By request: the block of the previous state.
     pub(super) last: Py<PyDict>,
     /// By request: the state that is shared inside a block.
     partial: Py<PyDict>,
@@ -203,7 +203,7 @@ impl Group {
         Ok(if runs { None } else { self.rules.arrival(step, hits) })
     }
 
-    /// Removes a request, and withdraws the states that it offered to connectors, because its blocks
+    /// Removes a request. Also removes its states from the list that connectors may take, because its blocks
     /// are about to be reused.
     pub(super) fn forget(&self, id: &Bound<'_, PyAny>) -> PyResult<()> {
         let py = id.py();

@@ -1,11 +1,11 @@
 //! `VllmGroups`: the calls that vLLM's scheduler makes to its KV-cache manager for every request at
 //! every step, for any KV-cache groups: lookups, `allocate_slots`, `cache_blocks`, `free`.
 //!
-//! It keeps no state of requests. The tables and counts of each group are vLLM's own. Most steps change
-//! no group, and end after a look at each table.
+//! The object keeps no state of requests: the tables and counts of each group are vLLM's own. Most steps
+//! change no group, and only check the length of each table.
 //!
-//! vLLM's own method handles the unusual calls, before anything has changed: tokens of a connector or
-//! an encoder, a hit inside a block, a state that is shared or exported.
+//! Unusual calls are passed to vLLM's own method before anything has changed. They are calls with tokens of a
+//! connector or an encoder, with a hit inside a block, or with a state that is shared or exported.
 //!
 //! vLLM's objects and this one refer to each other. `__traverse__` shows these references to Python's
 //! garbage collector.
@@ -50,7 +50,7 @@ pub(crate) struct PyVllmGroups {
     pub(super) retains: Retains,
     /// `allocate_slots` of vLLM's manager, which handles the unusual calls.
     pub(super) fallback: Py<PyAny>,
-    /// Whether a group leaves out blocks that no hit is expected to need.
+    /// Whether a group does not cache blocks that no hit is expected to need.
     pub(super) leaves_out: bool,
     /// Whether a group caches the block in which a prompt ends.
     pub(super) looks_at_prompts: bool,

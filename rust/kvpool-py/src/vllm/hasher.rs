@@ -1,8 +1,8 @@
 //! `VllmHasher`: the function that vLLM's `get_request_block_hasher` returns. It computes the block
 //! hashes that a request lacks.
 //!
-//! vLLM calls it for every request that arrives, from its input thread, and for every running request
-//! at every token. The check whether a block has become full therefore comes first.
+//! vLLM calls it for every request that arrives, from its input thread, and for every running request at
+//! every token. Most of these calls have no full block, so the call checks this first.
 //!
 //! Blocks without extra keys are hashed in one call, detached from the interpreter if they are many.
 //! For blocks with extra keys, vLLM makes the keys and the core encodes them, including which objects
@@ -120,7 +120,7 @@ impl PyVllmHasher {
             return Ok(());
         }
         let Some(tokens) = exact_ints(&source.tokens, source.start, source.start + whole) else {
-            // A token id is no 32-bit number. vLLM hashes these blocks.
+            // Some token id is not a 32-bit number. vLLM hashes these blocks.
             for block in 0..whole / self.block_size {
                 let parent = self.last_parent(py, source, out)?;
                 out.append(self.hash_in_vllm(py, source, block, parent, None)?)?;

@@ -1,4 +1,4 @@
-//! `VllmPool`: the state of `kvpool.integrations.vllm.BlockPool`.
+//! Bindings of `VllmPool`, which keeps the state of `kvpool.integrations.vllm.BlockPool`.
 //!
 //! A call takes and returns whole lists of blocks. If the caller asks for the changes (evicted keys,
 //! newly stored keys), the call returns them as data. The Python class makes events of them.
@@ -421,7 +421,7 @@ impl PyVllmPool {
     }
 
     fn copies(&self, key: &[u8]) -> Vec<u32> {
-        // A key that is too long leads to no block.
+        // No block has a key that is too long.
         Key::from_bytes(key).map_or_else(|_| Vec::new(), |key| self.shared.lock().keys().copies(&key))
     }
 

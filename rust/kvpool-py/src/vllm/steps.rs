@@ -1,4 +1,4 @@
-//! The steps of [`PyVllmGroups`]: those of running requests, and those that admit a request.
+//! The steps of [`PyVllmGroups`]: steps of running requests, and steps that admit a request.
 
 use kvpool_journal::VllmCalls;
 use kvpool_vllm::{Call, Change, Move, Room};
@@ -33,11 +33,12 @@ impl PyVllmGroups {
             }
         }
         if rows.iter().all(|(change, row)| change.is_empty() && !row.caching.asks()) {
-            // No block is taken, so the call fits unless too few blocks are free already.
+            // The step takes no block, so it fits unless the reserved blocks and the watermark already exceed
+            // the free blocks.
             let refused = (call.reserved > 0 || self.watermark > 0) && !self.fits(request, 0, call)?;
             return Ok(Some(if refused { py.None().into_bound(py) } else { self.empty.bind(py).clone() }));
         }
-        // Dead blocks are freed first, even if the new blocks do not fit.
+        // Blocks that no later token reads are freed first, even if the new blocks do not fit.
         for (group, (change, row)) in self.groups.iter().zip(&rows) {
             self.free_positions(&row.table, &change.dead)?;
             if let (Some(states), Some(retired)) = (&group.of.states, change.retired) {
@@ -55,7 +56,7 @@ impl PyVllmGroups {
         self.answer(py, answer).map(Some)
     }
 
-    /// Whether the pool has room for this number of blocks.
+    /// Whether the pool has this number of free blocks for a request.
     fn fits(&self, request: &Bound<'_, PyAny>, blocks: usize, call: &Call) -> PyResult<bool> {
         let mut room = Room { reserved: call.reserved, watermark: 0 };
         if call.watermark && self.watermark > 0 {
@@ -150,8 +151,8 @@ impl PyVllmGroups {
         key.map_or(Ok(false), |key| this_step.bind(py).contains(PyBytes::new(py, key.as_bytes())))
     }
 
-    /// Takes the blocks that the tables lack, group by group, and appends them. For states that move,
-    /// updates vLLM's notes.
+    /// Allocates the blocks that the tables lack, one group after the other, and appends them. If a state
+    /// moves to another block, updates the notes of vLLM's manager.
     fn take<'a, 'py: 'a>(
         &self,
         id: &Bound<'py, PyAny>,
