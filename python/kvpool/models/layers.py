@@ -1,7 +1,8 @@
-"""The KV that layers of one kind keep for a request, in elements and bytes.
+"""The amount of KV that one layer keeps for a request, in elements and bytes.
 
-This module owns :class:`Layers` and the arithmetic from a model's configuration to it: key and value
-heads, latents, and the states of recurrent layers. All figures are for one layer, over all ranks.
+This module owns :class:`Layers` and the arithmetic that computes it from a model's configuration: for
+key and value heads, latents, and the states of recurrent layers. All figures are for one layer, summed
+over all ranks.
 """
 
 from __future__ import annotations
@@ -27,13 +28,16 @@ __all__ = [
 
 Kind = Literal["full", "sliding", "chunked", "state"]
 
-#: Elements that share a scale in the cache of a sparse attention's index, and the bytes of that scale.
+#: Number of elements of a sparse attention's index that share a scale in the cache. The next constant
+#: is the size of that scale in bytes.
 _INDEX_GROUP: Final = 128
 _INDEX_SCALE_BYTES: Final = 4
 
 
 def require_count(field: str, value: object, *, least: int = 1) -> None:
-    """Raise unless the value is a whole number of at least ``least``. ``True`` does not count as a number."""
+    """Raise unless the value is a whole number of at least ``least``. Booleans are not accepted as
+    numbers.
+    """
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise ValueError(f"{field} is {value!r}; allowed: a whole number, {least} or more")
 
@@ -50,7 +54,8 @@ class Layers:
     ValueError: state_bytes is 0; allowed: a whole number, 1 or more
     """
 
-    #: The tokens that a token reads in these layers: all before it, a window, a chunk, or a state.
+    #: The tokens that a token attends to in these layers: all tokens before it, a window, a chunk, or
+    #: none because the layer has a state.
     kind: Kind
     #: Number of layers.
     count: int
@@ -61,11 +66,12 @@ class Layers:
     dims: tuple[int, ...] = ()
     #: Whether these layers are multi-head latent attention.
     latent: bool = False
-    #: Further bytes per token, which do not depend on that dtype: the index of a sparse attention.
+    #: Bytes per token of a sparse attention's index. They do not depend on the cache's dtype.
     index_bytes: int = 0
     #: Bytes of the state in one layer. Its dtype is the model's, not the cache's.
     state_bytes: int = 0
-    #: Tokens of the window, the current one included, or of the chunk; 0 for the other kinds.
+    #: Number of tokens of the window (the current token included) or of the chunk; 0 for the other
+    #: kinds.
     span: int = 0
     #: A readable description of the KV that is kept.
     what: str = ""
@@ -83,16 +89,17 @@ class Layers:
 
     @property
     def vectors(self) -> int:
-        """Vectors per token in one layer: a key and a value per head.
+        """Number of vectors per token in one layer that can have a scale: a key and a value for each
+        head.
 
-        MLA has two vectors that have scales.
+        MLA has two such vectors.
         """
         return 2 if self.latent else 2 * self.elements // sum(self.dims) if self.dims else 0
 
     def token_bytes(self, dtype_bytes: float) -> int:
         """Return the bytes per token in one layer; 0 for states.
 
-        Elements have ``dtype_bytes`` bytes. Scales are not included.
+        An element takes ``dtype_bytes`` bytes. Scales are not included.
         """
         return math.ceil(self.elements * dtype_bytes) + self.index_bytes
 
