@@ -125,8 +125,8 @@ def attention(
 def latent(count: int, rank: int, rope: int, *, index_dim: int = 0) -> Layers:
     """Make layers of MLA (multi-head latent attention), which keep a latent and a position vector per token.
 
-    There are no heads. With ``index_dim``, sparse attention's index is added: a key of ``index_dim``
-    fp8 elements, and a scale for each 128 of them.
+    These layers have no heads. With ``index_dim``, the index of sparse attention is added: a key of
+    ``index_dim`` fp8 elements, and a scale for each 128 of them.
     """
     require_count("latent_dim", rank)
     require_count("rope", rope, least=0)
@@ -159,10 +159,10 @@ def gated_delta_net(
     conv_bytes: int = 2,
     state_bytes: int = 2,
 ) -> Layers:
-    """Make the linear attention of Qwen3-Next and Qwen3.5.
+    """Make layers with the linear attention of Qwen3-Next and Qwen3.5.
 
-    It keeps a matrix of key by value per value head. It also keeps the inputs of the convolution over
-    keys, queries and values for the ``kernel - 1`` tokens before.
+    For each value head, the state contains a matrix of key elements by value elements. For the
+    convolution over keys, queries and values, it contains the inputs of the last ``kernel - 1`` tokens.
     """
     _require_counts(
         key_heads=key_heads, value_heads=value_heads, key_dim=key_dim, value_dim=value_dim, kernel=kernel
@@ -176,10 +176,10 @@ def gated_delta_net(
 def kimi_delta_attention(
     count: int, *, heads: int, head_dim: int, kernel: int = 4, conv_bytes: int = 2, state_bytes: int = 4
 ) -> Layers:
-    """Make the linear attention of Kimi Linear.
+    """Make layers with the linear attention of Kimi Linear.
 
-    It keeps a square matrix per head in fp32, and the inputs of the convolutions of keys, queries and
-    values.
+    The state contains a square matrix per head in fp32, and the last inputs of the convolutions over
+    keys, queries and values.
     """
     _require_counts(heads=heads, head_dim=head_dim, kernel=kernel)
     conv = (kernel - 1) * 3 * heads * head_dim
@@ -200,8 +200,8 @@ def mamba2(
 ) -> Layers:
     """Make Mamba-2 layers.
 
-    They keep ``head_dim`` by ``state`` elements per head, and a convolution over inputs and two vectors
-    per group.
+    The state contains ``head_dim`` by ``state`` elements per head, and the last inputs of a convolution
+    over the layer's inputs and over two vectors per group.
     """
     _require_counts(heads=heads, head_dim=head_dim, state=state, kernel=kernel)
     require_count("groups", groups, least=0)
@@ -213,7 +213,7 @@ def mamba2(
 def mamba1(
     count: int, *, inner: int, state: int, kernel: int = 4, conv_bytes: int = 2, state_bytes: int = 2
 ) -> Layers:
-    """Make Mamba layers: ``state`` elements per inner channel, and a convolution over the channels."""
+    """Make Mamba layers, whose state has ``state`` elements per inner channel, and convolution inputs."""
     _require_counts(inner=inner, state=state, kernel=kernel)
     return _state(
         count, (kernel - 1) * inner, inner * state, conv_bytes, state_bytes, f"Mamba {inner} x {state}"
@@ -221,13 +221,13 @@ def mamba1(
 
 
 def short_convolution(count: int, *, channels: int, kernel: int, conv_bytes: int = 2) -> Layers:
-    """Make a convolution without attention, as in LFM2. Its state is the tokens before that it reads."""
+    """Make layers with a convolution, as in LFM2. The state is the earlier inputs that it reads."""
     _require_counts(channels=channels, kernel=kernel)
     return _state(count, (kernel - 1) * channels, 0, conv_bytes, 0, f"convolution {kernel} x {channels}")
 
 
 def lightning_attention(count: int, *, heads: int, head_dim: int, state_bytes: int = 4) -> Layers:
-    """Make the linear attention of MiniMax, Ling and MiniCPM: a square matrix per head, in fp32."""
+    """Make the linear attention of MiniMax, Ling and MiniCPM. It keeps a square fp32 matrix per head."""
     _require_counts(heads=heads, head_dim=head_dim)
     what = f"lightning {heads} x {head_dim} x {head_dim}"
     return _state(count, 0, heads * head_dim * head_dim, 0, state_bytes, what)
@@ -236,9 +236,10 @@ def lightning_attention(count: int, *, heads: int, head_dim: int, state_bytes: i
 def gated_linear_recurrence(
     count: int, *, width: int, kernel: int, conv_bytes: int = 2, state_bytes: int = 4
 ) -> Layers:
-    """Make the RG-LRU of RecurrentGemma.
+    """Make layers with the RG-LRU (gated linear recurrence) of RecurrentGemma.
 
-    It keeps one fp32 element per channel, and a convolution over the channels.
+    The state contains one fp32 element per channel, and the last inputs of a convolution over the
+    channels.
     """
     _require_counts(width=width, kernel=kernel)
     return _state(count, (kernel - 1) * width, width, conv_bytes, state_bytes, f"RG-LRU {width}")
