@@ -1,5 +1,6 @@
-"""Exceptions of kvpool. All have the base class ``KvpoolError``, and each is also a subclass of the
-matching built-in exception.
+"""Exceptions of kvpool.
+
+All have the base class ``KvpoolError``, and each is also a subclass of the matching built-in exception.
 
 A call that raises one of these has changed nothing.
 
@@ -26,9 +27,7 @@ class KvpoolError(Exception):
 
 
 class InvalidArgumentError(KvpoolError, ValueError):
-    """A setting or an argument is invalid. The message contains the value and the values that are
-    allowed.
-    """
+    """A setting or an argument is invalid. The message contains the value and the values that are allowed."""
 
 
 class TokenError(KvpoolError, ValueError):
@@ -99,9 +98,7 @@ class DuplicateRequestError(KvpoolError, ValueError):
 
 
 class RequestStateError(KvpoolError, RuntimeError):
-    """The request is in the wrong state: the call needs a running one and it is preempted, or the
-    reverse.
-    """
+    """The request is in the wrong state: the call needs a running one and it is preempted, or the reverse."""
 
 
 class StaleEpochError(KvpoolError, RuntimeError):
@@ -140,8 +137,7 @@ class TimeBackwardsError(KvpoolError, ValueError):
 
 
 class PolicyError(KvpoolError, RuntimeError):
-    """A Python eviction policy failed, and the pool no longer uses it; or the policy called its own
-    pool.
+    """A Python eviction policy failed, and the pool no longer uses it; or the policy called its own pool.
 
     The cause of this error is the exception that the policy raised, or a description of its wrong
     answer.
@@ -223,8 +219,9 @@ class CudaError(KvpoolError, RuntimeError):
 
 
 class CudaUnavailableError(KvpoolError, RuntimeError):
-    """CUDA cannot be used: there is no driver, no such device, or the driver is too old. The message
-    contains the reason.
+    """CUDA cannot be used: there is no driver, no such device, or the driver is too old.
+
+    The message contains the reason.
     """
 
 
@@ -253,9 +250,7 @@ class StoreError(KvpoolError, OSError):
 
 
 class StoreInUseError(StoreError, BlockingIOError):
-    """Another process, or another store of this process, uses the folder. The message contains the
-    process.
-    """
+    """Another process, or another store of this process, uses the folder. The message names the process."""
 
 
 class StoreNotFoundError(StoreError, FileNotFoundError):

@@ -88,16 +88,13 @@ class Policy(ABC):
 
     @abstractmethod
     def forget(self, block: int) -> None:
-        """Called after a content was dropped without eviction, or when retention takes over its block
-        because of a priority.
+        """Called after a content was dropped without eviction, or when retention takes over its block.
 
         Remove the block from the order if it is there. It may not be.
         """
 
     def admit(self, block: int, key: int, depth: int) -> None:  # noqa: B027 (optional)
-        """Called when a block in use gets new content. The block enters the order only when it is
-        released.
-        """
+        """Called when a block in use gets new content. It enters the order when it is released."""
 
     def hit(self, block: int) -> None:  # noqa: B027
         """Called when a lookup acquires a block, whether the block was cached-free or in use.
@@ -106,14 +103,16 @@ class Policy(ABC):
         """
 
     def take(self, block: int) -> None:
-        """Called when the pool takes this block as a victim, without ``pop``. Without this method,
-        ``forget`` is called.
+        """Called when the pool takes this block as a victim, without ``pop``.
+
+        Without this method, ``forget`` is called.
         """
         self.forget(block)
 
     def unpop(self, block: int) -> None:  # noqa: B027
-        """Called when a block that ``pop`` or ``take`` removed was not evicted. Make it the next victim
-        again.
+        """Called when a block that ``pop`` or ``take`` removed was not evicted.
+
+        Make it the next victim again.
 
         Without this method, the pool remembers the block itself.
         """
@@ -125,9 +124,7 @@ class Policy(ABC):
         """
 
     def clear(self) -> None:  # noqa: B027
-        """Called after all contents were dropped. Without this method, ``forget`` is called for each
-        block.
-        """
+        """Called after all contents were dropped. Without it, ``forget`` is called for each block."""
 
 
 def __dir__() -> list[str]:

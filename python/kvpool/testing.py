@@ -31,16 +31,16 @@ __all__ = ["observe_manager", "observe_pool"]
 
 
 def _figures(stats: ManagerStats | PoolStats) -> dict[str, Any]:
-    """Returns every figure of a statistics object by name. The nested statistics of a manager's pool
-    are left out.
+    """Returns every figure of a statistics object by name.
+
+    The nested statistics of a manager's pool are left out.
     """
     names = [name for name in dir(stats) if not name.startswith("_") and name != "pool"]
     return {name: value for name in names if not callable(value := getattr(stats, name))}
 
 
 def observe_pool(pool: BlockPool) -> tuple[object, ...]:
-    """Returns the visible state of a pool, without its events. A failed call does not change it.
-    O(blocks).
+    """Returns the visible state of a pool, without its events. A failed call does not change it. O(blocks).
 
     Args:
         pool: The pool.

@@ -1,5 +1,4 @@
-"""KV events: report which prefixes an engine has cached, for routers that distribute requests over
-several engines.
+"""KV events: report to routers of several engines which prefixes each engine has cached.
 
 A :class:`Publisher` observes a manager or a pool and sends each change to any number of *sinks*, in the
 formats of existing consumers: Dynamo's indexer, llm-d, AIBrix and others. A :class:`ZmqSink` publishes

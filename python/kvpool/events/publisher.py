@@ -233,8 +233,9 @@ class Publisher:
         return Counts(counts["contents"], counts["untold"], self._batches, self._lost, self._failures)
 
     def close(self) -> None:
-        """Ends the thread and closes the sinks. Changes since the last turn are not sent. May be called
-        twice.
+        """Ends the thread and closes the sinks. Changes since the last turn are not sent.
+
+        May be called twice.
         """
         self._owner.check()
         self._end.set()

@@ -61,9 +61,7 @@ class Sink(Protocol):
         """
 
     def has_room(self) -> bool:
-        """Returns whether the sink has room again for all cached contents. Only called after a lost
-        batch.
-        """
+        """Returns whether the sink has room again for all cached contents. Only called after a lost batch."""
 
     def serve(self) -> bool:
         """Answers a part of the waiting replay requests. Returns whether more answers are waiting."""

@@ -57,8 +57,7 @@ class Waiting:
 
 
 class BoundedSocket:
-    """A socket with at most ``most_peers`` connections. Further connections are closed in the next
-    turn.
+    """A socket with at most ``most_peers`` connections. Further connections are closed in the next turn.
 
     Args:
         zmq: The module ``zmq``.

@@ -1,5 +1,4 @@
-"""Replays on a ROUTER socket: consumers request batches that they missed, and this module sends them
-again.
+"""Replays on a ROUTER socket: consumers request batches that they missed, and this module sends them again.
 
 For each consumer, at most one part of its replay is being sent at a time, and the bytes of all parts
 together are limited. A consumer that does not read therefore delays only its own replay. It does not

@@ -1,5 +1,4 @@
-"""``ZmqSink``: publishes batches on a ZeroMQ PUB socket, and answers replay requests on a ROUTER
-socket.
+"""``ZmqSink``: publishes batches on a ZeroMQ PUB socket, and answers replay requests on a ROUTER socket.
 
 A replay sends a consumer the batches that it missed.
 
@@ -120,9 +119,7 @@ class ZmqSink:
 
     @property
     def refused(self) -> int:
-        """Number of replay requests that were refused, because they were malformed or exceeded the
-        limit of consumers.
-        """
+        """Number of refused replay requests: malformed ones, and those beyond the limit of consumers."""
         return 0 if self._replays is None else self._replays.refused
 
     def _is_bound(self) -> bool:

@@ -203,8 +203,7 @@ def read(
     breakpoints: Sequence[tuple[int, str]] | Any = None,
     kv_hints: Any = None,
 ) -> Hints:
-    """Converts the hints of a request to retention. An argument that is None means that the hint is
-    absent.
+    """Converts the hints of a request to retention. An argument that is None means that the hint is absent.
 
     If several hints cover a token, the later one applies. The order is: priority, session, cache key,
     breakpoints, and then the actions of the envelope in their order.
@@ -240,8 +239,9 @@ def read(
 
 
 def of_vllm_request(request: Any) -> dict[str, Any]:
-    """Returns the hints of a vLLM request as arguments of ``read``. A priority of 0 counts as absent,
-    because it is vLLM's default.
+    """Returns the hints of a vLLM request as arguments of ``read``.
+
+    A priority of 0 counts as absent, because it is vLLM's default.
 
     >>> from types import SimpleNamespace
     >>> of_vllm_request(SimpleNamespace(priority=0, session_id="s1", cache_salt=None, num_prompt_tokens=40))

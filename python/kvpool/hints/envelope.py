@@ -50,8 +50,9 @@ def actions_of(envelope: Any) -> tuple[list[Any], list[Answer]]:
 
 
 def follow(nth: int, action: Any, rules: HintRules) -> tuple[Answer, Range | None, bool]:
-    """Interprets an action. Returns its outcome, its range of retention or None, and whether it ends
-    the session.
+    """Interprets an action.
+
+    Returns its outcome, its range of retention or None, and whether it ends the session.
     """
     kind = _get(action, "action_type")
     name = kind.lower().replace("-", "_") if isinstance(kind, str) else ""

@@ -91,8 +91,9 @@ class HintRules:
 
     @classmethod
     def all(cls, **more: Any) -> Self:
-        """Returns rules that follow all hints except pins and tenants. Blocks of sessions are kept for
-        ten minutes.
+        """Returns rules that follow all hints except pins and tenants.
+
+        Blocks of sessions are kept for ten minutes.
 
         >>> HintRules.all(pins=True).kv_hints
         True

@@ -1,5 +1,4 @@
-"""Sessions: group requests, so that the end of a session also affects the blocks that earlier requests
-left cached.
+"""Sessions: group requests. The end of a session also affects blocks that earlier requests left cached.
 
 This module owns the names of sessions, their live requests, and the hashes of the last request of each
 session that was released. The number of sessions is limited. If there are too many, the least recently
@@ -70,8 +69,7 @@ class Sessions:
                 self._of.pop(one, None)
 
     def releasing(self, request_id: RequestId) -> None:
-        """Records that a request is about to be released. Its cached content then belongs to its
-        session.
+        """Records that a request is about to be released. Its cached content then belongs to its session.
 
         Does nothing for a request without a session.
         """

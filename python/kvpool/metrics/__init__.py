@@ -139,8 +139,9 @@ class Metrics:
         return page.serve(self._families, port, host)
 
     def observe(self, meter: Any) -> None:
-        """Creates instruments of an OpenTelemetry meter. Each instrument reads its samples when
-        OpenTelemetry collects it.
+        """Creates instruments of an OpenTelemetry meter.
+
+        Each instrument reads its samples when OpenTelemetry collects it.
 
         Args:
             meter: A meter, from ``opentelemetry.metrics.get_meter``.

@@ -1,5 +1,6 @@
-"""The HTTP server for the page of metrics. Its use of threads, time and memory is limited, however many
-clients connect.
+"""The HTTP server for the page of metrics.
+
+Its use of threads, time and memory is limited, however many clients connect.
 
 If all threads are busy, the server closes the oldest connection that has not sent a complete request.
 Slow clients therefore do not block others. The server does not write errors of clients to standard
@@ -84,8 +85,9 @@ class BoundedServer(ThreadingMixIn, WSGIServer):
         self._free.release()
 
     def was_read(self, request: socket.socket) -> None:
-        """Records that a request is complete. If threads run out, connections without a complete
-        request are closed before this one.
+        """Records that a request is complete.
+
+        If threads run out, connections without a complete request are closed before this one.
         """
         with self._lock:
             self._answered.add(request)
@@ -97,8 +99,9 @@ class BoundedServer(ThreadingMixIn, WSGIServer):
                 _shut(request)
 
     def service_actions(self) -> None:
-        """Closes connections that have reached their time limit. The base class calls it about twenty
-        times a second.
+        """Closes connections that have reached their time limit.
+
+        The base class calls it about twenty times a second.
         """
         now = time.monotonic()
         with self._lock:

@@ -94,9 +94,7 @@ class Samples:
         self.values: dict[str, list[tuple[tuple[str, ...], float | Buckets]]] = {}
 
     def add(self, name: str, labels: tuple[str, ...], value: float | Buckets) -> None:
-        """Adds a sample. Pass the name without ``kvpool_``, and the labels in the order of the
-        catalogue.
-        """
+        """Adds a sample. Pass the name without ``kvpool_``, and the labels in the order of the catalogue."""
         self.values.setdefault(f"kvpool_{name}", []).append((labels, value))
 
 

@@ -39,8 +39,7 @@ __all__ = ["kv_shape", "model_names", "with_dtype"]
 
 
 def kv_shape(name: str, dtype: str | None = None) -> KvShape:
-    """Return the shape of a model in the catalogue, with elements of ``dtype`` (default: 2 bytes, bf16
-    or fp16).
+    """Return the shape of a model in the catalogue. Elements have 2 bytes unless ``dtype`` is given.
 
     The match ignores case, an organisation in front of the name (``meta-llama/``), and the difference
     between ``_`` and ``-``. It also ignores endings that do not change the shape (``-Instruct``,

@@ -1,5 +1,4 @@
-"""Reads a model's shape from the ``config.json`` of a Hugging Face checkpoint, or from Mistral's
-``params.json``.
+"""Reads a model's shape from a Hugging Face ``config.json``, or from Mistral's ``params.json``.
 
 The field ``model_type`` or ``architectures`` names the model's family. The family defines the meaning
 of the other fields (:mod:`kvpool.models.table`), and :mod:`kvpool.models.layers` computes the sizes.

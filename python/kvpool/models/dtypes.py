@@ -1,5 +1,4 @@
-"""Formats of elements in a KV cache, and the bytes that a key, a value or a latent takes in each
-format.
+"""Formats of elements in a KV cache, and the bytes that a key, a value or a latent takes in each format.
 
 Some formats keep scales in the cache, beside the elements. The sizes here include these scales. Scales
 of a whole tensor are part of the weights, and are not included. The layouts are those of vLLM

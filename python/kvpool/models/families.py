@@ -76,8 +76,9 @@ class Family:
 
 
 def by_kind(kinds: Reader[list[str]], **keeps: Reader[Layers] | tuple[Reader[Layers], ...]) -> AllLayers:
-    """Read the kind of every layer, and for each kind the KV that a layer keeps. An empty tuple means
-    that layers of the kind keep none.
+    """Read the kind of every layer, and for each kind the KV that a layer keeps.
+
+    An empty tuple means that layers of the kind keep none.
     """
     readers = {kind: (some,) if isinstance(some, Reader) else some for kind, some in keeps.items()}
 
@@ -91,9 +92,7 @@ def by_kind(kinds: Reader[list[str]], **keeps: Reader[Layers] | tuple[Reader[Lay
 
 
 def mistral_windows() -> Reader[list[str]]:
-    """Read the windows of Mistral: in the layers that ``layer_types`` lists, or in every layer if only
-    a window is given.
-    """
+    """Read the windows of Mistral. Without ``layer_types``, every layer has one if a window is given."""
     types = listed("layer_types")
 
     def read(config: Fields) -> list[str]:
@@ -107,9 +106,7 @@ def mistral_windows() -> Reader[list[str]]:
 
 
 def switched_windows(first: str) -> Reader[list[str]]:
-    """Read the windows of the family dots: all layers starting with ``first`` have a window, if a
-    window is given.
-    """
+    """Read the windows of the family dots: all layers starting with number ``first`` have one."""
     types = listed("layer_types")
 
     def read(config: Fields) -> list[str]:
@@ -125,8 +122,9 @@ def switched_windows(first: str) -> Reader[list[str]]:
 
 
 def smollm_layers() -> Reader[list[str]]:
-    """Read SmolLM3: full attention in all layers, unless ``use_sliding_window`` is true. In that case,
-    ``layer_types`` is required.
+    """Read SmolLM3: full attention in all layers, unless ``use_sliding_window`` is true.
+
+    In that case, ``layer_types`` is required.
     """
     types = listed("layer_types")
 
@@ -160,9 +158,7 @@ def cross_layer() -> Reader[list[str]]:
 
 
 def indexed() -> Reader[list[str]]:
-    """Read sparse MLA: layers that have their own index are ``full``, and layers that use the index of
-    another layer are ``shared``.
-    """
+    """Read sparse MLA: a layer with its own index is ``full``, one that uses another's is ``shared``."""
     words = {"deepseek_sparse_attention": "full", "indexed_attention": "full"}
     types = listed("layer_types", words)
     owners = listed("indexer_types", {"full": "full", "shared": "shared"})
@@ -231,8 +227,7 @@ def falcon_heads() -> Reader[Layers]:
 
 
 def single_head(flag: str, number: str = "", **fields: Any) -> Reader[Layers]:
-    """Read a family in which ``flag`` selects a single KV head, or ``number`` KV heads if that field is
-    named.
+    """Read a family in which ``flag`` selects a single KV head, or the number in the field ``number``.
 
     If the flag is false, each attention head has its own KV head.
     """
@@ -322,8 +317,9 @@ def mpt_heads() -> Reader[Layers]:
 
 
 def gemma4_full() -> Reader[Layers]:
-    """Read Gemma 4: full-attention heads have ``global_head_dim`` elements. If keys equal values, these
-    layers also have their own number of KV heads.
+    """Read Gemma 4: full-attention heads have ``global_head_dim`` elements.
+
+    If keys equal values, these layers also have their own number of KV heads.
     """
     dim = ("global_head_dim",)
     own = keep.heads(kv=("num_global_key_value_heads", "num_key_value_heads"), dim=dim, quotient=False)
@@ -336,9 +332,7 @@ def gemma4_full() -> Reader[Layers]:
 
 
 def projection_groups() -> Reader[Layers]:
-    """Read StripedHyena: the number of KV heads is the number of attention heads divided by
-    ``proj_groups``.
-    """
+    """Read StripedHyena: the attention heads divided by ``proj_groups`` are the KV heads."""
     all_heads = keep.heads(kv=(), equal=True, dim=())
 
     def read(config: Fields) -> Layers:
@@ -365,8 +359,9 @@ def per_layer_heads(name: str, layers_name: str = "num_hidden_layers") -> AllLay
 
 
 def nas_blocks() -> AllLayers:
-    """Read Nemotron models from a neural architecture search. ``block_configs`` describes the attention
-    of each layer, which may have none.
+    """Read Nemotron models from a neural architecture search.
+
+    ``block_configs`` describes the attention of each layer, which may have none.
     """
     known = {"no_op", "replace_with_linear", "n_heads_in_group"}
     off = {"num_sink_tokens", "use_prefill_window_in_sink_attention", "unshifted_sink", "sparsify"}

@@ -1,5 +1,6 @@
-"""Reads fields of a configuration from outside. Each field is checked when it is read, and an error
-contains its name.
+"""Reads fields of a configuration from outside.
+
+Each field is checked when it is read, and an error contains its name.
 
 This module owns the limits of numbers, the texts of errors, and the test whether a field's name
 suggests that the field changes the layout of the KV cache. A field that is ``null`` counts as absent,
@@ -81,8 +82,9 @@ class Fields:
         self._path = path
 
     def with_defaults(self, defaults: Mapping[str, Any]) -> Fields:
-        """Return a copy in which absent fields have default values. A field that is ``null`` remains
-        ``null``.
+        """Return a copy in which absent fields have default values.
+
+        A field that is ``null`` remains ``null``.
 
         If a default is a text, it names another field, and the value of that field is used.
         """

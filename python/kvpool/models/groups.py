@@ -94,9 +94,7 @@ class KvGroup:
         return min(filled, 1) if self.kind == "state" else filled
 
     def _starts(self, tokens: int) -> range:
-        """Return the first token of each attention chunk, until the positions of chunks within blocks
-        repeat.
-        """
+        """Return the first token of each attention chunk, until the positions within blocks repeat."""
         return range(0, min(tokens, math.lcm(self.span, self.block_tokens)), self.span)
 
     def _blocks_behind(self, start: int, tokens: int, chunk: int) -> int:
@@ -159,8 +157,7 @@ class KvGroups:
         return sum(self.request_blocks(tokens, chunk)) * self.block_bytes
 
     def requests_in(self, blocks: int, tokens: int, chunk: int = DEFAULT_CHUNK) -> int:
-        """Return how many requests of ``tokens`` tokens fit into ``blocks`` blocks, if they share no
-        blocks.
+        """Return how many requests of ``tokens`` tokens fit into ``blocks`` blocks, if they share no blocks.
 
         At any time, one request computes its prompt in steps of ``chunk`` tokens, while the others
         decode.

@@ -226,8 +226,10 @@ _MAMBA_NAMES: Final = (
 def mamba_2(
     *, number: Names, dim: Names, groups: Names, state: Names, kernel: Names, state_bytes: int = 2
 ) -> Keeps:
-    """Read Mamba-2. Elements of its states have the dtype that the configuration names, or
-    ``state_bytes`` bytes if it names none.
+    """Read Mamba-2.
+
+    Elements of its states have the dtype that the configuration names, or ``state_bytes`` bytes if it
+    names none.
 
     The length of a head may be ``"auto"``. It is then ``mamba_expand`` times ``hidden_size``, divided
     by the number of heads.
@@ -259,8 +261,9 @@ def mamba_2(
 
 
 def mamba_1(*, state: Names, kernel: Names, expand: Names, inner: Names = ()) -> Keeps:
-    """Read Mamba. The field ``inner`` is the number of inner channels. Without it, the number is
-    ``hidden_size`` times ``expand``.
+    """Read Mamba. The field ``inner`` is the number of inner channels.
+
+    Without it, the number is ``hidden_size`` times ``expand``.
     """
 
     def read(config: Fields) -> Layers:

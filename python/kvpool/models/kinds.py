@@ -255,8 +255,9 @@ def qwen_windows() -> Kinds:
 def gemma_windows(
     default: int, *names: str, first: bool = False, more: Mapping[str, str] | None = None
 ) -> Kinds:
-    """Assign windows to all layers except every n-th. ``layer_types`` decides; without it, n is in one
-    of the fields, or is the family's default.
+    """Assign windows to all layers except every n-th.
+
+    ``layer_types`` decides; without it, n is in one of the fields, or is the family's default.
     """
     patterns = [(name, every(name, "full", "sliding", first=first)) for name in names]
     return first_given(

@@ -35,9 +35,7 @@ _INDEX_SCALE_BYTES: Final = 4
 
 
 def require_count(field: str, value: object, *, least: int = 1) -> None:
-    """Raise unless the value is a whole number of at least ``least``. Booleans are not accepted as
-    numbers.
-    """
+    """Raise unless the value is a whole number of at least ``least``. Booleans are not accepted."""
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise ValueError(f"{field} is {value!r}; allowed: a whole number, {least} or more")
 
@@ -89,8 +87,7 @@ class Layers:
 
     @property
     def vectors(self) -> int:
-        """Number of vectors per token in one layer that can have a scale: a key and a value for each
-        head.
+        """Number of vectors per token in one layer that can have a scale: a key and a value for each head.
 
         MLA has two such vectors.
         """

@@ -20,8 +20,7 @@ WRAPPERS: Final[dict[str, str]] = _data.toml("model_parts.toml")
 
 
 def text_part(config: Fields) -> tuple[Fields, bool]:
-    """Return the part of a configuration that generates text, and whether it is nested in another
-    configuration.
+    """Return the part of a configuration that generates text, and whether it is nested.
 
     A text part without ``model_type`` gets the type from ``WRAPPERS``.
 

@@ -1,6 +1,4 @@
-"""The shape of a model's KV cache: how much each kind of layer keeps, and the sizes that follow from
-it.
-"""
+"""The shape of a model's KV cache: how much each kind of layer keeps, and the sizes that follow from it."""
 
 from __future__ import annotations
 
@@ -59,8 +57,9 @@ class KvShape:
         return DTYPE_BYTES[dtype_name(self.dtype)]
 
     def token_bytes(self) -> list[int]:
-        """Return the bytes of one token in one layer, for each entry of ``layers``. Scales are
-        included; states count 0.
+        """Return the bytes of one token in one layer, for each entry of ``layers``.
+
+        Scales are included; states count 0.
 
         >>> from kvpool.models import kv_shape
         >>> kv_shape("DeepSeek-V3.2", dtype="fp8_ds_mla").token_bytes()  # 656, and 132 of the index
@@ -71,8 +70,9 @@ class KvShape:
 
     @property
     def bytes_per_token(self) -> int:
-        """Bytes of one token, summed over all layers that keep tokens. Layers with windows and chunks
-        are included.
+        """Bytes of one token, summed over all layers that keep tokens.
+
+        Layers with windows and chunks are included.
 
         >>> from kvpool.models import kv_shape
         >>> kv_shape("DeepSeek-V3").bytes_per_token  # 61 layers, 512 + 64 elements of 2 bytes
@@ -82,8 +82,9 @@ class KvShape:
 
     @property
     def bytes_per_state(self) -> int:
-        """Bytes of the states of one request, summed over all recurrent layers. Each checkpoint takes
-        as many.
+        """Bytes of the states of one request, summed over all recurrent layers.
+
+        Each checkpoint takes as many.
 
         >>> from kvpool.models import kv_shape
         >>> kv_shape("Llama-3.1-8B").bytes_per_state

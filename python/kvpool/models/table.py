@@ -72,8 +72,9 @@ def _architecture(name: str) -> str:
 
 
 def _architectures() -> dict[str, str]:
-    """Return the ``model_type`` for each name of an architecture. If a type ends in ``_text``, the
-    ending is optional.
+    """Return the ``model_type`` for each name of an architecture.
+
+    If a type ends in ``_text``, the ending is optional.
     """
     by_name = {_plain(kind): kind for family in FAMILIES for kind in family.types}
     return {_plain(kind.removesuffix("_text")): kind for kind in by_name.values()} | by_name

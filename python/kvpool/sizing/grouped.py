@@ -91,8 +91,7 @@ def group_runs(
     jobs: int = 0,
     progress: Callable[[int, int], None] | None = None,
 ) -> schema.Groups | None:
-    """Replays the trace with the model's groups at each size, and at one size with each spacing of
-    checkpoints.
+    """Replays the trace with the model's groups at each size, and at one size with each spacing.
 
     Returns ``None`` if the model has a single group.
 

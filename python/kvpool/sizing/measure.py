@@ -163,8 +163,7 @@ def size(
     progress: Callable[[int, int], None] | None = None,
     group_progress: Callable[[int, int], None] | None = None,
 ) -> schema.SizingReport:
-    """Size a cache for a trace: compare policies and capacities with the optimum, with hints, and with
-    the LRU curve.
+    """Size a cache for a trace: compare policies and capacities, the optimum, hints, and the LRU curve.
 
     Costs: reading the references, the LRU curve, the optimum and hints take some ms per 100,000
     references. Each run of one policy at one capacity (*cell*) takes 20 to 150 ns per reference.
@@ -350,8 +349,9 @@ def check_sizing(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Parts:
-    """The parts of a report that need every reference of the trace. They are empty if the report is
-    from a sample.
+    """The parts of a report that need every reference of the trace.
+
+    They are empty if the report is from a sample.
     """
 
     policies: list[schema.PolicyResult] = dataclasses.field(default_factory=list)
@@ -425,9 +425,7 @@ def _unique_blocks(curve: HitCurve) -> int:
 
 
 def _estimated_ideal(every: HitCurve, full: HitCurve, summary: TraceSummary) -> schema.Ideal:
-    """Returns the ideal hit rates: the exact rate of blocks, and the highest rates of the sampled
-    curves.
-    """
+    """Returns the ideal hit rates: the exact rate of blocks, and the highest rates of the sampled curves."""
     references = summary["block_references"]
     return {
         "block": (references - summary["unique_blocks"]) / references if references else 0.0,
@@ -539,8 +537,9 @@ def _knee(curve: HitCurve, bytes_per_block: int | None) -> schema.Knee | None:
 def _worth(
     curve: HitCurve, model: schema.Model | None, bytes_per_block: int | None
 ) -> list[schema.WorthStep]:
-    """Returns the tokens that each step of memory saves. The sizes double, up to the size that serves
-    all possible hits.
+    """Returns the tokens that each step of memory saves.
+
+    The sizes double, up to the size that serves all possible hits.
     """
     ceiling, _, _ = curve.ceiling()
     most = _gib(ceiling, bytes_per_block)
@@ -573,8 +572,9 @@ def _ideal(stats: dict[str, Any]) -> schema.Ideal:
 
 
 def _reuse_times(stats: dict[str, Any]) -> list[schema.ReuseTime]:
-    """Returns the percentiles of the time between two uses of a block. The list is empty if no block is
-    used twice.
+    """Returns the percentiles of the time between two uses of a block.
+
+    The list is empty if no block is used twice.
     """
     found = stats["reuse_time_s"]
     shares = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}

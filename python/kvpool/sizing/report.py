@@ -125,17 +125,13 @@ class PolicyResult(TypedDict):
 
 
 class OptimumResult(TypedDict):
-    """The results of the clairvoyant optimum, a policy that knows all future requests, at every
-    capacity.
-    """
+    """The results of the clairvoyant optimum, a policy that knows all future requests, at every capacity."""
 
     hits: list[Hits]
 
 
 class HintResult(TypedDict):
-    """LRU with hints. For some blocks that will not be used again, LRU knows this and evicts them
-    early.
-    """
+    """LRU with hints. For some blocks that will not be used again, LRU knows this and evicts them early."""
 
     #: The probability, from 0 to 1, that LRU knows this of such a block.
     accuracy: float
@@ -182,8 +178,9 @@ class WorthStep(TypedDict):
 
 
 class DistanceRange(TypedDict):
-    """The number of reuses in one range of reuse distances, both ends included. A reuse distance is the
-    number of different blocks used between two uses of a block.
+    """The number of reuses in one range of reuse distances, both ends included.
+
+    A reuse distance is the number of different blocks used between two uses of a block.
     """
 
     from_blocks: int

@@ -1,5 +1,4 @@
-"""Tiers beneath the device: computes the hit rate of each tier, and the time that loading from it
-takes.
+"""Tiers beneath the device: computes the hit rate of each tier, and the time that loading from it takes.
 
 This module derives both from one LRU curve, without a simulation. Each tier contains all blocks of the
 tier above it, as in vLLM's ``TieringOffloadingSpec``. With LRU in every tier, all tiers see the same

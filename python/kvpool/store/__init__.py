@@ -1,5 +1,4 @@
-"""Keeps the bytes of blocks outside the engine's memory, on a disk or a server, without blocking the
-engine.
+"""Keeps the bytes of blocks outside the engine's memory, on a disk or a server, without blocking the engine.
 
 The content of a store is limited in size, verified when it is read, and survives a restart.
 

@@ -1,5 +1,6 @@
-"""Lists the objects of a back end, page by page, for people and tools. Engines may use the back end
-meanwhile.
+"""Lists the objects of a back end, page by page, for people and tools.
+
+Engines may use the back end meanwhile.
 
 This module defines how each back end is listed. The core decides whether an object is intact
 (``check_object``). For a disk, use ``StoreFolder`` instead, because a disk's folder has slots instead

@@ -44,8 +44,7 @@ class Page:
 
 
 def named(name: str, length: int) -> Seen | None:
-    """Parses the name and the size of a listed object. Returns ``None`` if the name is not that of an
-    object.
+    """Parses the name and the size of a listed object. Returns ``None`` if the name is not that of an object.
 
     >>> named("notes.txt", 5)
     >>> named("ab" * 32 + "/" + "cd" * 32 + "-0", 4208)[2:]
@@ -62,9 +61,7 @@ def checked(name: str, value: bytes) -> Seen | None:
 
 
 def parsed(digest: str, text: bytes) -> Namespace | None:
-    """Parses the text of a namespace. Returns ``None`` if it is damaged, or belongs to another
-    namespace.
-    """
+    """Parses the text of a namespace. Returns ``None`` if it is damaged, or belongs to another namespace."""
     try:
         namespace = Namespace.from_json(text.decode())
     except (InvalidArgumentError, UnicodeDecodeError):

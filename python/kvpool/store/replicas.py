@@ -1,5 +1,4 @@
-"""Gives each engine its own folder beneath one path, so that replicas with the same settings can share
-a disk.
+"""Gives each engine its own folder beneath one path, so that equal replicas can share a disk.
 
 Only one engine at a time can use a disk's folder. The first engine uses the folder itself. Further
 engines use the subfolders ``replica-1``, ``replica-2`` and so on. When an engine starts, it opens the
