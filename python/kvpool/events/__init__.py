@@ -17,7 +17,8 @@ calls a function.
 
 A publisher works in its own thread. A scheduler's step only pays for a copy of the list of blocks that
 it registered. The publisher never waits for a consumer. If a sink cannot take a batch, the batch is
-dropped, and the publisher sends all cached contents again once the sink has room.
+dropped, and the publisher sends all cached
+contents again once the sink has room. `docs/events.md` describes the bytes and the consumers.
 """
 
 from __future__ import annotations

@@ -13,7 +13,8 @@ kvpool replaces:
 vLLM finds :func:`register` through the entry point ``vllm.general_plugins`` in every process of its
 engine. :mod:`.install` replaces the parts. :mod:`.signatures` lists the parts of vLLM on which the
 plug-in relies, and :mod:`.gate` checks them. If the installed vLLM differs, the plug-in logs the
-differences in one line, and leaves vLLM unchanged. It never raises an exception.
+differences in one line, and leaves vLLM
+unchanged. It never raises an exception. See ``docs/vllm.md``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Makes every call on two managers, and compares the results until the first difference.
+"""``Comparison``: makes every call on two managers, and compares the results until the first difference.
 
 This module owns the list of compared calls, their arguments, and the definition of a difference. The
 caller's manager is called first. The caller gets its result or exception. The other manager, the

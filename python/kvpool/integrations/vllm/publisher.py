@@ -12,7 +12,10 @@ made last in its thread, unless another pool has claimed it. A pool that finds n
 event objects. So does a pool with ``KVPOOL_VLLM_EVENTS=stock``.
 
 Events from other sources, such as a connector's events about CPU memory, are encoded as vLLM encodes
-them, and sent in the same sequence. Snapshots do not contain them.
+them, and sent in the same sequence. Snapshots do not contain
+them.
+
+Costs: see :mod:`kvpool.events.publisher`.
 """
 
 from __future__ import annotations
