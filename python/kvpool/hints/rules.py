@@ -31,7 +31,7 @@ class Answer:
     Attributes:
         hint: The name of the hint. For an action of an envelope: ``kv_hints[N] TYPE``.
         outcome: ``accepted``, ``clipped`` or ``ignored``.
-        why: If the hint was not accepted as given, the reason, for a log.
+        why: The reason if the hint was not accepted as given. It is meant to be logged.
     """
 
     hint: str

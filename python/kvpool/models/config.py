@@ -5,8 +5,8 @@ of the other fields (:mod:`kvpool.models.table`), and :mod:`kvpool.models.layers
 The reader never guesses. It raises :class:`~kvpool.errors.ModelConfigError`, with the name of the
 field, in these cases:
 
-- an unknown family, or a layer of an unknown kind
-- a missing field, a value of a wrong type or out of range
+- an unknown family, or a layer of an unknown kind.
+- a missing field, a value of a wrong type or out of range.
 - a field that the family does not define, if its name suggests that it changes the layout of the cache
 
 Files come from outside, so their size and values are limited: at most 16 MiB, numbers at most 2**24

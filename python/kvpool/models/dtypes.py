@@ -12,7 +12,7 @@ of a whole tensor are part of the weights, and are not included. The layouts are
   Plain ``int8`` and ``fp8`` have no scales in the cache.
 - ``fp8_ds_mla``: only for MLA with sparse attention and 512 + 64 elements. A token has 512 elements of
   fp8, 4 scales of fp32, and 64 elements of bf16.
-- ``nvfp4_ds_mla``: for the same models. A token has 512 elements of fp4 with 32 scales of fp8, and 64
+- ``nvfp4_ds_mla``: only for the same models. A token has 512 elements of fp4 with 32 scales of fp8, and 64
   elements of fp8.
 """
 
@@ -36,7 +36,7 @@ class _Format:
     group: int = 0
     #: Bytes of the scale of one vector of one head and token.
     vector_bytes: int = 0
-    #: Bytes of a token in one layer of sparse MLA, for the whole layout of 512 + 64 elements.
+    #: Bytes of a token in one layer of sparse MLA, over the whole layout of 512 + 64 elements.
     sparse_latent: int = 0
 
 
@@ -64,7 +64,7 @@ _FORMATS: Final[dict[str, _Format]] = {
     "nvfp4_ds_mla": _Format(4, sparse_latent=352),
 }
 
-#: Bytes of one element without scales, for each name of a format that engines and checkpoints use.
+#: Bytes of one element without scales, by the names of formats that engines and checkpoints use.
 DTYPE_BYTES: Final[dict[str, float]] = {
     name: one.bits // 8 if one.bits >= 8 else one.bits / 8 for name, one in _FORMATS.items()
 }

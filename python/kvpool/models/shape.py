@@ -57,9 +57,9 @@ class KvShape:
         return DTYPE_BYTES[dtype_name(self.dtype)]
 
     def token_bytes(self) -> list[int]:
-        """Return the bytes of one token in one layer, for each entry of ``layers``.
+        """Return, by entry of ``layers``, the bytes of one token in one layer.
 
-        Scales are included; states count 0.
+        Scales are included. The result for states is 0.
 
         >>> from kvpool.models import kv_shape
         >>> kv_shape("DeepSeek-V3.2", dtype="fp8_ds_mla").token_bytes()  # 656, and 132 of the index

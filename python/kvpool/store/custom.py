@@ -13,9 +13,9 @@ HEADER_BYTES: Final = 112
 class CustomBackend(Protocol):
     """A back end that is written in Python.
 
-    Several worker threads call it at the same time. A call may take as long as it needs. If a call
-    raises, the operation has failed; ``OSError`` with ``ENOSPC`` or ``EDQUOT`` means that there is no
-    room. The back end need not verify any content, because the store does.
+    Several worker threads call it at the same time. The duration of a call is not limited. If a call
+    raises, the operation has failed; ``OSError`` with ``ENOSPC`` or ``EDQUOT`` reports a full back end.
+    The back end does not have to verify content, because the store does.
 
     Names consist of the characters ``0-9a-f/-``. An address points to the payload's bytes in this
     process, and is valid until the call returns.

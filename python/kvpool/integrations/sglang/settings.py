@@ -49,13 +49,13 @@ class Settings:
         scales: A name for quantisation scales that are not part of the weights.
         free_floor_bytes: The number of bytes that must remain free on the disk.
         eviction: The eviction policy; any policy of kvpool.
-        workers: The number of threads that wait for the disk, for each host pool.
+        workers: The number of threads per host pool that wait for the disk.
         queue: The most objects in transfer. Further objects are misses.
         deadline: The most seconds that a call of SGLang may take, over all host pools together.
         on_reset: The action after a reset of SGLang's prefix cache, and after an update of its weights.
             ``renew`` drops all stored pages. ``keep`` changes nothing, and is for servers whose weights
             never change.
-        staging_bytes: Bytes of memory for copied pages, for each host pool that needs such memory.
+        staging_bytes: Bytes of memory for copied pages. Each host pool with such pages takes this amount.
         shares: For some host pools, their part of ``capacity_bytes``, by name. The other pools divide
             the rest, so that each has room for the same number of pages. A host pool that is registered
             after the first call gets capacity only if it is named here.

@@ -24,7 +24,7 @@ def _table(name: str) -> MappingProxyType[str, str]:
     )
 
 
-#: Settings of the server: for each name, the reason.
+#: Settings of the server, with the reason by name.
 SETTINGS: Final = _table("SETTINGS")
 
 #: Attributes of SGLang's model configuration.

@@ -111,7 +111,7 @@ class Comparison:
     def __init__(self, manager: Any, mirror: Any, setting: dict[str, Any]) -> None:
         self.manager = manager
         self.mirror = mirror
-        #: A description of the engine, for the first line of the trail.
+        #: The description of the engine that is the first line of the trail.
         self.setting = setting
         self.operations = 0
         self.trail = Trail()
@@ -365,7 +365,7 @@ class _Events:
         self._start = len(self._queue)
 
     def new(self) -> tuple[Any, ...]:
-        """Returns the events that nobody has taken yet. Taken events are compared as results of that call."""
+        """Returns the events that were not taken yet. Taken events are compared as results of that call."""
         queue = self._pool.kv_event_queue
         return tuple(queue[self._start :] if queue is self._queue else queue)
 

@@ -138,7 +138,7 @@ class StockEvents:
         )
 
     def removed(self, keys: Sequence[tuple[bytes, bool]]) -> None:
-        """Emits events for keys that a block lost. The flag of a key tells whether no other block has it."""
+        """Emits events for keys that a block lost. The flag of a key is true if no other block has it."""
         self._removed([key for key, _ in keys])
 
     def _removed(self, keys: list[bytes]) -> None:
@@ -156,7 +156,7 @@ class StockEvents:
     def stored_part(self, is_new: bool | None) -> bool:
         """Returns whether to emit an event for a cached prefix that ends inside a block.
 
-        ``is_new`` tells whether the key is new. It is ``None`` if this block already had the key.
+        ``is_new`` is whether the key is new. It is ``None`` if this block already had the key.
         """
         return is_new is not None
 
