@@ -1,8 +1,9 @@
 """``python -m kvpool`` and the command ``kvpool``: runs the command line.
 
-If a package is missing, it prints how to install it. ``pip install kvpool`` installs no other package:
-a scheduler, and the plug-in in an engine, need none. Only the command line does. Without those
-packages, this module must still be importable, so it needs only the standard library.
+If a package is missing, the command prints how to install it. ``pip install kvpool`` installs no other
+package, because schedulers and engine plug-ins need none. Only the command line needs ``typer`` and
+``rich``. This module must be importable without them, so at import time it uses only the standard
+library.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reads the tables that the package contains, in ``data``."""
+"""Reads the TOML tables that ship with the package, in the folder ``data``."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ FOLDER: Final = Path(__file__).with_name("data")
 
 
 def toml(name: str) -> dict[str, Any]:
-    """Returns a table of the package."""
+    """Reads and parses one of these TOML files."""
     return tomllib.loads((FOLDER / name).read_text(encoding="utf-8"))

@@ -1,7 +1,7 @@
-"""Tracks the process that made an object with a thread.
+"""Tracks which process created an object that has a thread, and refuses its use in a forked child.
 
-A forked child has a copy of the object and none of its threads. Locks of the copy may be held forever,
-and its sockets are shared with the parent. So every call in the child is refused.
+A forked child has a copy of the object, but none of its threads. Locks in the copy may stay locked
+forever, and its sockets are shared with the parent. Therefore every call in the child raises an error.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from kvpool.errors import ClosedError
 
 
 class Owner:
-    """The process that made an object.
+    """The process that created an object.
 
     Args:
-        what: The name of the object in errors.
+        what: The name of the object for error messages.
     """
 
     def __init__(self, what: str) -> None:
@@ -23,7 +23,7 @@ class Owner:
         self._process = os.getpid()
 
     def check(self) -> None:
-        """Refuses a call in another process.
+        """Raises if the current process did not create the object.
 
         Raises:
             ClosedError: This process is a forked child.

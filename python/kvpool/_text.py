@@ -1,4 +1,4 @@
-"""Encodes text that leaves the process, which must have a UTF-8 form."""
+"""Encodes text as UTF-8 before it leaves the process."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from kvpool.errors import InvalidArgumentError
 
 
 def utf8(text: str, what: str) -> bytes:
-    """Encodes a text.
+    """Encodes a text as UTF-8.
 
     Raises:
-        InvalidArgumentError: The text contains half of a surrogate pair. The message names it ``what``.
+        InvalidArgumentError: The text has no UTF-8 form, because it contains half of a surrogate pair.
+            The message calls the text ``what``.
     """
     try:
         return text.encode()

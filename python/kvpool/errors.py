@@ -1,4 +1,6 @@
-"""Exceptions of kvpool. All have one base class, and each is also the builtin that callers expect.
+"""Exceptions of kvpool.
+
+All have the base class ``KvpoolError``, and each is also a subclass of the matching built-in exception.
 
 A call that raises one of these has changed nothing.
 
@@ -25,51 +27,53 @@ class KvpoolError(Exception):
 
 
 class InvalidArgumentError(KvpoolError, ValueError):
-    """A setting or an argument outside its range; the message names the value and what is allowed."""
+    """A setting or an argument is invalid. The message contains the value and the values that are allowed."""
 
 
 class TokenError(KvpoolError, ValueError):
-    """A token outside ``0 .. 2**32 - 1``; the message names its position and value."""
+    """A token is outside ``0 .. 2**32 - 1``. The message contains its position and value."""
 
 
 class TokenTypeError(KvpoolError, TypeError):
-    """Tokens of a type or dtype that kvpool does not accept."""
+    """Tokens have a type or dtype that kvpool does not accept."""
 
 
 class ArgumentTypeError(KvpoolError, TypeError):
-    """A sequence or buffer of a type or dtype that kvpool does not accept.
+    """A sequence or buffer has a type or dtype that kvpool does not accept.
 
-    It can be ids, counts, extra keys, or an ``out`` buffer.
+    The argument can be ids, counts, extra keys, or an ``out`` buffer.
     """
 
 
 class TooLargeError(KvpoolError, MemoryError):
-    """A sequence or buffer that does not fit into the available memory, whatever its declared length."""
+    """A sequence or buffer does not fit into the available memory. Its declared length is not trusted."""
 
 
 class HashingError(KvpoolError, ValueError):
-    """Settings or extra keys that a hash algorithm cannot represent."""
+    """The hash algorithm cannot represent these settings or extra keys."""
 
 
 class InvalidBlockError(KvpoolError, ValueError):
-    """An unknown block id, the null block, a double free, or a block in the wrong state."""
+    """A block id is unknown, is the null block, is freed twice, or is in the wrong state for the call."""
 
 
 class OutOfBlocksError(KvpoolError, MemoryError):
-    """Not enough blocks.
+    """There are not enough blocks for the call.
 
     Attributes:
-        needed: Blocks that the call needed beyond the cached ones.
-        available: Blocks that it could have taken, without those of the watermark.
-        missing: ``needed - available``, the number of blocks that must be released first.
-        fenced: Blocks that become available when running steps complete.
-        can_ever_fit: Whether the request fits into an otherwise empty pool. For an admission, this is
-            in chunks of its ``allocate_tokens`` to the end of its prompt. If not, waiting does not
-            help.
-        fits_in_chunks: For an admission, whether smaller chunks could ever fit. For other calls, it
-            equals ``can_ever_fit``.
-        fitting_tokens: For an admission, the tokens after the cached ones that would fit now: the most
-            that ``allocate_tokens`` can be. 0 for other calls.
+        needed: Number of blocks that the call needed in addition to the cached ones.
+        available: Number of blocks that the call could have taken. The blocks that the watermark
+            reserves are not included.
+        missing: ``needed - available``, the number of blocks that must be released before the call can
+            succeed.
+        fenced: Number of blocks that become available when running steps complete.
+        can_ever_fit: Whether the request fits into an otherwise empty pool. An admission is checked to
+            the end of its prompt, computed in chunks of ``allocate_tokens`` tokens. If false, waiting
+            does not help.
+        fits_in_chunks: For an admission, whether smaller chunks could ever fit. For other calls, equal
+            to ``can_ever_fit``.
+        fitting_tokens: For an admission, the number of tokens after the cached ones that would fit now.
+            ``allocate_tokens`` can be at most this number. 0 for other calls.
     """
 
     needed: int = 0
@@ -94,48 +98,49 @@ class DuplicateRequestError(KvpoolError, ValueError):
 
 
 class RequestStateError(KvpoolError, RuntimeError):
-    """The request is running or preempted, and the call needs the other."""
+    """The request is in the wrong state: the call needs a running one and it is preempted, or the reverse."""
 
 
 class StaleEpochError(KvpoolError, RuntimeError):
-    """Tokens that were hashed before the last epoch bump. Hash them again."""
+    """The tokens were hashed in an earlier epoch of the pool. Hash them again."""
 
 
 class StaleMatchError(KvpoolError, RuntimeError):
-    """A match whose block has other content by now.
+    """A block of the match has other content now.
 
-    The message names the first such block; look it up again.
+    The message contains the first such block. Look up the prompt again.
     """
 
 
 class StaleStepError(KvpoolError, RuntimeError):
-    """The manager has changed since the step was begun, or the step has ended. Begin a new one."""
+    """The manager has changed since the step began, or the step has ended. Begin a new step."""
 
 
 class SwapError(KvpoolError, RuntimeError):
-    """A swap that has ended, or whose copies were not taken."""
+    """The swap has ended already, or its copies were not taken with ``take_plan``."""
 
 
 class BlocksInUseError(KvpoolError, RuntimeError):
-    """A reset while blocks are held, in any tier."""
+    """The cache cannot be reset while requests hold blocks in any tier."""
 
 
 class NoRetentionError(KvpoolError, RuntimeError):
-    """A hint for a pool or manager that was made without ``retention``."""
+    """A retention hint was passed to a pool or manager that was made without ``retention``."""
 
 
 class PayloadError(KvpoolError, RuntimeError):
-    """A payload for a pool made without ``payloads``, or a pool whose evicted payloads were not taken."""
+    """A payload was passed to a pool made without ``payloads``, or the evicted payloads were not taken."""
 
 
 class TimeBackwardsError(KvpoolError, ValueError):
-    """A time before an earlier one. The message contains both."""
+    """The given time is before an earlier one. The message contains both."""
 
 
 class PolicyError(KvpoolError, RuntimeError):
-    """An eviction policy in Python failed and is not used any more, or it called into its own pool.
+    """A Python eviction policy failed, and the pool no longer uses it; or the policy called its own pool.
 
-    The cause is the exception that it raised, or the error in its answer.
+    The cause of this error is the exception that the policy raised, or a description of its wrong
+    answer.
     """
 
 
@@ -148,54 +153,55 @@ class InvariantError(KvpoolError, RuntimeError):
 
 
 class TraceError(KvpoolError, ValueError):
-    """A trace that cannot be read. The message names line and field."""
+    """The trace is invalid. The message contains the line and the field."""
 
 
 class TraceFileError(KvpoolError, OSError):
-    """A trace file that cannot be opened or read."""
+    """The trace file cannot be opened or read."""
 
 
 class BlockIndexError(KvpoolError, IndexError):
-    """A mapping contains a block that a store does not have.
+    """A mapping contains a block number that the store does not have.
 
-    The message names pair, side, block and limit.
+    The message contains the position of the pair, the side (source or destination), the block, and the
+    number of blocks.
     """
 
 
 class DuplicateDestinationError(KvpoolError, ValueError):
-    """A mapping writes a block twice."""
+    """A mapping writes to the same block twice."""
 
 
 class OverlappingCopyError(KvpoolError, ValueError):
-    """A mapping writes to a block that it also reads. Its copies run in any order."""
+    """A mapping reads and writes the same block. This is refused because copies run in any order."""
 
 
 class LayoutError(KvpoolError, ValueError):
-    """Memory that cannot be copied by blocks: its inner dimensions are not contiguous, or blocks overlap."""
+    """Memory cannot be copied in blocks: its inner dimensions are not contiguous, or blocks overlap."""
 
 
 class LayoutMismatchError(KvpoolError, ValueError):
-    """Two stores whose blocks differ. The message names both sides."""
+    """The blocks of two stores have different layouts. The message describes both."""
 
 
 class MappingError(KvpoolError, ValueError):
-    """A mapping of the wrong shape."""
+    """A mapping has the wrong shape."""
 
 
 class MappingTypeError(KvpoolError, TypeError):
-    """A mapping of the wrong type or dtype, or an invalid stream or tensor."""
+    """A mapping has the wrong type or dtype, or a stream or tensor is invalid."""
 
 
 class ClosedError(KvpoolError, RuntimeError):
-    """A store or engine that is closed or belongs to another process, or a handle without a store."""
+    """The store or engine is closed, belongs to another process, or no longer exists for this handle."""
 
 
 class CaptureError(KvpoolError, RuntimeError):
-    """A call that cannot be captured into a CUDA graph. The message says which calls can."""
+    """This call cannot be captured into a CUDA graph. The message lists the calls that can."""
 
 
 class PinningError(KvpoolError, MemoryError):
-    """Host memory that cannot be allocated or page-locked."""
+    """Host memory cannot be allocated or page-locked."""
 
 
 class CudaError(KvpoolError, RuntimeError):
@@ -213,7 +219,10 @@ class CudaError(KvpoolError, RuntimeError):
 
 
 class CudaUnavailableError(KvpoolError, RuntimeError):
-    """There is no CUDA driver, no such device, or too old a driver. The message contains which of these."""
+    """CUDA cannot be used: there is no driver, no such device, or the driver is too old.
+
+    The message contains the reason.
+    """
 
 
 class TransferTimeoutError(KvpoolError, TimeoutError):
@@ -221,11 +230,11 @@ class TransferTimeoutError(KvpoolError, TimeoutError):
 
 
 class JournalError(KvpoolError, ValueError):
-    """A journal that cannot be kept, read or replayed. The message contains the reason."""
+    """A journal cannot be written, read or replayed. The message contains the reason."""
 
 
 class JournalFileError(KvpoolError, OSError):
-    """A journal's file that cannot be created, written or read."""
+    """The file of a journal cannot be created, written or read."""
 
 
 class JournalExistsError(JournalFileError, FileExistsError):
@@ -233,10 +242,10 @@ class JournalExistsError(JournalFileError, FileExistsError):
 
 
 class StoreError(KvpoolError, OSError):
-    """A store that cannot be opened, or a folder that cannot be read or changed.
+    """A store cannot be opened, or its folder cannot be read or changed.
 
-    The message contains the reason. Failures of one object are never exceptions: they are outcomes in
-    the result of ``poll``.
+    The message contains the reason. A failure of a single object never raises. It is an outcome in the
+    result of ``poll``.
     """
 
 
@@ -245,23 +254,23 @@ class StoreInUseError(StoreError, BlockingIOError):
 
 
 class StoreNotFoundError(StoreError, FileNotFoundError):
-    """A folder without objects of a store."""
+    """The folder contains no objects of a store."""
 
 
 class MissingPackageError(KvpoolError, ImportError):
-    """An optional package that this call needs is not installed."""
+    """The call needs an optional package that is not installed."""
 
 
 class SlotBusyError(KvpoolError, RuntimeError):
-    """A slot of an arena that a transfer is using."""
+    """A transfer is using this slot of the arena."""
 
 
 class ModelConfigError(KvpoolError, ValueError):
-    """A ``config.json`` that is invalid, or that describes layers which kvpool does not know.
+    """A model's ``config.json`` is invalid, or describes layers that kvpool does not support.
 
     Attributes:
-        field: The path of the wrong field, such as ``text_config.layer_types``; ``None`` for the whole
-            file.
+        field: The path of the wrong field, such as ``text_config.layer_types``; ``None`` if the error
+            concerns the whole file.
     """
 
     def __init__(self, message: str = "", field: str | None = None) -> None:

@@ -1,7 +1,7 @@
-"""Fetches pages over HTTP for command lines, with one deadline and one limit of bytes per page.
+"""Fetches pages over HTTP for the command line, with one deadline and one limit of bytes for each page.
 
-A socket's timeout starts again with every byte. Here each read, also of headers, only has the remaining
-time.
+The timeout of a plain socket starts again with every byte that arrives. Here each read, also of
+headers, has only the time that is left until the deadline.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ __all__ = ["FetchError", "Page", "fetch"]
 
 
 class FetchError(Exception):
-    """A page that is unavailable, late, or too long. The message does not contain its URL."""
+    """A page is unavailable, late, or too long. The message does not contain its URL."""
 
 
 @dataclass(frozen=True)
 class Page:
-    """A page.
+    """A page that was fetched.
 
     Attributes:
-        body: Its bytes.
-        content_type: The header ``Content-Type``; empty without one.
+        body: The bytes of the page.
+        content_type: The header ``Content-Type``; empty if the response has none.
     """
 
     body: bytes
@@ -39,10 +39,10 @@ class Page:
 
 
 class _Bounded(io.RawIOBase):
-    """Reads the bytes of a socket until a deadline, a time of ``time.monotonic``."""
+    """Reads the bytes of a socket until a deadline. The deadline is a value of ``time.monotonic``."""
 
     def __init__(self, socket: Any, file: Any, until: float) -> None:
-        # Keeps the socket open while it is read.
+        # The reference to the socket keeps it open while the response is read.
         self._socket, self._file, self._until = socket, file, until
 
     def readable(self) -> bool:
@@ -106,11 +106,11 @@ def fetch(
 
     Args:
         url: A URL that begins with ``http://`` or ``https://``.
-        seconds: The time for the whole page, redirections included. The system's name resolution is not
-            limited.
-        most_bytes: Bytes of the longest page.
+        seconds: The most seconds for the whole page, redirections included. The system's name
+            resolution does not count.
+        most_bytes: The most bytes of the page.
         headers: Headers of the request.
-        direct: Whether to ignore proxies that the environment names.
+        direct: Whether to ignore the proxies that environment variables define.
 
     Raises:
         FetchError: The page is unavailable, does not end in time, or is too long.

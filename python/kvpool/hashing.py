@@ -1,8 +1,9 @@
-"""Hash chains: identify the prefix that a block contains.
+"""Hash chains, which identify the prefix that a block contains.
 
-A :class:`BlockHasher` makes the chain of a prompt from its tokens and :class:`ExtraKeys`. Both are also
-in ``kvpool``. A :class:`HashCursor` grows with its prompt. :meth:`HashChain.from_digests` takes digests
-that were computed elsewhere.
+A :class:`BlockHasher` computes the hash chain of a prompt from its tokens and its :class:`ExtraKeys`.
+Both classes are also available as attributes of ``kvpool``. A :class:`HashCursor` holds a prompt to
+which tokens can be appended. :meth:`HashChain.from_digests` accepts digests that were computed
+elsewhere.
 
 >>> from kvpool.hashing import BlockHasher, hash_algorithms
 >>> hash_algorithms()[:3]

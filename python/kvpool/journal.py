@@ -1,6 +1,6 @@
-"""Journals: record every operation of a pool or a manager, and run them again.
+"""Journals: record every operation of a pool or a manager, and replay them.
 
-Pass a :class:`Journal` to ``BlockPool`` or ``CacheManager`` as ``journal``:
+To record, pass a :class:`Journal` to ``BlockPool`` or ``CacheManager`` as ``journal``:
 
 >>> import kvpool
 >>> from kvpool.journal import Journal, replay_journal
@@ -9,7 +9,8 @@ Pass a :class:`Journal` to ``BlockPool`` or ``CacheManager`` as ``journal``:
 >>> replay_journal(pool.journal.image())
 JournalReport(operations=2, digests=0, difference=None)
 
-On the command line: ``kvpool journal``. Contents and costs of a journal: ``docs/journal.md``.
+The command ``kvpool journal`` works on journals, too. ``docs/journal.md`` describes the contents and
+the costs of a journal.
 """
 
 from kvpool._core.journal import (

@@ -1,7 +1,7 @@
-"""The parts of a block pool, each usable alone: allocator, free list, prefix index, evictor.
+"""The parts of a block pool as separate classes: allocator, free list, prefix index, evictor.
 
-They are for schedulers that keep a pool of their own. ``kvpool.BlockPool`` combines all four, and its
-operations are all or nothing.
+Use them in a scheduler that has its own pool. ``kvpool.BlockPool`` combines all four. Each of its
+operations either completes or changes nothing.
 
 >>> from kvpool.parts import BlockAllocator
 >>> allocator = BlockAllocator(num_blocks=5)

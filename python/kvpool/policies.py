@@ -1,9 +1,10 @@
-"""Eviction policies: those of the core by name, and a base class for your own in Python, for experiments.
+"""Eviction policies: the built-in ones by name, and a base class for experimental policies in Python.
 
-:func:`eviction_policies` lists those of the core. Pass a name, or an object of your own
-:class:`Policy`, to ``BlockPool`` or ``CacheManager`` as ``eviction``. A policy is an order of blocks,
-and the history that it is based on. The core does the rest: it never evicts a block in use, or a block
-that is the parent of cached blocks, and it applies retention around the policy's order.
+:func:`eviction_policies` lists the built-in policies. Pass one of these names, or an object of your own
+subclass of :class:`Policy`, to ``BlockPool`` or ``CacheManager`` as ``eviction``. A policy only keeps
+the blocks in an order of eviction, and the history on which the order is based. The core does the rest.
+It never evicts a block in use or a block that is the parent of cached blocks, and it applies retention
+in addition to the policy's order.
 
 >>> import kvpool
 >>> class MostRecent(kvpool.policies.Policy):
@@ -27,25 +28,26 @@ that is the parent of cached blocks, and it applies retention around the policy'
 [2, 1]
 >>> manager.diagnose.check_policy()  # nothing went wrong
 
-No policy can make an allocation fail or break an invariant, because the pool keeps a plain LRU order of
-the same blocks beside it. The first exception that a policy raises ends it. So does the first wrong
-answer of :meth:`Policy.pop`: None while its order has blocks, a block twice, a block that was
-forgotten, or anything else that is not a block in its order. A ``RuntimeWarning`` reports the end at
-once. From then on, the pool uses the LRU order, and ``diagnose.check_policy()`` raises
-:class:`kvpool.errors.PolicyError` with the cause.
+No policy can make an allocation fail or break an invariant, because the pool also keeps the same blocks
+in a plain LRU order. The pool stops using a policy after its first exception, or after the first wrong
+answer of :meth:`Policy.pop`. A wrong answer is None while the order has blocks, a block that was
+returned twice, a block that was forgotten, or anything else that is not a block in the order. A
+``RuntimeWarning`` reports this at once. From then on, the pool uses the LRU order, and
+``diagnose.check_policy()`` raises :class:`kvpool.errors.PolicyError` with the cause.
 
 The rules:
 
 - A policy is called while its pool is locked, by one thread at a time. It must not call its pool, not
   even in ``__deepcopy__`` and ``__del__``. Such a call raises ``PolicyError`` in the policy.
-- ``KeyboardInterrupt`` and ``SystemExit`` end it, too, and are then passed on to the caller of the
-  pool. The call has been completed with the LRU order, and its result is lost.
+- If a policy raises ``KeyboardInterrupt`` or ``SystemExit``, the pool also stops using it, and passes
+  the exception to its own caller. The caller's operation has been completed with the LRU order, but its
+  result is lost.
 - One object serves one pool. It must not refer to the pool, because the garbage collector cannot follow
   references through the pool and would never free the two.
-- ``diagnose.eviction_order()`` uses a ``copy.deepcopy`` of the policy, and shows the LRU order if it
-  cannot be copied.
-- Every call is a Python call. It takes some microseconds per block, more than ten times as long as a
-  policy in Rust. Use it for replays and experiments, not for servers.
+- ``diagnose.eviction_order()`` uses a ``copy.deepcopy`` of the policy. If the policy cannot be copied,
+  it shows the LRU order.
+- Every call of a policy is a Python call. It takes some microseconds per block, more than ten times as
+  long as a policy in Rust. Use Python policies for replays and experiments, not for servers.
 """
 
 from __future__ import annotations
@@ -58,66 +60,71 @@ __all__ = ["Policy", "eviction_policies"]
 
 
 class Policy(ABC):
-    """An order of blocks: ``release`` adds a block, ``pop`` removes the next victim.
+    """An order of blocks, in which ``release`` adds a block and ``pop`` removes the next victim.
 
-    A subclass must have ``release``, ``pop`` and ``forget``. The other methods are called only if it
-    has them, too.
+    A subclass must define ``release``, ``pop`` and ``forget``. The other methods are optional, and are
+    called only if the subclass defines them.
 
-    Blocks are ints from 1. A *content* is the data in a block from ``admit`` to ``evicted`` or
-    ``forget``. Its ``key`` is the same whenever the same tokens are cached, in any block. Its ``depth``
-    is its position in its prompt, from 0.
+    Blocks are ints, starting at 1. A *content* is the data that a block has from ``admit`` until
+    ``evicted`` or ``forget``. Its ``key`` is the same whenever the same tokens are cached, in any
+    block. Its ``depth`` is its position in its prompt, counted in blocks from 0.
     """
 
     @abstractmethod
     def release(self, block: int) -> None:
-        """Called after a block lost its last holder. It must be in the order from now on.
+        """Called after the last reference to a block has been released. Add the block to the order.
 
-        Blocks of one release are passed deepest first. The block may already be in the order, if
-        ``hit`` left it there.
+        If several blocks are released together, the deepest block is passed first. The block may
+        already be in the order, if ``hit`` did not remove it.
         """
 
     @abstractmethod
     def pop(self) -> int | None:
         """Removes the next victim from the order and returns it.
 
-        The pool may still need the block. It then gives it back later (``unpop``), and calls ``pop``
-        again meanwhile. Returns None if the order is empty.
+        If the pool cannot evict the block now, it calls ``pop`` for another block, and later returns
+        this one with ``unpop``. Returns None if the order is empty.
         """
 
     @abstractmethod
     def forget(self, block: int) -> None:
-        """Called after a content was dropped without being evicted, or its block is now kept by priority.
+        """Called after a content was dropped without eviction, or when retention takes over its block.
 
-        The block may not be in the order.
+        Remove the block from the order if it is there. It may not be.
         """
 
     def admit(self, block: int, key: int, depth: int) -> None:  # noqa: B027 (optional)
-        """Called when a block in use gets new content. It is not in the order before it is released."""
+        """Called when a block in use gets new content. It enters the order when it is released."""
 
     def hit(self, block: int) -> None:  # noqa: B027
-        """Called when a lookup takes a block, idle or in use.
+        """Called when a lookup acquires a block, whether the block was cached-free or in use.
 
-        It may stay in the order: the pool skips blocks in use.
+        The block may remain in the order, because the pool skips blocks in use.
         """
 
     def take(self, block: int) -> None:
-        """Removes a block from the order, like ``pop``. Without this method, ``forget`` is called."""
+        """Called when the pool takes this block as a victim, without ``pop``.
+
+        Without this method, ``forget`` is called.
+        """
         self.forget(block)
 
     def unpop(self, block: int) -> None:  # noqa: B027
-        """Makes a block that ``pop`` or ``take`` removed the next victim again.
+        """Called when a block that ``pop`` or ``take`` removed was not evicted.
 
-        Without this method, the pool remembers it.
+        Make it the next victim again.
+
+        Without this method, the pool remembers the block itself.
         """
 
     def evicted(self, block: int, key: int, depth: int) -> None:  # noqa: B027
-        """Called after a block from ``pop`` or ``take`` lost its content.
+        """Called after a block that ``pop`` or ``take`` removed has lost its content.
 
-        A ghost list may remember its key.
+        Policies with a ghost list (a list of the keys of evicted contents) can add the key to it here.
         """
 
     def clear(self) -> None:  # noqa: B027
-        """Called after all contents were dropped. Without this method, ``forget`` is called for each."""
+        """Called after all contents were dropped. Without it, ``forget`` is called for each block."""
 
 
 def __dir__() -> list[str]:

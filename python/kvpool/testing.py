@@ -1,6 +1,6 @@
 """Helpers for tests of engines that use kvpool: snapshots of the visible state of a pool or a manager.
 
-Pure Python, without other packages. ``import kvpool`` does not import it.
+The module is written in pure Python and needs no other packages. ``import kvpool`` does not import it.
 
 >>> import kvpool
 >>> from kvpool.testing import observe_pool
@@ -31,13 +31,16 @@ __all__ = ["observe_manager", "observe_pool"]
 
 
 def _figures(stats: ManagerStats | PoolStats) -> dict[str, Any]:
-    """Returns every figure of a statistics object by name, without those of a manager's pool."""
+    """Returns every figure of a statistics object by name.
+
+    The nested statistics of a manager's pool are left out.
+    """
     names = [name for name in dir(stats) if not name.startswith("_") and name != "pool"]
     return {name: value for name in names if not callable(value := getattr(stats, name))}
 
 
 def observe_pool(pool: BlockPool) -> tuple[object, ...]:
-    """Returns the visible state of a pool, without its events. A call that fails leaves it equal. O(blocks).
+    """Returns the visible state of a pool, without its events. A failed call does not change it. O(blocks).
 
     Args:
         pool: The pool.
@@ -53,7 +56,7 @@ def observe_pool(pool: BlockPool) -> tuple[object, ...]:
 def observe_manager(manager: CacheManager, request_ids: Iterable[str | int] = ()) -> tuple[object, ...]:
     """Returns the visible state of a manager, without its events and its count of refusals.
 
-    A call that fails leaves it equal. O(blocks).
+    A failed call does not change this state. O(blocks).
 
     Args:
         manager: The manager.

@@ -1,12 +1,12 @@
-"""Request traces: reading, generating, converting, and replaying them through a manager.
+"""Request traces: read, generate and convert them, and replay them through a manager.
 
 >>> from kvpool.traces import Replay, Trace
 >>> replay = Replay(Trace.generate(requests=50), capacity_blocks=50_000)
 >>> replay.advance()
 50
 
-The formats: ``docs/traces.md``. The hit rates of a cache of another size or policy:
-:mod:`kvpool.sizing`.
+``docs/traces.md`` describes the formats. :mod:`kvpool.sizing` computes the hit rates of caches of other
+sizes and policies.
 """
 
 from __future__ import annotations
@@ -18,17 +18,16 @@ from kvpool._core.traces import Replay, Trace, TraceReader, trace_formats
 
 __all__ = ["EXAMPLE", "Replay", "Trace", "TraceReader", "example_path", "trace_formats"]
 
-#: The arguments of :meth:`Trace.generate` for the example. A test generates it again.
+#: The arguments of :meth:`Trace.generate` that produced the example. A test generates it again and
+#: compares.
 EXAMPLE: Final[dict[str, Any]] = {"requests": 2000, "seed": 21, "rate_per_s": 2.0}
 
 
 def example_path() -> Path:
-    """Returns the path of the trace that ships with kvpool.
+    """Returns the path of the example trace that ships with kvpool.
 
-    It is generated from :data:`EXAMPLE`, in Mooncake's format.
-
-    It contains chats, agents and one-shot requests over a quarter of an hour. ``kvpool size example``
-    reads it.
+    The trace was generated from :data:`EXAMPLE`, and is in Mooncake's format. It contains chats, agents
+    and one-shot requests over a quarter of an hour. ``kvpool size example`` reads it.
 
     >>> len(Trace.read(example_path()))
     2000

@@ -1,8 +1,9 @@
-"""KV events: reports the prefixes cached in an engine to routers above several engines.
+"""KV events: report to routers of several engines which prefixes each engine has cached.
 
-A :class:`Publisher` observes a manager or a pool and notifies any number of sinks of changes, in the
-formats of existing consumers: Dynamo's indexer, llm-d, AIBrix and others. A :class:`ZmqSink` is a PUB
-socket with a socket for replays beside it. A :class:`CallSink` calls a function.
+A :class:`Publisher` observes a manager or a pool and sends each change to any number of *sinks*, in the
+formats of existing consumers: Dynamo's indexer, llm-d, AIBrix and others. A :class:`ZmqSink` publishes
+on a ZeroMQ PUB socket, and answers requests for missed batches on a second socket. A :class:`CallSink`
+calls a function.
 
 >>> from kvpool import CacheManager
 >>> from kvpool.events import CallSink, Publisher
@@ -14,9 +15,10 @@ socket with a socket for replays beside it. A :class:`CallSink` calls a function
 >>> b"AllBlocksCleared" in heard[0], b"BlockStored" in heard[1]
 (True, True)
 
-A publisher works in a thread of its own. A scheduler's step only pays for a copy of its registrations.
-The publisher never waits for a consumer: batches that a sink cannot take are dropped, and the contents
-are sent again once it can. `docs/events.md` describes the bytes and the consumers.
+A publisher works in its own thread. A scheduler's step only pays for a copy of the list of blocks that
+it registered. The publisher never waits for a consumer. If a sink cannot take a batch, the batch is
+dropped, and the publisher sends all cached
+contents again once the sink has room. `docs/events.md` describes the bytes and the consumers.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """``Publisher``: a thread that collects the changes of a manager or a pool, and sends them to sinks.
 
-This module owns the thread and the order: it passes changes to the core, and the core's batches to the
-sinks. The core (:class:`kvpool._core.events.EventPublisher`) owns numbers, bytes, and recovery after
-losses. The sinks own sockets.
+This module owns the thread and the order of calls. It passes changes to the core, and passes the core's
+batches to the sinks. The core (:class:`kvpool._core.events.EventPublisher`) owns the batch numbers, the
+encoded bytes, and the recovery after lost batches. The sinks own the sockets.
 
-Costs: a turn, every ``interval`` seconds, holds the GIL for about 20 us plus a little per batch. All
-work per block runs without the GIL, in one piece, because a scheduler may have to wait each time that
-this thread needs the GIL again. Replays are sent a few batches at a time, with a pause after each part,
-in which the GIL is free.
+The thread does one *turn* every ``interval`` seconds. A turn holds the GIL for about 20 us, plus a
+little per batch. All work per block runs without the GIL, in one piece, because the scheduler may have
+to wait each time this thread takes the GIL again. Replays (batches that a consumer requests again) are
+sent a few batches at a time. The thread pauses after each part, so that other threads can take the GIL.
 """
 
 from __future__ import annotations
@@ -35,21 +35,23 @@ logger = logging.getLogger("kvpool.events")
 
 #: Seconds between two parts of a replay.
 PAUSE = 0.001
-#: Bytes of such a part, unless a single batch is larger. They are copied while the GIL is held.
+#: The most bytes of one part of a replay. A batch that is larger is a part of its own. The GIL is held
+#: while the bytes are copied.
 REPLAY_BYTES = 64 << 10
-#: Each second since 1970 has two to this power of batch numbers.
+#: The default first batch number is the Unix time in seconds, shifted left by this number of bits.
 PER_SECOND_BITS = 20
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All contents that were reported to a sink and are still cached.
+    """The cached contents that were reported to a sink and are still cached.
 
     Attributes:
-        epoch: The first number of this incarnation of the publisher.
-        cut: The number of the last batch that the snapshot covers. Later batches have higher numbers.
-            ``None`` before the first batch.
-        batches: Ordinary batches of stores, parents first, in the sink's form.
+        epoch: The first batch number of this run of the publisher.
+        cut: The number of the last batch that the snapshot covers. Apply only later batches on top of
+            it. ``None`` before the first batch.
+        batches: Batches of store events in the sink's form. A parent block always comes before its
+            children.
     """
 
     epoch: int
@@ -62,12 +64,12 @@ class Counts:
     """Counters of a publisher.
 
     Attributes:
-        contents: Number of cached contents per tier, the device first.
-        untold: Number of cached contents that cannot be reported, because their tokens are unknown or
-            their parent is gone.
+        contents: Number of cached blocks in each tier, the device first.
+        untold: Number of cached blocks that cannot be reported, because their tokens are unknown or
+            their parent block is gone.
         batches: Number of batches that were made.
-        lost: Number of batches that a sink had no room for.
-        failures: Number of turns that ended with an exception, which was logged.
+        lost: Number of batches that were dropped because a sink had no room.
+        failures: Number of turns that ended with an exception. Each exception was logged.
     """
 
     contents: list[int]
@@ -78,28 +80,30 @@ class Counts:
 
 
 class Publisher:
-    """Notifies sinks of the cached contents of a manager or a pool.
+    """Sends the changes in a manager's or pool's cached contents to sinks.
 
-    Make it before the first request: the tokens of blocks that are registered earlier are unknown. Each
-    manager can have one publisher. A second one would take changes away from the first.
+    Make the publisher before the first request, because it does not know the tokens of blocks that were
+    registered earlier. A manager can have only one publisher. A second one would consume changes that
+    the first one then misses.
 
     Args:
-        source: The manager, pool or feed to observe. Its tiers are distinguished: see `docs/events.md`.
-        sinks: Destinations of batches. Each sink has its own numbers.
-        rank: The data-parallel rank, which every batch contains.
-        base: The first number. By default ``unix seconds << 20``, which is above all numbers that an
-            earlier incarnation can have used.
+        source: The manager, pool or feed to observe. Events contain the tier of each block: see
+            `docs/events.md`.
+        sinks: The destinations of batches. Each sink has its own sequence of batch numbers.
+        rank: The data-parallel rank. Every batch contains it.
+        base: The first batch number. The default is ``unix seconds << 20``, which is above all numbers
+            that an earlier run can have used.
         interval: Seconds between turns.
-        heartbeat: Seconds without a batch after which a sink gets an empty one.
-        capacity: The most changes that may wait for a turn. Further ones are dropped, and the next turn
-            compares every block to make up for them.
-        start: Whether to start the thread. Without it, call :meth:`flush`.
+        heartbeat: Seconds without a batch after which a sink gets an empty batch.
+        capacity: The most changes that may wait for a turn. Further changes are dropped. The next turn
+            then compares every block to make up for them.
+        start: Whether to start the thread. Without the thread, call :meth:`flush` yourself.
 
     Raises:
         InvalidArgumentError: A setting is out of its range.
-        ArgumentTypeError: ``source`` is something else.
-        MissingPackageError: A sink needs a package that is not there.
-        ClosedError: A call in a forked child.
+        ArgumentTypeError: ``source`` has another type.
+        MissingPackageError: A sink needs a package that is not installed.
+        ClosedError: The call is made in a forked child.
     """
 
     def __init__(
@@ -129,7 +133,7 @@ class Publisher:
         )
         self._without_room: set[int] = set()
         self._batches = self._lost = self._failures = 0
-        #: Held during a turn: batches of a sink are sent in the order of their numbers.
+        #: Held during a turn, so that the batches of a sink are sent in the order of their numbers.
         self._turn = threading.Lock()
         self._end = threading.Event()
         self._thread: threading.Thread | None = None
@@ -153,7 +157,8 @@ class Publisher:
         return lambda start, limit: self._core.replay(number, start, limit, REPLAY_BYTES)
 
     def _run(self) -> None:
-        # The first turn comes at once. It lets running consumers know that earlier contents are gone.
+        # The first turn starts immediately. It informs running consumers that the contents of an
+        # earlier run are gone.
         due, pause = time.monotonic(), 0.0
         while not self._end.wait(pause):
             more = False
@@ -177,14 +182,14 @@ class Publisher:
         return any(served)
 
     def _serve(self) -> bool:
-        """Serves a part of the sinks' replay requests. Returns whether there is more."""
+        """Answers a part of the sinks' replay requests. Returns whether more answers are waiting."""
         with self._turn:
             return not self._end.is_set() and self._answer()
 
     def flush(self) -> bool:
-        """Sends all changes since the last turn.
+        """Does one turn: sends all changes since the last turn.
 
-        Returns whether a sink has more to send; if so, call it again at once.
+        Returns whether a sink has more to send. If so, call this method again at once.
         """
         self._owner.check()
         with self._turn:
@@ -206,31 +211,32 @@ class Publisher:
             return self._answer()
 
     def pass_on(self, batch: bytes) -> None:
-        """Sends a batch that other code has made to every sink, with the next turn.
+        """Sends a batch that other code has made to every sink, in the next turn.
 
-        The batch gets a number like any other.
-
-        Snapshots do not contain its events.
+        The batch gets a number like any other batch. Snapshots do not contain its events.
         """
         self._owner.check()
         self._core.pass_on(batch)
 
     def snapshot(self, sink: int = 0) -> Snapshot:
-        """Returns all contents that were reported to a sink and are still cached, in the sink's form.
+        """Returns the cached contents that were reported to a sink, in the form of that sink.
 
-        ``sink`` is its position. O(contents), without the GIL.
+        ``sink`` is its position in ``sinks``. O(cached blocks), without the GIL.
         """
         self._owner.check()
         return Snapshot(*self._core.snapshot(sink, time.time()))
 
     def counts(self) -> Counts:
-        """Returns the publisher's counters. O(contents), without the GIL."""
+        """Returns the publisher's counters. O(cached blocks), without the GIL."""
         self._owner.check()
         counts = self._core.counts()
         return Counts(counts["contents"], counts["untold"], self._batches, self._lost, self._failures)
 
     def close(self) -> None:
-        """Ends the thread, and closes the sinks. Changes since the last turn are not sent. Idempotent."""
+        """Ends the thread and closes the sinks. Changes since the last turn are not sent.
+
+        May be called twice.
+        """
         self._owner.check()
         self._end.set()
         if self._thread is not None:

@@ -1,6 +1,7 @@
 """Destinations of batches: the protocol of a sink, and a sink that calls a function.
 
-Only the publisher's thread calls a sink, except for :meth:`Sink.close`. Every method returns at once.
+Only the publisher's thread calls the methods of a sink, except for :meth:`Sink.close`. No method may
+block.
 """
 
 from __future__ import annotations
@@ -20,63 +21,63 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("kvpool.events")
 
-#: The forms of events: see `docs/events.md`.
+#: The encodings of events: see `docs/events.md`.
 Form: TypeAlias = Literal["vllm", "vllm-array", "vllm-bytes", "vllm-array-bytes", "sglang", "sglang-array"]
 
 
 class Replays(Protocol):
-    """Returns stored batches, so that a sink can answer a replay request."""
+    """Returns stored batches, with which a sink answers a replay request."""
 
     def __call__(self, start: int, limit: int) -> list[tuple[int, bytes]]:
-        """Returns at most ``limit`` of the sink's stored batches, from number ``start`` on.
+        """Returns at most ``limit`` of the sink's stored batches, starting at number ``start``.
 
-        The list is empty if there are no more.
-        list if there are no more.
+        The list is empty if there are no more batches.
         """
 
 
 class Sink(Protocol):
-    """Takes numbered batches. No method may wait."""
+    """Takes numbered batches. No method may block."""
 
     @property
     def form(self) -> Form:
-        """The form of its events."""
+        """The encoding of the events for this sink."""
 
     @property
     def replay_batches(self) -> int:
-        """Number of batches that are kept for replays."""
+        """The most batches that the publisher stores for replays to this sink."""
 
     @property
     def replay_bytes(self) -> int:
-        """The most bytes of the kept batches."""
+        """The most bytes of these stored batches."""
 
     def open(self, replays: Replays) -> None:
         """Starts the sink. The thread that makes the publisher calls it once."""
 
     def send(self, number: int, batch: bytes) -> bool:
-        """Takes a batch. Returns False if there is no room.
+        """Takes a batch. Returns False if the sink has no room.
 
-        The batch is then lost, and the publisher calls :meth:`has_room` from now on.
+        The batch is then lost. In later turns, the publisher asks :meth:`has_room` before it sends
+        again.
         """
 
     def has_room(self) -> bool:
-        """Returns whether a sink that lost a batch has room for a full resend of the contents."""
+        """Returns whether the sink has room again for all cached contents. Only called after a lost batch."""
 
     def serve(self) -> bool:
-        """Answers a part of the waiting replay requests. Returns True if there is more to do."""
+        """Answers a part of the waiting replay requests. Returns whether more answers are waiting."""
 
     def close(self) -> None:
-        """Releases its resources, and sends nothing more."""
+        """Releases the sink's resources. The sink sends nothing more."""
 
 
 class CallSink:
-    """Calls a function with the number and the bytes of each batch, in a thread of its own.
+    """Calls a function with the number and the bytes of each batch, in its own thread.
 
     Args:
-        call: The function. An exception is logged, and the batch is lost.
-        form: The form of the events.
-        room: The most batches that wait for a slow function. A further batch is lost. When the function
-            has taken all waiting batches, the contents are sent again in full.
+        call: The function. If it raises, the exception is logged, and the batch is lost.
+        form: The encoding of the events.
+        room: The most batches that wait for a slow function. Further batches are lost. Once the
+            function has taken all waiting batches, all cached contents are sent again.
         patience: The most seconds that :meth:`close` waits.
     """
 
@@ -141,7 +142,7 @@ class CallSink:
     def close(self) -> None:
         """Ends the thread after the function has taken the waiting batches.
 
-        Waits for that, at most ``patience`` seconds.
+        Waits for the function for at most ``patience`` seconds.
         """
         self._owner.check()
         if self._closed or not self._thread.is_alive():

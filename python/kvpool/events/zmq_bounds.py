@@ -1,8 +1,9 @@
-"""Bounds of a ZeroMQ socket for all of its peers together: connections, and bytes that wait to be sent.
+"""Limits a ZeroMQ socket's connections and waiting bytes, over all of its peers together.
 
-ZeroMQ itself limits the number of messages that wait for one peer. It limits neither the number of
-peers nor the bytes. Its options limit the rest: it ends the connection of a peer that sends too long a
-frame, takes too long for a handshake, or, over TCP, takes no bytes for :data:`PATIENCE` seconds.
+ZeroMQ itself limits only the number of messages that wait for one peer. It limits neither the number of
+peers nor the waiting bytes, so this module does. ZeroMQ's options limit three further things. ZeroMQ
+closes the connection of a peer that sends too long a frame, or takes too long for its handshake. Over
+TCP, it also closes the connection of a peer that reads nothing for :data:`PATIENCE` seconds.
 """
 
 from __future__ import annotations
@@ -21,30 +22,30 @@ __all__ = ["LONGEST_FRAME", "PATIENCE", "BoundedSocket", "Waiting"]
 
 logger = logging.getLogger("kvpool.events")
 
-#: Bytes of the longest frame that a peer may send. Requests have 8 bytes, handshakes and subscriptions
-#: a few hundred.
+#: The longest frame that a peer may send, in bytes. Requests have 8 bytes; handshakes and
+#: subscriptions have a few hundred.
 LONGEST_FRAME: Final = 1024
-#: Seconds after which a peer that takes no bytes loses its replay, and over TCP its connection.
+#: A peer that reads nothing for this number of seconds loses its replay, and over TCP its connection.
 PATIENCE: Final = 10.0
 #: Seconds that a peer may take for its handshake.
 _HANDSHAKE: Final = 5.0
-#: Messages of one peer that wait to be read. Further ones wait in the kernel.
+#: The most messages of one peer that ZeroMQ queues for reading. Further messages wait in the kernel.
 _REQUESTS: Final = 16
 #: Bytes that the kernel buffers for each connection, in each direction.
 _KERNEL_BYTES: Final = 256 << 10
 
 
 class Waiting:
-    """Counts the bytes that ZeroMQ has not yet passed to the kernel.
+    """Counts the bytes of messages that ZeroMQ has not yet passed to the kernel.
 
-    Each message counts once, for any number of peers.
+    A message counts once, no matter how many peers receive it.
     """
 
     def __init__(self) -> None:
         self._sent: list[tuple[Any, int]] = []
 
     def add(self, tracker: Any, length: int) -> None:
-        """Counts a message. Its tracker is ``done`` once the message has been sent."""
+        """Counts a message until its tracker is ``done``, which means that ZeroMQ has sent it."""
         self._sent.append((tracker, length))
 
     def bytes(self) -> int:
@@ -56,14 +57,14 @@ class Waiting:
 
 
 class BoundedSocket:
-    """A socket with at most ``most_peers`` connections. Further ones are closed in the next turn.
+    """A socket with at most ``most_peers`` connections. Further connections are closed in the next turn.
 
     Args:
-        zmq: The package.
-        context: The context of the socket.
+        zmq: The module ``zmq``.
+        context: The context in which to create the socket.
         kind: ``zmq.PUB`` or ``zmq.ROUTER``.
-        endpoint: The endpoint; a port of ``*`` or 0 means any free port.
-        bound: Whether to bind the socket or to connect it.
+        endpoint: The endpoint. A port of ``*`` or 0 means any free port.
+        bound: Whether to bind the socket; otherwise it connects.
         high_water_mark: The most messages that wait for one peer.
         most_peers: The most connections.
 
@@ -83,7 +84,7 @@ class BoundedSocket:
         most_peers: int,
     ) -> None:
         self._zmq, self._most_peers = zmq, most_peers
-        # Plain ints, because a turn is short and enumerations are slow.
+        # These are plain ints, because a turn is short and comparing enumeration members is slow.
         self._events, self._readable = int(zmq.EVENTS), int(zmq.POLLIN)
         self._peers: set[int] = set()
         #: Number of connections that were closed because the limit was reached.
@@ -97,7 +98,8 @@ class BoundedSocket:
                 events = f"inproc://events-{id(self)}"
                 self.socket.monitor(events, zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED)
                 self._monitor = context.socket(zmq.PAIR)
-                # The thread that accepts connections must not wait for a reader of these events.
+                # Without a limit on these events, the thread that accepts connections never waits for
+                # their reader.
                 self._monitor.rcvhwm = 0
                 self._monitor.connect(events)
             self.endpoint = self._attach(endpoint, bound)
@@ -115,7 +117,8 @@ class BoundedSocket:
         socket.setsockopt(zmq.TCP_MAXRT, int(PATIENCE * 1000))
         socket.setsockopt(zmq.SNDBUF, _KERNEL_BYTES)
         socket.setsockopt(zmq.RCVBUF, _KERNEL_BYTES)
-        # Every message is counted until it has been sent, also a small one.
+        # With a threshold of 0, ZeroMQ copies no message. Each message then has a tracker and can be
+        # counted.
         socket.copy_threshold = 0
 
     def _attach(self, endpoint: str, bound: bool) -> str:
@@ -130,12 +133,13 @@ class BoundedSocket:
         return str(self.socket.getsockopt(zmq.LAST_ENDPOINT).decode())
 
     def send(self, head: list[bytes], batch: bytes) -> Any:
-        """Sends a message, and counts its last frame.
+        """Sends a message, and counts the bytes of its last frame as waiting.
 
-        Returns a tracker whose ``done`` is true once the message has been sent.
+        Returns a tracker. Its ``done`` is true once the message has been sent.
 
         Raises:
-            zmq.ZMQError: The socket does not accept the message. Then it accepts no frame of it.
+            zmq.ZMQError: The socket does not accept the message. In this case, it accepts none of the
+                message's frames.
         """
         flags = self._zmq.NOBLOCK
         for frame in head:
@@ -145,11 +149,11 @@ class BoundedSocket:
         return tracker
 
     def has_message(self, socket: Any = None) -> bool:
-        """Returns whether a message can be read. Costs half of a failing read."""
+        """Returns whether a message can be read. Costs half as much as a read that fails."""
         return bool((self.socket if socket is None else socket).getsockopt(self._events) & self._readable)
 
     def watch(self) -> None:
-        """Counts connections, and closes those beyond the limit."""
+        """Updates the number of connections, and closes those beyond the limit."""
         while self._monitor is not None and self.has_message(self._monitor):
             kind, descriptor = struct.unpack("=HI", self._monitor.recv_multipart(self._zmq.NOBLOCK)[0])
             if kind == self._zmq.EVENT_DISCONNECTED:
@@ -164,7 +168,7 @@ class BoundedSocket:
 
     @property
     def peers(self) -> int:
-        """The connections of a bound socket, as of the last :meth:`watch`."""
+        """Number of connections of a bound socket at the time of the last :meth:`watch`."""
         return len(self._peers)
 
     def close(self) -> None:
@@ -177,10 +181,11 @@ class BoundedSocket:
 
 
 def _shut(descriptor: int, endpoint: str) -> None:
-    """Ends a connection that ZeroMQ has accepted at an endpoint.
+    """Closes a connection that ZeroMQ has accepted at an endpoint.
 
     ZeroMQ may have closed the descriptor already, and the process may have reused its number for
-    another file. Therefore this checks a duplicate, and leaves any other connection or file alone.
+    another file. Therefore this function duplicates the descriptor and checks its address. It does not
+    touch any other connection or file.
     """
     with contextlib.suppress(OSError), sockets.socket(fileno=os.dup(descriptor)) as connection:
         connection.getpeername()

@@ -1,9 +1,9 @@
-"""Replays on a ROUTER socket: requests for batches that a consumer missed, and the answers.
+"""Replays on a ROUTER socket: consumers request batches that they missed, and this module sends them again.
 
-Each consumer has at most one part of its replay in transfer. The bytes of all parts together are
-limited. So a consumer that does not read blocks only its own part, and neither other consumers nor the
-memory. After :data:`~kvpool.events.zmq_bounds.PATIENCE` seconds it loses its replay, and over TCP its
-connection.
+For each consumer, at most one part of its replay is being sent at a time, and the bytes of all parts
+together are limited. A consumer that does not read therefore delays only its own replay. It does not
+delay other consumers, and does not fill the memory. After :data:`~kvpool.events.zmq_bounds.PATIENCE`
+seconds, it loses its replay, and over TCP also its connection.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ __all__ = ["AT_ONCE", "END", "MOST_REPLAYS", "ReplaySocket"]
 
 logger = logging.getLogger("kvpool.events")
 
-#: The batch number that ends a replay.
+#: The batch number that marks the end of a replay.
 END: Final = b"\xff" * 8
-#: Batches of a replay that are sent at once. The GIL is held meanwhile.
+#: Number of batches in one part of a replay. The GIL is held while a part is sent.
 AT_ONCE: Final = 8
 #: The most consumers that may wait for replays. Further requests are dropped without an answer. A
-#: second request of a consumer replaces its first.
+#: second request of the same consumer replaces its first one.
 MOST_REPLAYS: Final = 64
-#: Seconds after sending a part in which its consumer is polled often.
+#: For this number of seconds after sending a part, the next turn comes early to check whether the part
+#: was taken.
 _EAGER_SECONDS: Final = 0.1
 #: The most messages that wait for one consumer: a part, its end, and messages that ZeroMQ has not yet
 #: counted as sent.
@@ -43,13 +44,14 @@ _HIGH_WATER_MARK: Final = 8 * AT_ONCE
 class _ReplayRequest:
     """The latest request of a consumer."""
 
-    #: The frames at the beginning of its answers.
+    #: The frames with which each answer begins.
     head: list[bytes]
     #: The number of the next batch.
     next: int
-    #: The last number at the time of the request. The consumer gets later batches live.
+    #: The number of the last batch at the time of the request. The consumer receives later batches
+    #: live.
     until: int
-    #: Trackers of the part that was sent last, and its time.
+    #: The trackers of the last part that was sent, and the time at which it was sent.
     part: list[Any] = dataclasses.field(default_factory=list)
     sent: float = 0.0
 
@@ -58,15 +60,15 @@ class ReplaySocket:
     """Answers requests for replays.
 
     Args:
-        zmq: The package.
-        context: The context of the socket.
-        endpoint: The endpoint. Always bound.
+        zmq: The module ``zmq``.
+        context: The context in which to create the socket.
+        endpoint: The endpoint. The socket is always bound to it.
         replays: Returns the stored batches.
         topic: The frame before a batch.
-        most_bytes: The most bytes of replays that wait, for all consumers together. One more part may
-            exceed it: 64 KiB, or a single larger batch.
+        most_bytes: The most bytes of replays that wait to be sent, for all consumers together. One more
+            part may exceed the limit. A part has up to 64 KiB, or consists of one larger batch.
         most_peers: The most connections.
-        clock: Returns seconds.
+        clock: Returns the time in seconds.
 
     Raises:
         InvalidArgumentError: The endpoint is not available.
@@ -95,10 +97,11 @@ class ReplaySocket:
             high_water_mark=_HIGH_WATER_MARK,
             most_peers=most_peers,
         )
-        # Sending to a disconnected consumer is an error, and ends its replay.
+        # With this option, sending to a disconnected consumer is an error. The error ends its replay.
         self.router.socket.router_mandatory = True
         self.asked: dict[bytes, _ReplayRequest] = {}
-        #: Number of requests that were malformed, or exceeded the limit of consumers.
+        #: Number of requests that were refused, because they were malformed or exceeded the limit of
+        #: consumers.
         self.refused = 0
 
     def replace(self, replays: Replays) -> None:
@@ -112,7 +115,7 @@ class ReplaySocket:
             last: The number of the last batch.
 
         Returns:
-            Whether another part can be sent soon. Consumers that take nothing do not count.
+            Whether another part can be sent soon. Consumers that read nothing do not count.
         """
         self.router.watch()
         self._read(last)
@@ -137,7 +140,7 @@ class ReplaySocket:
         return any(now - asked.sent < _EAGER_SECONDS or name in ready for name, asked in self.asked.items())
 
     def _send(self, asked: _ReplayRequest, now: float) -> bool:
-        """Sends a part. Returns whether there is more."""
+        """Sends one part of a replay. Returns whether more parts follow."""
         batches = self._replays(asked.next, AT_ONCE)
         asked.part, asked.sent = [], now
         for number, batch in batches:
@@ -153,7 +156,8 @@ class ReplaySocket:
             if not self.router.has_message():
                 return
             frames = self.router.socket.recv_multipart(self._zmq.NOBLOCK)
-            # After the name of the consumer: an empty frame and a number, or only a number.
+            # The first frame is the consumer's name. An empty frame may follow, and then the batch
+            # number.
             well = len(frames) == 2 or (len(frames) == 3 and not frames[1])
             full = len(self.asked) >= MOST_REPLAYS and frames[0] not in self.asked
             if not well or len(frames[-1]) != 8 or full:

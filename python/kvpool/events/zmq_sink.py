@@ -1,22 +1,24 @@
-"""``ZmqSink``: a PUB socket for live batches, and a ROUTER socket for replays.
+"""``ZmqSink``: publishes batches on a ZeroMQ PUB socket, and answers replay requests on a ROUTER socket.
 
-A replay sends batches that a consumer missed.
+A replay sends a consumer the batches that it missed.
 
-The frames are vLLM's: topic, number (8 bytes, big-endian), batch. A replay request is a number, after
-an empty frame as a REQ socket writes it, or without one, as AIBrix's client sends it. The answer has
-the same form, batch by batch. It ends with a number of all ones and an empty batch.
+The frames are those of vLLM: topic, batch number (8 bytes, big-endian), batch. A replay request
+contains the first batch number to send. An empty frame may precede it: a REQ socket writes one, and
+AIBrix's client does not. Each batch is answered in the same form. The replay ends with a number of all
+ones and an empty batch.
 
 A PUB socket never waits. ZeroMQ drops the batches that a slow or disconnected subscriber cannot take.
-Such a subscriber sees a gap in the numbers and requests a replay. Replays are sent a few batches at a
-time, between live ones.
+Such a subscriber sees a gap in the numbers and requests a replay. The sink sends replays a few batches
+at a time, between live batches.
 
-The bytes that wait for all consumers together are bounded, and so is the number of connections
-(:mod:`kvpool.events.zmq_bounds`). If live batches reach their bound, the socket drops all of them and
-all connections. It then opens again, and the contents are sent to consumers in full.
+The bytes that wait for all consumers together are limited, and so is the number of connections
+(:mod:`kvpool.events.zmq_bounds`). If the waiting live batches reach their limit, the sink closes the
+PUB socket. This drops all waiting batches and all connections. The sink then opens the socket again,
+and the publisher sends all cached contents.
 
-Events contain the tokens of prompts, and ZeroMQ as used here has no encryption and no authentication.
-Therefore the default is the loopback interface. Use another one only where everyone who can connect may
-read prompts.
+Events contain the tokens of prompts, and the sockets use neither encryption nor authentication.
+Therefore the default is the loopback interface. Use another interface only if everyone who can connect
+to it may read the prompts.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("kvpool.events")
 
-#: Parts of endpoints that are bound by default, as in vLLM and SGLang.
+#: An endpoint that contains one of these is bound by default, as in vLLM and SGLang.
 BOUND = ("*", "::", "0.0.0.0", "ipc://", "inproc://")  # noqa: S104
 
 
@@ -50,15 +52,16 @@ class ZmqSink:
         endpoint: The address of the PUB socket. A port of ``*`` or 0 means any free port.
             ``tcp://*:5557`` means every interface: see the warning in the module's documentation.
         replay_endpoint: The address for replay requests; ``None`` for no replays. It is always bound.
-        topic: The first frame. llm-d requires ``kv@HOST:PORT@MODEL``; all others accept any topic.
-        form: The form of the events.
-        bind: Whether to bind the endpoint or to connect to it. By default, bind if it has a wildcard,
-            is on the loopback interface, or is ``ipc`` or ``inproc``.
+        topic: The first frame. llm-d requires ``kv@HOST:PORT@MODEL``; all other consumers accept any
+            topic.
+        form: The encoding of the events.
+        bind: Whether to bind the endpoint or to connect to it. By default, the sink binds endpoints
+            that have a wildcard, are on the loopback interface, or are ``ipc`` or ``inproc``.
         high_water_mark: The most batches that wait for one subscriber.
-        replay_batches: Number of batches that are kept for replays.
-        replay_bytes: The most bytes of the kept batches.
+        replay_batches: The most batches that are stored for replays.
+        replay_bytes: The most bytes of these stored batches.
         waiting_bytes: The most bytes of live batches that wait for all subscribers together. A batch
-            beyond this limit is lost.
+            that would exceed this limit is lost.
         waiting_replay_bytes: The most bytes of replays that wait for all consumers together.
         most_peers: The most connections that each of the two sockets accepts.
 
@@ -100,7 +103,7 @@ class ZmqSink:
         self.form: Form = form
         self.replay_batches = replay_batches
         self.replay_bytes = replay_bytes
-        #: The address once the socket is open: a wildcard port is then a number.
+        #: The address. Once the socket is open, a wildcard port is replaced by the actual number.
         self.endpoint = endpoint
         self.replay_endpoint = replay_endpoint
         self._bind = bind
@@ -116,7 +119,7 @@ class ZmqSink:
 
     @property
     def refused(self) -> int:
-        """Number of replay requests that were malformed, or exceeded the limit of consumers."""
+        """Number of refused replay requests: malformed ones, and those beyond the limit of consumers."""
         return 0 if self._replays is None else self._replays.refused
 
     def _is_bound(self) -> bool:
@@ -132,7 +135,7 @@ class ZmqSink:
             if self._replays is not None:
                 self._replays.replace(replays)
             return
-        # A context of its own, so that closing it does not affect other sockets.
+        # The sink has its own context, so that closing it does not affect other sockets.
         self._context = self._zmq.Context()
         try:
             self._live = self._open_live()
@@ -185,17 +188,18 @@ class ZmqSink:
         return True
 
     def has_room(self) -> bool:
-        """Returns whether there is a socket. Opens one again after all connections were closed."""
+        """Returns whether the PUB socket is open. Opens it again after all connections were closed."""
         if self._live is None and self._context is not None:
             try:
                 self._live = self._open_live()
             except InvalidArgumentError as error:
-                # ZeroMQ closes sockets in the background: the next turn tries again.
+                # ZeroMQ closes sockets in the background, so the endpoint may still be in use. The next
+                # turn tries again.
                 logger.debug("%s", error)
         return self._live is not None
 
     def serve(self) -> bool:
-        """Reads replay requests, and sends a part of the answers."""
+        """Reads replay requests, and sends one part of the answers."""
         self._owner.check()
         if self._live is not None:
             self._live.watch()

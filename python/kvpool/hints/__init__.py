@@ -1,4 +1,4 @@
-"""Hints of engines and gateways about the future of a request, applied as retention.
+"""Hints that engines and gateways attach to a request about its future use, applied as retention.
 
 >>> import kvpool
 >>> from kvpool.hints import HintRules, read
@@ -16,13 +16,13 @@ breakpoints accepted -
 >>> manager.retention.stats()
 RetentionStats(demoted=0, below_normal=0, above_normal=5, pinned=0, with_ttl=0, expired=0)
 
-``docs/hints.md`` has a table of the effect of each hint. Hints come from outside, so an invalid hint
-never raises. Each hint gets an answer with a reason: ``accepted`` as given, ``clipped`` to a limit, or
-``ignored``. Hints are advisory: they move blocks within the order of eviction, and never change the
-result of a lookup.
+``docs/hints.md`` lists the effect of each hint. Hints come from outside, so an invalid hint never
+raises. Each hint gets an answer: ``accepted`` as given, ``clipped`` to a limit, or ``ignored``. The
+last two come with a reason. Hints are advisory: they change the order of eviction, and never the result
+of a lookup.
 
-``cache_salt`` is not only a hint: it separates prompts that must not share blocks. Pass it to
-``ExtraKeys(salt=)`` even if its tenant is unknown here.
+``cache_salt`` is more than a hint, because it separates prompts that must not share blocks. Pass it to
+``ExtraKeys(salt=)`` even if no tenant is configured for it here.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Answer", "HintRules", "Hints", "Outcome", "Sessions", "of_vllm_request", "read"]
 
-#: The priorities of hints that have no number of their own.
+#: The retention priorities of blocks of a session and of blocks before a breakpoint.
 _SESSION: Final = 60
 _BREAKPOINT: Final = 70
 _TTLS: Final = {"5m": 300.0, "1h": 3600.0}
@@ -54,10 +54,11 @@ class Hints:
     """The effects of the hints of one request.
 
     Attributes:
-        answers: The outcome of each hint, in the order in which they were read.
-        ranges: Retention by range of tokens, for ``admit`` and ``retain``. Later ranges win.
+        answers: The outcome of each hint, in the order in which the hints were read.
+        ranges: The retention of each range of tokens, for ``admit`` and ``retain``. Where ranges
+            overlap, the later one applies.
         tenant: The tenant of the blocks, or None.
-        no_cache: Whether tokens outside of all ranges will not be used again.
+        no_cache: Whether the request's tokens outside of all ranges will not be used again.
         ends_session: Whether the session ends with this request.
     """
 
@@ -69,9 +70,9 @@ class Hints:
 
     @property
     def options(self) -> dict[str, Any]:
-        """The arguments of ``CacheManager.admit``.
+        """The keyword arguments for ``CacheManager.admit``.
 
-        They are empty if no hint was followed, for managers without retention.
+        If no hint was followed, there are none. A manager without retention then accepts the call.
         """
         found: dict[str, Any] = {}
         if self.ranges:
@@ -157,7 +158,8 @@ class _Reader:
                 whys.append(f"number {nth} is no token behind the one before, with 5m or 1h")
                 continue
             if seconds > longest:
-                # A shorter time before a longer one would end the prefix that the longer one needs.
+                # Times must not increase from one breakpoint to the next. Otherwise, the prefix that a
+                # longer time depends on would expire first.
                 whys.append(f"number {nth}: {longest:g} s")
             if token > self.tokens:
                 whys.append(f"number {nth}: the prompt has {self.tokens} tokens")
@@ -201,21 +203,21 @@ def read(
     breakpoints: Sequence[tuple[int, str]] | Any = None,
     kv_hints: Any = None,
 ) -> Hints:
-    """Converts the hints of a request to retention. An argument that is None is no hint.
+    """Converts the hints of a request to retention. An argument that is None means that the hint is absent.
 
-    If several hints cover a token, the later one wins. The order is: priority, session, cache key,
-    breakpoints, then actions in order.
+    If several hints cover a token, the later one applies. The order is: priority, session, cache key,
+    breakpoints, and then the actions of the envelope in their order.
 
     Args:
         rules: The hints that are followed, and their limits.
-        tokens: Tokens of the prompt.
+        tokens: Number of tokens of the prompt.
         priority: An int, as in vLLM's requests: lower values are more important.
         session_id: The name of a session. ``Sessions.end`` ends it.
         cache_salt: The salt that separates tenants.
-        prompt_cache_key: As in OpenAI's requests: similar prompts will follow.
-        prompt_cache_retention: ``in_memory`` or ``24h``, together with the key.
-        breakpoints: Pairs of a position after a token and ``5m`` or ``1h``, as in Anthropic's
-            cache_control.
+        prompt_cache_key: A key as in OpenAI's requests. It announces that similar prompts will follow.
+        prompt_cache_retention: ``in_memory`` or ``24h``, used together with the key.
+        breakpoints: Pairs of a number of tokens and ``5m`` or ``1h``, as in Anthropic's cache_control.
+            The breakpoint is after that number of tokens.
         kv_hints: An envelope of actions, as in vLLM: an object or a dict.
     """
     reader = _Reader(rules, tokens)
@@ -237,7 +239,9 @@ def read(
 
 
 def of_vllm_request(request: Any) -> dict[str, Any]:
-    """Returns the hints of a vLLM request as arguments of ``read``. A priority of 0 is no hint.
+    """Returns the hints of a vLLM request as arguments of ``read``.
+
+    A priority of 0 counts as absent, because it is vLLM's default.
 
     >>> from types import SimpleNamespace
     >>> of_vllm_request(SimpleNamespace(priority=0, session_id="s1", cache_salt=None, num_prompt_tokens=40))

@@ -1,9 +1,9 @@
-"""Envelopes of actions: vLLM's ``kv_hints``.
+"""Reads envelopes of actions: vLLM's ``kv_hints``.
 
-This module owns the effects of actions. vLLM passes ``KvHintsEnvelope(protocol_version, message_id,
-actions)`` to the scheduler and does not define the meaning of an action. The names in its payload are
-kvpool's until there is a standard. Envelopes come from outside, so an invalid envelope gets an answer
-and never raises.
+This module defines the effect of each action. vLLM passes ``KvHintsEnvelope(protocol_version,
+message_id, actions)`` to the scheduler and does not define what an action means. The field names in an
+action's payload are kvpool's own until there is a standard. Envelopes come from outside, so an invalid
+envelope gets an answer and never raises.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ __all__ = ["Range", "actions_of", "follow"]
 
 Range = tuple[int, int | None, Retention]
 
-#: The most actions of one envelope that are read.
+#: The most actions of one envelope that are read. Further actions are ignored.
 MAX_ACTIONS: Final = 64
-#: The priority of an action that has none.
+#: The priority of a ``retain`` action that gives none.
 _USUAL: Final = 70
 _NOT_RETENTION: Final = ("prefetch", "share", "transfer", "offload")
 
 
 class _Refused(Exception):  # noqa: N818 - not an error for callers
-    """The reason why an action has no effect."""
+    """Contains the reason why an action has no effect."""
 
 
 def _get(one: Any, name: str, default: Any = None) -> Any:
@@ -50,7 +50,10 @@ def actions_of(envelope: Any) -> tuple[list[Any], list[Answer]]:
 
 
 def follow(nth: int, action: Any, rules: HintRules) -> tuple[Answer, Range | None, bool]:
-    """Reads an action. Returns its outcome, its range if it has one, and whether the session ends."""
+    """Interprets an action.
+
+    Returns its outcome, its range of retention or None, and whether it ends the session.
+    """
     kind = _get(action, "action_type")
     name = kind.lower().replace("-", "_") if isinstance(kind, str) else ""
     hint = f"kv_hints[{nth}] {name[:40]}".rstrip()

@@ -1,6 +1,7 @@
-"""The limits of hints, and their outcomes.
+"""The limits of hints, and the answers to hints.
 
-This module owns the switches and limits of a reader, all off at first, and the type of an answer.
+This module owns the switches and limits that decide which hints are followed. All switches are off by
+default.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from kvpool.errors import ArgumentTypeError, InvalidArgumentError
 
 __all__ = ["Answer", "HintRules", "Outcome"]
 
-#: ``accepted``: as given. ``clipped``: reduced to a limit. ``ignored``: without effect.
+#: The outcome of a hint. ``accepted``: applied as given. ``clipped``: reduced to a limit. ``ignored``:
+#: not applied.
 Outcome = Literal["accepted", "clipped", "ignored"]
 
 #: The normal priority of a block, and the highest.
@@ -27,9 +29,9 @@ class Answer:
     """The outcome of one hint.
 
     Attributes:
-        hint: Its name; for an action of an envelope, ``kv_hints[N] TYPE``.
+        hint: The name of the hint. For an action of an envelope: ``kv_hints[N] TYPE``.
         outcome: ``accepted``, ``clipped`` or ``ignored``.
-        why: The reason if the hint was not accepted as given, for a log.
+        why: The reason if the hint was not accepted as given. It is meant to be logged.
     """
 
     hint: str
@@ -42,15 +44,17 @@ class HintRules:
     """The hints that are followed, and their limits. Without arguments, none is followed.
 
     Attributes:
-        priority: Whether to follow requests' priorities, as in vLLM: lower values are more important.
-        session_ttl: Seconds for which the blocks of a session are kept after their last use; None to
-            treat them like others.
-        tenants: By cache salt, the tenant of a request's blocks: a tenant of ``RetentionConfig``.
+        priority: Whether to follow the priorities of requests, as in vLLM: lower values are more
+            important.
+        session_ttl: Seconds for which the blocks of a session are kept after their last use. With None,
+            they are treated like other blocks.
+        tenants: Maps a request's cache salt to the tenant of its blocks. The tenant is one of
+            ``RetentionConfig``.
         kv_hints: Whether to follow envelopes of actions.
         cache_key: Whether to follow ``prompt_cache_key`` and ``prompt_cache_retention``, as in OpenAI's
             API.
         breakpoints: Whether to follow cache breakpoints, as in Anthropic's API.
-        pins: Whether an action may pin. Otherwise, its blocks are kept at ``max_priority``.
+        pins: Whether an action may pin blocks. If not, the blocks are kept at ``max_priority`` instead.
         max_priority: The highest priority that a hint may set, 35 to 100.
         max_ttl: The longest time to live that a hint may set, in seconds.
 
@@ -87,7 +91,9 @@ class HintRules:
 
     @classmethod
     def all(cls, **more: Any) -> Self:
-        """Follows all hints, except pins and tenants. Sessions are kept for ten minutes.
+        """Returns rules that follow all hints except pins and tenants.
+
+        Blocks of sessions are kept for ten minutes.
 
         >>> HintRules.all(pins=True).kv_hints
         True

@@ -1,9 +1,9 @@
-"""Sessions: groups requests, so that the end of a session also affects the blocks they left cached.
+"""Sessions: group requests. The end of a session also affects blocks that earlier requests left cached.
 
-This module owns the names of sessions, their live requests, and the content of the last request that
-ended. The number of sessions is limited: the session that was used longest ago is dropped first. It
-then cannot be ended early any more. The manager is changed only through ``retention.end_of_life`` and
-``retention.end_of_life``, and running requests continue.
+This module owns the names of sessions, their live requests, and the hashes of the last request of each
+session that was released. The number of sessions is limited. If there are too many, the least recently
+used session is dropped, and can then no longer be ended early. This module changes the manager only
+through ``retention.end_of_life``. Running requests continue.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class Sessions:
 
     Args:
         manager: A manager made with retention.
-        limit: The most sessions that are remembered. Each holds the hashes of its last prompt: 32 bytes
-            per block.
+        limit: The most sessions that are tracked. Each one stores the hashes of its last prompt: 32
+            bytes per block.
 
     Raises:
         InvalidArgumentError: ``limit`` is below 1.
@@ -50,7 +50,7 @@ class Sessions:
         if limit < 1:
             raise InvalidArgumentError(f"limit is {limit}: must be at least 1")
         self._manager, self._limit = manager, limit
-        #: By session: its live requests, and the hash chain of the last one that was released.
+        #: By session: its live requests, and the hash chain of the request that was released last.
         self._known: OrderedDict[str, tuple[dict[RequestId, None], Any]] = OrderedDict()
         self._of: dict[RequestId, str] = {}
 
@@ -69,7 +69,7 @@ class Sessions:
                 self._of.pop(one, None)
 
     def releasing(self, request_id: RequestId) -> None:
-        """Records that a request is about to be released. Its cached content belongs to its session.
+        """Records that a request is about to be released. Its cached content then belongs to its session.
 
         Does nothing for a request without a session.
         """
@@ -78,17 +78,17 @@ class Sessions:
             return
         live, last = self._known[session_id]
         live.pop(request_id, None)
-        # If the request is unknown, the earlier content stays.
+        # If the manager does not know the request, the session keeps its earlier content.
         with contextlib.suppress(KvpoolError):
             last = self._manager.prepare(request_id)
         self._known[session_id] = (live, last)
 
     def end(self, session_id: str) -> tuple[int, int, int]:
-        """Ends a session. Its cached blocks that nothing else holds are evicted first.
+        """Ends a session. From now on, its cached blocks without references are evicted first.
 
         Returns:
-            Number of blocks on which this took effect fully, in part, and not at all; zeros for an
-            unknown session.
+            The numbers of blocks on which this took full effect, partial effect, and no effect. All are
+            0 for an unknown session.
         """
         live, last = self._known.pop(session_id, ({}, None))
         reports = []
@@ -97,7 +97,7 @@ class Sessions:
             if request_id in self._manager:
                 reports.append(self._manager.retention.end_of_life(request_id))
         if last is not None:
-            # Content of earlier weights cannot be hit, so it is skipped.
+            # Content from before the last change of weights cannot be hit any more, so it is skipped.
             with contextlib.suppress(StaleEpochError):
                 reports.append(self._manager.retention.end_of_life(last))
         return (

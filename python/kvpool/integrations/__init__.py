@@ -1,4 +1,4 @@
-"""kvpool inside inference engines, one package per engine.
+"""Integrations with inference engines, one package per engine.
 
-Each package is imported only where its engine is installed.
+Import a package only where its engine is installed.
 """

@@ -1,7 +1,8 @@
-"""Writes an engine's configuration as canonical text: equal settings have equal texts in every process.
+"""Converts an engine's configuration to canonical text: equal settings give the same text in every process.
 
-A text never contains an address in memory. A value of a type that this module does not know is reported, so
-that the caller can start cold. Depends on no engine.
+A text never contains a memory address. If a value has a type that this module does not know, it is
+reported, and the caller can then start with an empty cache (cold start). This module depends on no
+engine.
 """
 
 from __future__ import annotations
@@ -23,18 +24,20 @@ if TYPE_CHECKING:
 
 __all__ = ["Canonical", "digest_of", "fields_of", "short"]
 
-#: Depth of nesting beyond which a value counts as unknown, such as a damaged setting.
+#: The deepest nesting that is read. Deeper values count as unknown, because the setting may be
+#: damaged.
 _MAX_DEPTH: Final = 32
-#: A folder with more entries than this is not read, because a setting may name any folder.
+#: The most entries of a folder that is read. There is a limit because a setting may name any folder.
 _MOST_FILES: Final = 2_000
-#: Longer texts are replaced by their digest, because a file beside the store shows the texts to people.
+#: Longer texts are replaced by their digest, because the store keeps the texts in a file for people to
+#: read.
 _LONGEST: Final = 64
-#: Types of torch whose ``str`` names them completely.
+#: Types of torch for which ``str`` describes a value completely.
 _NAMED_BY_STR: Final = frozenset({("torch", "dtype"), ("torch", "device"), ("torch", "layout")})
 
 
 def short(text: str) -> str:
-    """Returns a text of up to 64 characters as it is, and the digest of a longer one."""
+    """Returns a text of at most 64 characters unchanged, and the digest of a longer text."""
     return text if len(text) <= _LONGEST else digest_of(text)
 
 
@@ -64,15 +67,15 @@ def fields_of(record: Any) -> dict[str, Any] | None:
 
 
 class Canonical:
-    """Writes values as text, and collects the names of the values that it cannot write.
+    """Converts values to text, and collects the names of the values that it cannot convert.
 
     Args:
-        skips: Whether to leave out a field, given the object that has it and the field's name. For a
-            configuration of transformers, a field is a key of its ``to_dict()`` at any depth. By
-            default, no field is left out.
+        skips: A function that decides whether to leave out a field. It gets the object with the field,
+            and the field's name. For a configuration of transformers, a field is a key of its
+            ``to_dict()`` at any depth. By default, no field is left out.
 
     Attributes:
-        unknown: Name and type of each value that has no canonical text.
+        unknown: The name and type of each value that has no canonical text.
     """
 
     def __init__(self, skips: Callable[[object, str], bool] | None = None) -> None:
@@ -83,14 +86,15 @@ class Canonical:
     def text(self, name: str, value: Any) -> str:
         """Returns the canonical text of a setting. O(size of the value).
 
-        A string that contains JSON is written as the parsed content. If a string names a file, the
-        digest of the file is added, because a setting such as a file of scales works by its content. If
-        it names a folder, the digest of the folder is added, but only if the string has a separator or
-        the name of the setting ends in ``_path``. A folder of more than 2,000 entries is unknown.
+        If a string contains JSON, the parsed content is converted. If a string names a file, the digest
+        of the file is added, because such a setting (a file of scales, for example) has its effect
+        through the file's content. If a string names a folder, the digest of the folder is added, but
+        only if the string has a separator or the setting's name ends in ``_path``. A folder of more
+        than 2,000 entries is unknown.
 
         Args:
-            name: The name of the setting, for ``unknown``.
-            value: Its value.
+            name: The name of the setting, used in ``unknown``.
+            value: The value of the setting.
         """
         return json.dumps(self._plain(name, value), ensure_ascii=True, separators=(",", ":"))
 
@@ -119,7 +123,7 @@ class Canonical:
             self._within.pop()
 
     def _nested(self, name: str, value: Any) -> Any:
-        # A configuration of transformers has more settings than the fields of its class.
+        # The settings of a transformers configuration are not limited to the fields of its class.
         if hasattr(type(value), "model_type") and hasattr(value, "to_dict"):
             return self._described(name, value)
         if isinstance(value, Mapping):
@@ -138,7 +142,7 @@ class Canonical:
         return self._described(name, value)
 
     def _described(self, name: str, value: Any) -> Any:
-        """Writes a value by its own ``to_dict``, as for a configuration of transformers."""
+        """Converts a value through its own ``to_dict``. Configurations of transformers have this method."""
         try:
             described = self._without(value, value.to_dict())
         except Exception:

@@ -1,8 +1,8 @@
 """Names the weights that an engine serves, by their content or by their commit. Depends on no engine.
 
-A store keeps KV under the name of the weights that computed it. A folder is named by the bytes of its
-files, because images, ``cp -p`` and rsync keep sizes and times. A model of the Hugging Face hub is
-named by the commit that is served.
+A store keeps KV under the name of the weights that computed it. The name of a folder is a digest of its
+files' bytes. Sizes and times are not sufficient, because disk images, ``cp -p`` and rsync preserve
+them. The name of a model on the Hugging Face hub is the commit that is served.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 __all__ = ["REMEMBERED", "commit_of", "content_of", "stamp_of", "weights_of"]
 
-#: Environment variable: the file that remembers digests of large files. The default is kvpool/content.json in
-#: the user's cache folder.
+#: The environment variable with the path of the file in which digests of large files are cached. The
+#: default is kvpool/content.json in the user's cache folder.
 REMEMBERED: Final = "KVPOOL_CONTENT_CACHE"
 
-#: Names that ``content_of`` skips, and why no engine computes KV from them.
+#: Names of files that ``content_of`` skips, with the reason why no engine computes KV from them.
 _IGNORED: Final = {
     ".git": "history of the folder, which git rewrites when it fetches",
     ".gitattributes": "settings of git",
@@ -42,12 +42,12 @@ _IGNORED: Final = {
     "NOTICE*": "text for people",
 }
 
-#: Files below this many bytes are read at every start.
+#: Smaller files are read again at every start. The unit is bytes.
 _SMALL: Final = 1 << 20
-#: Least nanoseconds between the last change of a file and its reading, for its digest to be remembered.
-#: Two changes within one tick of the file system's clock have the same times.
+#: A digest is cached only if the file was last changed at least this number of nanoseconds before it
+#: was read. The file system's clock has ticks, and two changes within one tick have the same times.
 _SETTLED: Final = 2_000_000_000
-#: The most digests that are remembered; the oldest are dropped.
+#: The most digests that are cached. The oldest are dropped.
 _MAX_ENTRIES: Final = 10_000
 _THREADS: Final = min(8, os.cpu_count() or 1)
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}")
@@ -57,12 +57,14 @@ _HEX: Final = re.compile(r"[0-9a-f]{64}")
 def weights_of(
     model: str, revision: str | None = None, *, cache_dir: str | os.PathLike[str] | None = None
 ) -> str:
-    """Returns a name for the weights of a model, or of an adapter: other bytes have another name.
+    """Returns a name for the weights of a model or of an adapter. Different bytes have different names.
 
     Args:
         model: A folder, a file, or a name on the Hugging Face hub.
-        revision: The commit, branch or tag that the engine serves; ``main`` by default. A folder has none.
-        cache_dir: The folder into which the engine downloads. By default the cache of huggingface_hub.
+        revision: The commit, branch or tag that the engine serves. The default is ``main``. Not used
+            for a folder.
+        cache_dir: The folder into which the engine downloads models. The default is the cache of
+            huggingface_hub.
 
     Returns:
         ``content`` and a digest, or ``commit`` and a commit.
@@ -90,11 +92,11 @@ def weights_of(
 def commit_of(
     model: str, revision: str | None = None, *, cache_dir: str | os.PathLike[str] | None = None
 ) -> str | None:
-    """Returns the commit of a revision on the hub; None if it is unknown.
+    """Returns the commit of a revision on the hub, or None if it is unknown.
 
-    A commit of 40 hexadecimal digits is returned as it is, also if it is not in the cache. A branch or
-    a tag is looked up in the cache, which contains the commit that this machine downloaded. Makes no
-    network call.
+    A revision of 40 hexadecimal digits is a commit already. It is returned unchanged, even if it is not
+    in the cache. A branch or a tag is looked up in the cache, which records the commit that this
+    machine downloaded. Makes no network call.
     """
     revision = revision or "main"
     if _COMMIT.fullmatch(revision):
@@ -104,8 +106,9 @@ def commit_of(
             cache_dir = importlib.import_module("huggingface_hub.constants").HF_HUB_CACHE
         except ImportError:
             return None
-    # The layout that huggingface_hub documents. Its try_to_load_from_cache needs the name of a file in
-    # addition, and an engine with a download_dir downloads no file that all models have.
+    # This is the layout that huggingface_hub documents. Its function try_to_load_from_cache cannot be
+    # used, because it needs the name of a file that was downloaded, and no file is common to all
+    # models.
     ref = Path(cache_dir).expanduser() / f"models--{model.replace('/', '--')}" / "refs" / revision
     try:
         commit = ref.read_text(encoding="ascii").strip()
@@ -115,11 +118,11 @@ def commit_of(
 
 
 def content_of(path: str | os.PathLike[str]) -> str:
-    """Returns a digest over the content of a file, or of all files of a folder.
+    """Returns a digest of the content of a file, or of all files in a folder.
 
-    The digest covers relative names, sizes and bytes, and no times. Links are followed. It uses SHA-256
-    in up to 8 threads. The digests of files of 1 MiB and more are remembered by device, inode, size,
-    mtime and ctime. So the next process does not read an unchanged large file again.
+    The digest covers relative names, sizes and bytes, but no times. Links are followed. The digest is
+    SHA-256, computed in up to 8 threads. Digests of files of 1 MiB and more are cached by device,
+    inode, size, mtime and ctime, so that the next process does not read an unchanged large file again.
 
     Raises:
         InvalidArgumentError: The path does not exist, or a file cannot be read.
@@ -143,11 +146,11 @@ def content_of(path: str | os.PathLike[str]) -> str:
 
 
 def stamp_of(path: str | os.PathLike[str]) -> str:
-    """Returns a digest over names, sizes, inodes and times of the files that ``content_of`` reads.
+    """Returns a digest of the names, sizes, inodes and times of the files that ``content_of`` would read.
 
-    Reads no file. An unchanged stamp means that the content has not changed. This holds only on the
-    same machine, and if no file was changed twice within one tick of the file system's clock. Never
-    store it: a copy has another stamp.
+    Reads no file. If the stamp is unchanged, the content is unchanged. This holds only on the same
+    machine, and only if no file was changed twice within one tick of the file system's clock. Do not
+    store a stamp, because a copy of the files has another stamp.
 
     Raises:
         InvalidArgumentError: The path does not exist, or a folder cannot be read.
@@ -161,9 +164,9 @@ def stamp_of(path: str | os.PathLike[str]) -> str:
 
 
 def _files(root: Path) -> Iterator[tuple[str, Path, str]]:
-    """Yields the relative name, the path and the kind of each entry of a folder, in order of names.
+    """Yields the relative name, the path and the kind of each entry below a folder, ordered by name.
 
-    A file is the only entry of itself.
+    If ``root`` is a file, yields only that file.
     """
     mode = root.stat().st_mode
     if not stat.S_ISDIR(mode):
@@ -199,9 +202,9 @@ def _walk(
 
 
 def _kind(mode: int) -> str:
-    """Returns ``file``, or the type of a device, pipe or socket.
+    """Returns ``file`` for a regular file, and otherwise the type (device, pipe or socket).
 
-    Only files are read, because reading the others could wait forever.
+    Only regular files are read, because reading the others could wait forever.
     """
     return "file" if stat.S_ISREG(mode) else f"type {stat.S_IFMT(mode):o}"
 
@@ -211,7 +214,7 @@ def _key(facts: os.stat_result) -> str:
 
 
 class _Remembered:
-    """Digests of large files, kept in a file between starts. A damaged file counts as an empty one."""
+    """The digests of large files, cached in a file between starts. A damaged cache file counts as empty."""
 
     def __init__(self) -> None:
         named = os.environ.get(REMEMBERED)
@@ -251,9 +254,9 @@ class _Remembered:
         return found
 
     def save(self) -> None:
-        """Adds the new digests to those that other processes have written.
+        """Adds the new digests to the cache file. Digests that other processes have written meanwhile remain.
 
-        A failure only slows the next start.
+        If this fails, the next start only takes longer.
         """
         if not self._new:
             return
@@ -271,9 +274,11 @@ class _Remembered:
 
 
 def _is_exact(facts: os.stat_result) -> bool:
-    """Returns whether the file system keeps times finer than a second, so that a change changes the ctime.
+    """Returns whether the file system stores times with a finer resolution than seconds.
 
-    Images (squashfs, ISO 9660) have whole seconds, often fixed ones. Two images may then have the same
-    times and inodes.
+    Only then does every change show in the ctime.
+
+    Images (squashfs, ISO 9660) have whole seconds, which are often constant. Two images may then have
+    the same times and inodes.
     """
     return facts.st_ctime_ns % 1_000_000_000 != 0

@@ -1,9 +1,11 @@
-"""The ancestors of kvpool, each with its names and signatures, over kvpool's core.
+"""The ancestors of kvpool.
 
-Each ancestor has one module here. Code that was written for the ancestor runs with its imports changed.
-No module keeps allocation state of its own: reference counts, free lists, prefix index, eviction order,
-pending copies and swaps are those of kvpool's pools. A module only adds names, return shapes, maps of
-ids, and handles. Nothing is imported before it is used.
+Each module offers one ancestor's names and signatures, implemented by kvpool's core.
+
+Code that was written for an ancestor runs after its imports are changed. No module keeps allocation
+state of its own. Reference counts, free lists, the prefix index, the eviction order, pending copies and
+swaps are those of kvpool's pools. A module only adds names, return types, maps between ids, and
+handles. A module is imported only when it is used.
 
 | Module | Ancestor | Written for |
 |---|---|---|
@@ -13,9 +15,9 @@ ids, and handles. Nothing is imported before it is used.
 | ``kvpool.lineage.cacheflow`` | 003 | CacheFlow's ``BlockSpaceManager`` |
 | ``kvpool.lineage.v0`` | 004 | vLLM v0 in its last form |
 
-docs/lineage.md has a recipe for each of the ancestors' callers. The ancestors' defects are not
-repeated: each module lists its intended differences by the number of the defect. All modules share
-three rules. A failed call changes nothing. A handle used after its block was freed is an error, never
-another block. Errors are those of ``kvpool.errors`` and also the builtins that the ancestors raised:
-``kvpool.lineage.errors``.
+docs/lineage.md shows how to port the callers of each ancestor. The ancestors' known defects are
+numbered and not repeated. Each module lists its intended differences by the numbers of these defects.
+Three rules hold for all modules. A failed call changes nothing. If a handle is used after its block was
+freed, the call raises, and never reaches another block. Errors are those of ``kvpool.errors``, and also
+the built-in exceptions that the ancestors raised: ``kvpool.lineage.errors``.
 """

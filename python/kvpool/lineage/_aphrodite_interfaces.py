@@ -1,6 +1,6 @@
-"""The allocator interfaces of Aphrodite and vLLM 0.4, for code that derives its own classes from them.
+"""The allocator interfaces of Aphrodite and vLLM 0.4, as base classes for the caller's own classes.
 
-This module owns names and signatures, no behaviour.
+This module only defines names and signatures.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ __all__ = ["BlockAllocator", "DeviceAwareBlockAllocator"]
 
 
 class BlockAllocator(ABC):
-    """Blocks of one device."""
+    """The interface of an allocator for one device."""
 
     NoFreeBlocksError = errors.NoFreeBlocksError
 
     @abstractmethod
     def allocate_mutable(self, prev_block: Block | None) -> Block:
-        """Returns an empty block after ``prev_block``."""
+        """Returns an empty block that follows ``prev_block``."""
 
     @abstractmethod
     def allocate_immutable(self, prev_block: Block | None, token_ids: Sequence[int]) -> Block:
@@ -33,11 +33,11 @@ class BlockAllocator(ABC):
 
     @abstractmethod
     def free(self, block: Block) -> None:
-        """Frees the handle and its reference to the block."""
+        """Releases the handle, and its reference to the block."""
 
     @abstractmethod
     def fork(self, last_block: Block) -> list[Block]:
-        """Returns new handles on the blocks of a whole sequence, first to last."""
+        """Returns new handles on all blocks of a sequence, from the first to the last."""
 
     @abstractmethod
     def get_num_free_blocks(self) -> int:
@@ -46,23 +46,23 @@ class BlockAllocator(ABC):
     @property
     @abstractmethod
     def all_block_ids(self) -> frozenset[int]:
-        """All ids of this allocator."""
+        """The ids of all blocks of this allocator."""
 
     @abstractmethod
     def clear_copy_on_writes(self) -> dict[BlockId, list[BlockId]]:
-        """Returns the destinations of each planned copy's source, and clears the plan."""
+        """Returns the planned copies, as lists of destinations by source, and clears the plan."""
 
     @abstractmethod
     def mark_blocks_as_computed(self) -> None:
-        """Marks the blocks that were filled as computed: their KV is written."""
+        """Marks all blocks that were filled as computed, which means that their KV is written."""
 
     @abstractmethod
     def get_common_computed_block_ids(self, seq_block_ids: Sequence[list[BlockId]]) -> list[BlockId]:
-        """Returns the computed blocks that all these tables begin with."""
+        """Returns the computed blocks at the beginning that all these tables have in common."""
 
 
 class DeviceAwareBlockAllocator(ABC):
-    """Blocks of several devices. ``Device`` may be the engine's own enum."""
+    """The interface of an allocator for several devices. ``Device`` may be the engine's own enum."""
 
     NoFreeBlocksError = errors.NoFreeBlocksError
 

@@ -1,10 +1,10 @@
 """CacheFlow's blocks (ancestor 003): handles with reference counts, and the allocator of one device.
 
-It also defines the interfaces of the engine's objects.
+This module also defines the interfaces of the engine's sequences and groups.
 
-This module owns handles and numbers. CacheFlow allocates the highest number first. So block ``n`` here
-is block ``num_blocks - n`` of the ``kvpool.BlockPool``, which counts the references and keeps the free
-list. ``kvpool.lineage.cacheflow`` lists the differences from the original.
+It owns the handles and the numbers of blocks. CacheFlow allocates the highest number first. Therefore
+block ``n`` here is block ``num_blocks - n`` of the ``kvpool.BlockPool``, which counts the references
+and keeps the free list. ``kvpool.lineage.cacheflow`` lists the differences from the original.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ __all__ = [
 
 
 class SequenceStatus(NamedEnum):
-    """The state of a sequence. An engine's own enum with these names works as well."""
+    """The state of a sequence. An engine may use its own enum with the same names."""
 
     PENDING = enum.auto()
     SERVING = enum.auto()
@@ -54,10 +54,12 @@ class SequenceStatus(NamedEnum):
 
 
 class AllocStatus(NamedEnum):
-    """Whether blocks are available. ``OK`` is true and equals True. The others are false and equal False.
+    """Whether blocks are available. ``OK`` is true and equals True.
 
-    ``is True`` does not hold. The hash is that of the name, so booleans and members are different keys
-    of a dict.
+    The other members are false and equal False.
+
+    ``OK is True`` is false. The hash of a member is the hash of its name, so a boolean and a member are
+    different keys of a dict.
     """
 
     OK = "ok"
@@ -74,34 +76,34 @@ class AllocStatus(NamedEnum):
 
 
 class SequenceLike(Protocol):
-    """The attributes of a sequence that the manager reads."""
+    """The attributes of a sequence that the block manager reads."""
 
     @property
     def seq_id(self) -> int:
-        """Its id."""
+        """The id of the sequence."""
 
     @property
     def status(self) -> Any:
-        """A status: an enum member, or its name."""
+        """The status of the sequence: a member of an enum, or the name of one."""
 
     @property
     def logical_token_blocks(self) -> Sized:
-        """One entry per block that its tokens need."""
+        """One entry for each block that the sequence's tokens need."""
 
 
 class SequenceGroupLike(Protocol):
-    """The attributes of a group that the manager reads: sequences that were forked from one prompt."""
+    """The attributes of a group that the block manager reads. A group has the sequences of one prompt."""
 
     @property
     def seqs(self) -> Sequence[SequenceLike]:
-        """Its sequences."""
+        """The sequences of the group."""
 
 
 class PhysicalTokenBlock:
-    """A handle on one block of KV memory. Tables that share the block share the handle.
+    """A handle on one block of KV memory. Block tables that share the block share the handle.
 
-    ``BlockAllocator.allocate`` makes handles. A handle made by hand has no memory, and no allocator
-    accepts it.
+    ``BlockAllocator.allocate`` makes handles. A handle that is constructed directly has no block, and
+    no allocator accepts it.
 
     Args:
         device: The device of the block.
@@ -119,10 +121,10 @@ class PhysicalTokenBlock:
 
     @property
     def ref_count(self) -> int:
-        """References to the block: 0 after the last was freed.
+        """Number of references to the block. 0 after the last reference was dropped.
 
-        Assigning a larger number takes more references, as the ancestor's code did.
-        ``BlockAllocator.free`` drops the last one.
+        Assigning a larger number adds references, as in the ancestor. To drop the last reference, call
+        ``BlockAllocator.free``.
 
         Raises:
             BlockStateError: The assigned number is less than 1.
@@ -161,12 +163,12 @@ def check_block_size(block_size: int) -> None:
 
 
 def out_of_memory(error: OutOfBlocksError) -> NoFreeBlocksError:
-    """Converts an error of the core to CacheFlow's error, with its figures."""
+    """Converts an ``OutOfBlocksError`` of the core to CacheFlow's error. The numbers of blocks are kept."""
     return no_free_blocks(error, "Out of memory! No more free blocks are available.")
 
 
 def never_fits(blocks: int) -> NoFreeBlocksError:
-    """Returns the error of a device that has no blocks at all."""
+    """Returns the error for an allocation on a device that has no blocks."""
     error = OutOfBlocksError()
     error.needed = error.missing = blocks
     error.can_ever_fit = error.fits_in_chunks = False
@@ -174,13 +176,16 @@ def never_fits(blocks: int) -> NoFreeBlocksError:
 
 
 class BlockAllocator:
-    """Blocks of one device with reference counts. Allocates the highest number first, then the last freed.
+    """The blocks of one device, with reference counts. The block freed last is allocated next.
+
+    At first, the block with the highest number is allocated first.
 
     Args:
         device: The device of the blocks.
         block_size: Tokens per block: 8, 16 or 32.
         num_blocks: Number of blocks.
-        pool: The pool of the blocks, which has one more block, the null block. A new pool by default.
+        pool: The pool of the blocks. It has one more block, the null block. By default, a new pool is
+            made.
 
     Raises:
         ContractError: The block size is another one.
@@ -196,7 +201,7 @@ class BlockAllocator:
         self.device = device
         self.block_size = block_size
         self.num_blocks = num_blocks
-        # The core has no pools without usable blocks.
+        # The core does not support pools without usable blocks, so there is no pool in that case.
         self._pool = kvpool.BlockPool(num_blocks + 1, block_size) if pool is None and num_blocks else pool
 
     def allocate(self) -> PhysicalTokenBlock:
@@ -208,7 +213,7 @@ class BlockAllocator:
         return self._allocate(1)[0]
 
     def free(self, block: PhysicalTokenBlock) -> None:
-        """Drops one reference. If it was the last, the block is free, and the handle cannot be used any more.
+        """Drops one reference. With the last one, the block becomes free, and the handle becomes invalid.
 
         Raises:
             StaleBlockError: The handle was freed before (a double free).
@@ -218,7 +223,7 @@ class BlockAllocator:
 
     @property
     def free_blocks(self) -> BlockTable:
-        """The free blocks, the last of them allocated next. This is a copy. O(blocks)."""
+        """A copy of the list of free blocks. The last block in it is allocated next. O(blocks)."""
         order = self._pool.diagnose.free_order() if self._pool else []
         return [
             PhysicalTokenBlock(self.device, self._number(block_id), self.block_size)
@@ -242,7 +247,7 @@ class BlockAllocator:
         return [self._handle(block_id) for block_id in ids]
 
     def _handle(self, block_id: int) -> PhysicalTokenBlock:
-        """Makes the only handle on a block that has just been taken."""
+        """Makes the only handle on a block that has just been allocated."""
         block = PhysicalTokenBlock(self.device, self._number(block_id), self.block_size)
         block._owner, block._pool, block._id = self, self._pool, block_id
         return block
@@ -251,7 +256,7 @@ class BlockAllocator:
         return self.num_blocks - block_id
 
     def _ids(self, blocks: Iterable[PhysicalTokenBlock]) -> list[int]:
-        """Returns the core's ids of live blocks of this allocator."""
+        """Returns the core's ids of the given blocks, which must be allocated by this allocator."""
         ids = []
         for block in blocks:
             if block._owner is not self:
@@ -262,9 +267,9 @@ class BlockAllocator:
         return ids
 
     def _check_owner(self, table: BlockTable) -> None:
-        """Checks that a table is on this device.
+        """Checks that a block table is on this device.
 
-        All blocks of a table are on one device, so checks only the last.
+        All blocks of a table are on the same device, so only the last block is checked.
         """
         for block in table[-1:]:
             if block._owner is not self:
@@ -282,14 +287,14 @@ class BlockAllocator:
             self._retire(blocks)
 
     def _retire(self, blocks: Iterable[PhysicalTokenBlock]) -> None:
-        """Invalidates the handles whose blocks have no references any more: their ids may be reused."""
+        """Invalidates the handles of blocks without references, because their ids may be reused."""
         for block in blocks:
             if block._pool and not block.ref_count:
                 block._pool = None
 
 
 def prompt_of(seq_group: SequenceGroupLike) -> Sized:
-    """Returns the logical blocks of the first sequence. The others share their blocks with it."""
+    """Returns the logical blocks of the group's first sequence, whose blocks the other sequences share."""
     if not seq_group.seqs:
         raise ContractError("the group has no sequence")
     return seq_group.seqs[0].logical_token_blocks

@@ -1,8 +1,8 @@
-"""Enums that equal the engine's own enums of the same name.
+"""Enums whose members equal the members with the same names in the engine's own enums.
 
-This module owns equality by name. Code written for an ancestor keeps its own ``Device`` and
-``AllocStatus`` when only the manager beneath it is replaced, and compares them with ``==``. Members of
-two ordinary enums are never equal, and Python reports no error.
+If only the manager beneath an engine is replaced, the engine keeps its own ``Device`` and
+``AllocStatus``, and compares their members with ``==``. Members of two ordinary enums are never equal,
+and Python would report no error.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["Device", "NamedEnum", "member"]
 
 
 class NamedEnum(enum.Enum):
-    """An enum whose members equal those of the same name in any enum of the same name."""
+    """An enum whose members equal the members of the same name in other enums of the same name."""
 
     def __eq__(self, other: object) -> bool:
         if self is other:
@@ -26,12 +26,13 @@ class NamedEnum(enum.Enum):
         return type(other).__name__ == type(self).__name__ and other.name == self.name
 
     def __hash__(self) -> int:
-        # The hash of any enum.Enum member with this name, so that both work as keys of one dict.
+        # This is the hash of any enum.Enum member with this name, so that equal members are the same
+        # key of a dict.
         return hash(self._name_)
 
 
 class Device(NamedEnum):
-    """The device of a block."""
+    """The device on which a block is."""
 
     GPU = enum.auto()
     CPU = enum.auto()
@@ -41,7 +42,7 @@ _Named = TypeVar("_Named", bound=NamedEnum)
 
 
 def member(kind: type[_Named], value: object) -> _Named:
-    """Returns the member for a value: a member of this enum, or of an engine's own enum, by name.
+    """Returns the member of this enum that corresponds by name to a member of the engine's enum.
 
     Raises:
         ContractError: No member has this name.

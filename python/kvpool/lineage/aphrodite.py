@@ -1,23 +1,24 @@
 """Aphrodite's block allocators, with the interface of vLLM 0.4: ``allocate_immutable``, ``allocate_mutable``.
 
-The classes are those of ``kvpool.lineage.v0`` under their older names. They have the newer methods,
-too. This module collects what the ancestor spread over several modules.
+The classes are those of ``kvpool.lineage.v0`` under their older names. They also have the newer
+methods. The ancestor defined them in several modules; here they are in one.
 
-Differences from the ancestor, beside those of ``kvpool.lineage.v0.block.naive_block`` and
-``prefix_caching_block``:
+The differences from the ancestor are those of ``kvpool.lineage.v0.block.naive_block`` and
+``prefix_caching_block``, and the following. A number identifies a known defect of the ancestors.
 
 - ``is_block_cached`` returns True for a cached block. The ancestor returned the opposite.
-- 5: a block is cached from ``mark_blocks_as_computed`` on. An engine calls it without an argument once
-  a planned step is sure to run. ``get_common_computed_block_ids`` takes the ids of whole tables, and
-  finds these blocks.
-- 7, 24: hashes are SHA-256 chains, and a full block after an unhashed one has no hash.
-- 20: ``allocate_immutable`` takes full blocks only.
-- ``allocate_immutable`` and ``allocate_mutable`` take an optional ``extra``: extra keys of the prompt,
-  which the ancestor's hash left out.
+- 5: a block is cached only after ``mark_blocks_as_computed``. An engine calls it without an argument
+  once a planned step is certain to run. ``get_common_computed_block_ids`` takes the ids of whole
+  tables, and returns blocks that are cached in this sense.
+- 7, 24: hashes are SHA-256 chains. If a full block follows a block without a hash, it has no hash
+  either.
+- 20: ``allocate_immutable`` accepts only the tokens of a full block.
+- ``allocate_immutable`` and ``allocate_mutable`` have an optional argument ``extra``: extra keys of the
+  prompt, which the ancestor's hash did not cover.
 - ``block_size`` is an attribute of both kinds of blocks.
-- Tokens that are hashed have to be from 0 to 2**32 - 1. The ancestor took any int.
-- Cached blocks are evicted in the order in which they were freed, as in the ancestor. The deepest of
-  the blocks that one ``swap_out`` frees is evicted first.
+- Tokens that are hashed have to be from 0 to 2**32 - 1. The ancestor accepted any int.
+- Cached blocks are evicted in the order in which they were freed, as in the ancestor. If one
+  ``swap_out`` frees several blocks, the deepest of them is evicted first.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ __all__ = [
 
 
 def _by_source(copies: Iterable[tuple[BlockId, BlockId]]) -> dict[BlockId, list[BlockId]]:
-    """Groups copies in the ancestor's form: the destinations of each source, in order."""
+    """Groups copies by source, in the ancestor's form: a list of destinations for each source, in order."""
     destinations: dict[BlockId, list[BlockId]] = {}
     for src, dst in copies:
         destinations.setdefault(src, []).append(dst)
@@ -69,14 +70,14 @@ def _by_source(copies: Iterable[tuple[BlockId, BlockId]]) -> dict[BlockId, list[
 
 
 class CopyOnWriteTracker:
-    """Copies that are planned and not executed yet.
+    """The copies that are planned and have not been executed yet.
 
     See ``kvpool.lineage.v0.block.common.CopyOnWriteTracker``.
 
     Args:
-        refcounter: Reports which blocks are shared.
-        allocator: The allocator whose blocks ``cow_block_if_not_appendable`` copies. It also records
-            those copies.
+        refcounter: The object that reports which blocks are shared.
+        allocator: The allocator that copies blocks in ``cow_block_if_not_appendable``, and records
+            these copies.
     """
 
     def __init__(self, refcounter: common.RefCounterProtocol, allocator: PoolAllocator | None = None) -> None:
@@ -84,7 +85,9 @@ class CopyOnWriteTracker:
         self._allocator = allocator
 
     def is_appendable(self, block: Block) -> bool:
-        """Returns whether a block may be written to: it has no memory yet, or at most one reference.
+        """Returns whether a block may be written to.
+
+        It may if it has no memory yet, or at most one reference.
 
         Raises:
             StaleBlockError: The handle was freed.
@@ -92,7 +95,7 @@ class CopyOnWriteTracker:
         return self._tracker.is_appendable(block)
 
     def cow_block_if_not_appendable(self, block: Block) -> BlockId | None:
-        """Returns the id of a block that may be written to, and points the handle to it.
+        """Makes a handle's block writable, by a copy if the block is shared. Returns the id of the block.
 
         Returns None if the handle has no memory.
 
@@ -115,15 +118,15 @@ class CopyOnWriteTracker:
         self._tracker.record_cow(src_block_id, trg_block_id)
 
     def clear_cows(self) -> dict[BlockId, list[BlockId]]:
-        """Returns the destinations of each source, those of the allocator first, and clears the record."""
+        """Returns the destinations by source, the allocator's copies first, and clears the record."""
         planned = [] if self._allocator is None else PoolAllocator.clear_copy_on_writes(self._allocator)
         return _by_source([*planned, *self._tracker.clear_cows()])
 
 
 class _OlderNames(PoolAllocator, BlockAllocator):
-    """The older names of an allocator's methods."""
+    """Adds the older names of an allocator's methods."""
 
-    #: Evicts in the order in which blocks were freed, without access times.
+    #: This policy evicts in the order in which blocks were freed, and ignores access times.
     _eviction: ClassVar[EvictionPolicy] = "lru"
 
     def allocate_immutable(
@@ -136,13 +139,13 @@ class _OlderNames(PoolAllocator, BlockAllocator):
     ) -> Block:
         """Returns a full block with these tokens.
 
-        If the allocator caches, it may be a block that already has this content.
+        If the allocator caches, the result may be a block that already has this content.
 
         Args:
-            prev_block: The block before it in the sequence.
-            token_ids: Exactly enough tokens to fill the block.
-            device: Always None.
-            extra: Extra keys of the prompt, the same for all blocks of a sequence.
+            prev_block: The preceding block of the sequence.
+            token_ids: The tokens, exactly as many as fill the block.
+            device: Must be None.
+            extra: Extra keys of the prompt. They must be the same for all blocks of a sequence.
 
         Raises:
             NoFreeBlocksError: No block is free.
@@ -159,9 +162,9 @@ class _OlderNames(PoolAllocator, BlockAllocator):
         """Returns an empty block that follows ``prev_block``.
 
         Args:
-            prev_block: The block before it in the sequence.
-            device: Always None.
-            extra: Extra keys of the prompt, the same for all blocks of a sequence.
+            prev_block: The preceding block of the sequence.
+            device: Must be None.
+            extra: Extra keys of the prompt. They must be the same for all blocks of a sequence.
 
         Raises:
             NoFreeBlocksError: No block is free.
@@ -172,15 +175,15 @@ class _OlderNames(PoolAllocator, BlockAllocator):
         return self.allocate_mutable_block(prev_block, extra)
 
     def clear_copy_on_writes(self) -> dict[BlockId, list[BlockId]]:  # type: ignore[override]  # older
-        """Returns the destinations of each planned copy's source, and ends the copies' pins."""
+        """Returns the planned copies, as lists of destinations by source, and unpins their blocks."""
         return _by_source(super().clear_copy_on_writes())
 
     def mark_blocks_as_computed(self, block_ids: Sequence[BlockId] = ()) -> None:
-        """Marks blocks as computed: their KV is written. They stay cached when they are freed.
+        """Marks blocks as computed: their KV is written. From now on, they remain cached when they are freed.
 
         Args:
-            block_ids: Full, hashed blocks. If empty, all blocks that were filled since the last call
-                and still have references.
+            block_ids: Ids of full, hashed blocks. If empty, all blocks are marked that were filled
+                since the last call and still have references.
 
         Raises:
             UnknownBlockError: A block does not belong to this allocator.
@@ -190,14 +193,14 @@ class _OlderNames(PoolAllocator, BlockAllocator):
         super().mark_blocks_as_computed(block_ids)  # type: ignore[safe-super]
 
     def get_common_computed_block_ids(self, seq_block_ids: Sequence[list[BlockId]]) -> list[BlockId]:
-        """Returns the computed blocks that all these tables begin with. A prefill can skip them.
+        """Returns the computed blocks at the beginning that all these tables share. A prefill can skip them.
 
-        The last block of a table is never among them, because a step without tokens computes nothing,
-        not even the next token.
+        The last block of a table is never included. A step has to compute at least one token in order
+        to get the next token.
 
         Args:
-            seq_block_ids: All ids of each table. A table without a computed block makes the result
-                empty.
+            seq_block_ids: All block ids of each table. If a table begins with a block that is not
+                computed, the result is empty.
 
         Raises:
             UnknownBlockError: A block does not belong to this allocator.
@@ -214,13 +217,13 @@ class NaiveBlock(naive_block.NaiveBlock):
 
 
 class NaiveBlockAllocator(_OlderNames, naive_block.NaiveBlockAllocator):
-    """Allocates blocks, and shares them by ``fork`` only.
+    """Allocates blocks. Blocks are shared only by ``fork``.
 
     Args:
-        create_block: Makes blocks: ``NaiveBlock``, or a class derived from it.
+        create_block: The class of the blocks: ``NaiveBlock``, or a class derived from it.
         num_blocks: Number of blocks.
         block_size: Tokens per block.
-        block_ids: Ids of the blocks; from 0 by default. The first one is allocated first.
+        block_ids: The ids of the blocks, from 0 by default. The first id is allocated first.
 
     Raises:
         ContractError: The ids are not ``num_blocks`` different ones, or a number is negative.
@@ -242,12 +245,12 @@ class PrefixCachingBlock(prefix_caching_block.PrefixCachingBlock):
     See ``kvpool.lineage.v0.block.prefix_caching_block.PrefixCachingBlock``.
 
     Args:
-        prev_block: The block before it in the sequence.
-        token_ids: Its first tokens.
+        prev_block: The preceding block of the sequence.
+        token_ids: The first tokens of the block.
         block_size: Tokens per block.
-        prefix_caching_allocator: The allocator of its memory.
-        block_id: The id of its memory; None if it has none.
-        extra_hash: Extra keys that identify the prompt, beside its tokens.
+        prefix_caching_allocator: The allocator of the block's memory.
+        block_id: The id of the block's memory; None if it has none.
+        extra_hash: Extra keys that identify the prompt in addition to its tokens.
 
     Raises:
         ContractError: The allocator or the predecessor is of another kind.
@@ -294,14 +297,15 @@ class PrefixCachingBlock(prefix_caching_block.PrefixCachingBlock):
 
 
 class PrefixCachingBlockAllocator(_OlderNames, prefix_caching_block.PrefixCachingBlockAllocator):
-    """Allocates blocks and shares full ones by their content.
+    """Allocates blocks, and shares full blocks that have the same content.
 
-    Allocates blocks without cached content first, then the cached block that was freed longest ago.
+    Blocks without cached content are allocated first. Then the cached blocks are evicted in the order
+    in which they were freed.
 
     Args:
         num_blocks: Number of blocks.
         block_size: Tokens per block.
-        block_ids: Ids of the blocks; from 0 by default. The first one is allocated first.
+        block_ids: The ids of the blocks, from 0 by default. The first id is allocated first.
 
     Raises:
         ContractError: The ids are not ``num_blocks`` different ones, or a number is negative.
@@ -329,14 +333,14 @@ def hash_block_tokens(
     *,
     extra: kvpool.ExtraKeys | None = None,
 ) -> int:
-    """Hashes one full block and everything before it.
+    """Hashes one full block, together with everything before it.
 
     Args:
-        is_first_block: Whether it is the first of its sequence.
-        prev_block_hash: The result of this function for the block before, or that block's
-            ``content_hash``.
+        is_first_block: Whether the block is the first of its sequence.
+        prev_block_hash: The hash of the preceding block: the result of this function, or the
+            ``content_hash`` of that block.
         cur_block_token_ids: The tokens of the block.
-        extra: Extra keys of the prompt, the same for all blocks of a sequence.
+        extra: Extra keys of the prompt. They must be the same for all blocks of a sequence.
 
     Raises:
         ContractError: A first block has a predecessor, another block has none, or there are no tokens.

@@ -1,36 +1,38 @@
 """CacheFlow's block manager (ancestor 003) over ``kvpool.TieredPool``: tier 0 is the device, tier 1 the host.
 
-This module owns the block tables: lists of handles by sequence id. Reference counts, free lists, copies
-and swaps belong to the core.
+This module owns the block tables, which are lists of handles by sequence id. Reference counts, free
+lists, copies and swaps belong to the core.
 
-Groups, sequences and statuses are the engine's own objects: a group has ``seqs``, a sequence has
+Groups, sequences and statuses are the engine's own objects. A group has ``seqs``, and a sequence has
 ``seq_id``, ``status`` and ``logical_token_blocks``. Statuses are compared by name: ``SERVING`` (or
-``RUNNING``), and ``FINISHED`` (or any name that begins so). Sequences with any other status are
-waiting. Nothing is hashed here, so there are no extra keys.
+``RUNNING``), and ``FINISHED`` (or any name that begins with it). A sequence with any other status
+counts as waiting. Nothing is hashed here, so there are no extra keys.
 
-The copies that ``append``, ``swap_in`` and ``swap_out`` return have to be made at once, in the order of
-the calls, because the sources may be allocated again from then on. ``swaps.begin_out`` and
-``swaps.begin_in`` keep the sources until the copies are done.
+The engine has to execute the copies that ``append``, ``swap_in`` and ``swap_out`` return at once, in
+the order of the calls. The reason is that the source blocks can be allocated again as soon as the call
+returns. ``begin_swap_out`` and ``begin_swap_in`` keep the source blocks until the copies are done.
 
-Intended differences from the original:
+Intended differences from the original (C1 to C9 are its known defects):
 
-- C1: copy on write replaces the last block of the table. The caller's reference to the old block is
-  released once.
-- C2, C3: a block that several sequences share moves once, with all the references that move. No block
-  leaks, and the sequences share it on the other side.
-- C4: a swap updates the block tables, in place.
-- C5: ``allocate`` takes all blocks or none. So does every other call.
-- C6: ``can_allocate`` returns an ``AllocStatus``, which is true only if ``OK``, and distinguishes
-  ``NEVER`` from ``LATER``. A watermark can be kept free. ``can_swap_in`` and ``can_swap_out`` return
-  the same type.
-- C7: ``free`` of a sequence without a block table does nothing: it was freed, or never allocated.
+- C1: copy-on-write replaces the last block of the table. The caller's reference to the old block is
+  released exactly once.
+- C2, C3: a block that several sequences share is moved once, together with all references that move. No
+  block leaks, and the sequences share the block on the other device.
+- C4: a swap updates the block tables in place.
+- C5: ``allocate`` takes either all blocks or none. All other calls are all-or-nothing, too.
+- C6: ``can_allocate`` returns an ``AllocStatus``, which is true only if it is ``OK``, and which
+  distinguishes ``NEVER`` from ``LATER``. A watermark of free blocks can be reserved. ``can_swap_in``
+  and ``can_swap_out`` return the same type.
+- C7: ``free`` does nothing for a sequence without a block table, because the sequence was freed or
+  never allocated.
 - C8: swaps skip sequences without a block table.
-- C9: ``can_append`` requires the blocks that ``append`` will take, and no more.
+- C9: ``can_append`` requires exactly the number of blocks that ``append`` will take.
 - ``append`` takes all blocks that the table lacks. The original took one per call, so that a table
   could remain too short.
-- ``free_blocks`` is a copy: changing it has no effect.
-- A freed block is refused for good, even when its number is in use again. Allocating or forking onto a
-  sequence that has a table is ``DuplicateRequestError`` (the original leaked that table).
+- ``free_blocks`` is a copy, so changing it has no effect.
+- A handle of a freed block is refused forever, even if the block's number is in use again. Allocating
+  or forking to a sequence that already has a table raises ``DuplicateRequestError``. The original
+  leaked that table.
 """
 
 from __future__ import annotations
@@ -78,11 +80,12 @@ _GPU, _CPU = 0, 1
 
 
 class GroupSwap:
-    """A swap of a group's blocks that is still open.
+    """A swap of a group's blocks that has begun and not ended.
 
-    Copy the pairs of ``mapping``, then call ``complete``; or call ``abort``.
+    Copy the blocks of each pair in ``mapping``, and then call ``complete``. To cancel the swap, call
+    ``abort``.
 
-    While it is open, its sequences cannot be appended to, forked, freed or swapped.
+    Before the swap has ended, its sequences cannot be appended to, forked, freed or swapped.
     """
 
     def __init__(
@@ -98,11 +101,11 @@ class GroupSwap:
         self._is_ended = False
         source, target = route
         pairs = swap.mapping.items() if swap else ()
-        #: Source block to destination block, each once.
+        #: For each source block, its destination block.
         self.mapping = {source._number(src): target._number(dst) for src, dst in pairs}
 
     def complete(self) -> dict[int, int]:
-        """Ends the swap: the tables get the destination blocks, and the source blocks are freed.
+        """Ends the swap. The tables then contain the destination blocks, and the source blocks are freed.
 
         Returns ``mapping``.
 
@@ -113,9 +116,9 @@ class GroupSwap:
         manager, (source, target) = self._manager, self._route
         if self._swap:
             manager._tiers.take_plan()
-            # Source blocks are freed table by table, as in the original: a shared block is freed with
-            # the last table that contains it. The references taken here produce this order. The block
-            # that is freed last is reused first.
+            # In the original, source blocks are freed table by table, and a shared block is freed with
+            # the last table that contains it. The references that are added here produce the same
+            # order. The order matters because the block that is freed last is reused first.
             pool = manager._tiers.pools[_GPU if source is manager.gpu_allocator else _CPU]
             pool.acquire(self._references)
             try:
@@ -131,7 +134,7 @@ class GroupSwap:
         return self.mapping
 
     def abort(self) -> None:
-        """Cancels the swap: the destination blocks are freed, and the tables stay as before.
+        """Cancels the swap. The destination blocks are freed, and the tables do not change.
 
         Raises:
             RequestStateError: The swap has ended.
@@ -152,13 +155,13 @@ class GroupSwap:
 
 
 class BlockSpaceManager:
-    """Block tables of sequences over a device and a host pool.
+    """The block tables of sequences, with blocks on a device and in host memory.
 
     Args:
         block_size: Tokens per block: 8, 16 or 32.
         num_gpu_blocks: Number of device blocks. At least 1.
         num_cpu_blocks: Number of host blocks. If 0, nothing can be swapped.
-        watermark: Share of the device's blocks that ``can_allocate`` and ``can_swap_in`` leave free.
+        watermark: The share of the device's blocks that ``can_allocate`` and ``can_swap_in`` keep free.
 
     Raises:
         ContractError: A number is out of range.
@@ -188,14 +191,14 @@ class BlockSpaceManager:
         self._swaps: dict[int, GroupSwap] = {}
 
     def can_allocate(self, seq_group: SequenceGroupLike) -> AllocStatus:
-        """Returns whether the group's prompt fits now, later, or never. O(1)."""
+        """Returns whether the prompt of a group fits now, later, or never. O(1)."""
         required = len(prompt_of(seq_group)) + self.watermark_blocks
         if required > self.num_total_gpu_blocks:
             return AllocStatus.NEVER
         return AllocStatus.OK if required <= self.get_num_free_gpu_blocks() else AllocStatus.LATER
 
     def allocate(self, seq_group: SequenceGroupLike) -> None:
-        """Takes blocks for the prompt of a group. All its sequences share them.
+        """Allocates blocks for the prompt of a group. All sequences of the group share them.
 
         Raises:
             NoFreeBlocksError: Not enough blocks are free.
@@ -221,15 +224,15 @@ class BlockSpaceManager:
                     needed += missing
                 elif table:
                     writers[table[-1]] += 1
-        # The last remaining holder writes in place.
+        # If several sequences share a block, all but the last writer need a copy.
         needed += sum(min(count, block.ref_count - 1) for block, count in writers.items())
         return needed <= self.get_num_free_gpu_blocks()
 
     def append(self, seq: SequenceLike) -> tuple[int, int] | None:
-        """Makes room for the token that was appended last: a new block, or an unshared last block.
+        """Makes the slot of the newest token writable: takes a new block, or copies a shared last block.
 
         Returns:
-            Source and destination of the copy that this requires, or None.
+            The source and the destination of the required copy, or None.
 
         Raises:
             UnknownRequestError: The sequence has no block table.
@@ -261,7 +264,7 @@ class BlockSpaceManager:
 
         Raises:
             UnknownRequestError: The parent has no block table.
-            DuplicateRequestError: The child has one.
+            DuplicateRequestError: The child already has a block table.
             RequestStateError: The parent is being swapped.
         """
         table = self._table(src_seq)
@@ -272,7 +275,7 @@ class BlockSpaceManager:
         self.block_tables[child_seq.seq_id] = list(table)
 
     def can_swap_in(self, seq_group: SequenceGroupLike) -> AllocStatus:
-        """Returns whether the blocks of the unfinished sequences fit the device now, later, or never.
+        """Returns whether the unfinished sequences of a group fit on the device now, later, or never.
 
         Raises:
             BlockStateError: A sequence is on the device.
@@ -281,7 +284,7 @@ class BlockSpaceManager:
         return self._fit(seq_group, _CPU)
 
     def can_swap_out(self, seq_group: SequenceGroupLike) -> AllocStatus:
-        """Returns whether the blocks of the unfinished sequences fit the host now, later, or never.
+        """Returns whether the unfinished sequences of a group fit in host memory now, later, or never.
 
         Raises:
             BlockStateError: A sequence is on the host.
@@ -290,7 +293,9 @@ class BlockSpaceManager:
         return self._fit(seq_group, _GPU)
 
     def swap_in(self, seq_group: SequenceGroupLike) -> dict[int, int]:
-        """Moves the unfinished sequences of a group to the device. Returns host block to device block.
+        """Moves the unfinished sequences of a group to the device.
+
+        Returns the device block of each host block.
 
         Raises:
             NoFreeBlocksError: Not enough blocks are free.
@@ -300,7 +305,7 @@ class BlockSpaceManager:
         return self.begin_swap_in(seq_group).complete()
 
     def swap_out(self, seq_group: SequenceGroupLike) -> dict[int, int]:
-        """Moves the unfinished sequences of a group to the host. Returns device block to host block.
+        """Moves the unfinished sequences of a group to the host. Returns the host block of each device block.
 
         Raises:
             NoFreeBlocksError: Not enough blocks are free.
@@ -310,11 +315,11 @@ class BlockSpaceManager:
         return self.begin_swap_out(seq_group).complete()
 
     def begin_swap_in(self, seq_group: SequenceGroupLike) -> GroupSwap:
-        """Begins the swap that ``swap_in`` does at once. Raises the same errors."""
+        """Begins a swap to the device, which the caller then completes. Raises the errors of ``swap_in``."""
         return self._begin(seq_group, _CPU)
 
     def begin_swap_out(self, seq_group: SequenceGroupLike) -> GroupSwap:
-        """Begins the swap that ``swap_out`` does at once. Raises the same errors."""
+        """Begins a swap to the host, which the caller then completes. Raises the errors of ``swap_out``."""
         return self._begin(seq_group, _GPU)
 
     def free(self, seq: SequenceLike) -> None:
@@ -377,7 +382,7 @@ class BlockSpaceManager:
             self._allocator_of(block)._release(table)
 
     def _moving(self, seq_group: SequenceGroupLike, source: BlockAllocator) -> tuple[list[int], list[int]]:
-        """Returns the ids of the sequences that a swap moves, and the core's block ids, one per reference."""
+        """Returns the ids of the sequences to move, and their blocks in the core, one entry per reference."""
         references = list[int]()
         unfinished = {seq.seq_id: seq for seq in seq_group.seqs if not status_of(seq).startswith("FINISHED")}
         moving = [seq for seq_id, seq in unfinished.items() if seq_id in self.block_tables]

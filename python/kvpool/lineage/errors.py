@@ -1,8 +1,9 @@
-"""Errors of the lineage modules.
+"""The errors of the lineage modules.
 
-Each is an error of ``kvpool.errors`` and also the builtin that the ancestor raised, so that an
-``except`` clause written for the ancestor still catches it. Where an ancestor asserted, the error is
-also an ``AssertionError``, and ``python -O`` does not remove it.
+Each class derives from an error of ``kvpool.errors`` and from the built-in exception that the ancestor
+raised, so that ``except`` clauses written for the ancestor still work. Where an ancestor used an
+assertion, the error also derives from ``AssertionError``. Unlike an assertion, it is raised under
+``python -O``, too.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ __all__ = [
 
 
 class NoFreeBlocksError(OutOfBlocksError, ValueError):
-    """No block is free and none can be evicted. The attributes are those of ``OutOfBlocksError``."""
+    """No block is free, and none can be evicted. It has the attributes of ``OutOfBlocksError``."""
 
 
 class BlockStateError(InvalidBlockError, AssertionError):
     """The block is in the wrong state for the call.
 
-    For example, it is not allocated, full, immutable, or of another allocator.
+    For example, the block is not allocated, is full, is immutable, or belongs to another allocator.
     """
 
 
@@ -43,7 +44,7 @@ class StaleBlockError(BlockStateError):
 
 
 class UnknownBlockError(BlockStateError, KeyError):
-    """A block id that this allocator does not own, or a block that is neither held nor cached."""
+    """This allocator does not have the block id, or the block is neither referenced nor cached."""
 
     def __str__(self) -> str:
         # The str of a KeyError is the repr of its argument, with quotes.
@@ -51,19 +52,19 @@ class UnknownBlockError(BlockStateError, KeyError):
 
 
 class UnknownTableError(UnknownRequestError, AssertionError):
-    """A sequence or group that has no block table."""
+    """A sequence or group has no block table."""
 
 
 class ContractError(InvalidArgumentError, AssertionError):
-    """An argument that the ancestor refused by an assertion."""
+    """An argument is invalid. The ancestor had an assertion for this case."""
 
 
 class NotSupportedError(KvpoolError, NotImplementedError):
-    """A method that the ancestor did not implement for this kind of block. Callers must not rely on it."""
+    """The ancestor did not implement this method for this kind of block either."""
 
 
 def no_free_blocks(error: OutOfBlocksError, message: str | None = None) -> NoFreeBlocksError:
-    """Converts an error of the core to the ancestors' error, with its figures."""
+    """Converts an ``OutOfBlocksError`` of the core to the ancestors' error, with the same numbers."""
     converted = NoFreeBlocksError(message if message is not None else str(error))
     for figure in ("needed", "available", "missing", "fenced", "can_ever_fit", "fits_in_chunks"):
         setattr(converted, figure, getattr(error, figure))

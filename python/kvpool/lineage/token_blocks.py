@@ -1,22 +1,23 @@
 """Aphrodite's token blocks (ancestor 000): buffers of tokens, and metadata of logical and physical blocks.
 
-This module owns the idle token buffers, and nothing of the KV cache. A physical block's ``ref_count``
-is metadata that the engine sets. The reference counts that decide something are those of
+This module owns the idle token buffers, and has no part in the KV cache. The ``ref_count`` of a
+physical block is only metadata that the engine sets. The reference counts that take effect are those of
 ``kvpool.BlockPool``.
 
-Intended differences from the original:
+Intended differences from the original (000 stands for its known defects):
 
-- 000: a recycled buffer never shows the tokens of its previous owner. The pool blanks it when it is
-  returned, and again when it is handed out, in case the previous owner still wrote to it. A block never
-  exposes its buffer: ``token_ids`` is a copy.
+- 000: a recycled buffer never contains tokens of its previous owner. The pool clears a buffer when it
+  is returned. It clears the buffer again when it is allocated, because the previous owner may have
+  written to it. A block never exposes its buffer: ``token_ids`` is a copy.
 - 000: a buffer returns to the pool only when its owner releases it (``LogicalTokenBlock.release`` or
-  ``with``). No finalizer runs, on no thread and not at interpreter exit. A block that is dropped
-  without ``release`` is garbage, and so is its buffer.
-- 000: the pool is bounded, locked, and not necessarily global: a block may be given a pool of its own.
-- Typed errors replace the ancestor's undefined behaviour: for a buffer that is returned twice, a
-  released block, an overfull append, and the last token of an empty block. Those that were assertions
-  are also ``AssertionError``.
-- Extra keys reach the hash of a block through ``LogicalTokenBlock.content_hash``.
+  ``with``). There is no finalizer, so none runs in another thread or at interpreter exit. If a block is
+  dropped without ``release``, its buffer is garbage-collected with it.
+- 000: the pool has a size limit and a lock, and need not be global, because a block may be given its
+  own pool.
+- Typed errors replace the ancestor's undefined behaviour. They are raised if a buffer is returned
+  twice, a released block is used, too many tokens are appended, or the last token of an empty block is
+  read. If the ancestor had an assertion, the error is also an ``AssertionError``.
+- Extra keys are part of the block's hash: see ``LogicalTokenBlock.content_hash``.
 """
 
 from __future__ import annotations
@@ -47,16 +48,16 @@ _BLANK_TOKEN_ID: Final = -1
 #: The access time of a block that was never used.
 DEFAULT_LAST_ACCESSED_TIME: Final = -1
 
-#: A token buffer: as long as a block, and blank after its tokens.
+#: A buffer of tokens with as many slots as a block. Slots after the last token are empty.
 TokensBlock: TypeAlias = list[int]
 
 
 class BlockPool:
-    """Idle token buffers, by size. Threads may share a pool.
+    """Keeps idle token buffers for reuse. Several threads may share a pool.
 
     Args:
-        max_idle_tokens: The most token slots of all idle buffers together. Buffers that are returned
-            beyond this limit are dropped.
+        max_idle_tokens: The most token slots of all idle buffers together. A buffer that would exceed
+            this limit is dropped when it is returned.
 
     Raises:
         InvalidArgumentError: ``max_idle_tokens`` is negative.
@@ -70,14 +71,14 @@ class BlockPool:
 
     def _forget(self) -> None:
         self._lock = threading.Lock()
-        #: Idle buffers by size; the last returned is handed out first.
+        #: The idle buffers, by size. The buffer that was returned last is reused first.
         self.pool: dict[int, list[TokensBlock]] = {}
         self._idle: set[int] = set()
         self._idle_tokens = 0
 
     @property
     def num_idle_tokens(self) -> int:
-        """Token slots of the idle buffers."""
+        """Number of token slots of all idle buffers."""
         return self._idle_tokens
 
     def alloc_block(self, block_size: int) -> TokensBlock:
@@ -99,12 +100,13 @@ class BlockPool:
                 del self.pool[block_size]
             self._idle.remove(id(tokens))
             self._idle_tokens -= block_size
-        # Blank it again: the previous owner may have kept the list, and written to it.
+        # The buffer is cleared again, because the previous owner may have kept the list and written to
+        # it.
         tokens[:] = [_BLANK_TOKEN_ID] * block_size
         return tokens
 
     def del_block(self, block: TokensBlock) -> None:
-        """Takes a buffer back and blanks it. The caller must not use it any more. Empty buffers are ignored.
+        """Takes back a buffer and clears it. The caller must not use it afterwards. Ignores empty buffers.
 
         Raises:
             StaleBlockError: The buffer is idle already.
@@ -120,9 +122,9 @@ class BlockPool:
                 self._idle_tokens += size
 
 
-#: The pool of blocks that are made without one.
+#: The pool of all blocks for which no other pool is given.
 _BLOCK_POOL: Final = BlockPool()
-# Another thread may have held the lock when the process forked.
+# In a forked child, the lock may be locked by a thread that does not exist there.
 os.register_at_fork(after_in_child=_BLOCK_POOL._forget)
 
 
@@ -132,15 +134,15 @@ def _hasher(block_size: int) -> kvpool.BlockHasher:
 
 
 class LogicalTokenBlock:
-    """Consecutive tokens of a sequence, from left to right.
+    """Consecutive tokens of a sequence. The block is filled from left to right.
 
-    A context manager: leaving it releases the block. Copies (``copy``, ``deepcopy``) have buffers of
-    their own.
+    It is also a context manager, which releases the block on exit. Copies (``copy``, ``deepcopy``) have
+    their own buffers.
 
     Args:
-        block_number: Position of the block in its sequence.
+        block_number: The position of the block in its sequence.
         block_size: Tokens per block.
-        pool: The pool that the buffer comes from and returns to. By default, one pool per process.
+        pool: The pool from which the buffer is taken. By default, a pool of the whole process.
 
     Raises:
         InvalidArgumentError: ``block_size`` is less than 1.
@@ -164,7 +166,7 @@ class LogicalTokenBlock:
     def num_tokens(self) -> int:
         """The number of tokens in the block.
 
-        A smaller number may be assigned; it removes the tokens at the end.
+        Assigning a smaller number removes tokens at the end.
 
         Raises:
             StaleBlockError: The block was released. All members below raise it, too.
@@ -194,11 +196,11 @@ class LogicalTokenBlock:
         return self.num_tokens == 0
 
     def get_num_empty_slots(self) -> int:
-        """Returns the number of tokens that still fit."""
+        """Returns the number of further tokens that fit into the block."""
         return self.block_size - self.num_tokens
 
     def is_full(self) -> bool:
-        """Returns whether no token fits."""
+        """Returns whether the block is full."""
         return self.num_tokens == self.block_size
 
     def append_tokens(self, token_ids: Sequence[int]) -> None:
@@ -234,12 +236,12 @@ class LogicalTokenBlock:
         extra: kvpool.ExtraKeys | None = None,
         hasher: kvpool.BlockHasher | None = None,
     ) -> kvpool.hashing.ChainLink | None:
-        """Returns the block's place in the hash chain of its sequence, or None if the block is not full.
+        """Returns the block's link in the hash chain of its sequence, or None if the block is not full.
 
         Args:
-            parent: The link of the block before it; None for the first.
-            extra: Extra keys of the prompt, the same for all its blocks.
-            hasher: Determines the algorithm; SHA-256 by default.
+            parent: The link of the preceding block; None for the first block.
+            extra: Extra keys of the prompt. They must be the same for all blocks of the prompt.
+            hasher: The hasher, which determines the algorithm. SHA-256 by default.
 
         Raises:
             HashingError: ``parent`` comes from another hasher or block size, or the extra keys cannot
@@ -251,7 +253,7 @@ class LogicalTokenBlock:
         return (hasher or _hasher(self.block_size)).link(self._buffer(), parent, extra)
 
     def release(self) -> None:
-        """Returns the buffer to the pool. The block cannot be used any more.
+        """Returns the buffer to the pool. Afterwards, the block cannot be used.
 
         Raises:
             StaleBlockError: The block was released before.
@@ -267,7 +269,7 @@ class LogicalTokenBlock:
             self.release()
 
     def __copy__(self) -> LogicalTokenBlock:
-        # Two owners of one buffer would return it twice.
+        # The copy gets its own buffer, because two owners would return the same buffer twice.
         twin = type(self)(self.block_number, self.block_size, pool=self._pool)
         twin.append_tokens(self.get_token_ids())
         return twin
@@ -276,7 +278,7 @@ class LogicalTokenBlock:
         return self.__copy__()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Pools stay in their process.
+        # A pool cannot be transferred to another process, so it is not pickled.
         return _unpickle, (self.block_number, self.block_size, self.get_token_ids())
 
     def __repr__(self) -> str:
@@ -291,14 +293,14 @@ def _unpickle(block_number: int, block_size: int, token_ids: list[int]) -> Logic
 
 
 class PhysicalTokenBlock:
-    """An engine's notes about a block of KV memory. Nothing checks them.
+    """Metadata that an engine keeps about a block of KV memory. It is not checked.
 
     Args:
         device: The device of the block.
-        block_number: The block's number on that device.
+        block_number: The number of the block on that device.
         block_size: Tokens per block.
-        block_hash: Hash of its content, of any kind that the engine uses.
-        num_hashed_tokens: Tokens from the start of the prompt to the end of the block.
+        block_hash: A hash of the content, of any type that the engine uses.
+        num_hashed_tokens: Number of tokens from the start of the prompt to the end of the block.
     """
 
     def __init__(

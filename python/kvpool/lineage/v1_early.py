@@ -1,25 +1,26 @@
-"""The first vLLM V1 block queue and its hashes (ancestor 001), over the core's free list and hasher.
+"""The free-block queue and the hashes of early vLLM V1 (ancestor 001), over the core's free list and hasher.
 
 This module only owns the numbering of block objects. A ``kvpool.parts.FreeBlockList`` keeps the order
-of the free blocks, and ``kvpool.BlockHasher`` computes the digests. The caller counts
-``KVCacheBlock.ref_cnt``, as before.
+of the free blocks, and ``kvpool.BlockHasher`` computes the digests. As before, the caller counts
+references in ``KVCacheBlock.ref_cnt``.
 
-Intended differences from the original:
+Intended differences from the original (a number identifies a known defect):
 
-- 001: ``FreeKVCacheBlockQueue([])`` is a queue without blocks (the original failed on ``blocks[0]``).
-- 001: removing a block that is not in the queue, or appending one that is, raises ``InvalidBlockError``
-  and changes nothing (the original corrupted its count). Another object with the number of a known
-  block is refused, too.
-- 001: the core keeps the links between free blocks. So blocks have no ``prev_free_block`` and
+- 001: ``FreeKVCacheBlockQueue([])`` is a queue without blocks. The original failed on ``blocks[0]``.
+- 001: removing a block that is not in the queue raises ``InvalidBlockError`` and changes nothing. So
+  does appending a block that is in the queue. The original got a wrong count in these cases. Another
+  object with the number of a known block is refused, too.
+- 001: the core keeps the links between free blocks. Therefore blocks have no ``prev_free_block`` and
   ``next_free_block``, and comparing two blocks does not walk the queue.
 - 24: hash values are digests of 256 bits. They are the same in every process, and equal to those of
-  kvpool's own chains. The tokens are part of the key, so a hit is verified. A parent that is a bare
-  int, not a result of these functions, starts a chain of its own, which shares no hash with any prompt.
-- Extra keys (adapter, salt, multimodal items) are part of every hash: see ``extra``. A child inherits
-  its parent's.
-- A pickled key contains its extra keys, salts included.
-- Tokens are from 0 to 2**32 - 1; the original took any hashable object.
-- ``free_list_head`` and ``free_list_tail`` are read-only: the queue's methods change them.
+  kvpool's own chains. The tokens are part of the key, so a hit is verified. A parent may be a plain int
+  that these functions did not return. It starts a separate chain, whose hashes differ from those of all
+  prompts.
+- Extra keys (adapter, salt, multimodal items) are part of every hash: see ``extra``. A block has the
+  extra keys of its parent.
+- A pickled key contains its extra keys, including salts.
+- Tokens are from 0 to 2**32 - 1. The original accepted any hashable object.
+- ``free_list_head`` and ``free_list_tail`` are read-only. Use the methods of the queue to change them.
 """
 
 from __future__ import annotations
@@ -47,10 +48,10 @@ __all__ = [
 
 
 class HashValue(int):
-    """The digest of a block and of everything before it, as a number. It carries its position in the chain.
+    """The digest of a block and of everything before it, as a number with a position in the hash chain.
 
-    Copies and pickles include this position, the tokens and the extra keys, so that it can be a parent
-    in any process.
+    Copies and pickles include this position, the tokens and the extra keys. A copy can therefore be
+    used as a parent in any process.
     """
 
     link: kvpool.hashing.ChainLink
@@ -66,10 +67,10 @@ class HashValue(int):
         tokens: tuple[int, ...],
         parent: bytes | None,
     ) -> HashValue:
-        """Makes the value of a link.
+        """Makes the hash value of a link.
 
-        ``extra`` are the extra keys it was hashed with, ``parent`` is the digest of the block before
-        it.
+        ``extra`` are the extra keys with which the block was hashed. ``parent`` is the digest of the
+        preceding block.
         """
         value = cls.from_bytes(link.digest, "big")
         value.link, value.extra, value.tokens, value.parent = link, extra, tokens, parent
@@ -77,7 +78,7 @@ class HashValue(int):
 
     @property
     def epoch(self) -> int:
-        """The epoch in which it was hashed."""
+        """The epoch in which the block was hashed."""
         return self.link.epoch
 
     def __copy__(self) -> HashValue:
@@ -106,7 +107,7 @@ def _restore(
 
 
 class BlockHashType(NamedTuple):
-    """Key of a block's content. Two keys are equal only if the tokens of the blocks are equal, too."""
+    """The key of a block's content. Two keys are equal only if the tokens of the blocks are also equal."""
 
     hash_value: int
     token_ids: tuple[int, ...]
@@ -118,17 +119,17 @@ class KVCacheBlock:
 
     #: Number of the block.
     block_id: int
-    #: References, counted by the caller.
+    #: Number of references. The caller counts them.
     ref_cnt: int = 0
     #: Tokens in the block.
     token_ids: list[int] = field(default_factory=list)
-    #: Key of its content; only full blocks have one.
+    #: The key of the content. Only full blocks have one.
     block_hash: BlockHashType | None = None
-    #: Tokens from the start of the prompt to the end of the block.
+    #: Number of tokens from the start of the prompt to the end of the block.
     num_hashed_tokens: int = 0
 
     def reset(self) -> None:
-        """Resets everything but the number."""
+        """Resets all fields except the number."""
         self.ref_cnt = 0
         self.token_ids = []
         self.block_hash = None
@@ -136,20 +137,20 @@ class KVCacheBlock:
 
 
 class FreeKVCacheBlockQueue:
-    """Free blocks, least recently freed first. Any of them can be removed in O(1).
+    """The free blocks, the least recently freed block first. Any block can be removed in O(1).
 
-    A block that was never in the queue may be appended; the queue then adds it to its numbering.
+    A block that was never in the queue may be appended. The queue then adds it to its numbering.
 
     Args:
-        blocks: The free blocks, next to be used first.
+        blocks: The free blocks, in the order in which they are to be used.
 
     Raises:
         InvalidArgumentError: Two blocks have the same number.
     """
 
     def __init__(self, blocks: list[KVCacheBlock]) -> None:
-        #: Block ``n`` of the core's list is the ``n``-th block that was added. Number 0 is the core's
-        #: null block.
+        #: The blocks by their numbers in the core's list: number ``n`` is the ``n``-th block that was
+        #: added. Number 0 is the null block of the core.
         self._blocks: list[KVCacheBlock] = []
         self._numbers: dict[int, int] = {}
         for block in blocks:
@@ -214,7 +215,7 @@ class FreeKVCacheBlockQueue:
         self._free.remove(number)
 
     def append(self, block: KVCacheBlock) -> None:
-        """Adds a block at the end: it is used last.
+        """Adds a block at the end of the queue, so that it is used last.
 
         Raises:
             InvalidBlockError: The block is in the queue, or another block has its number.
@@ -222,9 +223,9 @@ class FreeKVCacheBlockQueue:
         self.append_sequence([block])
 
     def append_sequence(self, blocks: Sequence[KVCacheBlock]) -> None:
-        """Adds the blocks of a sequence at the end, all or none.
+        """Adds the blocks of a sequence at the end: either all or none.
 
-        The deepest is added first, so that it is used first.
+        The deepest block is added first, so that it is used first.
 
         Args:
             blocks: The blocks in the order of the sequence's block table.
@@ -246,9 +247,9 @@ class FreeKVCacheBlockQueue:
             self._free.push_back(number)
 
     def _grow(self) -> None:
-        """Makes room for one more number.
+        """Makes room for one more block number.
 
-        O(1) per block over the life of the queue, because the room doubles.
+        The room is doubled each time, so this costs O(1) per block over the life of the queue.
         """
         if len(self._blocks) <= self._capacity:
             return
@@ -277,10 +278,10 @@ def hash_block_tokens(
     """Returns the key of a full block.
 
     Args:
-        parent_block_hash: The key of the block before it, as any pair of hash value and tokens, or its
-            ``hash_value``; None for the first block. Any other int starts a chain of its own.
-        curr_block_token_ids: The block's tokens. Their number is the block size.
-        extra: Extra keys of the prompt; the parent's by default.
+        parent_block_hash: The key of the preceding block, as any pair of hash value and tokens, or only
+            its ``hash_value``. None for the first block. Any other int starts a separate chain.
+        curr_block_token_ids: The tokens of the block. Their number is the block size.
+        extra: Extra keys of the prompt. By default, those of the parent.
 
     Raises:
         HashingError: The parent has another block size or other extra keys, or there is no token.
@@ -313,13 +314,13 @@ def hash_block_tokens(
     return BlockHashType(HashValue.of(link, parent.extra, tokens, parent.link.digest), tokens)
 
 
-#: The epoch of chains that start at a bare int. No pool reaches it, so they share no digest with a
-#: prompt.
+#: The epoch of chains that start at a plain int. No pool reaches this epoch, so these chains share no
+#: digest with a prompt.
 _FOREIGN_EPOCH: Final = 2**64 - 1
 
 
 def _foreign_root(value: int, hasher: kvpool.BlockHasher, extra: kvpool.ExtraKeys | None) -> HashValue:
-    """Hashes a foreign int: its sign, its length and its 32-bit words, padded to whole blocks."""
+    """Hashes an int of other code: its sign, its length and its 32-bit words, padded to whole blocks."""
     size = (value.bit_length() + 31) // 32
     words = [int(value < 0), size, *((abs(value) >> 32 * at) & 0xFFFF_FFFF for at in range(size))]
     words += [0] * (-len(words) % hasher.block_size)

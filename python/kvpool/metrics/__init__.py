@@ -1,4 +1,4 @@
-"""Metrics: the counts of pools, managers and stores, as a page for Prometheus, or for OpenTelemetry.
+"""Metrics: exports the counts of pools, managers and stores to Prometheus or OpenTelemetry.
 
 >>> import kvpool
 >>> manager = kvpool.CacheManager(64, 4, metrics=True, explain=True)
@@ -17,9 +17,9 @@
 True
 
 The functions :func:`add`, :func:`remove`, :func:`render` and :func:`start_http` use one
-:class:`Metrics` for the whole process. ``docs/metrics.md`` lists all names, with units and meanings.
-``prometheus_client`` provides the text and the server. It is imported on first use: ``pip install
-'kvpool[metrics]'``.
+:class:`Metrics` object of the whole process. ``docs/metrics.md`` lists all names, with units and
+meanings. The package ``prometheus_client`` writes the text and serves it. It is imported on first use:
+``pip install 'kvpool[metrics]'``.
 """
 
 from __future__ import annotations
@@ -47,21 +47,21 @@ _LABEL: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 
 
 class Metrics:
-    """Observed managers, pools and stores by name, and their page of metrics.
+    """The managers, pools and stores that are observed, by name, and the page with their metrics.
 
-    Several threads may use it. It keeps its subjects alive until they are removed. A page reads each
-    subject once, and holds the subject's lock only while the counts are copied. The text is made
-    without the lock.
+    Several threads may use one object. It keeps each observed object (*subject*) alive until the
+    subject is removed. To make a page, it reads each subject once, and holds the subject's lock only
+    while it copies the counts. The text is made without the lock.
 
     Args:
-        labels: Labels of every sample, such as ``{"rank": "0"}`` if each of several processes has its
-            own page.
-        also: ``"vllm"``, ``"sglang"``. Facts that the engine has a name for are also reported under
-            that name.
+        labels: Labels of every sample. For example, use ``{"rank": "0"}`` if each of several processes
+            has its own page.
+        also: Engines, ``"vllm"`` or ``"sglang"``. If the engine has a metric with the same meaning, the
+            value is also reported under the engine's name.
 
     Raises:
-        InvalidArgumentError: A label's name is invalid, or used by the catalogue; or an engine is
-            unknown.
+        InvalidArgumentError: The name of a label is invalid or used by a metric of the catalogue; or an
+            engine is unknown.
     """
 
     def __init__(self, *, labels: Mapping[str, str] | None = None, also: Iterable[Engine] = ()) -> None:
@@ -81,7 +81,7 @@ class Metrics:
                 raise InvalidArgumentError(f"also has {engine!r}: must be of {', '.join(get_args(Engine))}")
 
     def add(self, name: str, subject: Subject) -> None:
-        """Adds a manager, a pool or a store, under a name of its own.
+        """Adds a manager, a pool or a store. The name must be unique.
 
         Raises:
             InvalidArgumentError: Another subject has the name, or the name has no UTF-8 form.
@@ -98,12 +98,12 @@ class Metrics:
             self._subjects[name] = subject
 
     def remove(self, name: str) -> None:
-        """Removes a subject. An unknown name is fine."""
+        """Removes a subject. Does nothing if the name is unknown."""
         with self._lock:
             self._subjects.pop(name, None)
 
     def collect(self) -> Samples:
-        """Returns every sample now, as plain values."""
+        """Reads all subjects, and returns every sample as a plain value."""
         with self._lock:
             subjects = dict(self._subjects)
         return collect(subjects)
@@ -125,11 +125,11 @@ class Metrics:
     def start_http(self, port: int, host: str = "127.0.0.1") -> Server:
         """Serves the page from a thread, at any path, in the format that the client requests.
 
-        It has no passwords and no TLS. Use another host than this machine only in networks where
-        everyone may read how many tokens each tenant had.
+        The server has no passwords and no TLS. Bind it to an address that other machines can reach only
+        if everyone in that network may read how many tokens each tenant had.
 
         Args:
-            port: The port; 0 for any free port, which ``Server.port`` contains.
+            port: The port. 0 means any free port, which ``Server.port`` then contains.
             host: The address to listen on.
 
         Raises:
@@ -139,7 +139,9 @@ class Metrics:
         return page.serve(self._families, port, host)
 
     def observe(self, meter: Any) -> None:
-        """Makes instruments of an OpenTelemetry meter. They read the samples whenever they are read.
+        """Creates instruments of an OpenTelemetry meter.
+
+        Each instrument reads its samples when OpenTelemetry collects it.
 
         Args:
             meter: A meter, from ``opentelemetry.metrics.get_meter``.
@@ -154,22 +156,22 @@ _default: Final = Metrics()
 
 
 def add(name: str, subject: Subject) -> None:
-    """:meth:`Metrics.add` of the process's own object."""
+    """Calls :meth:`Metrics.add` of the object of the whole process."""
     _default.add(name, subject)
 
 
 def remove(name: str) -> None:
-    """:meth:`Metrics.remove` of the process's own object."""
+    """Calls :meth:`Metrics.remove` of the object of the whole process."""
     _default.remove(name)
 
 
 def render(form: Format = "openmetrics") -> str:
-    """:meth:`Metrics.render` of the process's own object."""
+    """Calls :meth:`Metrics.render` of the object of the whole process."""
     return _default.render(form)
 
 
 def start_http(port: int, host: str = "127.0.0.1") -> Server:
-    """:meth:`Metrics.start_http` of the process's own object."""
+    """Calls :meth:`Metrics.start_http` of the object of the whole process."""
     return _default.start_http(port, host)
 
 

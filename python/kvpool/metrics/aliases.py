@@ -1,9 +1,9 @@
-"""Some metrics under the names of vLLM and SGLang, for existing dashboards.
+"""Reports some metrics also under the names that vLLM and SGLang use, for existing dashboards.
 
-This module contains only names whose meaning is exactly that of a metric of kvpool. vLLM's gap between
-uses leaves out the first gap, and SGLang's hit rate is that of the last batch, so neither is here.
-Samples keep kvpool's labels. vLLM has its own page, so inside vLLM these metrics would be reported
-twice. Enable them only if the engine does not report them.
+This module contains only names whose meaning is exactly that of a metric of kvpool. Two names are left
+out for this reason: vLLM's gap between uses does not count the first gap, and SGLang's hit rate covers
+only the last batch. Samples keep kvpool's labels. vLLM has its own page, so inside vLLM these metrics
+would be reported twice. Enable them only if the engine does not report them.
 """
 
 from __future__ import annotations
@@ -22,17 +22,18 @@ Engine = Literal["vllm", "sglang"]
 
 @dataclass(frozen=True, slots=True)
 class Alias:
-    """A name of an engine, and the equivalent samples of kvpool."""
+    """A metric's name in an engine, and the samples of kvpool with the same meaning."""
 
     name: str
     kind: Kind
-    #: The metric of the catalogue.
+    #: The metric's name in kvpool's catalogue.
     of: str
-    #: Labels that its samples must have, after ``pool``.
+    #: The values of the labels after ``pool`` that a sample must have.
     where: tuple[str, ...] = ()
-    #: The label that the engine has instead.
+    #: A label and its value that the engine uses instead of these labels.
     label: tuple[str, str] | None = None
-    #: Whether kvpool counts blocks and the engine counts tokens.
+    #: Whether the engine counts tokens, so that kvpool's number of blocks is multiplied by the block
+    #: size.
     in_tokens: bool = False
 
 

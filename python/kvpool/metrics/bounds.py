@@ -1,7 +1,10 @@
-"""The HTTP server of a page of metrics, with limits that do not grow with the number of clients.
+"""The HTTP server for the page of metrics.
 
-It limits threads, time, and the bytes of requests. If all threads are busy, it closes the oldest
-connection without a complete request, so slow clients do not block others. Errors of clients are not
+Its use of threads, time and memory is limited, however many clients connect.
+
+If all threads are busy, the server closes the oldest connection that has not sent a complete request.
+Slow clients therefore do not block others. The server does not write errors of clients to standard
+error.
 written to standard error.
 """
 
@@ -25,13 +28,14 @@ __all__ = ["LONGEST_REQUEST", "MOST_THREADS", "SECONDS", "BoundedServer", "Bound
 
 logger = logging.getLogger("kvpool.metrics")
 
-#: Connections that are served at once, each by a thread.
+#: The most connections that are served at once. Each has its own thread.
 MOST_THREADS: Final = 16
 #: Seconds after which any connection ends.
 SECONDS: Final = 10.0
 #: The most bytes of a request line and its headers.
 LONGEST_REQUEST: Final = 128 << 10
-#: Seconds that a new connection waits for the thread of a connection that is being closed.
+#: If no thread is free, the server closes a connection and waits this number of seconds for its
+#: thread.
 _WAIT_SECONDS: Final = 1.0
 
 
@@ -39,14 +43,14 @@ class BoundedServer(ThreadingMixIn, WSGIServer):
     """Serves each connection with a thread of its own, at most :data:`MOST_THREADS` at once."""
 
     daemon_threads = True
-    #: Connections that wait to be accepted. Further clients retry after a second.
+    #: The most connections that wait to be accepted. Further clients retry after a second.
     request_queue_size = 128
 
     def __init__(self, *arguments: Any, **more: Any) -> None:
         self._free = threading.Semaphore(MOST_THREADS)
         self._lock = threading.Lock()
-        #: The end of each connection, the oldest first. Those whose request was read are also in
-        #: ``_answered``.
+        #: The time at which each connection ends, the oldest connection first. Connections with a
+        #: complete request are also in ``_answered``.
         self._ends: dict[socket.socket, float] = {}
         self._answered: set[socket.socket] = set()
         super().__init__(*arguments, **more)
@@ -81,7 +85,10 @@ class BoundedServer(ThreadingMixIn, WSGIServer):
         self._free.release()
 
     def was_read(self, request: socket.socket) -> None:
-        """Records that a request is complete. Connections without a complete request are closed earlier."""
+        """Records that a request is complete.
+
+        If threads run out, connections without a complete request are closed before this one.
+        """
         with self._lock:
             self._answered.add(request)
 
@@ -92,7 +99,10 @@ class BoundedServer(ThreadingMixIn, WSGIServer):
                 _shut(request)
 
     def service_actions(self) -> None:
-        """Closes connections whose time is over. Called about twenty times a second."""
+        """Closes connections that have reached their time limit.
+
+        The base class calls it about twenty times a second.
+        """
         now = time.monotonic()
         with self._lock:
             for request, end in self._ends.items():
@@ -114,7 +124,7 @@ class BoundedServer(ThreadingMixIn, WSGIServer):
 
 
 def _shut(request: socket.socket) -> None:
-    # The connection's thread closes it.
+    # This function only ends the transfer. The connection's thread then closes the socket.
     with contextlib.suppress(OSError):
         request.shutdown(socket.SHUT_RDWR)
 
@@ -126,7 +136,7 @@ class BoundedServerOnSix(BoundedServer):
 
 
 class _Limited(io.RawIOBase):
-    """Lines of a request, up to a limit of bytes."""
+    """Reads lines of a request, and raises when the request exceeds the limit of bytes."""
 
     def __init__(self, lines: BinaryIO) -> None:
         self._lines, self._left = lines, LONGEST_REQUEST
@@ -144,7 +154,7 @@ class _Limited(io.RawIOBase):
 
 
 class Handler(WSGIRequestHandler):
-    """Reads a request within its bounds. Requests are not logged."""
+    """Reads a request within the limits of time and bytes. Requests are not logged."""
 
     timeout = SECONDS
     server: BoundedServer
@@ -161,7 +171,7 @@ class Handler(WSGIRequestHandler):
         return good
 
     def get_stderr(self) -> Any:
-        """Returns a stream that drops the tracebacks of ``wsgiref``."""
+        """Returns a stream that discards the tracebacks that ``wsgiref`` writes."""
         return io.StringIO()
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name of the base

@@ -1,8 +1,8 @@
-"""Collects samples from the counts of managers, pools and stores, by the names of the catalogue.
+"""Collects samples from the counts of managers, pools and stores, under the names of the catalogue.
 
-This module owns the assignment of counts to names. It counts nothing itself. A page reads each subject
-once, with one call for each group of counts, each under the subject's lock. Two groups may be a step
-apart.
+This module owns the mapping from counts to names. It counts nothing itself. For a page, it reads each
+subject (a manager, pool or store) once: one call per group of counts, each under the subject's lock.
+Between two of these calls, the subject may do a step.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ __all__ = ["SCALES", "Buckets", "Samples", "Subject", "collect", "view_samples"]
 #: The types that can be observed.
 Subject = CacheManager | BlockPool | Store
 
-#: Sizes in the advisor's curve, as multiples of the pool's size.
+#: The sizes in the hit-rate curve of the advisor, as multiples of the pool's size.
 SCALES: Final = ("0.125", "0.25", "0.5", "0.75", "1", "1.5", "2", "3", "4", "6", "8")
 _TIERS: Final = ("device", "host")
 _STATES: Final = ("free", "cached_free", "active", "fenced")
 _REQUESTS: Final = ("running", "preempted", "swapped", "moving", "loading", "releasing")
-#: Counters of a manager whose name is that of their field.
+#: Counters of a manager for which the metric has the same name as the field.
 _MANAGER: Final = (
     "admissions",
     "refusals",
@@ -76,9 +76,10 @@ _STORE_FAILURES: Final = ("lost", "full", "failed", "timed_out", "busy", "unavai
 
 @dataclass(frozen=True, slots=True)
 class Buckets:
-    """A histogram with the upper ends of buckets, the count of each bucket, and the sum.
+    """A histogram: the upper bound of each bucket, the count of each bucket, and the sum of all values.
 
-    ``counts`` has one more entry, for values above the last end. Counts are not cumulative.
+    ``counts`` has one more entry than ``bounds``, for values above the last bound. Counts are not
+    cumulative.
     """
 
     bounds: tuple[float, ...]
@@ -87,13 +88,13 @@ class Buckets:
 
 
 class Samples:
-    """Values by metric and labels, in the order of their collection."""
+    """Collected values, by metric and labels, in the order of collection."""
 
     def __init__(self) -> None:
         self.values: dict[str, list[tuple[tuple[str, ...], float | Buckets]]] = {}
 
     def add(self, name: str, labels: tuple[str, ...], value: float | Buckets) -> None:
-        """Adds a sample. The name has no ``kvpool_``; labels are in the order of the catalogue."""
+        """Adds a sample. Pass the name without ``kvpool_``, and the labels in the order of the catalogue."""
         self.values.setdefault(f"kvpool_{name}", []).append((labels, value))
 
 
@@ -114,7 +115,7 @@ def collect(subjects: Mapping[str, Subject]) -> Samples:
 
 
 def view_samples(name: str, view: JournalView) -> Samples:
-    """Returns the samples of a journal's subject at one moment of its replay."""
+    """Returns the samples of the pool or manager that a journal replays, at one point of the replay."""
     samples = Samples()
     _tiers(samples, name, [view.pool, view.host], view.metrics)
     if view.stats is not None:

@@ -1,7 +1,8 @@
-"""Metrics as a page, for Prometheus, similar tools, and people.
+"""Converts metrics to a text page for Prometheus and similar tools, and serves it.
 
-This module converts samples to the families of ``prometheus_client``, which writes the text and serves
-it. That package is imported when a page is first made: ``pip install 'kvpool[metrics]'``.
+``prometheus_client`` writes the text and serves it. This module converts kvpool's samples to that
+package's metric families. It imports the package when a page is first made: ``pip install
+'kvpool[metrics]'``.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ logger = logging.getLogger("kvpool.metrics")
 
 Format = Literal["openmetrics", "prometheus"]
 
-#: Keeps names unchanged. Otherwise, prometheus_client replaces colons by underscores in names of
-#: OpenMetrics samples.
+#: With this escaping, names remain unchanged. Otherwise, prometheus_client replaces colons by
+#: underscores in the names of OpenMetrics samples.
 _ESCAPING: Final = "allow-utf-8"
 _OPENMETRICS: Final = f"application/openmetrics-text; version=1.0.0; escaping={_ESCAPING}"
 
@@ -98,7 +99,7 @@ def _family(
 
 
 def _number(value: float) -> str:
-    """Formats a bound as Prometheus does: always as a float."""
+    """Formats the bound of a bucket as Prometheus does, as a float."""
     return repr(float(value))
 
 
@@ -127,10 +128,10 @@ def text(collect: Any, form: Format) -> str:
 
 
 class Server:
-    """Serves a page until it is closed. Also a context manager.
+    """Serves a page until it is closed. It is also a context manager.
 
     Attributes:
-        port: The port that it listens on.
+        port: The port on which the server listens.
         url: The address of the page.
     """
 
@@ -141,7 +142,7 @@ class Server:
         self.url = f"http://{f'[{host}]' if ':' in host else host}:{self.port}/metrics"
 
     def close(self) -> None:
-        """Stops listening. Closing it again does nothing.
+        """Stops listening. Further calls do nothing.
 
         Raises:
             ClosedError: This process is a forked child.

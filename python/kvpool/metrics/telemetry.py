@@ -1,9 +1,9 @@
-"""Metrics as instruments of OpenTelemetry, if ``opentelemetry`` can be imported.
+"""Exports metrics as OpenTelemetry instruments. It needs the package ``opentelemetry``.
 
-This module converts samples to observations. A counter of the catalogue is an observable counter, a
-gauge an observable gauge. OpenTelemetry has no observable histogram, so a histogram becomes three
-observable counters: ``NAME_bucket`` with the label ``le``, whose counts are cumulative as in
-Prometheus, ``NAME_count`` and ``NAME_sum``.
+A counter of the catalogue becomes an observable counter, and a gauge becomes an observable gauge.
+OpenTelemetry has no observable histogram, so a histogram becomes three observable counters:
+``NAME_bucket``, ``NAME_count`` and ``NAME_sum``. ``NAME_bucket`` has the label ``le``, and its counts
+are cumulative as in Prometheus.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["observe"]
 
-#: Units as OpenTelemetry writes them.
+#: OpenTelemetry's spelling of the units.
 _UNITS = {
     "seconds": "s",
     "bytes": "By",
@@ -35,7 +35,7 @@ _UNITS = {
 
 
 def observe(meter: Any, collect: Callable[[], Samples], constant: Mapping[str, str]) -> None:
-    """Makes one instrument per metric. Each reads the samples when it is read."""
+    """Creates one instrument per metric. Each reads its samples when OpenTelemetry collects it."""
     try:
         from opentelemetry.metrics import Observation
     except ImportError as error:

@@ -1,13 +1,13 @@
-"""KV-cache shapes of models: the sizes of a token, a state, a block and a request.
+"""KV-cache shapes of models: the bytes that a token, a state, a block and a request take.
 
-It is for sizing: "how many requests of 32,000 tokens of Gemma-3-27B fit into 60 GiB?". A model is a
-list of :class:`Layers` by the KV that they keep: full attention (MLA, too), a sliding window, a chunk,
-or a recurrent state. :meth:`KvShape.groups` forms the groups that share one pool of equal blocks, as
-vLLM does. The catalogue (:func:`kv_shape`) needs no files and no network. :func:`read_config` reads the
-``config.json`` of any model.
+Use it for sizing: "how many requests of 32,000 tokens of Gemma-3-27B fit into 60 GiB?". A model's shape
+is a list of :class:`Layers`, one entry for each kind and amount of KV that layers keep: full attention
+(including MLA), a sliding window, a chunk, or a recurrent state. :meth:`KvShape.groups` forms the
+groups that share one pool of blocks of equal size, as vLLM does. The catalogue (:func:`kv_shape`) needs
+no files and no network. :func:`read_config` reads the ``config.json`` of any model.
 
 All sizes are bytes of the whole model, over all layers. With tensor parallelism, divide them by the
-number of ranks. MLA latents are not split, so every rank holds all of them.
+number of ranks. MLA latents are an exception: they are not split, so every rank holds all of them.
 
 >>> llama = kv_shape("llama-3.1-8b")
 >>> llama.bytes_per_token
@@ -17,9 +17,9 @@ number of ranks. MLA latents are not split, so every rank holds all of them.
 >>> kv_shape("Llama-3.1-8B", dtype="fp8").bytes_per_token
 65536
 
-In Gemma 3, 5 of 6 layers have a window. With full attention in all layers, 32,000 tokens would take
-15.1 GiB. Smaller chunks take less memory: chunks of 2,048 tokens take less than the default of 8,192,
-because a window also holds the chunk that a step computes:
+In Gemma 3, 5 of 6 layers have a sliding window. If all layers had full attention, 32,000 tokens would
+take 15.1 GiB. The memory also depends on the chunk size of the prefill, because a window group also
+holds the chunk that a step computes. Chunks of 2,048 tokens take less memory than the default of 8,192:
 
 >>> gemma = kv_shape("Gemma-3-27B")
 >>> groups = gemma.groups()

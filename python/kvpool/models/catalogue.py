@@ -1,30 +1,30 @@
 """The catalogue of well-known models, and the lookup by name.
 
-**Source of the figures**: the published ``config.json`` of each model. All have ``num_hidden_layers``,
-``num_key_value_heads`` and ``head_dim`` (or ``hidden_size / num_attention_heads``). Some have further
-fields:
+**Source of the figures**: the published ``config.json`` of each model. All of these files have
+``num_hidden_layers``, ``num_key_value_heads`` and ``head_dim`` (or ``hidden_size /
+num_attention_heads``). Some have further fields:
 
-- windows: ``sliding_window``, and the layers that have one: ``layer_types``. In Gemma 2, this is every
-  other layer, and in Gemma 3 five of six.
-- chunks (Llama 4): ``attention_chunk_size``, in the layers that ``no_rope_layers`` marks with 1, three
-  of four.
-- MLA: ``kv_lora_rank`` + ``qk_rope_head_dim``. With sparse attention (DeepSeek-V3.2, GLM-5) also
-  ``index_head_dim``, in fp8 with 4 bytes of scale per 128 elements.
+- Windows: ``sliding_window`` is the length, and ``layer_types`` lists the layers that have a window. In
+  Gemma 2, this is every other layer, and in Gemma 3 five of six.
+- Chunks (Llama 4): ``attention_chunk_size``. Three of four layers have chunks; ``no_rope_layers`` marks
+  them with 1.
+- MLA: ``kv_lora_rank`` + ``qk_rope_head_dim``. Models with sparse attention (DeepSeek-V3.2, GLM-5) also
+  have ``index_head_dim``. Their index is in fp8, with 4 bytes of scale per 128 elements.
 - Qwen3-Next, Qwen3.5 and Qwen3.6: ``full_attention_interval`` and the five fields ``linear_*``. The
   state has the dtype of ``mamba_ssm_dtype``, or bf16 without that field.
-- Kimi Linear: ``linear_attn_config``, with the recurrent state in fp32.
-- Nemotron and Granite: ``hybrid_override_pattern`` or ``layer_types``, and heads, head_dim, groups,
-  state and kernel of Mamba-2. Nemotron's state has the dtype of ``mamba_ssm_cache_dtype``, or fp32
-  without that field. Granite's is in bf16, the default of vLLM 0.33.
+- Kimi Linear: ``linear_attn_config``. The recurrent state is in fp32.
+- Nemotron and Granite: ``hybrid_override_pattern`` or ``layer_types``, and the number of heads,
+  head_dim, groups, state size and kernel of Mamba-2. Nemotron's state has the dtype of
+  ``mamba_ssm_cache_dtype``, or fp32 without that field. Granite's state is in bf16, the default of vLLM
+  0.33.
 
 Some figures come from model cards and from copies of the file: MiniMax-M2, Qwen3.5, Qwen3.6,
 Qwen3-Coder, GLM-4.7-Flash. Some are assumed to equal those of a predecessor, and were not checked:
-GLM-4.7 (GLM-4.6), Kimi-K2.5 (Kimi-K2), Mistral-Small-3.2 (3.1). ``--config config.json`` reads your own
-file.
+GLM-4.7 (GLM-4.6), Kimi-K2.5 (Kimi-K2), Mistral-Small-3.2 (3.1). To use the figures of your own file,
+pass ``--config config.json`` on the command line, or call :func:`kvpool.models.read_config`.
 
-Layers of draft heads (MTP, EAGLE) are not counted. Attention that keeps one entry for several tokens
-(DeepSeek-V4) has no shape here yet, so those models are left out. :func:`kvpool.models.read_config`
-reads these fields from your own file.
+Layers of draft heads (MTP, EAGLE) are not counted. Models whose attention keeps one entry for several
+tokens (DeepSeek-V4) are left out, because kvpool has no shape for them yet.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ __all__ = ["kv_shape", "model_names", "with_dtype"]
 
 
 def kv_shape(name: str, dtype: str | None = None) -> KvShape:
-    """Return the shape of a model in the catalogue, with ``dtype`` elements (default: 2 bytes, bf16 or fp16).
+    """Return the shape of a model in the catalogue. Elements have 2 bytes unless ``dtype`` is given.
 
-    Names match without regard to case, to an organisation in front (``meta-llama/``), and to ``_`` or
-    ``-``. Endings that do not change the shape are ignored, too (``-Instruct``, ``-Chat``, ``-it``,
-    ``-hf``, ``-Base``).
+    The match ignores case, an organisation in front of the name (``meta-llama/``), and the difference
+    between ``_`` and ``-``. It also ignores endings that do not change the shape (``-Instruct``,
+    ``-Chat``, ``-it``, ``-hf``, ``-Base``).
 
     >>> kv_shape("meta-llama/Llama-3.1-8B-Instruct").name
     'Llama-3.1-8B'
@@ -71,7 +71,7 @@ def with_dtype(shape: KvShape, dtype: str | None) -> KvShape:
 
 
 def model_names() -> list[str]:
-    """Return the names of all models in the catalogue, in its order: by family, then by size.
+    """Return the names of all models in the catalogue, ordered by family, and within a family by size.
 
     >>> model_names()[:2]
     ['Llama-3.1-8B', 'Llama-3.1-70B']
@@ -83,7 +83,7 @@ _full = KvShape.of_heads
 
 
 def _windowed(name: str, full: int, sliding: int, kv_heads: int, head_dim: int, window: int) -> KvShape:
-    """Make a shape with some layers of full attention, and the others with a window."""
+    """Make a shape in which ``full`` layers have full attention and ``sliding`` layers have a window."""
     layers = attention(full, kv_heads, head_dim), attention(sliding, kv_heads, head_dim, window=window)
     return KvShape(name, layers)
 
@@ -95,14 +95,14 @@ def _chunked(name: str, full: int, chunked: int, kv_heads: int, head_dim: int, c
 
 
 def _mla(name: str, layers: int, *, index_dim: int = 0) -> KvShape:
-    """Make a DeepSeek-style MLA model: 512 latent elements and 64 with the position."""
+    """Make a model with DeepSeek's MLA: 512 latent elements, and 64 elements that carry the position."""
     return KvShape(name, (latent(layers, 512, 64, index_dim=index_dim),))
 
 
 def _qwen(name: str, full: int, kv_heads: int, value_heads: int, state_bytes: int) -> KvShape:
-    """Make a Qwen model: three layers of four are a gated delta net with 16 key heads.
+    """Make a Qwen model in which three of four layers are a gated delta net with 16 key heads.
 
-    Heads have 128 elements.
+    The heads of the delta net have 128 elements.
     """
     net = gated_delta_net(
         3 * full, key_heads=16, value_heads=value_heads, key_dim=128, value_dim=128, state_bytes=state_bytes
@@ -113,7 +113,7 @@ def _qwen(name: str, full: int, kv_heads: int, value_heads: int, state_bytes: in
 def _nemotron(name: str, full: int, mamba: int, kv_heads: int, heads: int, head_dim: int) -> KvShape:
     """Make a Nemotron model: Mamba-2 with 8 groups and 128 elements of state in fp32.
 
-    Other layers keep nothing.
+    Layers that are neither attention nor Mamba-2 keep no KV.
     """
     state = mamba2(mamba, heads=heads, head_dim=head_dim, groups=8, state=128, state_bytes=4)
     return KvShape(name, (attention(full, kv_heads, 128), state))
@@ -134,7 +134,7 @@ _CATALOGUE: Final[tuple[KvShape, ...]] = (
     _full("Llama-2-13B", 40, 40, 128),
     _full("Llama-2-70B", 80, 8, 128),
     _full("Mistral-7B", 32, 8, 128),
-    # Only the first version has a window.
+    # Only the first version of Mistral-7B has a window.
     KvShape("Mistral-7B-v0.1", (attention(32, 8, 128, window=4096),)),
     _full("Mistral-Small-3.2-24B", 40, 8, 128),
     _full("Mixtral-8x7B", 32, 8, 128),
@@ -224,13 +224,13 @@ _BY_KEY["llama-4-maverick-17b-128e"] = _BY_KEY["llama-4-maverick"]
 
 
 def _suggestion(key: str) -> str:
-    """Return the end of a message about an unknown name.
+    """Return the hint for an error about an unknown name.
 
-    It contains up to three names that begin with it or are similar.
+    The hint contains up to three model names that begin with the unknown name or are similar to it.
     """
     begin = [other for other in _BY_KEY if key and other.startswith(key)]
     alike = difflib.get_close_matches(key, _BY_KEY, n=3, cutoff=0.5)
-    # In this order, and each model once, even if it has several names.
+    # Names that begin with the key come first. A model that has several names is listed once.
     names = list(dict.fromkeys(_BY_KEY[other].name for other in [*begin, *alike]))[:3]
     if not names:
         return "see kvpool.models.model_names()"

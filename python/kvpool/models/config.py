@@ -1,15 +1,16 @@
-"""A model's shape from the ``config.json`` of a Hugging Face checkpoint, or Mistral's ``params.json``.
+"""Reads a model's shape from a Hugging Face ``config.json``, or from Mistral's ``params.json``.
 
-A model belongs to a family, by ``model_type`` or by ``architectures``. The family defines the meaning
-of the fields (:mod:`kvpool.models.table`), and :mod:`kvpool.models.layers` has the arithmetic. The
-reader guesses nothing. It raises :class:`~kvpool.errors.ModelConfigError`, which names the field, for
+The field ``model_type`` or ``architectures`` names the model's family. The family defines the meaning
+of the other fields (:mod:`kvpool.models.table`), and :mod:`kvpool.models.layers` computes the sizes.
+The reader never guesses. It raises :class:`~kvpool.errors.ModelConfigError`, with the name of the
+field, in these cases:
 
-- an unknown family, or a layer of an unknown kind
-- a missing field, a value of a wrong type or out of range
-- a field that the family does not define and whose name suggests a layout
+- an unknown family, or a layer of an unknown kind.
+- a missing field, a value of a wrong type or out of range.
+- a field that the family does not define, if its name suggests that it changes the layout of the cache
 
-Files come from outside, so they are limited: at most 16 MiB, numbers at most 2**24 (spans 2**40),
-layers at most 10,000. Costs: O(file).
+Files come from outside, so their size and values are limited: at most 16 MiB, numbers at most 2**24
+(window and chunk lengths 2**40), and at most 10,000 layers. Costs: O(file).
 """
 
 from __future__ import annotations
@@ -33,24 +34,25 @@ __all__ = ["parse_config", "read_config"]
 
 _MOST_BYTES: Final = 16 << 20
 
-#: The most characters of a name that are kept.
+#: The most characters of a model's name that are used.
 _MOST_NAME: Final = 200
 
 
 def read_config(path: str | PathLike[str], dtype: str | None = None) -> KvShape:
     """Read the shape of a model from its ``config.json``, or from the folder that contains it.
 
-    If the configuration itself has no quantization, a file ``hf_quant_config.json`` beside it is read,
-    too.
+    If the configuration itself has no quantization, a file ``hf_quant_config.json`` in the same folder
+    is read, too.
 
     Args:
-        path: The file, or its folder. A folder without ``config.json`` may have Mistral's
-            ``params.json``.
-        dtype: Format of the cache; ``None`` for the configuration's own, or bf16 if it names none.
+        path: The file, or its folder. A folder without ``config.json`` may contain Mistral's
+            ``params.json`` instead.
+        dtype: The format of the cache. With ``None``, the format that the configuration names is used,
+            or bf16 if it names none.
 
     Raises:
-        ModelConfigError: The file is not such a configuration, or describes layers that kvpool does not
-            know. ``field`` is the wrong field.
+        ModelConfigError: The file is not a model's configuration, or describes layers that kvpool does
+            not know. The attribute ``field`` contains the wrong field.
         ValueError: ``dtype`` is unknown, or does not exist for the model.
         OSError: The file cannot be read.
 

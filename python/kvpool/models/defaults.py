@@ -1,9 +1,10 @@
-"""Fields that nested configurations leave out, because they equal the defaults of the family's class.
+"""Default values of fields that nested configurations leave out.
 
-transformers writes a configuration inside another (``text_config``) without them. The numbers are the
-defaults of ``transformers/models/<family>/configuration_<family>.py``. A file that is not part of
-another has all of its fields, so a missing one is an error there. A default that is a text is the name
-of another field whose value is used.
+transformers writes a configuration inside another one (``text_config``) without the fields that equal
+the defaults of the family's class. The numbers here are these defaults, from
+``transformers/models/<family>/configuration_<family>.py``. A configuration that is not nested contains
+all of its fields, so a missing field is an error there. If a default is a text, it is the name of
+another field, and the value of that field is used.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ def _class(layers: int, hidden: int, heads: int, kv_heads: int | str, **more: An
     }
 
 
-#: Each attention head of the configuration, or of the class, has its own KV head.
+#: The number of KV heads equals the number of attention heads of the configuration, or of the class.
 _SAME: Final = "num_attention_heads"
 _MLA: Final = {"kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128}
 
@@ -52,8 +53,8 @@ DEFAULTS: Final[dict[str, dict[str, Any]]] = {
     "deepseek_v3": _class(61, 7168, 128, 128, **_MLA),
 }
 
-#: By ``model_type``: fields for which absence differs from ``null``, because the family's class has a
-#: number as default. A file must contain them, or set them to ``null``.
+#: By ``model_type``: fields that a file must contain, even if only as ``null``. For these fields, an
+#: absent field and ``null`` mean different things, because the family's class has a number as default.
 VALUES_IF_ABSENT: Final[dict[str, dict[str, int]]] = {
     "mistral": {"sliding_window": 4096},
     "ministral": {"sliding_window": 4096},

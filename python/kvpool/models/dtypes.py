@@ -1,17 +1,19 @@
-"""Formats of elements in a KV cache: the bytes of a key, a value or a latent.
+"""Formats of elements in a KV cache, and the bytes that a key, a value or a latent takes in each format.
 
-This module owns the names and the layouts. Some formats keep scales in the cache, beside the elements.
-These bytes are counted. Scales of a whole tensor are part of the weights, and are not counted. The
-layouts are those of vLLM (``v1/kv_cache_interface.py``, ``v1/attention/backends``):
+Some formats keep scales in the cache, beside the elements. The sizes here include these scales. Scales
+of a whole tensor are part of the weights, and are not included. The layouts are those of vLLM
+(``v1/kv_cache_interface.py``, ``v1/attention/backends``):
 
-- ``nvfp4``: 4 bits, and an fp8 scale for each 16 elements of a vector. For heads, not for MLA.
-- ``int4`` (``int4_per_token_head``): 4 bits, and 4 bytes of scale and zero point per vector. LMDeploy's
-  int4 has the same size.
-- ``int8_per_token_head``, ``fp8_per_token_head``: 1 byte, and 4 bytes of scale per vector. Plain
-  ``int8`` and ``fp8`` have no scales in the cache.
-- ``fp8_ds_mla``: only for MLA with sparse attention and 512 + 64 elements: 512 of fp8, 4 scales of
-  fp32, 64 of bf16.
-- ``nvfp4_ds_mla``: for the same models: 512 of fp4 with 32 scales of fp8, 64 of fp8.
+- ``nvfp4``: 4 bits per element, and an fp8 scale for each 16 elements of a vector. Available for heads,
+  not for MLA.
+- ``int4`` (``int4_per_token_head``): 4 bits per element, and 4 bytes of scale and zero point per
+  vector. LMDeploy's int4 has the same size.
+- ``int8_per_token_head``, ``fp8_per_token_head``: 1 byte per element, and 4 bytes of scale per vector.
+  Plain ``int8`` and ``fp8`` have no scales in the cache.
+- ``fp8_ds_mla``: only for MLA with sparse attention and 512 + 64 elements. A token has 512 elements of
+  fp8, 4 scales of fp32, and 64 elements of bf16.
+- ``nvfp4_ds_mla``: only for the same models. A token has 512 elements of fp4 with 32 scales of fp8, and 64
+  elements of fp8.
 """
 
 from __future__ import annotations
@@ -29,11 +31,12 @@ __all__ = ["DTYPE_BYTES", "dtype_name", "token_bytes"]
 class _Format:
     #: Bits of one element.
     bits: int
-    #: Elements of a vector that share a scale of one byte; 0 without such scales.
+    #: Number of elements of a vector that share a scale of one byte; 0 for formats without such
+    #: scales.
     group: int = 0
     #: Bytes of the scale of one vector of one head and token.
     vector_bytes: int = 0
-    #: Bytes of a token in one layer of sparse MLA, for the whole layout of 512 + 64 elements.
+    #: Bytes of a token in one layer of sparse MLA, over the whole layout of 512 + 64 elements.
     sparse_latent: int = 0
 
 
@@ -61,14 +64,14 @@ _FORMATS: Final[dict[str, _Format]] = {
     "nvfp4_ds_mla": _Format(4, sparse_latent=352),
 }
 
-#: Bytes of one element without scales, by the names that engines and checkpoints use.
+#: Bytes of one element without scales, by the names of formats that engines and checkpoints use.
 DTYPE_BYTES: Final[dict[str, float]] = {
     name: one.bits // 8 if one.bits >= 8 else one.bits / 8 for name, one in _FORMATS.items()
 }
 
 
 def dtype_name(dtype: object) -> str:
-    """Return the name of a format as :data:`DTYPE_BYTES` writes it.
+    """Return the name of a format in the spelling of :data:`DTYPE_BYTES`.
 
     Raises:
         ValueError: No format has this name.

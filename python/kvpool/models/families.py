@@ -1,4 +1,4 @@
-"""Families of models, and the readers that only one family needs."""
+"""Families of models, and readers of configurations that only one family needs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ __all__ = [
     "switched_windows",
 ]
 
-#: The layers of a model, one entry per layer. Layers that keep no KV have no entry.
+#: Reads the layers of a model: one entry per layer. Layers that keep no KV have no entry.
 AllLayers = Reader[list[Layers]]
 
 _ORDER: Final = ("full", "sliding", "chunked", "state")
@@ -46,13 +46,13 @@ _ORDER: Final = ("full", "sliding", "chunked", "state")
 class Family:
     """Models whose configurations have the same fields with the same meaning."""
 
-    #: Its name, for messages.
+    #: The name of the family, for messages.
     name: str
     #: Values of ``model_type``, and names of architectures without their endings, in lower case.
     types: tuple[str, ...]
     #: Reads the layers.
     layers: AllLayers
-    #: The published files that define the fields; ``{type}`` is the ``model_type``.
+    #: The published files that define the fields. ``{type}`` stands for the ``model_type``.
     source: str
     #: Fields whose names suggest a layout, but which do not change the cache.
     ignored: frozenset[str] = frozenset()
@@ -76,7 +76,10 @@ class Family:
 
 
 def by_kind(kinds: Reader[list[str]], **keeps: Reader[Layers] | tuple[Reader[Layers], ...]) -> AllLayers:
-    """Read the kind of every layer, and the KV of each kind. An empty tuple means that it keeps none."""
+    """Read the kind of every layer, and for each kind the KV that a layer keeps.
+
+    An empty tuple means that layers of the kind keep none.
+    """
     readers = {kind: (some,) if isinstance(some, Reader) else some for kind, some in keeps.items()}
 
     def read(config: Fields) -> list[Layers]:
@@ -89,7 +92,7 @@ def by_kind(kinds: Reader[list[str]], **keeps: Reader[Layers] | tuple[Reader[Lay
 
 
 def mistral_windows() -> Reader[list[str]]:
-    """Read Mistral's windows: in every layer if there is one, or in the layers that ``layer_types`` lists."""
+    """Read the windows of Mistral. Without ``layer_types``, every layer has one if a window is given."""
     types = listed("layer_types")
 
     def read(config: Fields) -> list[str]:
@@ -103,7 +106,7 @@ def mistral_windows() -> Reader[list[str]]:
 
 
 def switched_windows(first: str) -> Reader[list[str]]:
-    """Read windows in the layers from ``first`` on, if there is a window (dots)."""
+    """Read the windows of the family dots: all layers starting with number ``first`` have one."""
     types = listed("layer_types")
 
     def read(config: Fields) -> list[str]:
@@ -119,7 +122,10 @@ def switched_windows(first: str) -> Reader[list[str]]:
 
 
 def smollm_layers() -> Reader[list[str]]:
-    """Read SmolLM3: full attention, unless ``use_sliding_window`` is on. Then it requires ``layer_types``."""
+    """Read SmolLM3: full attention in all layers, unless ``use_sliding_window`` is true.
+
+    In that case, ``layer_types`` is required.
+    """
     types = listed("layer_types")
 
     def read(config: Fields) -> list[str]:
@@ -133,9 +139,10 @@ def smollm_layers() -> Reader[list[str]]:
 
 
 def cross_layer() -> Reader[list[str]]:
-    """Read Hunyuan.
+    """Read the layers of Hunyuan.
 
-    With ``use_cla``, ``cla_share_factor`` neighbouring layers share the cache of the first.
+    If ``use_cla`` is true, each run of ``cla_share_factor`` neighbouring layers shares the cache of its
+    first layer.
     """
 
     def read(config: Fields) -> list[str]:
@@ -151,7 +158,7 @@ def cross_layer() -> Reader[list[str]]:
 
 
 def indexed() -> Reader[list[str]]:
-    """Read sparse MLA: layers with their own index are ``full``, and the others are ``shared``."""
+    """Read sparse MLA: a layer with its own index is ``full``, one that uses another's is ``shared``."""
     words = {"deepseek_sparse_attention": "full", "indexed_attention": "full"}
     types = listed("layer_types", words)
     owners = listed("indexer_types", {"full": "full", "shared": "shared"})
@@ -182,7 +189,7 @@ def indexed() -> Reader[list[str]]:
 
 
 def plamo_steps() -> Reader[list[str]]:
-    """Read PLaMo 2: the middle one of each ``mamba_step`` layers has attention."""
+    """Read PLaMo 2: of each ``mamba_step`` consecutive layers, the middle one has attention."""
 
     def read(config: Fields) -> list[str]:
         layers = config.count(*LAYERS, most=MOST_LAYERS)
@@ -197,9 +204,9 @@ def plamo_steps() -> Reader[list[str]]:
 
 
 def falcon_heads() -> Reader[Layers]:
-    """Read Falcon: one KV head with ``multi_query``, or ``num_kv_heads``.
+    """Read Falcon: one KV head if ``multi_query`` is true, otherwise ``num_kv_heads``.
 
-    ``num_kv_heads`` counts in the new architecture, or without ``multi_query``.
+    In the new decoder architecture, ``num_kv_heads`` is used in any case.
     """
     many = keep.heads(
         kv=("num_kv_heads", "n_head_kv"), query=("num_attention_heads", "n_head"), equal=True, dim=()
@@ -220,9 +227,9 @@ def falcon_heads() -> Reader[Layers]:
 
 
 def single_head(flag: str, number: str = "", **fields: Any) -> Reader[Layers]:
-    """Read one KV head, or ``number`` of them, if ``flag`` is on.
+    """Read a family in which ``flag`` selects a single KV head, or the number in the field ``number``.
 
-    Otherwise, each attention head has its own KV head.
+    If the flag is false, each attention head has its own KV head.
     """
     many = keep.heads(kv=(), equal=True, **({"dim": ()} | fields))
 
@@ -238,13 +245,13 @@ def single_head(flag: str, number: str = "", **fields: Any) -> Reader[Layers]:
 
 
 def other_setting(*, groups: tuple[str, ...], dim: str) -> Reader[Layers]:
-    """Read Step 3.5: layers with windows may have another number and size of KV heads.
+    """Read Step 3.5: the layers with windows may have another number and size of KV heads.
 
-    These are in ``attention_other_setting``.
+    The object ``attention_other_setting`` contains these.
 
     Args:
-        groups: The number of KV heads of a layer without windows.
-        dim: Elements of a head.
+        groups: The fields with the number of KV heads of a layer without windows.
+        dim: The field with the number of elements of a head.
     """
     other = "attention_other_setting"
     known = {"attention_type", "num_attention_heads", "true_head_dim", *groups, dim}
@@ -263,10 +270,10 @@ def other_setting(*, groups: tuple[str, ...], dim: str) -> Reader[Layers]:
 
 
 def kimi_layers() -> Reader[list[str]]:
-    """Read Kimi Linear.
+    """Read the kinds of layers of Kimi Linear.
 
-    ``linear_attn_config`` lists the layers of both kinds, numbered from 1. ``layer_types`` is the
-    alternative.
+    ``linear_attn_config`` lists the layers of both kinds, numbered from 1. Newer files have
+    ``layer_types`` instead.
     """
     inside = "linear_attn_config"
     full = chosen("full_attn_layers", "full", "linear", base=1, inside=inside)
@@ -285,7 +292,7 @@ def kimi_layers() -> Reader[list[str]]:
 
 
 def mpt_heads() -> Reader[Layers]:
-    """Read MPT: ``attn_config`` has the kind of attention and its KV heads."""
+    """Read MPT: ``attn_config`` contains the kind of attention and the number of KV heads."""
     all_heads = keep.heads(kv=(), equal=True, query=("n_heads",), hidden=("d_model",), dim=())
     known = {"attn_type", "kv_n_heads", "attn_uses_sequence_id", "prefix_lm", "softmax_scale"}
 
@@ -310,7 +317,10 @@ def mpt_heads() -> Reader[Layers]:
 
 
 def gemma4_full() -> Reader[Layers]:
-    """Read Gemma 4: full attention has heads of ``global_head_dim``, and its own KV heads if K equals V."""
+    """Read Gemma 4: full-attention heads have ``global_head_dim`` elements.
+
+    If keys equal values, these layers also have their own number of KV heads.
+    """
     dim = ("global_head_dim",)
     own = keep.heads(kv=("num_global_key_value_heads", "num_key_value_heads"), dim=dim, quotient=False)
     same = keep.heads(dim=dim, quotient=False)
@@ -322,7 +332,7 @@ def gemma4_full() -> Reader[Layers]:
 
 
 def projection_groups() -> Reader[Layers]:
-    """Read StripedHyena: its KV heads are the attention heads divided by ``proj_groups``."""
+    """Read StripedHyena: the attention heads divided by ``proj_groups`` are the KV heads."""
     all_heads = keep.heads(kv=(), equal=True, dim=())
 
     def read(config: Fields) -> Layers:
@@ -349,7 +359,10 @@ def per_layer_heads(name: str, layers_name: str = "num_hidden_layers") -> AllLay
 
 
 def nas_blocks() -> AllLayers:
-    """Read Nemotron from a layer search: ``block_configs`` has the attention of each layer, or none."""
+    """Read Nemotron models from a neural architecture search.
+
+    ``block_configs`` describes the attention of each layer, which may have none.
+    """
     known = {"no_op", "replace_with_linear", "n_heads_in_group"}
     off = {"num_sink_tokens", "use_prefill_window_in_sink_attention", "unshifted_sink", "sparsify"}
     one = keep.heads()
@@ -376,9 +389,9 @@ def nas_blocks() -> AllLayers:
 
 
 def mistral_params() -> AllLayers:
-    """Read ``params.json`` of Mistral's own releases: heads or MLA.
+    """Read ``params.json`` of Mistral's own releases, with key-value heads or MLA.
 
-    The window is for all layers, or a list that repeats.
+    ``sliding_window`` is one window for all layers, or a list that repeats over the layers.
     """
     window = keep.heads(kv=("n_kv_heads",), query=("n_heads",), hidden=("dim",), window="sliding_window")
     full = keep.heads(kv=("n_kv_heads",), query=("n_heads",), hidden=("dim",))

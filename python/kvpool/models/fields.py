@@ -1,7 +1,10 @@
-"""Fields of an external configuration. Each is checked when it is read, and an error names it.
+"""Reads fields of a configuration from outside.
 
-This module owns the limits of numbers, the texts of refusals, and the test whether a field's name
-suggests a layout. A field that is ``null`` counts as absent, as in the checkpoints.
+Each field is checked when it is read, and an error contains its name.
+
+This module owns the limits of numbers, the texts of errors, and the test whether a field's name
+suggests that the field changes the layout of the KV cache. A field that is ``null`` counts as absent,
+because checkpoints use ``null`` in this way.
 """
 
 from __future__ import annotations
@@ -18,8 +21,8 @@ __all__ = ["MOST_LAYERS", "Fields", "words"]
 
 MOST_LAYERS: Final = 10_000
 
-#: The largest value of a dimension. Products of four dimensions and the number of layers stay
-#: printable.
+#: The largest value of a dimension. With this limit, a product of four dimensions and the number of
+#: layers remains short enough to print.
 _MAX_COUNT: Final = 1 << 24
 
 #: The most characters of a value that a message shows.
@@ -27,11 +30,11 @@ _SHOWN: Final = 60
 
 
 def words(text: str) -> frozenset[str]:
-    """Return the words of a text."""
+    """Return the words of a text, which spaces separate."""
     return frozenset(text.split())
 
 
-#: Words in names of fields that describe how a model keeps tokens.
+#: If the name of a field contains one of these words, the field may describe how a model keeps tokens.
 _LAYOUT: Final = words(
     "layer layers head heads kv key keys value values query queries mqa gqa mla cla yoco group "
     "groups window windows share shared sharing reuse skip conv state states latent attn "
@@ -43,7 +46,8 @@ _LAYOUT: Final = words(
     "encoder decoder"
 )
 
-#: Words in names of fields about other parts of a model, or about its arithmetic.
+#: If the name contains one of these words, the field concerns another part of a model, or its
+#: arithmetic.
 _OTHER: Final = words(
     "moe expert experts router mlp ffn ff mtp nextn eagle medusa draft vision visual image "
     "images img video audio speech mm vit projector norm norms layernorm layernorms normalization "
@@ -53,7 +57,7 @@ _OTHER: Final = words(
     "token eps epsilon clip beam multipliers"
 )
 
-#: Names that suggest a layout but do not describe one, in any family.
+#: Field names that suggest a layout, but describe none in any family.
 _NO_LAYOUT: Final = words(
     "use_cache output_hidden_states output_attentions is_decoder add_cross_attention "
     "cross_attention_hidden_size chunk_size_feed_forward pruned_heads tie_encoder_decoder "
@@ -67,7 +71,7 @@ _NO_LAYOUT: Final = words(
 
 
 class Fields:
-    """A JSON object, and its path in the configuration."""
+    """A JSON object of a configuration, with its path."""
 
     def __init__(self, value: object, path: str = "") -> None:
         if not isinstance(value, dict):
@@ -78,9 +82,11 @@ class Fields:
         self._path = path
 
     def with_defaults(self, defaults: Mapping[str, Any]) -> Fields:
-        """Add fields that are absent. A field that is ``null`` stays ``null``.
+        """Return a copy in which absent fields have default values.
 
-        A text as default names another field.
+        A field that is ``null`` remains ``null``.
+
+        If a default is a text, it names another field, and the value of that field is used.
         """
         values = {**defaults, **self._values}
         same = {
@@ -95,7 +101,7 @@ class Fields:
         return Fields({**self._values, name: value}, self._path)
 
     def require_known(self, known: Collection[str], family: str) -> None:
-        """Raise for a field whose name suggests a layout, and which is not in ``known``.
+        """Raise if there is a field whose name suggests a layout and which is not in ``known``.
 
         Raises:
             ModelConfigError: There is such a field.
@@ -110,10 +116,10 @@ class Fields:
                 raise self.refused(name, expected)
 
     def require_present(self, numbers: Mapping[str, int]) -> None:
-        """Raise for an absent field whose default in the family's class differs from ``null``.
+        """Raise if a field is absent for which absence and ``null`` mean different things.
 
         Args:
-            numbers: These fields, with the value that an absent one has.
+            numbers: These fields, and the value that the family's class uses if the field is absent.
 
         Raises:
             ModelConfigError: A field is absent.
@@ -167,7 +173,7 @@ class Fields:
         return str(self._values[name])
 
     def raw(self, name: str) -> object:
-        """Return a value as it is; ``None`` if it is absent."""
+        """Return the value of a field, unchecked; ``None`` if it is absent."""
         return self._values.get(name)
 
     def names(self) -> list[str]:
@@ -191,7 +197,7 @@ class Fields:
         return self.has(name) and self._values[name] != []
 
     def is_text(self, name: str, text: str) -> bool:
-        """Return whether a field is this text."""
+        """Return whether the value of a field is this text."""
         return bool(self._values.get(name) == text)
 
     def zero(self, name: str) -> bool:
@@ -206,7 +212,7 @@ class Fields:
         return value
 
     def dtype_bytes(self, *names: str, default: int) -> int:
-        """Return the bytes of the dtype that one of these fields names."""
+        """Return the bytes per element of the dtype that the first present field names."""
         sizes = {"float32": 4, "fp32": 4, "bfloat16": 2, "bf16": 2, "float16": 2, "fp16": 2, "half": 2}
         for name in names:
             if self.has(name):

@@ -1,31 +1,34 @@
-"""KV-cache groups: how a model's layers share one pool of equal blocks.
+"""KV-cache groups: how a model's layers share one pool of blocks of equal size.
 
-Layers that keep the same KV form groups with equal numbers of layers. A block id is then a page of
-equal bytes in each layer of any group. A step computes at most c tokens of a request: ``chunk``, the
-largest chunk of a prompt. A request of n tokens then takes
+Layers that keep the same KV are divided into groups with equal numbers of layers. One block of the pool
+then provides a page of equal size to each layer of any group. In the following, b is the number of
+tokens of a block. A step computes at most c tokens of a request (``chunk``, the largest chunk of a
+prompt). A request of n tokens then needs at most this number of blocks:
 
-- ceil(n / b) blocks of each group of full attention.
-- the same number for a group with windows, but at most ceil((window + c - 2) / b) + 1. While a step
-  computes c tokens, the table holds these tokens and the window of the first of them.
-- the same number for a chunked group, but at most ceil((span + c - 1) / b), and one more if its chunks
-  do not begin with blocks.
-- 1 of each group of states, and 1 for each checkpoint that is kept for later requests.
+- for each group of full attention, ceil(n / b).
+- for each group with windows, the same number, but at most ceil((window + c - 2) / b) + 1. While a step
+  computes c tokens, the block table holds these tokens and the window of the first of them.
+- for each group with chunked attention, the same number, but at most ceil((span + c - 1) / b), and one
+  more if the chunks of the attention do not begin at block boundaries. The span is the length of such a
+  chunk.
+- for each group of states, 1, and 1 more for each checkpoint that is kept for later requests.
 
-These are the most blocks that any order of such steps needs: prompts in chunks of c tokens or fewer,
+These numbers are enough for any order of steps: prompts in chunks of c tokens or fewer, decoding, and
+hits of any length.
 decoding, hits of any length.
 
-**How groups are made**, as in vLLM (0.33, ``v1/core/kv_cache_utils.py``; this is our own account of
-it):
+**How groups are formed**, as in vLLM (0.33, ``v1/core/kv_cache_utils.py``; the description is ours):
 
 1. If all layers are of one kind, or all have full attention, they form one group.
-2. Otherwise, a group has the number of layers of the rarest kind. It has the number of the most
-   frequent kind instead, if that is less than one and a half times as large. The last groups of a kind
-   are filled up with layers that do not exist: padding.
-3. A page has the bytes of a block of the layers that keep most per token. Layers that keep half of that
-   per token have blocks of twice the tokens, and so on. If the sizes do not divide evenly, the rest of
-   a page is padding.
-4. A state takes a page, too. Blocks get longer until a page holds a state, in steps of the given block
-   size. The rest is padding. So the block of Qwen3-Next is 544 tokens, not 16.
+2. Otherwise, each group has as many layers as the rarest kind. If the most frequent kind has less than
+   one and a half times as many layers, each group has the number of the most frequent kind instead. The
+   last groups of a kind are filled up with padding: layers that do not exist.
+3. A page has the size of a block of the layers that keep the most bytes per token. Layers that keep
+   half as many bytes per token have blocks of twice as many tokens, and so on. If the sizes do not
+   divide evenly, the rest of a page is padding.
+4. A state also takes one page. Blocks are made longer, in steps of the given block size, until a page
+   can hold a state. The rest of the page is padding. For this reason, a block of Qwen3-Next has 544
+   tokens instead of 16.
 
 This module owns this arithmetic. Each question costs O(groups).
 """
@@ -47,12 +50,12 @@ __all__ = ["DEFAULT_CHUNK", "KvGroup", "KvGroups", "group_layers"]
 
 _GIB: Final = 1 << 30
 
-#: Tokens of a prompt that a step computes, if a caller gives no other number: the default of many
-#: engines.
+#: The number of prompt tokens that a step computes, if the caller gives none. Many engines have this
+#: default.
 DEFAULT_CHUNK: Final = 8192
 
-#: Up to this ratio of the most frequent kind to the rarest, groups have the size of the most frequent
-#: kind.
+#: If the most frequent kind has less than this number of times as many layers as the rarest kind,
+#: groups have the size of the most frequent kind.
 _CLOSE: Final = 1.5
 
 
@@ -65,7 +68,7 @@ class KvGroup:
     layers: int
     #: Tokens per block. For a state, tokens from one possible checkpoint to the next.
     block_tokens: int
-    #: Bytes of a block that hold data.
+    #: Number of bytes of a block that contain data, not padding.
     used_bytes: int
     #: Tokens of the window or chunk; 0 for the other kinds.
     span: int = 0
@@ -73,9 +76,9 @@ class KvGroup:
     what: str = ""
 
     def blocks(self, tokens: int, chunk: int = DEFAULT_CHUNK) -> int:
-        """Return the most blocks that a request of ``tokens`` tokens holds.
+        """Return the most blocks that a request of ``tokens`` tokens holds at any time.
 
-        A step computes at most ``chunk`` of them.
+        A step computes at most ``chunk`` tokens of the request.
 
         >>> window = KvGroup("sliding", 10, 16, 1310720, span=1024)
         >>> window.blocks(32_000), window.blocks(32_000, chunk=1)  # in prefill, and in decode
@@ -83,26 +86,27 @@ class KvGroup:
         """
         filled = -(-tokens // self.block_tokens)
         if self.kind == "sliding":
-            # In the worst step, the first token of its window is the last one of a block.
+            # The worst case is a step for which the first token of the window is the last token of a
+            # block.
             return min(filled, -(-(self.span + chunk - 2) // self.block_tokens) + 1)
         if self.kind == "chunked":
             return max((self._blocks_behind(at, tokens, chunk) for at in self._starts(tokens)), default=0)
         return min(filled, 1) if self.kind == "state" else filled
 
     def _starts(self, tokens: int) -> range:
-        """Return the first tokens of a group's own chunks, until their positions in blocks repeat."""
+        """Return the first token of each attention chunk, until the positions within blocks repeat."""
         return range(0, min(tokens, math.lcm(self.span, self.block_tokens)), self.span)
 
     def _blocks_behind(self, start: int, tokens: int, chunk: int) -> int:
-        """Count the blocks from ``start``, the first token of its own chunk, to the end of a step.
+        """Count the blocks from ``start``, the first token of an attention chunk, to the end of a step.
 
-        The step begins at the last token of that chunk.
+        The step begins at the last token of that attention chunk.
         """
         end = min(start + self.span - 1 + chunk, tokens)
         return -(-end // self.block_tokens) - start // self.block_tokens
 
     def in_words(self) -> str:
-        """Return kind and span as text.
+        """Return the kind and the span as text.
 
         >>> KvGroup("sliding", 10, 16, 1310720, span=1024).in_words()
         'sliding 1,024'
@@ -125,7 +129,7 @@ class KvGroups:
 
     @property
     def lengthened(self) -> bool:
-        """Whether blocks differ in length, or hold states."""
+        """Whether the groups have blocks of different lengths, or some groups hold states."""
         return len({group.block_tokens for group in self.groups}) > 1 or any(
             g.kind == "state" for g in self.groups
         )
@@ -140,22 +144,23 @@ class KvGroups:
         """Return the most blocks that a request holds, by group.
 
         Args:
-            tokens: Tokens of prompt and answer, 0 or more.
-            chunk: The most tokens of its prompt that a step computes, 1 or more. Groups with windows
-                hold the window and these tokens.
+            tokens: Number of tokens of prompt and answer together, 0 or more.
+            chunk: The most tokens of a prompt that a step computes, 1 or more. Groups with windows hold
+                the window and these tokens.
         """
         require_count("tokens", tokens, least=0)
         require_count("chunk", chunk)
         return [group.blocks(tokens, chunk) for group in self.groups]
 
     def request_bytes(self, tokens: int, chunk: int = DEFAULT_CHUNK) -> int:
-        """Return the bytes of these blocks, padding included."""
+        """Return the bytes of the blocks that a request holds at most, padding included."""
         return sum(self.request_blocks(tokens, chunk)) * self.block_bytes
 
     def requests_in(self, blocks: int, tokens: int, chunk: int = DEFAULT_CHUNK) -> int:
-        """Return how many requests of ``tokens`` tokens fit into ``blocks`` blocks, if they share nothing.
+        """Return how many requests of ``tokens`` tokens fit into ``blocks`` blocks, if they share no blocks.
 
-        One of them computes its prompt in steps of ``chunk`` tokens while the others decode.
+        At any time, one request computes its prompt in steps of ``chunk`` tokens, while the others
+        decode.
         """
         require_count("tokens", tokens)
         computing, decoding = (sum(self.request_blocks(tokens, step)) for step in (chunk, 1))
@@ -167,8 +172,8 @@ class KvGroups:
         Returns ``None`` if any length fits, and ``0`` if no length does.
 
         Args:
-            blocks: Blocks of the pool without the null block, 0 or more.
-            chunk: See :meth:`request_blocks`. Shorter chunks leave room for longer requests.
+            blocks: Number of blocks of the pool without the null block, 0 or more.
+            chunk: See :meth:`request_blocks`. Smaller chunks leave room for longer requests.
 
         >>> from kvpool.models import kv_shape
         >>> groups = kv_shape("Gemma-3-27B").groups()
@@ -200,9 +205,9 @@ def group_layers(kinds: Sequence[Layers], token_bytes: Sequence[int], block_size
     """Form the groups of a model's layers.
 
     Args:
-        kinds: The layers of the model, by the KV that they keep.
-        token_bytes: The bytes per token in one layer of each kind.
-        block_size: The least number of tokens of a block. Blocks grow in steps of it.
+        kinds: The layers of the model, one entry for each kind and amount of KV.
+        token_bytes: The bytes per token in one layer of each entry.
+        block_size: The smallest number of tokens of a block. Longer blocks are multiples of it.
     """
     require_count("block_size", block_size)
     if len(kinds) == 1 or all(kind.kind == "full" for kind in kinds):

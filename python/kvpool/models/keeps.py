@@ -1,7 +1,8 @@
-"""Readers of the KV that a layer of each kind keeps, by the fields of its family.
+"""Readers of the amount of KV that one layer keeps, for each kind of layer.
 
-Each function here makes a :class:`~kvpool.models.kinds.Reader` of one layer. Its arguments are the
-names of the fields. If families have several names for the same number, the first one present counts.
+Each function here makes a :class:`~kvpool.models.kinds.Reader` of one layer. The function's arguments
+are the names of the fields in the family's configuration. If families have several names for the same
+number, the argument lists them, and the first one present is used.
 """
 
 from __future__ import annotations
@@ -58,17 +59,18 @@ def heads(
     """Read key and value heads.
 
     Args:
-        kv: The number of KV heads.
-        dim: Elements of a key.
-        value: Elements of a value, if they differ. If absent or 0, they equal those of a key.
-        query: The number of attention heads.
-        hidden: The width of the model.
-        equal: Whether a family without ``kv`` has one KV head per attention head.
-        quotient: Whether a family without ``dim`` divides ``hidden`` by the attention heads.
-        window: The tokens of the window.
-        chunk: The tokens of the chunk.
-        inside: An object that may have ``kv`` instead.
-        times: A factor for the quotient.
+        kv: The fields with the number of KV heads.
+        dim: The fields with the number of elements of a key.
+        value: The fields with the number of elements of a value, if it can differ from that of a key.
+            If they are absent or 0, the two are equal.
+        query: The fields with the number of attention heads.
+        hidden: The fields with the width of the model.
+        equal: Whether a missing ``kv`` means one KV head per attention head.
+        quotient: Whether a missing ``dim`` means ``hidden`` divided by the number of attention heads.
+        window: The field with the number of tokens of the window.
+        chunk: The field with the number of tokens of the chunk.
+        inside: The field with an object that may contain ``kv`` instead.
+        times: A factor for that quotient.
     """
 
     def read(config: Fields) -> Layers:
@@ -100,7 +102,8 @@ def heads(
     return Reader(_all(kv, dim, value, query, hidden, extra) - {""}, read)
 
 
-#: Sizes of queries, keys and values before compression. They do not change the latent.
+#: Some of these are sizes of queries, keys and values before compression. They do not change the
+#: latent.
 _MLA_NAMES: Final = (
     "kv_lora_rank",
     "qk_rope_head_dim",
@@ -115,7 +118,7 @@ _INDEX_NAMES: Final = ("index_head_dim", "index_n_heads", "index_topk", "indexer
 
 
 def mla(*, index: bool = False) -> Keeps:
-    """Read MLA (multi-head latent attention). With ``index``, read the index of sparse attention, too."""
+    """Read MLA (multi-head latent attention). With ``index``, also read the index of sparse attention."""
 
     def read(config: Fields) -> Layers:
         dim = config.count("index_head_dim") if index else 0
@@ -143,7 +146,8 @@ def mla_or_heads() -> Keeps:
 def delta_net(*, state_bytes: int = 2) -> Keeps:
     """Read Qwen's gated delta net.
 
-    Its matrices have the configuration's dtype, or ``state_bytes`` per element without one.
+    The elements of its matrices have the dtype that the configuration names, or ``state_bytes`` bytes
+    if it names none.
     """
     names = (
         "linear_num_key_heads",
@@ -171,7 +175,7 @@ def delta_net(*, state_bytes: int = 2) -> Keeps:
 def kimi_delta() -> Keeps:
     """Read Kimi Delta Attention.
 
-    Its fields are in ``linear_attn_config``, or beside the others as transformers 5 writes them.
+    Its fields are inside ``linear_attn_config``. transformers 5 writes them at the top level instead.
     """
     flat = ("linear_num_heads", "linear_head_dim", "linear_conv_kernel_dim")
     inner = ("num_heads", "head_dim", "short_conv_kernel_size")
@@ -188,7 +192,7 @@ def kimi_delta() -> Keeps:
 
 
 def lightning(query: Names = _QUERY, dim: Names = ("head_dim",)) -> Keeps:
-    """Read lightning attention: a matrix per head, in fp32."""
+    """Read lightning attention, which keeps one matrix per head, in fp32."""
 
     def read(config: Fields) -> Layers:
         number = config.count(*query)
@@ -222,10 +226,13 @@ _MAMBA_NAMES: Final = (
 def mamba_2(
     *, number: Names, dim: Names, groups: Names, state: Names, kernel: Names, state_bytes: int = 2
 ) -> Keeps:
-    """Read Mamba-2, with states in the configuration's dtype, or of ``state_bytes`` without one.
+    """Read Mamba-2.
 
-    The length of a head may be ``"auto"``: ``mamba_expand`` times ``hidden_size``, divided by the
-    number of heads.
+    Elements of its states have the dtype that the configuration names, or ``state_bytes`` bytes if it
+    names none.
+
+    The length of a head may be ``"auto"``. It is then ``mamba_expand`` times ``hidden_size``, divided
+    by the number of heads.
     """
 
     def read(config: Fields) -> Layers:
@@ -254,7 +261,10 @@ def mamba_2(
 
 
 def mamba_1(*, state: Names, kernel: Names, expand: Names, inner: Names = ()) -> Keeps:
-    """Read Mamba. The inner channels are ``inner``, or ``hidden_size`` times ``expand`` without it."""
+    """Read Mamba. The field ``inner`` is the number of inner channels.
+
+    Without it, the number is ``hidden_size`` times ``expand``.
+    """
 
     def read(config: Fields) -> Layers:
         if any(config.has(name) for name in inner):
@@ -273,7 +283,7 @@ def mamba_1(*, state: Names, kernel: Names, expand: Names, inner: Names = ()) ->
 
 
 def convolution() -> Keeps:
-    """Read the short convolution of LFM2, over ``hidden_size`` channels."""
+    """Read the short convolution of LFM2, which has ``hidden_size`` channels."""
 
     def read(config: Fields) -> Layers:
         channels = config.count("conv_dim", "hidden_size")
@@ -285,7 +295,7 @@ def convolution() -> Keeps:
 
 
 def recurrence() -> Keeps:
-    """Read the RG-LRU of RecurrentGemma."""
+    """Read the RG-LRU (gated linear recurrence) of RecurrentGemma."""
 
     def read(config: Fields) -> Layers:
         return arithmetic.gated_linear_recurrence(

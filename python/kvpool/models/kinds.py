@@ -1,8 +1,9 @@
-"""The kind of each layer of a model, read from the various forms of configurations.
+"""Reads the kind of each layer of a model from the various forms that configurations have.
 
-A :class:`Reader` reads one property from a configuration, and has the names of all fields that can
+A :class:`Reader` reads one property from a configuration, and lists the names of all fields that can
 change it. The readers here return the kind of every layer: ``full``, ``sliding``, ``linear``, ``mamba``
-and so on. A family of :mod:`kvpool.models.families` defines the KV that a layer of each kind keeps.
+and so on. A family of :mod:`kvpool.models.families` then defines how much KV a layer of each kind
+keeps.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ __all__ = [
 
 Answer_co = TypeVar("Answer_co", covariant=True)
 
-#: The number of layers, under the names that families use for it.
+#: Field names that families use for the number of layers.
 LAYERS: Final = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 
 
@@ -54,10 +55,10 @@ class Reader(Generic[Answer_co]):
     read: Callable[[Fields], Answer_co]
 
 
-#: A reader of the kinds of all layers.
+#: A reader that returns the kind of every layer.
 Kinds = Reader[list[str]]
 
-#: Values of ``layer_types``, in the spelling of transformers 4 and 5.
+#: The kinds for the values of ``layer_types``, in the spellings of transformers 4 and 5.
 _WORDS: Final = {
     "full_attention": "full",
     "attention": "full",
@@ -77,13 +78,13 @@ def all_of(kind: str) -> Kinds:
 
 
 def listed(name: str, more: Mapping[str, str] | None = None, *, longer: bool = False) -> Kinds:
-    """Read a list with a word per layer.
+    """Read a list that contains one word per layer.
 
     Args:
         name: The field.
-        more: Kinds by word, beside those of attention.
-        longer: Whether to ignore entries after the last layer, which some checkpoints of the family
-            have.
+        more: The kinds for further words, in addition to those of attention.
+        longer: Whether to ignore entries after the last layer. Some checkpoints of one family have such
+            entries.
     """
     words = {**_WORDS, **(more or {})}
 
@@ -129,13 +130,13 @@ def every(
     """Assign one kind to every n-th layer.
 
     Args:
-        name: The field with n, empty if it is always ``default``.
-        last: The kind of the last of n layers.
-        others: The kind of the n - 1 layers before.
-        default: n if the field is absent; 0 requires the field.
-        whole: Whether the number of layers must be a multiple of n. Engines differ in the kind of the
-            remaining layers.
-        first: Whether the first of n layers has the kind ``last`` instead.
+        name: The field that contains n; empty if n is always ``default``.
+        last: The kind of the last of each n layers.
+        others: The kind of the n - 1 layers before it.
+        default: n if the field is absent. With 0, the field is required.
+        whole: Whether the number of layers must be a multiple of n. Use it if engines differ in the
+            kind of the remaining layers.
+        first: Whether the first of each n layers has the kind ``last``, instead of the last one.
     """
 
     def read(config: Fields) -> list[str]:
@@ -151,7 +152,7 @@ def every(
 
 
 def period(every_name: str, offset_name: str, chosen_kind: str, others: str) -> Kinds:
-    """Assign one kind to one layer of each period, at an offset."""
+    """Assign one kind to one layer of each period. Its position in the period is given by an offset."""
 
     def read(config: Fields) -> list[str]:
         step = config.count(every_name)
@@ -162,14 +163,14 @@ def period(every_name: str, offset_name: str, chosen_kind: str, others: str) -> 
 
 
 def chosen(name: str, kind: str, others: str, *, base: int = 0, inside: str = "") -> Kinds:
-    """Read a list of the layers that have one kind.
+    """Read a list of the numbers of the layers that have one kind.
 
     Args:
         name: The field.
         kind: The kind of the layers in the list.
-        others: The kind of all others.
-        base: The number of the first layer.
-        inside: The object that has the field; empty for the configuration itself.
+        others: The kind of all other layers.
+        base: The number of the first layer in this list: 0 or 1.
+        inside: The object that contains the field; empty for the configuration itself.
     """
 
     def read(config: Fields) -> list[str]:
@@ -214,9 +215,9 @@ def repeated(name: str, words: Mapping[str, str]) -> Kinds:
 
 
 def first_given(*choices: Kinds | tuple[str, Kinds]) -> Kinds:
-    """Use the first reader whose field is present, or the last reader if no field is.
+    """Use the first reader whose field is present. If no field is present, use the last reader.
 
-    An empty list counts as absent. Each choice is a reader with the name of its field. The last choice
+    An empty list counts as absent. Each choice is the name of a field and its reader. The last choice
     may be a reader without a name.
     """
 
@@ -236,7 +237,8 @@ def first_given(*choices: Kinds | tuple[str, Kinds]) -> Kinds:
 def qwen_windows() -> Kinds:
     """Read the windows of Qwen.
 
-    They are in the layers from ``max_window_layers`` on, if ``use_sliding_window`` enables them.
+    If ``use_sliding_window`` is true, the layers starting with number ``max_window_layers`` have
+    windows.
     """
 
     def read(config: Fields) -> list[str]:
@@ -253,7 +255,10 @@ def qwen_windows() -> Kinds:
 def gemma_windows(
     default: int, *names: str, first: bool = False, more: Mapping[str, str] | None = None
 ) -> Kinds:
-    """Assign windows to all layers but every n-th: by ``layer_types``, by a field, or by the family's n."""
+    """Assign windows to all layers except every n-th.
+
+    ``layer_types`` decides; without it, n is in one of the fields, or is the family's default.
+    """
     patterns = [(name, every(name, "full", "sliding", first=first)) for name in names]
     return first_given(
         ("layer_types", listed("layer_types", more)),
@@ -263,7 +268,7 @@ def gemma_windows(
 
 
 def shared_tail(kinds: Kinds, name: str = "num_kv_shared_layers") -> Kinds:
-    """Drop the last layers, which read the KV of other layers."""
+    """Leave out the last layers, because they read the KV of other layers and keep none."""
 
     def read(config: Fields) -> list[str]:
         own = kinds.read(config)
@@ -274,7 +279,7 @@ def shared_tail(kinds: Kinds, name: str = "num_kv_shared_layers") -> Kinds:
 
 
 def twice(kinds: Kinds) -> Kinds:
-    """Count each layer twice, for two attention blocks with a cache of their own."""
+    """Count each layer twice, because it has two attention blocks with separate caches."""
     return Reader(kinds.names, lambda config: [kind for kind in kinds.read(config) for _ in range(2)])
 
 

@@ -1,7 +1,8 @@
-"""The KV that layers of one kind keep for a request, in elements and bytes.
+"""The amount of KV that one layer keeps for a request, in elements and bytes.
 
-This module owns :class:`Layers` and the arithmetic from a model's configuration to it: key and value
-heads, latents, and the states of recurrent layers. All figures are for one layer, over all ranks.
+This module owns :class:`Layers` and the arithmetic that computes it from a model's configuration: for
+key and value heads, latents, and the states of recurrent layers. All figures are for one layer, summed
+over all ranks.
 """
 
 from __future__ import annotations
@@ -27,13 +28,14 @@ __all__ = [
 
 Kind = Literal["full", "sliding", "chunked", "state"]
 
-#: Elements that share a scale in the cache of a sparse attention's index, and the bytes of that scale.
+#: Number of elements of a sparse attention's index that share a scale in the cache. The next constant
+#: is the size of that scale in bytes.
 _INDEX_GROUP: Final = 128
 _INDEX_SCALE_BYTES: Final = 4
 
 
 def require_count(field: str, value: object, *, least: int = 1) -> None:
-    """Raise unless the value is a whole number of at least ``least``. ``True`` does not count as a number."""
+    """Raise unless the value is a whole number of at least ``least``. Booleans are not accepted."""
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise ValueError(f"{field} is {value!r}; allowed: a whole number, {least} or more")
 
@@ -50,7 +52,8 @@ class Layers:
     ValueError: state_bytes is 0; allowed: a whole number, 1 or more
     """
 
-    #: The tokens that a token reads in these layers: all before it, a window, a chunk, or a state.
+    #: The tokens that a token attends to in these layers: all tokens before it, a window, a chunk, or
+    #: none because the layer has a state.
     kind: Kind
     #: Number of layers.
     count: int
@@ -61,11 +64,12 @@ class Layers:
     dims: tuple[int, ...] = ()
     #: Whether these layers are multi-head latent attention.
     latent: bool = False
-    #: Further bytes per token, which do not depend on that dtype: the index of a sparse attention.
+    #: Bytes per token of a sparse attention's index. They do not depend on the cache's dtype.
     index_bytes: int = 0
     #: Bytes of the state in one layer. Its dtype is the model's, not the cache's.
     state_bytes: int = 0
-    #: Tokens of the window, the current one included, or of the chunk; 0 for the other kinds.
+    #: Number of tokens of the window (the current token included) or of the chunk; 0 for the other
+    #: kinds.
     span: int = 0
     #: A readable description of the KV that is kept.
     what: str = ""
@@ -83,16 +87,16 @@ class Layers:
 
     @property
     def vectors(self) -> int:
-        """Vectors per token in one layer: a key and a value per head.
+        """Number of vectors per token in one layer that can have a scale: a key and a value for each head.
 
-        MLA has two vectors that have scales.
+        MLA has two such vectors.
         """
         return 2 if self.latent else 2 * self.elements // sum(self.dims) if self.dims else 0
 
     def token_bytes(self, dtype_bytes: float) -> int:
         """Return the bytes per token in one layer; 0 for states.
 
-        Elements have ``dtype_bytes`` bytes. Scales are not included.
+        An element takes ``dtype_bytes`` bytes. Scales are not included.
         """
         return math.ceil(self.elements * dtype_bytes) + self.index_bytes
 
@@ -118,8 +122,8 @@ def attention(
 def latent(count: int, rank: int, rope: int, *, index_dim: int = 0) -> Layers:
     """Make layers of MLA (multi-head latent attention), which keep a latent and a position vector per token.
 
-    There are no heads. With ``index_dim``, sparse attention's index is added: a key of ``index_dim``
-    fp8 elements, and a scale for each 128 of them.
+    These layers have no heads. With ``index_dim``, the index of sparse attention is added: a key of
+    ``index_dim`` fp8 elements, and a scale for each 128 of them.
     """
     require_count("latent_dim", rank)
     require_count("rope", rope, least=0)
@@ -152,10 +156,10 @@ def gated_delta_net(
     conv_bytes: int = 2,
     state_bytes: int = 2,
 ) -> Layers:
-    """Make the linear attention of Qwen3-Next and Qwen3.5.
+    """Make layers with the linear attention of Qwen3-Next and Qwen3.5.
 
-    It keeps a matrix of key by value per value head. It also keeps the inputs of the convolution over
-    keys, queries and values for the ``kernel - 1`` tokens before.
+    For each value head, the state contains a matrix of key elements by value elements. For the
+    convolution over keys, queries and values, it contains the inputs of the last ``kernel - 1`` tokens.
     """
     _require_counts(
         key_heads=key_heads, value_heads=value_heads, key_dim=key_dim, value_dim=value_dim, kernel=kernel
@@ -169,10 +173,10 @@ def gated_delta_net(
 def kimi_delta_attention(
     count: int, *, heads: int, head_dim: int, kernel: int = 4, conv_bytes: int = 2, state_bytes: int = 4
 ) -> Layers:
-    """Make the linear attention of Kimi Linear.
+    """Make layers with the linear attention of Kimi Linear.
 
-    It keeps a square matrix per head in fp32, and the inputs of the convolutions of keys, queries and
-    values.
+    The state contains a square matrix per head in fp32, and the last inputs of the convolutions over
+    keys, queries and values.
     """
     _require_counts(heads=heads, head_dim=head_dim, kernel=kernel)
     conv = (kernel - 1) * 3 * heads * head_dim
@@ -193,8 +197,8 @@ def mamba2(
 ) -> Layers:
     """Make Mamba-2 layers.
 
-    They keep ``head_dim`` by ``state`` elements per head, and a convolution over inputs and two vectors
-    per group.
+    The state contains ``head_dim`` by ``state`` elements per head, and the last inputs of a convolution
+    over the layer's inputs and over two vectors per group.
     """
     _require_counts(heads=heads, head_dim=head_dim, state=state, kernel=kernel)
     require_count("groups", groups, least=0)
@@ -206,7 +210,7 @@ def mamba2(
 def mamba1(
     count: int, *, inner: int, state: int, kernel: int = 4, conv_bytes: int = 2, state_bytes: int = 2
 ) -> Layers:
-    """Make Mamba layers: ``state`` elements per inner channel, and a convolution over the channels."""
+    """Make Mamba layers, whose state has ``state`` elements per inner channel, and convolution inputs."""
     _require_counts(inner=inner, state=state, kernel=kernel)
     return _state(
         count, (kernel - 1) * inner, inner * state, conv_bytes, state_bytes, f"Mamba {inner} x {state}"
@@ -214,13 +218,13 @@ def mamba1(
 
 
 def short_convolution(count: int, *, channels: int, kernel: int, conv_bytes: int = 2) -> Layers:
-    """Make a convolution without attention, as in LFM2. Its state is the tokens before that it reads."""
+    """Make layers with a convolution, as in LFM2. The state is the earlier inputs that it reads."""
     _require_counts(channels=channels, kernel=kernel)
     return _state(count, (kernel - 1) * channels, 0, conv_bytes, 0, f"convolution {kernel} x {channels}")
 
 
 def lightning_attention(count: int, *, heads: int, head_dim: int, state_bytes: int = 4) -> Layers:
-    """Make the linear attention of MiniMax, Ling and MiniCPM: a square matrix per head, in fp32."""
+    """Make the linear attention of MiniMax, Ling and MiniCPM. It keeps a square fp32 matrix per head."""
     _require_counts(heads=heads, head_dim=head_dim)
     what = f"lightning {heads} x {head_dim} x {head_dim}"
     return _state(count, 0, heads * head_dim * head_dim, 0, state_bytes, what)
@@ -229,9 +233,10 @@ def lightning_attention(count: int, *, heads: int, head_dim: int, state_bytes: i
 def gated_linear_recurrence(
     count: int, *, width: int, kernel: int, conv_bytes: int = 2, state_bytes: int = 4
 ) -> Layers:
-    """Make the RG-LRU of RecurrentGemma.
+    """Make layers with the RG-LRU (gated linear recurrence) of RecurrentGemma.
 
-    It keeps one fp32 element per channel, and a convolution over the channels.
+    The state contains one fp32 element per channel, and the last inputs of a convolution over the
+    channels.
     """
     _require_counts(width=width, kernel=kernel)
     return _state(count, (kernel - 1) * width, width, conv_bytes, state_bytes, f"RG-LRU {width}")

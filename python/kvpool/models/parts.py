@@ -1,4 +1,4 @@
-"""Finds the part of a configuration that generates text, and the family of that part."""
+"""Finds the part of a configuration that describes the text model, in models that have several parts."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ if TYPE_CHECKING:
 
 __all__ = ["WRAPPERS", "text_part"]
 
-#: Fields in which a model of several parts has the part that generates text.
+#: In models of several parts, the part that generates text is in one of these fields.
 _PARTS: Final = ("text_config", "llm_config", "language_config", "thinker_config")
 
-#: ``model_type`` of models with such a part, and the type for a part that names none. It is empty if
-#: the part must name its own.
+#: By the ``model_type`` of a model of several parts: the type of its text part, if that part names
+#: none. It is empty if the text part must name its own type.
 WRAPPERS: Final[dict[str, str]] = _data.toml("model_parts.toml")
 
 
 def text_part(config: Fields) -> tuple[Fields, bool]:
-    """Return the part that generates text, and whether it is inside another part.
+    """Return the part of a configuration that generates text, and whether it is nested.
 
-    A part without ``model_type`` gets the type that the outer model has for its text.
+    A text part without ``model_type`` gets the type from ``WRAPPERS``.
 
     Raises:
         ModelConfigError: kvpool does not know this model of several parts. The error names

@@ -1,8 +1,8 @@
-"""The format of the KV cache that a checkpoint's quantization names.
+"""Reads the format of the KV cache from a checkpoint's quantization settings.
 
-Engines use it unless the caller gives another. kvpool reads ``kv_cache_scheme`` of compressed-tensors
-and of ModelOpt, and ``kv_cache_quant_algo`` of ModelOpt, in ``config.json`` or in
-``hf_quant_config.json``.
+Engines use this format unless the caller gives another one. kvpool reads ``kv_cache_scheme`` of
+compressed-tensors and of ModelOpt, and ``kv_cache_quant_algo`` of ModelOpt. These fields are in
+``config.json`` or in ``hf_quant_config.json``.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ def stored_dtype(top: Fields, config: Fields, beside: Fields | None) -> str | No
     """Return the format that the quantization names, or ``None`` if it names none.
 
     Args:
-        top: The configuration.
-        config: Its part that generates text.
-        beside: ``hf_quant_config.json``.
+        top: The whole configuration.
+        config: The part of it that generates text.
+        beside: The content of ``hf_quant_config.json``, or ``None``.
 
     Raises:
         ModelConfigError: kvpool does not know the format. The error names its field.

@@ -1,4 +1,4 @@
-"""The KV cache of one model: its layers by the KV that they keep, and the resulting sizes."""
+"""The shape of a model's KV cache: how much each kind of layer keeps, and the sizes that follow from it."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class KvShape:
 
     #: The model's usual name.
     name: str
-    #: Its layers, by the KV that they keep. Layers that keep none are left out.
+    #: The layers, one entry for each kind and amount of KV. Layers that keep no KV are left out.
     layers: tuple[Layers, ...]
-    #: Format of keys, values and latents, a key of ``DTYPE_BYTES``. States have dtypes of their own.
+    #: The format of keys, values and latents, a key of ``DTYPE_BYTES``. States have their own dtypes.
     dtype: str = "bf16"
 
     def __post_init__(self) -> None:
@@ -43,7 +43,7 @@ class KvShape:
 
     @classmethod
     def of_heads(cls, name: str, layers: int, kv_heads: int, head_dim: int, dtype: str = "bf16") -> KvShape:
-        """Make the shape of a model whose layers are all alike: full attention with ``kv_heads``.
+        """Make the shape of a model in which all layers have full attention with the same ``kv_heads``.
 
         Raises:
             ValueError: A number is not a whole number of 1 or more.
@@ -57,7 +57,9 @@ class KvShape:
         return DTYPE_BYTES[dtype_name(self.dtype)]
 
     def token_bytes(self) -> list[int]:
-        """Return the bytes of one token in one layer of each kind, scales included; 0 for states.
+        """Return, by entry of ``layers``, the bytes of one token in one layer.
+
+        Scales are included. The result for states is 0.
 
         >>> from kvpool.models import kv_shape
         >>> kv_shape("DeepSeek-V3.2", dtype="fp8_ds_mla").token_bytes()  # 656, and 132 of the index
@@ -68,7 +70,9 @@ class KvShape:
 
     @property
     def bytes_per_token(self) -> int:
-        """Bytes of one token in all layers that keep tokens, windows and chunks included.
+        """Bytes of one token, summed over all layers that keep tokens.
+
+        Layers with windows and chunks are included.
 
         >>> from kvpool.models import kv_shape
         >>> kv_shape("DeepSeek-V3").bytes_per_token  # 61 layers, 512 + 64 elements of 2 bytes
@@ -78,7 +82,9 @@ class KvShape:
 
     @property
     def bytes_per_state(self) -> int:
-        """Bytes of the states of all recurrent layers, of a request; each of its checkpoints takes as many.
+        """Bytes of the states of one request, summed over all recurrent layers.
+
+        Each checkpoint takes as many.
 
         >>> from kvpool.models import kv_shape
         >>> kv_shape("Llama-3.1-8B").bytes_per_state

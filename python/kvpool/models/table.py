@@ -1,4 +1,4 @@
-"""Finds the family of a configuration."""
+"""Finds the family of a model's configuration."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _ENCODER_DECODERS: Final = words(
     "speech-encoder-decoder switch_transformers t5 t5gemma t5gemma2 udop umt5 "
     "vision-encoder-decoder whisper xlm-prophetnet"
 )
-#: Families that kvpool knows but has no shape for.
+#: Families that kvpool recognizes but cannot describe, with the reason.
 _REFUSED: Final = {
     "deepseek_v4": "its attention keeps one entry for several tokens",
     "phi4flash": "half of its layers read the cache of one layer, and gated memory units keep states",
@@ -43,7 +43,8 @@ _REFUSED: Final = {
     "gpt_neo": "its windows have no shape here",
 }
 
-#: The endings after the name of the family in names of architectures, the longest first.
+#: Names of architectures are the name of the family and one of these endings. The longest match comes
+#: first.
 _ENDINGS: Final = (
     "forcausallm",
     "lmheadmodel",
@@ -71,7 +72,10 @@ def _architecture(name: str) -> str:
 
 
 def _architectures() -> dict[str, str]:
-    """Return the ``model_type`` by architecture. The suffix ``_text`` of a type is optional."""
+    """Return the ``model_type`` for each name of an architecture.
+
+    If a type ends in ``_text``, the ending is optional.
+    """
     by_name = {_plain(kind): kind for family in FAMILIES for kind in family.types}
     return {_plain(kind.removesuffix("_text")): kind for kind in by_name.values()} | by_name
 
@@ -86,8 +90,8 @@ def family_of(config: Fields, *, nested: bool = False) -> tuple[Family, str]:
 
     Args:
         config: The configuration of a model that generates text.
-        nested: Whether it is inside another configuration. The outer model loads the part by its
-            ``model_type`` only. An architecture without a family is then not an error.
+        nested: Whether the configuration is inside another one. The outer model loads a nested part by
+            its ``model_type`` alone, so an unknown architecture is then not an error.
 
     Raises:
         ModelConfigError: The family is unknown, keeps no KV, or has no shape here. The error names

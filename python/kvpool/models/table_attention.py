@@ -1,7 +1,7 @@
-"""The table of families whose layers all have attention: heads, windows, latents.
+"""Families whose layers all have attention, with heads or latents, and without windows.
 
-Each row describes how to read the configurations of a family. Its fields are those that the family
-defines. The published files with these definitions are in ``source``.
+Each entry describes how to read the configurations of one family, by the fields that this family
+defines. ``source`` names the published files that define these fields.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The table of families with recurrent states: Mamba, linear attention, convolutions.
+"""Families with recurrent states: Mamba, linear attention, convolutions.
 
-Some of their layers may have attention.
+Some layers of these families may have attention instead.
 """
 
 from __future__ import annotations
@@ -227,7 +227,7 @@ STATES: Final[tuple[Family, ...]] = (
         by_kind(
             read.plamo_steps(),
             full=heads(dim=("hidden_size_per_head",), quotient=False),
-            # Mamba-2 with a convolution over the inputs only: no groups.
+            # This is Mamba-2 with a convolution over the inputs only, so it has no groups.
             mamba=mamba_2(
                 number=("mamba_num_heads",),
                 dim=("hidden_size_per_head",),
@@ -237,7 +237,7 @@ STATES: Final[tuple[Family, ...]] = (
             ),
         ),
         "vllm/model_executor/models/plamo2.py",
-        # Engines keep all tokens of its attention, although it reads only a window.
+        # Engines keep all tokens of the attention layers, although these layers only read a window.
         frozenset({"attention_window_size", "full_attention_idx", "linear_type", "eval_attention_n_bit"}),
     ),
     Family(
@@ -308,7 +308,7 @@ STATES: Final[tuple[Family, ...]] = (
         ("stripedhyena",),
         by_kind(chosen("attn_layer_idxs", "full", "none"), full=read.projection_groups(), none=()),
         "huggingface.co/togethercomputer/StripedHyena-Nous-7B configuration_hyena.py",
-        # The filters of the other layers keep a few elements per channel, which are not counted.
+        # The filters of the other layers keep a few elements per channel. These are not counted.
         words("hyena_layer_idxs hyena_filter_groups column_split_hyena state_size smeared_gqa"),
     ),
 )

@@ -1,7 +1,7 @@
-"""The table of families whose layers are attention, some of them with a window or a chunk.
+"""Families whose layers have attention, some of them with a window or a chunk.
 
-Each row describes how to read the configurations of a family. Its fields are those that the family
-defines. The published files with these definitions are in ``source``.
+Each entry describes how to read the configurations of one family, by the fields that this family
+defines. ``source`` names the published files that define these fields.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ _GIVEN_WINDOW: Final = heads(quotient=False, window="sliding_window")
 _SAME: Final = heads(equal=True)
 _SAME_WINDOW: Final = heads(equal=True, window="sliding_window")
 _STEP_GROUPS: Final = ("num_attention_groups", "num_key_value_heads")
-#: Query heads of windows, biases of sinks, and a chunk size that no layer uses.
+#: Fields that do not change the cache: query heads of windows, biases of attention sinks, and a chunk
+#: size that no layer uses.
 _MIMO: Final = words(
     "swa_num_attention_heads swa_rope_theta add_swa_attention_sink_bias "
     "add_full_attention_sink_bias attention_chunk_size attention_value_scale hybrid_block_size "
@@ -256,7 +257,8 @@ WINDOWS: Final[tuple[Family, ...]] = (
             ),
         ),
         "huggingface.co/baichuan-inc/Baichuan-M1-14B-Instruct configuration_baichuan.py",
-        # The convolution over keys and values keeps one more token per layer, which is not counted.
+        # The convolution over keys and values keeps one more token per layer. That token is not
+        # counted.
         frozenset({"conv_window"}),
     ),
     Family(

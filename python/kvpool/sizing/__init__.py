@@ -1,8 +1,8 @@
-"""Sizing: the hit rates of a cache of any size, under each eviction policy.
+"""Sizing: computes the hit rates of a cache of any size under each eviction policy.
 
-:func:`size` returns all results for a trace at once, as a JSON-compatible dict whose schema is
-:mod:`kvpool.sizing.report`. ``kvpool size`` on the command line prints it. :class:`References` has the
-single estimators:
+:func:`size` returns all results for a trace at once, as a dict that can be written as JSON.
+:mod:`kvpool.sizing.report` defines its schema, and ``kvpool size`` prints it on the command line.
+:class:`References` offers each estimator separately:
 
 >>> import kvpool
 >>> from kvpool.sizing import References
@@ -14,7 +14,7 @@ True
 >>> references.optimal(700).block_hit_rate > run.block_hit_rate
 True
 
-For a trace too large for that, :func:`sampled_lru` estimates the curve from a sample of its blocks:
+If a trace is too large for this, :func:`sampled_lru` estimates the curve from a sample of the blocks:
 
 >>> from kvpool.sizing import sampled_lru
 >>> abs(sampled_lru(kvpool.traces.Trace.generate(500), max_blocks=1000).at(700)[0] - curve.at(700)[0]) < 0.05

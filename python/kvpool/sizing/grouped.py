@@ -1,13 +1,14 @@
-"""Runs a trace through a manager with a hybrid model's KV-cache groups, once per size.
+"""Replays a trace through a manager with a hybrid model's KV-cache groups, once per cache size.
 
-A curve of stack distances describes one group. With several groups, the next victim depends on all of
-them. Therefore each size is a run of its own: :class:`kvpool.traces.Replay` in lookup mode, with LRU.
-This module owns the list of runs, their threads, and their results.
+A single curve of stack distances describes only one group. With several groups, the next victim depends
+on all of them. Therefore each size needs its own run of :class:`kvpool.traces.Replay`, in lookup mode
+and with LRU. This module owns the list of runs, their threads, and their results.
 
-The option ``keep`` decides which content of windows and states stays cached for later requests: all of
-it, one checkpoint per number of tokens, or only junctions. Junctions are where a prompt ends, and where
-a later prompt departs from an earlier one (:mod:`kvpool.models.groups`). A run over 144 million prompt
-tokens takes 2 to 20 s, depending on groups and ``keep``.
+The option ``keep`` decides which content of windows and states remains cached for later requests. The
+choices are all content, one checkpoint per given number of tokens, or only junctions. A junction is the
+end of a prompt, or the point where a later prompt departs from an earlier one
+(:mod:`kvpool.models.groups`). A run over 144 million prompt tokens takes 2 to 20 s, depending on the
+groups and on ``keep``.
 """
 
 from __future__ import annotations
@@ -36,17 +37,18 @@ __all__ = ["DEFAULT_KEEP", "SPACINGS", "group_arguments", "group_runs", "parse_k
 
 #: The default of ``keep``.
 DEFAULT_KEEP: Final = "junctions"
-#: Tokens between checkpoints, one row each in the table of spacing.
+#: Numbers of tokens between checkpoints. The table of spacing has one row for each of them.
 SPACINGS: Final = (512, 1024, 2048, 4096)
-#: Tokens of a block in these runs. Blocks of 16 tokens give the same hits, to within a block at the
-#: end, and take four times as long.
+#: Tokens per block in these runs. Blocks of 16 tokens would give the same hits to within one block per
+#: prompt, but take four times as long.
 _BLOCK_TOKENS: Final = 64
-#: Tokens of a block for models with states. Their blocks are far longer, and grow in units of this size.
+#: Tokens per block for models with states. The groups lengthen these blocks in multiples of this size.
 _BLOCK_TOKENS_OF_STATES: Final = 16
 
-#: Requests between two progress reports.
+#: Number of requests between two progress reports.
 _SLICE: Final = 128
-#: The table of spacing is made at the size nearest to this percentage of the different blocks.
+#: The table of spacing is computed for the size that is nearest to this percentage of the trace's
+#: different blocks.
 _SPACING_PERCENT: Final = 10.0
 
 Keep = int | str
@@ -71,7 +73,7 @@ def parse_keep(text: str) -> Keep:
 
 
 def group_arguments(groups: KvGroups, keep: Keep) -> dict[str, Any]:
-    """Returns the arguments of :class:`kvpool.traces.Replay` for these groups."""
+    """Returns the keyword arguments of :class:`kvpool.traces.Replay` for these groups."""
     each = [
         (group.kind, group.block_tokens, group.span, None if group.kind == "full" else keep)
         for group in groups.groups
@@ -89,13 +91,13 @@ def group_runs(
     jobs: int = 0,
     progress: Callable[[int, int], None] | None = None,
 ) -> schema.Groups | None:
-    """Runs the trace with the model's groups at each size, and with each spacing at one size.
+    """Replays the trace with the model's groups at each size, and at one size with each spacing.
 
-    Returns ``None`` for a single group.
+    Returns ``None`` if the model has a single group.
 
-    The memory of a run is the size's ``gib``. A size in blocks or per cent stands for the memory that
-    its blocks take if all layers keep all tokens. ``progress`` is called with the requests done and the
-    requests in all, on this thread.
+    Each run has as much memory as the size's ``gib``. If a size is given in blocks or per cent, this is
+    the memory that these blocks would take if all layers kept all tokens. ``progress`` is called on
+    this thread with the number of finished requests and the number of all requests.
 
     Raises:
         InvalidArgumentError: A size is smaller than one block of the pool, or has more blocks than a
@@ -113,7 +115,7 @@ def group_runs(
     spacings = _spacings(groups, keep, states=states)
     jobs_of = [_Job(groups, gib, keep) for gib in gibs]
     jobs_of += [_Job(groups, gibs[spaced], each) for each in spacings]
-    # The runs for a model with the same memory whose layers keep all tokens.
+    # For comparison, run a model with the same memory in which all layers keep all tokens.
     whole = None if states else KvShape.of_heads("in full", 1, 1, 1).groups(_BLOCK_TOKENS)
     if whole is not None:
         block_bytes = shape.bytes_per_token * _BLOCK_TOKENS
@@ -135,9 +137,9 @@ def group_runs(
 
 
 def _spacings(groups: KvGroups, keep: Keep, *, states: bool) -> list[Keep]:
-    """Returns the other values of ``keep`` in the table of spacing.
+    """Returns the further values of ``keep`` for the table of spacing.
 
-    For states, ``all`` would mean every block, and is left out.
+    ``all`` is left out for models with states, because it would mean a checkpoint for every block.
     """
     unit = math.lcm(*(group.block_tokens for group in groups.groups))
     rounded = dict.fromkeys(-(-tokens // unit) * unit for tokens in SPACINGS)
@@ -173,7 +175,7 @@ def _merged(groups: KvGroups) -> list[schema.Group]:
 
 
 class _Job:
-    """One run that is still to be started."""
+    """One run that has not been started yet."""
 
     def __init__(self, groups: KvGroups, gib: float, keep: Keep, block_bytes: int | None = None) -> None:
         self.groups, self.gib, self.keep = groups, gib, keep
@@ -185,7 +187,7 @@ class _Job:
             raise InvalidArgumentError(f"capacities is {self.blocks:,} blocks: must be at most {2**32 - 8:,}")
 
     def run(self, trace: Trace, count_done: Callable[[int], None]) -> schema.GroupRun:
-        # The pool is never larger than the trace can fill, to save memory.
+        # To save memory, the pool is never larger than the trace can fill.
         facts = trace.summary()
         tokens = facts["unique_blocks"] * trace.block_tokens + facts["longest_input"]
         most = sum(-(-tokens // group.block_tokens) for group in self.groups.groups)
@@ -204,7 +206,7 @@ class _Job:
         report = json.loads(replay.report_json())
         rates: dict[tuple[str, int | None], float] = {}
         for group in report["groups"]:
-            # A hit needs all groups of a kind, so the lowest rate counts.
+            # A hit needs all groups of a kind, so the lowest rate of these groups applies.
             key = (group["kind"], group["span"])
             rates[key] = min(rates.get(key, 1.0), group["reach_rate"])
         return {
@@ -223,9 +225,9 @@ class _Job:
 def _run_all(
     trace: Trace, jobs_of: Sequence[_Job], workers: int, progress: Callable[[int, int], None] | None
 ) -> list[schema.GroupRun]:
-    """Runs all jobs on threads, and returns their results in order.
+    """Runs all jobs on threads, and returns their results in the order of the jobs.
 
-    Ctrl-C cancels the jobs that have not begun, and stops the others.
+    Ctrl-C cancels the jobs that have not begun, and stops the running ones.
     """
     total, done, lock, stopped = (
         len(jobs_of) * trace.summary()["requests"],

@@ -1,8 +1,8 @@
 """Computes a :class:`~kvpool.sizing.report.SizingReport` from a trace.
 
-This module owns the choice of estimators, the capacities, and the threads that run the cells of the
-grid. The estimators are written in Rust (:class:`kvpool.sizing.References`) and run without the GIL, so
-threads are enough.
+This module owns the choice of estimators, the capacities, and the threads. The *cells* of the grid are
+the runs of one policy at one capacity. The estimators are written in Rust
+(:class:`kvpool.sizing.References`) and run without the GIL, so threads are sufficient.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ __all__ = [
     "size",
 ]
 
-#: The publication that defines each policy.
+#: The publication in which each policy is defined.
 PAPERS: Final = {
     "lru": "",
     "s3-fifo": "Yang et al., SOSP 2023",
@@ -54,26 +54,27 @@ PAPERS: Final = {
     "hazard": "kvpool; after LHD, Beckmann et al., NSDI 2018",
 }
 
-#: Policies that need no times of access from the caller.
+#: The policies for which the caller need not provide access times.
 POLICIES: Final = tuple(name for name in kvpool.policies.eviction_policies() if name in PAPERS)
-#: The policies that are compared by default: the defaults of the advisor.
+#: The policies that are compared by default. They are also the advisor's defaults.
 DEFAULT_POLICIES: Final[tuple[EvictionPolicy, ...]] = tuple(kvpool.AdvisorConfig().policies)
-#: Per cent of the trace's different blocks.
+#: The default capacities, in per cent of the trace's different blocks.
 DEFAULT_CAPACITIES: Final = ("1%", "2%", "5%", "10%", "20%", "30%", "40%", "50%")
-#: The share of end-of-life hints that are given, 0 to 1.
+#: The default accuracies of end-of-life hints: the share of the hints that are given, from 0 to 1.
 DEFAULT_HINTS: Final = (0.5, 0.8, 1.0)
 
 #: Points of the LRU curve in a report.
 _CURVE_POINTS: Final = 200
 #: The most blocks that a sample may track.
 _MOST_SAMPLED: Final = 2**30
-#: Number of windows of the hit rate over time.
+#: Number of time windows in the hit rate over time.
 _WINDOWS: Final = 60
-#: The hit rate over time is for the capacity nearest to this percentage of the different blocks.
+#: The hit rate over time is reported for the capacity nearest to this percentage of the different
+#: blocks.
 _OVER_TIME_PERCENT: Final = 10.0
-#: The policy that learns from finish reasons.
+#: The policy that uses the finish reasons of requests.
 _LEARNS_FROM_ENDS: Final[EvictionPolicy] = "hazard"
-#: Number of rows in the table of the worth of memory.
+#: Number of rows in the table that shows the worth of additional memory.
 _WORTH_STEPS: Final = 12
 
 
@@ -85,7 +86,7 @@ _UNITS: Final[dict[str, _Unit]] = {"%": "%", "gib": "GiB", "blocks": "blocks", "
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Size:
-    """One capacity, in the unit of the request.
+    """One capacity, in the unit in which it was given.
 
     >>> Size.parse("5%").blocks(unique_blocks=182_790, bytes_per_block=None)
     9139
@@ -117,8 +118,8 @@ class Size:
         """Returns the number of whole blocks, rounded down, at least 1.
 
         Raises:
-            InvalidArgumentError: The size is in GiB and there is no model, or there are more blocks
-                than can be counted.
+            InvalidArgumentError: The size is in GiB and no model is given, or the number of blocks
+                exceeds what a simulation can have.
 
         """
         if self.unit == "%":
@@ -129,10 +130,10 @@ class Size:
             raise InvalidArgumentError(_NO_SHAPE)
         else:
             blocks = self.amount * 2**30 / bytes_per_block
-        # 2^32 block ids, minus the null block and those that a simulation needs.
+        # The limit is the 2^32 block ids, minus the null block and the ids that a simulation needs.
         if blocks > 2**32 - 8:
             raise InvalidArgumentError(f"capacities is {blocks:,.0f} blocks: must be at most {2**32 - 8:,}")
-        # Rounding errors of a percentage must not cost a block.
+        # The small addend prevents that a rounding error of a percentage costs one block.
         return max(1, math.floor(blocks + 1e-6))
 
 
@@ -162,41 +163,42 @@ def size(
     progress: Callable[[int, int], None] | None = None,
     group_progress: Callable[[int, int], None] | None = None,
 ) -> schema.SizingReport:
-    """Size a cache for a trace: policies, capacities, the optimum, hints, the LRU curve, its knee and worth.
+    """Size a cache for a trace: compare policies and capacities, the optimum, hints, and the LRU curve.
 
     Costs: reading the references, the LRU curve, the optimum and hints take some ms per 100,000
-    references. Each cell of the grid takes 20 to 150 ns per reference. Results do not depend on
-    ``jobs``. With ``sample_blocks``, only LRU is estimated, from a sample. Its cost depends on the
-    sample, not on the trace.
+    references. Each run of one policy at one capacity (*cell*) takes 20 to 150 ns per reference.
+    Results do not depend on ``jobs``. With ``sample_blocks``, only LRU is estimated, from a sample. The
+    cost then depends on the sample, not on the trace.
 
     Args:
         trace: The trace.
         policies: Names from :data:`POLICIES`.
         capacities: Sizes such as ``"5%"`` of the trace's different blocks, ``"60GiB"`` or ``"9139"``
             blocks.
-        form: ``pool`` simulates kvpool's pool: whole requests at a time, and prefix-closed. ``stream``
-            simulates each block on its own, as papers do.
-        blocks: ``all`` counts partial last blocks, as published figures do. ``full`` counts only blocks
-            that an engine can find again.
+        form: ``pool`` simulates kvpool's pool, which handles whole requests and evicts the end of a
+            prefix before its beginning. ``stream`` simulates each block on its own, as papers do.
+        blocks: ``all`` counts partial last blocks, as published figures do. ``full`` counts only full
+            blocks, because an engine can find only these again.
         hints: Accuracies of end-of-life hints, 0 to 1.
-        shape: The model's KV shape, for GiB.
+        shape: The model's KV shape, which converts between blocks and GiB.
         prefill_tokens_per_s: The prefill speed, for results in seconds.
         jobs: Number of threads; 0 for one per core.
         sample_blocks: The most blocks to track. The report then contains estimates of the LRU curve,
             its knee, the worth of memory, reuse distances, and tiers. It has no policies, optimum,
             hints, or hit rate over time.
-        keep: For a hybrid model, the content of its windows and states that stays cached for later
+        keep: For a hybrid model, the content of its windows and states that remains cached for later
             requests: ``"all"``, ``"junctions"``, or a number of tokens between checkpoints. The model
             is run at each size: see :mod:`kvpool.sizing.grouped`.
-        tiers: Tiers beneath the device, from it down. The report has the hits of each with a device of
-            each capacity, and the time to the first token: see :mod:`kvpool.sizing.tiers`. They need
-            the shape of a model whose layers all keep every token.
+        tiers: The tiers beneath the device, starting with the fastest. For each capacity of the device,
+            the report contains the hits of each tier and the time to the first token: see
+            :mod:`kvpool.sizing.tiers`. Tiers need the shape of a model whose layers all keep every
+            token.
         source: The name of the trace in the report.
-        progress: Called with the cells done and the cells in all, on this thread, first when one is
-            done. The order of cells mixes policies and capacities, so that the share of cells done is
-            also the share of the work.
-        group_progress: Called with the requests done and the requests in all while a hybrid model is
-            run, after the cells.
+        progress: Called on this thread with the number of finished cells and the number of all cells,
+            each time a cell is finished. The order of the cells mixes policies and capacities, so that
+            the share of finished cells is also the share of the finished work.
+        group_progress: Called with the number of finished requests and the number of all requests while
+            a hybrid model is run. This happens after the cells.
 
     Raises:
         InvalidArgumentError: A policy is unknown, a capacity is impossible, or a number is out of
@@ -249,8 +251,8 @@ def size(
                 progress=group_progress,
             )
     else:
-        # Statistics are skipped, because their table of all blocks takes more memory than everything
-        # else.
+        # The trace's statistics are skipped, because their table of all blocks would take more memory
+        # than everything else.
         every, full = (
             sampled_lru(trace, max_blocks=sample_blocks, blocks=which) for which in ("all", "full")
         )
@@ -316,9 +318,9 @@ def check_sizing(
     sample_blocks: int | None = None,
     tiers: Sequence[Tier] = (),
 ) -> list[Size]:
-    """Checks the arguments of :func:`size` that need no trace. Returns the capacities.
+    """Checks those arguments of :func:`size` that need no trace. Returns the capacities.
 
-    O(arguments). Reading a large trace takes longer, so call this before reading one.
+    O(arguments). Call it before reading a large trace, so that errors appear early.
 
     Raises:
         InvalidArgumentError: A policy is unknown, a size is invalid or in GiB without a KV shape, a
@@ -347,7 +349,10 @@ def check_sizing(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Parts:
-    """The parts of a report that need all references. They are empty in a report from a sample."""
+    """The parts of a report that need every reference of the trace.
+
+    They are empty if the report is from a sample.
+    """
 
     policies: list[schema.PolicyResult] = dataclasses.field(default_factory=list)
     optimum: schema.OptimumResult | None = None
@@ -415,12 +420,12 @@ def _simulated(
 
 
 def _unique_blocks(curve: HitCurve) -> int:
-    """Estimates the number of different blocks: the references that no cache can hit."""
+    """Estimates the number of different blocks. Their first references are those that no cache can hit."""
     return round(curve.references * (1 - curve.ceiling()[1]))
 
 
 def _estimated_ideal(every: HitCurve, full: HitCurve, summary: TraceSummary) -> schema.Ideal:
-    """Returns the exact share of block hits, and the ends of the sampled curves."""
+    """Returns the ideal hit rates: the exact rate of blocks, and the highest rates of the sampled curves."""
     references = summary["block_references"]
     return {
         "block": (references - summary["unique_blocks"]) / references if references else 0.0,
@@ -431,9 +436,9 @@ def _estimated_ideal(every: HitCurve, full: HitCurve, summary: TraceSummary) -> 
 
 
 def _with_capacities(curve: HitCurve, sizes: Sequence[schema.Capacity]) -> list[tuple[int, float, float]]:
-    """Returns the curve's points and those at the capacities.
+    """Returns the points of the curve, with a point at each capacity added.
 
-    No other part of the report has the latter.
+    A report from a sample has no other part that contains the rates at the capacities.
     """
     points = {point[0]: point for point in curve.points(_CURVE_POINTS)}
     for capacity in sizes:
@@ -444,7 +449,7 @@ def _with_capacities(curve: HitCurve, sizes: Sequence[schema.Capacity]) -> list[
 def _capacities(
     asked: Sequence[Size], unique_blocks: int, block_tokens: int, bytes_per_block: int | None
 ) -> list[schema.Capacity]:
-    """Returns the capacities, ascending, each once."""
+    """Returns the capacities in ascending order, without duplicates."""
     sizes: dict[int, schema.Capacity] = {}
     for one in asked:
         blocks = one.blocks(unique_blocks=unique_blocks, bytes_per_block=bytes_per_block)
@@ -463,16 +468,16 @@ def _capacities(
 def _spread(
     policies: Sequence[EvictionPolicy], capacities: Sequence[int]
 ) -> list[tuple[EvictionPolicy, int]]:
-    """Returns the cells in an order in which the finished ones represent the remaining ones.
+    """Returns the cells (pairs of policy and capacity) in an order that makes the progress report even.
 
     One cell may take twenty times as long as another, mostly because of its policy, and less because of
     its capacity. So every policy runs once before any runs again, and consecutive capacities are far
-    apart.
+    apart. At any time, the finished cells then represent the remaining ones.
 
     >>> _spread(["lru", "adaptive"], [1, 2, 3, 4])[:6]
     [('lru', 3), ('adaptive', 3), ('lru', 1), ('adaptive', 1), ('lru', 4), ('adaptive', 4)]
     """
-    # Reverse the bits of the place, and start in the middle: 4, 0, 6, 2, 5, 1, 7, 3.
+    # Reverse the bits of the position, and start in the middle: 4, 0, 6, 2, 5, 1, 7, 3.
     number = len(capacities)
     far_apart = sorted(range(number), key=lambda place: f"{place:032b}"[::-1])
     places = [(place + number // 2) % number for place in far_apart]
@@ -485,9 +490,9 @@ def _run_cells(
     jobs: int,
     progress: Callable[[int, int], None] | None,
 ) -> Iterator[tuple[PolicyRun, float]]:
-    """Runs the cells of the grid on threads, and yields results in order.
+    """Runs the cells of the grid on threads, and yields the results in the order of the cells.
 
-    Ctrl-C cancels those that have not begun.
+    Ctrl-C cancels the cells that have not begun.
     """
 
     def run(cell: tuple[References, EvictionPolicy, int]) -> tuple[PolicyRun, float]:
@@ -532,7 +537,10 @@ def _knee(curve: HitCurve, bytes_per_block: int | None) -> schema.Knee | None:
 def _worth(
     curve: HitCurve, model: schema.Model | None, bytes_per_block: int | None
 ) -> list[schema.WorthStep]:
-    """Returns the worth of each step of memory. Sizes double up to the one that hits everything possible."""
+    """Returns the tokens that each step of memory saves.
+
+    The sizes double, up to the size that serves all possible hits.
+    """
     ceiling, _, _ = curve.ceiling()
     most = _gib(ceiling, bytes_per_block)
     if model is None or not most:
@@ -564,7 +572,10 @@ def _ideal(stats: dict[str, Any]) -> schema.Ideal:
 
 
 def _reuse_times(stats: dict[str, Any]) -> list[schema.ReuseTime]:
-    """Returns the percentiles; an empty list if no block is used twice."""
+    """Returns the percentiles of the time between two uses of a block.
+
+    The list is empty if no block is used twice.
+    """
     found = stats["reuse_time_s"]
     shares = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
     return [

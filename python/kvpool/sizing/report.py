@@ -1,15 +1,15 @@
-"""The report of ``kvpool size``.
+"""The schema of the report of ``kvpool size``.
 
-``--json`` prints it, and the table, the page and the picture are made from it.
+``--json`` prints the report. The table, the page and the picture are made from it.
 
-This module owns the schema and nothing else. Names state the units: ``_s`` is seconds, ``gib`` is GiB,
-and ``_rate`` and ``share`` are from 0 to 1. Numbers of blocks and of tokens are ints. A field that
-needs a model's KV size (``gib``) or a prefill speed is ``None`` if none was given. All floats are
-finite.
+This module contains the schema and nothing else. The names of fields state their units: ``_s`` means
+seconds, ``gib`` means GiB, and ``_rate`` and ``share`` are from 0 to 1. Numbers of blocks and of tokens
+are ints. Fields that need a model's KV size (``gib``) or a prefill speed are ``None`` if it was not
+given. All floats are finite.
 
-Invariants that the readers rely on: ``capacities`` rises in ``blocks``; each list named ``hits`` has
-one entry per capacity, in that order; ``lru_curve`` rises in ``blocks``; ranges and windows are in
-order and do not overlap.
+Readers may rely on these invariants: ``capacities`` ascends in ``blocks``. Each list named ``hits`` has
+one entry per capacity, in the same order. ``lru_curve`` ascends in ``blocks``. Ranges and windows are
+in order and do not overlap.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ __all__ = [
 class Ideal(TypedDict):
     """The hit rates of a cache without a size limit, each from 0 to 1.
 
-    No policy and no capacity can exceed them.
+    No policy and no capacity can exceed these rates.
 
-    In a report from a sample, every field except ``block`` is an estimate. The estimated hit rate of a
-    cache may exceed it.
+    In a report from a sample, every field except ``block`` is an estimate, so the estimated hit rate of
+    a cache may exceed it.
     """
 
     #: Hits, as a share of all block references.
@@ -69,12 +69,12 @@ class TraceFacts(TypedDict):
 
     #: A path, ``stdin`` or ``generated``.
     source: str
-    #: The name of the format that the trace was read as.
+    #: The format in which the trace was read.
     format: str
     requests: int
     #: Tokens per block.
     block_size: int
-    #: References to blocks by all prompts; each use counts.
+    #: Number of references to blocks by all prompts. Each use of a block counts.
     references: int
     #: Number of different blocks.
     unique_blocks: int
@@ -105,10 +105,11 @@ class Hits(TypedDict):
     token_hit_rate: float
     #: ``None`` for the optimum and for hints, because these are not simulated block by block.
     evictions: int | None
-    #: The turnover of the cache, from 0 to 1. A window is as many new blocks as the capacity. The
-    #: figure is the average, over windows, of the share of resident blocks that were stored in that
-    #: window. Near 0, the cache has stagnated. ``None`` as above, and if the trace ends before the
-    #: first window is full.
+    #: The turnover of the cache, from 0 to 1. It shows whether the cache still takes in new content.
+    #: The trace is divided into windows, in each of which as many blocks are stored as the cache can
+    #: hold. At the end of a window, some of the resident blocks were stored in that window. The figure
+    #: is the average of their share. It is near 0 if the cache has stagnated. ``None`` for the optimum
+    #: and for hints, and if the trace ends before the first window is full.
     resident_turnover: float | None
 
 
@@ -124,23 +125,23 @@ class PolicyResult(TypedDict):
 
 
 class OptimumResult(TypedDict):
-    """The clairvoyant optimum at every capacity."""
+    """The results of the clairvoyant optimum, a policy that knows all future requests, at every capacity."""
 
     hits: list[Hits]
 
 
 class HintResult(TypedDict):
-    """LRU with hints: with some probability, LRU knows which blocks will not be used again."""
+    """LRU with hints. For some blocks that will not be used again, LRU knows this and evicts them early."""
 
-    #: That probability, from 0 to 1.
+    #: The probability, from 0 to 1, that LRU knows this of such a block.
     accuracy: float
     hits: list[Hits]
 
 
 class FinishReasons(TypedDict):
-    """The results of a policy that learns from finish reasons, if it does not get them."""
+    """Results without finish reasons, for a policy that learns from finish reasons."""
 
-    #: The policy's name. Its results with the reasons are among ``policies``.
+    #: The name of the policy. Its results with the reasons are in ``policies``.
     policy: str
     #: Number of requests that have a finish reason in the trace.
     requests: int
@@ -166,7 +167,7 @@ class Knee(TypedDict):
 
 
 class WorthStep(TypedDict):
-    """The savings of growing an LRU cache from one size to the next, over the whole trace."""
+    """The benefit of growing an LRU cache from one size to the next, over the whole trace."""
 
     from_gib: float
     to_gib: float
@@ -177,7 +178,10 @@ class WorthStep(TypedDict):
 
 
 class DistanceRange(TypedDict):
-    """The number of reuses in one range of reuse distances. Both ends belong to the range."""
+    """The number of reuses in one range of reuse distances, both ends included.
+
+    A reuse distance is the number of different blocks used between two uses of a block.
+    """
 
     from_blocks: int
     to_blocks: int
@@ -187,7 +191,7 @@ class DistanceRange(TypedDict):
 class ReuseTime(TypedDict):
     """A percentile of the time between two uses of a block."""
 
-    #: The share of reuses that come within ``seconds``, from 0 to 1.
+    #: The share of reuses that happen within ``seconds``, from 0 to 1.
     share: float
     seconds: float
 
@@ -203,7 +207,7 @@ class Window(TypedDict):
 
 
 class OverTime(TypedDict):
-    """The hit rate of one cache in the course of the trace."""
+    """The hit rate of one cache over the course of the trace."""
 
     #: The eviction policy.
     policy: str
@@ -216,7 +220,7 @@ class Model(TypedDict):
     """The model that the KV cache is for."""
 
     name: str
-    #: KV bytes of a token, summed over all layers, those with windows and chunks included.
+    #: Bytes of KV per token, summed over all layers. Layers with windows and chunks are included.
     bytes_per_token: int
     prefill_tokens_per_s: float | None
 
@@ -231,7 +235,7 @@ class Group(TypedDict):
     groups: int
     layers: int
     block_tokens: int
-    #: The share of their blocks that holds no data, from 0 to 1.
+    #: The share of the bytes of these groups' blocks that contains no data, from 0 to 1.
     padding: float
 
 
@@ -244,20 +248,21 @@ class GroupRun(TypedDict):
     gib: float
     #: Blocks of the pool, which all groups share.
     blocks: int
-    #: The content of windows and states that stays cached for later requests: ``all``, one checkpoint
-    #: per this number of tokens, or only ``junctions``.
+    #: The content of windows and states that remains cached for later requests: ``all``, one
+    #: checkpoint per this number of tokens, or only ``junctions``.
     keep: int | str
-    #: Prompt tokens that every group could serve, as a share of all.
+    #: Prompt tokens that were cached in every group, as a share of all prompt tokens.
     token_hit_rate: float
-    #: The token hit rate of each kind of group if it were alone, in the order of ``Groups.groups``.
+    #: For each kind of group, the token hit rate if only its blocks were needed, in the order of
+    #: ``Groups.groups``.
     alone: list[float]
-    #: The token hit rate with the same memory if every layer kept every token; ``None`` for models with
-    #: states, and in ``spacing``.
+    #: The token hit rate with the same memory if every layer kept every token; ``None`` for models
+    #: with states, and for the runs in ``spacing``.
     in_full_rate: float | None
-    #: Number of states that were copied to keep them.
+    #: Number of copies of states that were made to keep them as checkpoints.
     checkpoints: int
     evictions: int
-    #: Number of prompts that did not fit into the pool to their end.
+    #: Number of prompts that did not fit into the pool completely.
     cut_short: int
 
 
@@ -271,8 +276,8 @@ class Groups(TypedDict):
     keep: int | str
     #: One run per capacity, in that order.
     sizes: list[GroupRun]
-    #: At one of the sizes, one run per value of ``keep``. Shows what the spacing of checkpoints
-    #: changes.
+    #: Runs at one of the sizes, one per value of ``keep``. They show the effect of the spacing of
+    #: checkpoints.
     spacing: list[GroupRun]
     #: Number of requests in each run: all requests of the trace.
     requests: int
@@ -280,13 +285,13 @@ class Groups(TypedDict):
 
 
 class Tier(TypedDict):
-    """A tier beneath the device. The tiers beneath it contain all of its blocks."""
+    """A tier beneath the device. Each tier contains all blocks of the tiers above it."""
 
     name: str
     #: Size in GiB, of all ranks together.
     gib: float
     blocks: int
-    #: Speed of a load from this tier to the tier above.
+    #: The speed at which blocks are loaded from this tier to the tier above.
     read_bytes_per_s: float
     #: Seconds to load one token from this tier to the device, through all tiers above, one after the
     #: other.
@@ -296,9 +301,9 @@ class Tier(TypedDict):
 
 
 class Served(TypedDict):
-    """The hits of one tier: blocks that it contains and that no tier above contains.
+    """The hits of one tier. These are blocks that the tier contains and that no tier above it contains.
 
-    All are 0 if a tier above is as large.
+    All fields are 0 if a tier above is at least as large.
     """
 
     #: ``device``, or the name of a tier beneath it.
@@ -307,10 +312,11 @@ class Served(TypedDict):
     block_hit_rate: float
     #: Tokens in hit blocks, as a share of all prompt tokens.
     token_hit_rate: float
-    #: Seconds of loading from this tier, mean over all requests.
+    #: Seconds that a request spends on loading from this tier, averaged over all requests.
     load_s: float
-    #: Mean time to the first token with this tier and those above it: the loads, one after the other,
-    #: and the prefill of the rest, without a queue. ``None`` without a prefill speed.
+    #: Mean seconds until the first token, with this tier and the tiers above it. The time consists of
+    #: the loads, one after the other, and of the prefill of the remaining tokens. It includes no time in
+    #: a queue. ``None`` without a prefill speed.
     first_token_s: float | None
 
 
@@ -325,12 +331,12 @@ class Tiers(TypedDict):
 
 
 class Sample(TypedDict):
-    """The sample that the estimates are from."""
+    """The sample from which the estimates were computed."""
 
     #: The largest number of blocks that were tracked at once.
     most_blocks: int
-    #: The share of the different blocks that were tracked until the end, from 0 to 1. At 1, the figures
-    #: are exact.
+    #: The share of the different blocks that were tracked until the end, from 0 to 1. At 1, the
+    #: figures are exact.
     rate: float
 
 
@@ -339,9 +345,9 @@ class SizingReport(TypedDict):
 
     #: The version of kvpool that made the report.
     kvpool: str
-    #: Seconds that sizing took, without reading the trace.
+    #: Seconds that sizing took. Reading the trace is not included.
     elapsed_s: float
-    #: The peak of the process's resident memory so far, reading the trace included.
+    #: The peak of the process's resident memory so far, in bytes. Reading the trace is included.
     peak_memory_bytes: int
     trace: TraceFacts
     #: The kind of simulation. ``stream``: each block is evicted on its own, and no request holds
@@ -350,16 +356,16 @@ class SizingReport(TypedDict):
     #: ``all``: partial last blocks count. ``full``: only blocks that their prompt fills.
     blocks: Literal["all", "full"]
     capacities: list[Capacity]
-    #: The sample behind the LRU curve, its knee, its worth, the tiers and the reuse distances; ``None``
-    #: if they are exact. A report from a sample has no policies, optimum, hints, reuse times, or hit
-    #: rate over time, and its curve contains all capacities.
+    #: The sample from which the LRU curve, its knee, its worth, the tiers and the reuse distances were
+    #: computed; ``None`` if they are exact. A report from a sample has no policies, optimum, hints,
+    #: reuse times, or hit rate over time. Its curve contains a point for each capacity.
     sample: Sample | None
     policies: list[PolicyResult]
     optimum: OptimumResult | None
     hints: list[HintResult]
     #: ``None`` if the trace has no finish reasons, or if no policy that learns from them was run.
     finish_reasons: FinishReasons | None
-    #: A few hundred points of the curve. The first is the smallest capacity with a hit.
+    #: A few hundred points of the curve. The first point is the smallest capacity that has a hit.
     lru_curve: list[CurvePoint]
     #: ``None`` if the curve does not bend.
     knee: Knee | None
@@ -367,11 +373,12 @@ class SizingReport(TypedDict):
     worth: list[WorthStep]
     #: Empty if no block is used twice.
     reuse_distances: list[DistanceRange]
-    #: Empty in the same case, and in a report from a sample.
+    #: Empty if no block is used twice, and in a report from a sample.
     reuse_times_s: list[ReuseTime]
     over_time: OverTime | None
     model: Model | None
-    #: ``None`` without a model, for a model whose layers are all alike, and in a report from a sample.
+    #: ``None`` without a model, for a model with a single KV-cache group, and in a report from a
+    #: sample.
     groups: Groups | None
     #: ``None`` if the call asked for no tiers.
     tiers: Tiers | None

@@ -1,13 +1,13 @@
-"""Tiers beneath the device: the hit rate of each, and the time that loading from it takes.
+"""Tiers beneath the device: computes the hit rate of each tier, and the time that loading from it takes.
 
-This module computes the share of each tier and the time to the first token from one LRU curve. There is
-no simulation. Each tier contains all blocks of the tier above it, as vLLM's ``TieringOffloadingSpec``
-stores them. With LRU in every tier, all tiers see the same order of uses. So the first tier that is at
-least as large as a block's reuse distance serves that block. A tier serves the difference between its
-value of the curve and the value of the largest tier above it.
+This module derives both from one LRU curve, without a simulation. Each tier contains all blocks of the
+tier above it, as in vLLM's ``TieringOffloadingSpec``. With LRU in every tier, all tiers see the same
+order of uses. A block is therefore served by the first tier whose size is at least the block's reuse
+distance. The hit rate of a tier is the value of the curve at its size, minus the value at the size of
+the largest tier above it.
 
-A block from a tier passes through all tiers above it, one after the other: from disk to host memory,
-then to the device.
+A block that is loaded from a tier passes through all tiers above it, one after the other: for example
+from disk to host memory, and then to the device.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MOST_GIB", "Tier", "check_tiers", "parse_speed", "tiers_of"]
 
-#: The largest size of a tier: an EiB.
+#: The largest size of a tier in GiB: one EiB.
 MOST_GIB: Final = 2.0**30
 
 _UNITS: Final = {"kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12, "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30}
@@ -63,7 +63,7 @@ class Tier:
 
 
 def parse_speed(text: str) -> float:
-    """Reads a speed such as ``6GB/s`` or ``5.5 GiB/s``. Returns bytes per second.
+    """Parses a speed such as ``6GB/s`` or ``5.5 GiB/s``. Returns bytes per second.
 
     >>> parse_speed("6GB/s"), parse_speed("0.5 GiB/s")
     (6000000000.0, 536870912.0)
@@ -82,7 +82,7 @@ def parse_speed(text: str) -> float:
 
 
 def check_tiers(tiers: Sequence[Tier], shape: KvShape | None) -> None:
-    """Checks that the hits of these tiers can be computed from a curve of stack distances.
+    """Checks that the hits of these tiers can be computed from one curve of stack distances.
 
     Raises:
         InvalidArgumentError: There is no KV shape, or it has windows, chunks or states. One curve does
@@ -107,7 +107,7 @@ def tiers_of(
     model: schema.Model,
     facts: schema.TraceFacts,
 ) -> schema.Tiers:
-    """Returns the share of the device, at each size, and of each tier beneath it.
+    """Returns the hits of the device at each of the sizes, and of each tier beneath it.
 
     O(sizes x tiers x log references).
     """
@@ -134,9 +134,9 @@ def tiers_of(
 def _served(
     curve: HitCurve, device_blocks: int, below: Sequence[schema.Tier], tokens: float, speed: float | None
 ) -> list[schema.Served]:
-    """Divides the hits among the tiers.
+    """Divides the hits of one device size among the tiers.
 
-    The device has ``device_blocks`` blocks, and requests have ``tokens`` tokens on average.
+    The device has ``device_blocks`` blocks. Requests have ``tokens`` tokens on average.
     """
     served: list[schema.Served] = []
     holds, blocks_before, tokens_before, loads = 0, 0.0, 0.0, 0.0

@@ -1,11 +1,11 @@
-"""Keeps the bytes of blocks beneath an engine's memory, without blocking the engine.
+"""Keeps the bytes of blocks outside the engine's memory, on a disk or a server, without blocking the engine.
 
-Its content is bounded, checked, and still there after a restart.
+The content of a store is limited in size, verified when it is read, and survives a restart.
 
-A :class:`Store` moves objects between the slots of an :class:`Arena` and a back end. Calls only submit
-jobs. ``poll`` returns the jobs that have ended, and an event loop can wait for the store's file
-descriptor. No call waits for the back end. Bytes that are not those of the requested object count as a
-miss.
+A :class:`Store` copies objects between the slots of an :class:`Arena` (a region of host memory) and a
+back end. Calls only submit jobs. ``poll`` returns the jobs that have finished, and an event loop can
+wait for the store's file descriptor. No call waits for the back end. If the bytes that are read do not
+belong to the requested object, the result is a miss.
 
 >>> import tempfile
 >>> from kvpool.store import Arena, Disk, Namespace, Store
@@ -30,14 +30,15 @@ miss.
 True
 >>> folder.cleanup()
 
-:class:`PrefixStore` puts a store beneath a scheduler's own ``CacheManager``. :func:`save_index` and
-:func:`load_index` are for memory that outlives the process: ``docs/restart.md``.
+:class:`PrefixStore` adds a store to a scheduler that uses ``CacheManager``. :func:`save_index` and
+:func:`load_index` are for memory that outlives the process: see ``docs/restart.md``.
 
-Back ends: :class:`Disk`, :class:`SharedFolder`, :class:`Redis`, and :class:`Custom` for back ends in
-Python, such as ``kvpool.store.s3`` and ``kvpool.store.mooncake``. All but the disk are shared:
-``probe`` asks them which objects they have.
+The back ends are :class:`Disk`, :class:`SharedFolder`, :class:`Redis`, and :class:`Custom` for back
+ends in Python, such as ``kvpool.store.s3`` and ``kvpool.store.mooncake``. Several engines can share any
+back end except the disk. For shared back ends, ``probe`` finds out which objects exist.
 
-On the command line: ``kvpool store``. How it works, and what it promises: ``docs/store.md``.
+``docs/store.md`` describes how a store works and what it guarantees. The command ``kvpool store``
+inspects stores.
 """
 
 from kvpool._core.store import (

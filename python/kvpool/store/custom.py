@@ -6,20 +6,23 @@ from typing import Final, Protocol
 
 __all__ = ["HEADER_BYTES", "CustomBackend"]
 
-#: Bytes of the header of an object.
+#: Size of the header of each object.
 HEADER_BYTES: Final = 112
 
 
 class CustomBackend(Protocol):
     """A back end that is written in Python.
 
-    Workers call it, several at once, each on its own thread. Every call may take its time. An exception
-    is a failure; ``OSError`` with ``ENOSPC`` or ``EDQUOT`` means a lack of room. The back end
-    does not have to check anything, because the store does. The thread that opens or renews a store
-    reads and writes a record of 32 bytes, ``NAMESPACE/0``. The back end has to keep this record as long
-    as objects: objects that were stored before a record was lost are not found any more. Names are text
-    of the characters ``0-9a-f/-``. An address is that of the payload's bytes in this process, and valid
-    until the call returns.
+    Several worker threads call it at the same time. The duration of a call is not limited. If a call
+    raises, the operation has failed; ``OSError`` with ``ENOSPC`` or ``EDQUOT`` reports a full back end.
+    The back end does not have to verify content, because the store does.
+
+    Names consist of the characters ``0-9a-f/-``. An address points to the payload's bytes in this
+    process, and is valid until the call returns.
+
+    The thread that opens or renews a store also reads and writes a record of 32 bytes with the name
+    ``NAMESPACE/0``. The back end has to keep this record as long as the objects. If the record is lost,
+    the objects that were stored earlier are no longer found.
     """
 
     def write(self, name: str, header: bytes, address: int, length: int) -> None:
@@ -37,6 +40,6 @@ class CustomBackend(Protocol):
     def remove(self, names: list[str]) -> None:
         """Removes objects. Missing ones are ignored."""
 
-    # Optional: ``describe(digest: str, text: str)``. It is called once when a store is opened, with the
-    # text of its namespace as JSON, which ``kvpool store show`` shows. If it fails, the store
-    # continues.
+    # There is an optional method ``describe(digest: str, text: str)``. It is called once when a store
+    # is opened, with the text of its namespace as JSON, which ``kvpool store show`` displays. If it
+    # fails, the store continues.

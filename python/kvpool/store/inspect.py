@@ -1,8 +1,10 @@
-"""Lists the objects of a back end, page by page, for people and tools, while engines use it.
+"""Lists the objects of a back end, page by page, for people and tools.
 
-This module defines a page of objects, and how each back end lists them. The core checks whether an
-object is intact (``check_object``). A disk's folder has slots instead of names, and belongs to one
-engine: use ``StoreFolder`` for it.
+Engines may use the back end meanwhile.
+
+This module defines how each back end is listed. The core decides whether an object is intact
+(``check_object``). For a disk, use ``StoreFolder`` instead, because a disk's folder has slots instead
+of named objects and belongs to one engine.
 """
 
 from __future__ import annotations
@@ -28,19 +30,19 @@ if TYPE_CHECKING:
 __all__ = ["Inspector", "SharedFolderInspector", "StoreServerInspector", "inspector_from_url"]
 
 _PAGE: Final = 256
-#: The most objects of a server, pages, and consecutive empty pages that are read, because a server may
-#: list without end.
+#: A server may list entries without end. These limits apply to the objects, to the pages, and to
+#: consecutive empty pages.
 _MOST_OBJECTS: Final = 1 << 24
 _MOST_PAGES: Final = 1 << 20
 _MOST_EMPTY: Final = 1 << 16
-#: Bytes of the longest object that is read.
+#: The most bytes of an object that is read.
 _LONGEST: Final = 1 << 32
-#: Bytes of a shared folder's file before its payload.
+#: Number of bytes in a shared folder's file before the payload.
 _FRONT_BYTES: Final = 4096
 
 
 class Inspector(Protocol):
-    """Lists the objects of a back end from outside."""
+    """Lists the objects of a back end. It is not part of an engine."""
 
     def total(self) -> int | None:
         """Returns the approximate number of entries on all pages.
@@ -49,7 +51,7 @@ class Inspector(Protocol):
         """
 
     def pages(self, *, verify: bool) -> Iterator[Page]:
-        """Yields everything in the back end, once.
+        """Yields all entries of the back end, each once.
 
         With ``verify``, all bytes are read and compared with their checksums.
 
@@ -65,7 +67,7 @@ class Inspector(Protocol):
 
 
 class StoreServerInspector:
-    """A Redis or Valkey server."""
+    """Lists the objects of a Redis or Valkey server."""
 
     def __init__(self, server: Redis) -> None:
         self._server = StoreServer(server)
@@ -89,8 +91,8 @@ class StoreServerInspector:
                     f"the server lists more than {_MOST_OBJECTS:,} objects: no more are looked at"
                 )
             cursors.add(cursor)
-            # A server may list a key twice while its table grows. A 64-bit hash of each key is enough
-            # for counting.
+            # A server may list a key twice while its table grows. To detect this, a 64-bit hash of each
+            # key is sufficient.
             once = [one for one in objects if hash(one[0]) not in seen]
             seen.update(hash(one[0]) for one in once)
             yield Page(once, namespaces, others)
@@ -107,7 +109,7 @@ class StoreServerInspector:
 
 
 class SharedFolderInspector:
-    """A folder with a file per object."""
+    """Lists the objects of a shared folder, which has one file per object."""
 
     def __init__(self, folder: Path) -> None:
         if not folder.is_dir():
@@ -203,7 +205,8 @@ def inspector_from_url(url: str) -> Inspector:
     """Return the inspector for the objects of a shared back end, by its URL.
 
     Args:
-        url: A URL for ``backend_from_url``, except those of a disk, for which ``StoreFolder`` is used.
+        url: A URL that ``backend_from_url`` accepts, except the URL of a disk. For a disk, use
+            ``StoreFolder``.
 
     Raises:
         InvalidArgumentError: The scheme is unknown, or its objects cannot be listed.

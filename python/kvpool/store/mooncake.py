@@ -1,9 +1,9 @@
-"""Objects in a Mooncake Store: the memory of many machines, over RDMA or TCP.
+"""A back end that keeps objects in a Mooncake Store: in the memory of many machines, over RDMA or TCP.
 
-It needs the package ``mooncake-transfer-engine``, or its ``-non-cuda`` version, and a master. Payloads
-move without a copy between the store and the arena's slots, whose memory is registered. Staged payloads
-go through registered memory of the workers. Mooncake may drop any object at any moment, and checks
-nothing: headers and checksums are kvpool's.
+It needs the package ``mooncake-transfer-engine``, or its ``-non-cuda`` version, and a running master.
+Payloads move directly between Mooncake and the arena's slots, because the arena's memory is registered
+with Mooncake. Staged payloads are copied through memory that each worker registers. Mooncake may drop
+any object at any time, and verifies no content. kvpool's own headers and checksums do this.
 
     master:  mooncake_master --port 50051 --metrics_host 127.0.0.1
     engine:  store = MooncakeDistributedStore()
@@ -26,20 +26,21 @@ if TYPE_CHECKING:
 
 __all__ = ["Mooncake"]
 
-#: Error codes: no room; no such object; another length than requested.
+#: Mooncake's error codes for: no room; no such object; an object of another length than requested.
 _NO_ROOM: Final = -200
 _ABSENT: Final = -704
 _OTHER_LENGTH: Final = -600
 
 
 class Mooncake:
-    """A Mooncake Store with the interface for :class:`kvpool.store.Custom`.
+    """Adapts a Mooncake Store to the interface that :class:`kvpool.store.Custom` needs.
 
     Args:
-        store: A ``MooncakeDistributedStore`` that was set up.
-        arena: The slots that the store moves from and to. Its memory is registered until ``close``.
-        config: Mooncake's ``ReplicateConfig`` for writes; its default otherwise.
-        prefix: The beginning of names.
+        store: A ``MooncakeDistributedStore`` after its ``setup``.
+        arena: The slots between which and Mooncake the store copies. The memory is registered until
+            ``close``.
+        config: The ``ReplicateConfig`` of Mooncake for writes. The default is Mooncake's own default.
+        prefix: The beginning of the names of all objects.
     """
 
     def __init__(self, store: Any, arena: Arena, *, config: Any = None, prefix: str = "kvpool") -> None:
@@ -62,7 +63,7 @@ class Mooncake:
             self._registered.append((address, owner))
 
     def _scratch(self, kind: str, length: int) -> int:
-        """Returns the address of registered memory of this thread."""
+        """Returns the address of a buffer that this thread owns and has registered."""
         buffer = getattr(self._own, kind, None)
         if buffer is None or len(buffer) < length:
             buffer = (ctypes.c_char * length)()
@@ -74,9 +75,9 @@ class Mooncake:
         return address in self._range and address + length <= self._range.stop
 
     def _uses(self, name: str) -> None:
-        """Remembers the record of a namespace's generation.
+        """Remembers the name of the record that a namespace's generation has.
 
-        Each query for objects includes it, so that Mooncake does not drop it as unused.
+        Every query for objects then includes this record. Otherwise, Mooncake might drop it as unused.
         """
         if name.endswith("/0"):
             self._record = [self._name(name)]
@@ -85,7 +86,7 @@ class Mooncake:
         return f"{self._prefix}/{name}"
 
     def describe(self, digest: str, text: str) -> None:
-        """Stores the text of a namespace, for people."""
+        """Stores the text of a namespace, which is only for people."""
         code = self._store.put(self._name(f"{digest}.json"), text.encode(), *self._config)
         if code != 0:
             raise StoreError(f"Mooncake does not put the text of a namespace: error {code}")
@@ -108,7 +109,7 @@ class Mooncake:
             raise StoreError(f"Mooncake does not put {length:,} bytes: error {code}")
 
     def read(self, name: str, address: int, length: int) -> bytes | None:
-        """Writes an object's payload to an address, and returns its header."""
+        """Reads an object's payload into memory at an address, and returns its header."""
         self._uses(name)
         front = self._scratch("header", HEADER_BYTES)
         direct = self._is_registered(address, length)
@@ -125,7 +126,7 @@ class Mooncake:
         return ctypes.string_at(front, HEADER_BYTES)
 
     def exist(self, names: list[str]) -> list[bool]:
-        """Returns which objects exist."""
+        """Returns for each name whether the object exists."""
         asked = [self._name(name) for name in names]
         codes = self._store.batch_is_exist(asked + self._record)[: len(asked)]
         if any(code < 0 for code in codes):

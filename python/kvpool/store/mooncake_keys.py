@@ -1,8 +1,8 @@
-"""Lists the objects of a Mooncake Store: ``kvpool store show mooncake://host:50051``.
+"""Lists the objects of a Mooncake Store, for ``kvpool store show mooncake://host:50051``.
 
-A client of Mooncake cannot list keys. Its master can, on the port of its metrics. A client that
-provides no memory reads and removes the objects. It needs the package ``mooncake-transfer-engine``, or
-its ``-non-cuda`` version.
+A client of Mooncake cannot list keys, but Mooncake's master can, on the port of its metrics. This
+module gets the list from the master. It reads and removes objects as a client that provides no memory.
+It needs the package ``mooncake-transfer-engine``, or its ``-non-cuda`` version.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ __all__ = ["MooncakeInspector", "keys_of_master", "mooncake_from_url"]
 _PAGE: Final = 256
 #: The most seconds for the master's list of keys.
 _SECONDS: Final = 60.0
-#: Bytes of the longest namespace text, and of the longest object, that inspection reads.
+#: The most bytes of a namespace's text, and of an object, that inspection reads.
 _LONGEST_TEXT: Final = 1 << 20
 _LONGEST_VALUE: Final = 1 << 32
-#: Bytes of the longest list of keys: about two million of them.
+#: The most bytes of the list of keys, enough for about two million keys.
 _LONGEST: Final = 256 << 20
 
 
 class MooncakeInspector:
-    """A Mooncake Store.
+    """Lists the objects of a Mooncake Store.
 
     Args:
-        store: A ``MooncakeDistributedStore`` that was set up.
-        keys: Returns all keys, those of other users included.
-        prefix: The beginning of names of objects.
+        store: A ``MooncakeDistributedStore`` after its ``setup``.
+        keys: A function that returns all keys, including those of other users.
+        prefix: The beginning of the names of objects.
     """
 
     def __init__(self, store: Any, keys: Callable[[], list[str]], *, prefix: str = "kvpool") -> None:
@@ -50,7 +50,7 @@ class MooncakeInspector:
     def pages(self, *, verify: bool) -> Iterator[Page]:
         """See :class:`kvpool.store.inspect.Inspector`.
 
-        The name and size describe an object. It is read only with ``verify``.
+        Without ``verify``, no object is read: its name and its size are sufficient to list it.
         """
         page, others = Page(), 0
         for key in self._keys():
@@ -74,7 +74,7 @@ class MooncakeInspector:
         yield Page(page.objects, page.namespaces, others)
 
     def _value(self, key: str, most: int) -> bytes:
-        """Returns a value; empty if it is longer than ``most`` bytes."""
+        """Returns the value of a key, or empty bytes if the value is longer than ``most`` bytes."""
         return bytes(self._store.get(key)) if self._store.get_size(key) <= most else b""
 
     def remove(self, names: list[str]) -> None:

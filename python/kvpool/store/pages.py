@@ -1,6 +1,6 @@
-"""A page of a back end's listing, and the parsing of listed names, sizes and bytes.
+"""One page of a back end's listing, and functions that parse listed names, sizes and bytes.
 
-The core checks whether an object is intact (``check_object``).
+The core decides whether an object is intact (``check_object``).
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ from kvpool.store.custom import HEADER_BYTES
 
 __all__ = ["RECORD", "TEXT", "Page", "Seen", "checked", "named", "parsed"]
 
-#: The file name of a namespace's text.
+#: Matches the file name of a namespace's text.
 TEXT: Final = re.compile(r"([0-9a-f]{64})\.json")
 
-#: The name of the record of a namespace's generation. It is not an object, and not a foreign file.
+#: Matches the name of the record of a namespace's generation. Such a record is neither an object nor a
+#: foreign file.
 RECORD: Final = re.compile(r"[0-9a-f]{64}(/0|\.generation)")
 
-#: Name, digest of its namespace, group, bytes of its payload, and the fault. If the digest is ``None``,
-#: there is a fault.
+#: One listed object: its name, the digest of its namespace, its group, the bytes of its payload, and
+#: the fault that was found, or ``None``. If the digest is ``None``, there is a fault.
 Seen = tuple[str, str | None, int, int, str | None]
 
 
@@ -31,9 +32,9 @@ class Page:
     """A part of a back end's listing."""
 
     objects: list[Seen] = dataclasses.field(default_factory=list)
-    #: Texts of namespaces; ``None`` for one that is damaged.
+    #: Namespaces by digest; ``None`` for a namespace with a damaged text.
     namespaces: dict[str, Namespace | None] = dataclasses.field(default_factory=dict)
-    #: Number of foreign entries.
+    #: Number of entries that do not belong to kvpool.
     others: int = 0
 
     @property
@@ -43,7 +44,7 @@ class Page:
 
 
 def named(name: str, length: int) -> Seen | None:
-    """Parses an object's name and size. Returns ``None`` if it is not an object.
+    """Parses the name and the size of a listed object. Returns ``None`` if the name is not that of an object.
 
     >>> named("notes.txt", 5)
     >>> named("ab" * 32 + "/" + "cd" * 32 + "-0", 4208)[2:]
@@ -55,12 +56,12 @@ def named(name: str, length: int) -> Seen | None:
 
 
 def checked(name: str, value: bytes) -> Seen | None:
-    """Checks an object by all of its bytes. Returns ``None`` if the name is not that of an object."""
+    """Verifies all bytes of an object. Returns ``None`` if the name is not that of an object."""
     return check_object(name, value[:HEADER_BYTES], len(value), value[HEADER_BYTES:])
 
 
 def parsed(digest: str, text: bytes) -> Namespace | None:
-    """Reads the text of a namespace. Returns ``None`` if it is damaged, or belongs to another namespace."""
+    """Parses the text of a namespace. Returns ``None`` if it is damaged, or belongs to another namespace."""
     try:
         namespace = Namespace.from_json(text.decode())
     except (InvalidArgumentError, UnicodeDecodeError):

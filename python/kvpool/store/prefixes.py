@@ -1,11 +1,11 @@
-"""A store beneath a scheduler's own :class:`kvpool.CacheManager`.
+"""``PrefixStore``: adds a store to a scheduler that uses :class:`kvpool.CacheManager`.
 
-Its blocks are loaded before admission, and written after commits.
+Blocks are loaded from the store before admission, and written to it after commits.
 
-This module owns the transfers between device, host and store. The manager decides which blocks are
-cached on the device, and the store decides which blocks are kept beneath it. Bytes move between them
-through slots of host memory, and the engine copies them. With ``host``, the slots keep their bytes, so
-that the same content may be in all three places. It supports one KV-cache group.
+This module owns the transfers between device, host memory and store. The manager decides which blocks
+are cached on the device, and the store decides which blocks it keeps. Bytes move between the two
+through slots of host memory. The engine copies between device and slots. With ``host``, the slots keep
+their bytes, so that the same content may be in all three places. Only one KV-cache group is supported.
 
 >>> from kvpool.store import Arena, Disk, Namespace, PrefixStore, Store
 >>> import tempfile
@@ -63,12 +63,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Prefetch", "PrefixStore"]
 
-#: Kinds of groups whose tables contain a block, or the null block, for each digest of a prompt.
+#: The supported kinds of groups. Their block tables contain a block, or the null block, for each
+#: digest of a prompt.
 _KINDS = ("full", "sliding", "chunked")
 
 
 class Prefetch:
-    """The prefix of a prompt that is being loaded from the store. ``PrefixStore.prefetch`` makes it."""
+    """The prefix of a prompt that is being loaded from the store. Made by ``PrefixStore.prefetch``."""
 
     __slots__ = (
         "_admitted",
@@ -92,22 +93,22 @@ class Prefetch:
         self._asked = False
         self._jobs = 0
         self._done = False
-        #: The request that was admitted while the load was running, and its admission.
+        #: The request that was admitted during the load, and its admission.
         self._admitted: tuple[RequestId, Admission] | None = None
 
     @property
     def done(self) -> bool:
         """Whether no transfer of this prefetch is running.
 
-        Admission then uses every block that can be loaded.
+        If so, an admission uses every block that could be loaded.
         """
         return self._jobs == 0
 
     @property
     def tokens(self) -> int:
-        """Tokens of the prompt that were cached on the device, plus the tokens loaded after them.
+        """Number of tokens that were cached on the device, plus the tokens that were loaded after them.
 
-        A hit has this length. Zero while a transfer is running.
+        This is the length of the hit. 0 while a transfer is running.
         """
         return (self._first + len(self._slots)) * self._block_size if self.done else 0
 
@@ -115,17 +116,18 @@ class Prefetch:
 class _Names:
     """Computes the names of blocks in the store: their digests without the manager's epoch.
 
-    A manager's digests contain its epoch, which counts the renewals of one process. The namespace
-    already identifies the weights of stored blocks. Names therefore leave the epoch out, so that other
-    processes find them. Once the manager has an epoch, each new block is hashed twice.
+    A manager's digests contain its epoch, which counts the changes of weights in one process. In the
+    store, the namespace already identifies the weights. Therefore names do not contain the epoch, so
+    that other processes find the blocks. Once the manager's epoch is above 0, each new block is hashed
+    twice.
 
     Args:
-        most: The number of names that are remembered.
+        most: The most names that are remembered.
     """
 
     def __init__(self, most: int) -> None:
         self._most = most
-        #: Names by digest; the one used last is at the end.
+        #: Names by digest. The most recently used name is last.
         self._known: collections.OrderedDict[bytes, bytes] = collections.OrderedDict()
 
     def of(self, cursor: HashCursor) -> list[bytes]:
@@ -148,33 +150,35 @@ class _Names:
 
 
 class PrefixStore:
-    """The layer that a scheduler puts between its manager and a store.
+    """Connects a scheduler's manager with a store.
 
-    Only ``wait``, ``flush`` and ``renew`` wait for the store. The engine's copies run inside of
+    Only ``wait``, ``flush`` and ``renew`` wait for the store. The functions that copy run inside
     ``admit``, ``save`` and ``poll``.
 
     Args:
-        manager: A manager with one KV-cache group: full attention, a window or chunks. The group's
-            block size is the one that is hashed.
-        store: A store over ``arena``, with ``staged=True``, because slots are used again as soon as
-            their jobs have ended.
-        arena: Each slot has at least the bytes of a block. The number of slots limits how many blocks
-            are being transferred, are loaded and not admitted yet, or, with ``host``, are kept.
-        copy_in: Copies slots to blocks of the device. It gets pairs of both. It returns when the slots
-            may be written to again, and when later reads of the blocks are ordered after the copy.
-        copy_out: Copies blocks of the device to slots. It gets pairs of both. It returns when the bytes
-            are in the slots.
-        block_bytes: Bytes of a block; a whole slot by default.
+        manager: A manager with one KV-cache group, which has full attention, a window or chunks. The
+            group's block size must equal the number of tokens per digest.
+        store: A store over ``arena``, made with ``staged=True``. Staging is necessary because slots are
+            reused as soon as their jobs have ended.
+        arena: The slots. Each must be able to hold one block. The number of slots limits how many
+            blocks can be in transfer, loaded but not yet admitted, or, with ``host``, kept.
+        copy_in: A function that copies slots to blocks of the device. It gets a list of (slot, block)
+            pairs. It returns when the slots may be overwritten, and when all later reads of the blocks
+            see the copy.
+        copy_out: A function that copies blocks of the device to slots. It gets a list of (block, slot)
+            pairs. It returns when the bytes are in the slots.
+        block_bytes: Bytes of a block. The default is the size of a slot.
         host: Whether unused slots keep their content, so that host memory is a tier between device and
-            store. That content needs no load, and is not copied out again. The content that was used
-            last is evicted last.
+            store. Kept content needs no load, and is not copied out again. The least recently used
+            content is evicted first.
         write: When blocks are written to the store. ``through``: when they are saved. ``back``, which
-            needs ``host``: when less than a quarter of the slots is free. Blocks written back are
-            stored at once, whatever the store's admission policy is.
+            needs ``host``: when less than a quarter of the slots is free. Blocks that are written back
+            are always stored; the store's admission policy does not apply.
 
     Raises:
-        InvalidArgumentError: The manager has several KV-cache groups, or one of another kind or block
-            size; a block is larger than a slot; ``write`` is neither, or ``back`` without ``host``.
+        InvalidArgumentError: The manager has several KV-cache groups, or a group of another kind or
+            block size; a block is larger than a slot; ``write`` is unknown; or it is ``back`` without
+            ``host``.
     """
 
     def __init__(
@@ -213,9 +217,9 @@ class PrefixStore:
         self._names = _Names(2 * manager.num_blocks)
         self._slots = Slots(arena, keeps=host)
         self._host, self._writes_back = host, write == "back"
-        #: With ``write="back"``, the number of slots to keep available.
+        #: With ``write="back"``, the number of slots that should be available.
         self._ready = max(1, arena.slots // 4)
-        #: Per job: its prefetch, its slots, and (for loads) the positions of its blocks in the
+        #: For each job: its prefetch, its slots, and for a load the positions of its blocks in the
         #: prefetch.
         self._jobs: dict[int, tuple[Prefetch | None, list[int], list[int]]] = {}
 
@@ -223,27 +227,28 @@ class PrefixStore:
     def free_slots(self) -> int:
         """A lower bound of the number of slots that can be taken now.
 
-        These are free slots, and kept slots whose content is written.
+        Free slots can be taken, and so can slots whose kept content has been written to the store.
         """
         return self._slots.reclaimable
 
     def prefetch(self, prompt: Sequence[int] | HashCursor, extra: ExtraKeys | None = None) -> Prefetch:
-        """Begins to load the blocks of a prompt that are in host memory or in the store.
+        """Begins to load those blocks of a prompt that are in host memory or in the store.
 
-        It starts after the blocks that are cached on the device.
+        The load starts after the blocks that are cached on the device.
 
-        Use it for a request that waits for admission; ``poll`` continues the loads. It loads at most
-        one block per free slot. The last token of a prompt is never loaded, because it has to be
-        computed. O(blocks), plus hashing. A prefetch that is not admitted MUST be dropped.
+        Call it for a request that waits for admission. ``poll`` continues the load. At most one block
+        per free slot is loaded. The last token of a prompt is never loaded, because it has to be
+        computed. O(blocks), plus hashing. A prefetch that is not admitted MUST be dropped with
+        ``drop``.
 
         Args:
             prompt: The tokens, or the result of ``CacheManager.prepare``.
-            extra: Extra keys of the prompt; not allowed with a prepared prompt.
+            extra: The extra keys of the prompt. Not allowed if the prompt is prepared.
 
         Raises:
             ClosedError: The store is closed.
-            StaleEpochError: The prompt is of an earlier epoch, or the manager's epoch was changed
-                without ``renew``.
+            StaleEpochError: The prompt was prepared in an earlier epoch, or the manager's epoch was
+                changed without ``renew``.
             InvalidArgumentError, TokenError, HashingError: As ``CacheManager.prepare``.
         """
         self._check_epoch()
@@ -256,9 +261,9 @@ class PrefixStore:
         return started
 
     def _continue(self, started: Prefetch) -> None:
-        """Takes blocks from host memory and loads the rest, from the first block on.
+        """Takes blocks from host memory and loads the others, starting with the first block.
 
-        If the store does not know whether it has a block, asks it once.
+        If it is unknown whether the store has a block, queries the store once.
         """
         digests = started._digests
         kept = [self._slots.find(digest) for digest in digests]
@@ -276,7 +281,7 @@ class PrefixStore:
                 (at for at, (slot, of) in enumerate(there) if slot is None and of != "here"), len(digests)
             )
             kept = kept[:end]
-        # Hold the kept slots first, so that making room for loads does not evict them.
+        # Mark the kept slots as in use first. Otherwise, taking slots for loads could evict them.
         for slot in kept:
             if slot is not None:
                 self._slots.use(slot)
@@ -297,20 +302,21 @@ class PrefixStore:
     def admit(
         self, request_id: RequestId, started: Prefetch, *, loading: bool = False, **settings: Any
     ) -> Admission:
-        """Admits the request of a prefetch: cached blocks of the device, then loaded blocks, then new ones.
+        """Admits the request of a prefetch.
+
+        It uses cached blocks of the device, then loaded blocks, then new ones.
 
         Without ``loading``, loads that are still running are not used. If the device has evicted the
-        blocks that precede the loaded ones, the loaded blocks are not used either.
-        ``manager.request(request_id).computed_tokens`` is the token from which the engine computes.
-        O(blocks).
+        blocks before the loaded ones, the loaded blocks are not used either. The engine computes from
+        the token ``manager.request(request_id).computed_tokens`` on. O(blocks).
 
         Args:
             request_id: A new id.
-            started: The request's prefetch. An admission uses it up. If the admission is refused, it
-                can be admitted again.
-            loading: Whether the request waits for running loads. It then has its blocks, its state is
-                ``loading``, and it runs once ``poll`` has copied the loaded blocks in. It may be
-                released before that.
+            started: The prefetch of the request. It can be admitted only once. If the admission is
+                refused, it can be tried again.
+            loading: Whether the request waits for running loads. It then already has its blocks, and
+                its state is ``loading``. It runs once ``poll`` has copied the loaded blocks to the
+                device. It may be released before that.
             settings: Arguments of ``CacheManager.admit``, except ``out`` and ``external_tokens``.
 
         Raises:
@@ -340,17 +346,21 @@ class PrefixStore:
             if end > admission.cached_blocks:
                 loaded = range(admission.cached_blocks, end)
                 pairs = [(started._slots[at - first], admission.block_ids[at]) for at in loaded]
-                # The manager does not allocate blocks outside of a window; block 0 takes their place.
+                # The manager allocates no blocks outside a window. The table has the null block, block
+                # 0, at their positions.
                 self._copy_in([(slot, block) for slot, block in pairs if block != 0])
                 brought = end * self._manager.block_size
         finally:
-            # If the copy failed, none of its blocks count as computed: the engine computes them.
+            # If the copy fails, none of its blocks count as computed, so the engine computes them.
             self._manager.external_done(request_id, brought)
 
     def drop(self, started: Prefetch) -> None:
-        """Drops a prefetch. Its loaded slots are freed now, and its running loads when they end.
+        """Drops a prefetch.
 
-        Has no effect if a loading request waits for the prefetch. Release that request instead.
+        The slots that are loaded become free now, and those of running loads when the loads end.
+
+        Has no effect if a request in the state ``loading`` waits for the prefetch. Release that request
+        instead.
         """
         if not started._done and not started._admitted:
             started._done = True
@@ -364,17 +374,18 @@ class PrefixStore:
     def save(self, request_id: RequestId) -> int:
         """Offers the computed blocks of a request to the store.
 
-        Blocks that it already has are skipped. Returns the number of blocks offered.
+        Skips blocks that the store already has. Returns the number of blocks that were offered.
 
-        Call it after each commit, and each block is written as soon as it is full. Or call it once,
-        before ``release``. The blocks are first copied to slots. If there are not enough free slots,
+        To write each block as soon as it is full, call this after each commit. Alternatively, call it
+        once, before ``release``. Blocks are first copied to slots. If there are not enough free slots,
         the remaining blocks are left out until the next call. If the store admits a block only at the
         second offer, the block is copied twice, unless ``host`` keeps it. With ``host``, blocks that
-        the store already has are copied to host memory, too. With ``write="back"``, blocks are marked
-        to be written later.
+        the store already has are copied to host memory, too. With ``write="back"``, blocks are only
+        marked, and are written later.
 
-        No block is offered of a request from before ``renew``, because its KV belongs to other weights,
-        nor are blocks that a window has dropped (``trim_window``). O(tokens).
+        If the request began before ``renew``, none of its blocks is offered, because its KV belongs to
+        other weights. Blocks that a window has dropped (``trim_window``) are not offered either.
+        O(tokens).
 
         Args:
             request_id: A request that holds its blocks on the device.
@@ -401,7 +412,7 @@ class PrefixStore:
             if slot is not None:
                 self._slots.use(slot)
         offered = [presence in ("absent", "unknown") for presence in known]
-        # A table contains block 0, the null block, where the request has dropped a block.
+        # Block 0, the null block, marks the positions of blocks that the request has dropped.
         lacking = [at for at, slot in enumerate(kept) if slot is None and table[at] != 0]
         wanted = [at for at in lacking if offered[at] or self._host]
         taken = self._slots.take(len(wanted))
@@ -436,17 +447,17 @@ class PrefixStore:
         return len(going)
 
     def poll(self) -> None:
-        """Handles the jobs that have ended, and writes back blocks to make room.
+        """Processes the jobs that have ended, and writes back blocks if slots are scarce.
 
-        Call it in every step; it does not wait.
+        Call it in every step. It does not wait.
         """
         self._handle_ended(self._store.poll())
         self._write_back()
 
     def wait(self, timeout: float = 1.0) -> None:
-        """Like ``poll``, until no job is running.
+        """Like ``poll``, but waits until no job is running.
 
-        Waits at most ``timeout`` seconds for each group of jobs.
+        Returns early if no job ends for ``timeout`` seconds.
         """
         self._write_back()
         while self._jobs:
@@ -457,7 +468,10 @@ class PrefixStore:
             self._write_back()
 
     def flush(self, timeout: float = 1.0) -> None:
-        """Writes back every dirty block, and waits. Call it before the engine ends."""
+        """Writes back every dirty block, and waits. Call it before the engine ends.
+
+        A dirty block is one that is not in the store yet.
+        """
         self._write_back(all_of_it=True)
         self.wait(timeout)
 
@@ -497,9 +511,10 @@ class PrefixStore:
         return self._slots.find(digest) is not None
 
     def _loaded(self, started: Prefetch, slots: list[int], loads: list[int], outcomes: list[Outcome]) -> None:
-        """Handles a load that has ended.
+        """Processes a load that has ended.
 
-        Blocks after the first missing one are dropped, because a prefix needs all of them.
+        Drops the blocks after the first block that was not loaded, because a prefix needs all of its
+        blocks.
         """
         for slot, at, outcome in zip(slots, loads, outcomes, strict=True):
             if outcome == "ok" and self._host and started.cursor.epoch == self._epoch:
@@ -525,10 +540,10 @@ class PrefixStore:
     def renew(self, namespace: Namespace) -> None:
         """Switches to other weights.
 
-        No earlier block is found from now on, on the device (``bump_epoch``), in host memory or in the
-        store.
+        From now on, blocks of the earlier weights are not found on the device (``bump_epoch``), in host
+        memory or in the store.
 
-        Waits for the back end, which records the change: see ``Store.renew``.
+        Waits for the back end to record the change: see ``Store.renew``.
 
         Raises:
             StoreError: The back end has not recorded the change. This object still finds no earlier
@@ -541,7 +556,7 @@ class PrefixStore:
 
     def _check_epoch(self) -> None:
         if self._manager.stats().pool.epoch != self._epoch:
-            # Blocks stored now would be found by a process that has the earlier weights.
+            # A process with the earlier weights could find blocks that were stored now.
             raise StaleEpochError(
                 f"the manager is in epoch {self._manager.stats().pool.epoch}, the store in {self._epoch}: "
                 "call renew, not bump_epoch"

@@ -1,9 +1,10 @@
-"""A folder for each engine beneath one path, so that replicas with equal settings can share a disk.
+"""Gives each engine its own folder beneath one path, so that equal replicas can share a disk.
 
-Only one engine at a time can use a disk's folder. The first engine takes the folder itself, and the
-next ones take ``replica-1``, ``replica-2`` and so on in it. Each takes the first folder that no living
-engine uses. So restarted engines find the objects that were stored before, in whichever order they
-start. Each replica has its own capacity.
+Only one engine at a time can use a disk's folder. The first engine uses the folder itself. Further
+engines use the subfolders ``replica-1``, ``replica-2`` and so on. When an engine starts, it opens the
+first of these folders that no running engine uses. After a restart, the engines therefore find the
+objects that were stored before, regardless of the order in which they start. Each replica has its own
+capacity.
 """
 
 from __future__ import annotations
@@ -18,18 +19,20 @@ if TYPE_CHECKING:
 
 __all__ = ["open_replica"]
 
-#: The most replicas in one folder.
+#: The most replicas that can share one path.
 MAX_REPLICAS: Final = 64
 
 _Opened = TypeVar("_Opened")
 
 
 def open_replica(root: str, opener: Callable[[str], _Opened], most: int = MAX_REPLICAS) -> _Opened:
-    """Opens the first replica's folder that no living engine uses.
+    """Opens the first replica's folder that no running engine uses.
 
     Args:
-        root: The folder of the first replica, or the URL of a shared back end, which is never in use.
-        opener: Opens the stores in a folder, all or none, and returns them.
+        root: The folder of the first replica. It can also be the URL of a shared back end, which any
+            number of engines can use.
+        opener: A function that opens the stores in a folder and returns them. If it cannot open all of
+            them, it opens none and raises.
         most: The number of replicas to try.
 
     Returns:

@@ -1,9 +1,10 @@
-"""Objects in S3 or a similar service: Google Cloud Storage, Azure, MinIO, a Ceph gateway.
+"""A back end in S3 or a similar service: Google Cloud Storage, Azure, MinIO, a Ceph gateway.
 
 It needs the package ``obstore``. Each object of the store is one object of the bucket,
-``PREFIX/NAMESPACE/HASH-GROUP``: a header and the payload, in one request each way. Requests wait in the
-store's workers, so configure 32 workers or more. The store does not delete the objects of ended
-engines. Give the bucket a lifecycle rule that expires them.
+``PREFIX/NAMESPACE/HASH-GROUP``. It contains a header and the payload, and one request reads or writes
+both. The store's workers wait for the requests, so configure 32 workers or more. The store does not
+delete the objects of engines that have ended. Configure a lifecycle rule of the bucket that expires
+them.
 
 >>> import obstore.store
 >>> from kvpool.store import Arena, Custom
@@ -38,22 +39,22 @@ __all__ = ["S3"]
 
 #: Number of objects per page of a listing.
 _PAGE = 256
-#: Number of concurrent requests that check which objects exist.
+#: The most concurrent requests that check which objects exist.
 _AT_ONCE = 64
-#: Bytes of the longest namespace text, and of the longest object, that inspection reads.
+#: The most bytes of a namespace's text, and of an object, that inspection reads.
 _LONGEST_TEXT = 1 << 20
 _LONGEST = 1 << 32
 
 
 class S3:
-    """A bucket with the interface for :class:`kvpool.store.Custom`.
+    """Adapts a bucket to the interface that :class:`kvpool.store.Custom` needs.
 
     Args:
         bucket: An object store of ``obstore``, or a URL: ``s3://bucket/prefix``, ``gs://``, ``az://``.
-        prefix: The beginning of names, inside of the bucket.
-        options: For a URL: the options of ``obstore.store.from_url``, for example ``region`` or
-            ``endpoint``. By default, a request ends after 10 seconds and is retried twice.
-            ``client_options`` and ``retry_config`` change this.
+        prefix: The beginning of the names of all objects in the bucket.
+        options: If ``bucket`` is a URL: the options of ``obstore.store.from_url``, for example
+            ``region`` or ``endpoint``. By default, a request ends after 10 seconds and is retried
+            twice. The options ``client_options`` and ``retry_config`` change this.
 
     Raises:
         MissingPackageError: The package ``obstore`` is missing.
@@ -71,7 +72,7 @@ class S3:
         return f"{self._prefix}/{name}"
 
     def describe(self, digest: str, text: str) -> None:
-        """Stores the text of a namespace, for people."""
+        """Stores the text of a namespace, which is only for people."""
         obstore.put(self._bucket, self._path(f"{digest}.json"), text.encode(), use_multipart=False)
 
     def write(self, name: str, header: bytes, address: int, length: int) -> None:
@@ -80,7 +81,7 @@ class S3:
         obstore.put(self._bucket, self._path(name), b"".join((header, payload)), use_multipart=False)
 
     def read(self, name: str, address: int, length: int) -> bytes | None:
-        """Writes an object's payload to an address, and returns its header."""
+        """Reads an object's payload into memory at an address, and returns its header."""
         try:
             value = memoryview(self._front(name, HEADER_BYTES + length))
         except FileNotFoundError:
@@ -90,7 +91,7 @@ class S3:
         return bytes(value[:HEADER_BYTES])
 
     def exist(self, names: list[str]) -> list[bool]:
-        """Returns which objects exist, with :data:`_AT_ONCE` requests at a time."""
+        """Returns for each name whether the object exists, by up to :data:`_AT_ONCE` requests at a time."""
         return asyncio.run(self._exist(names))
 
     async def _exist(self, names: list[str]) -> list[bool]:
@@ -149,7 +150,7 @@ class S3:
     def _front(self, name: str, most: int) -> bytes:
         """Returns an object, or its first ``most`` bytes if it is longer.
 
-        So a large object cannot fill the memory.
+        The limit prevents that a large object fills the memory.
         """
         answer = obstore.get(self._bucket, self._path(name))
         if answer.meta["size"] <= most:
@@ -171,5 +172,5 @@ def _listed(listing: Any) -> Any:
     try:
         return next(listing, None)
     except obstore.exceptions.BaseError as error:
-        # The lines after the first are a dump of the library's objects.
+        # The first line is the message. The following lines show internal objects of the library.
         raise StoreError(f"listing the bucket failed: {str(error).splitlines()[0]}") from error

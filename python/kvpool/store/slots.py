@@ -1,7 +1,7 @@
-"""Slots of an arena for :class:`kvpool.store.PrefixStore`: their users and their kept content.
+"""Manages the slots of an arena for :class:`kvpool.store.PrefixStore`: users and kept content.
 
 This module owns the free slots, and the order in which kept content is evicted: least recently used
-first. Content that still has to be written to the store (dirty) is not evicted before that.
+first. *Dirty* content still has to be written to the store, and is not evicted before that.
 """
 
 from __future__ import annotations
@@ -19,40 +19,43 @@ __all__ = ["Slots"]
 
 
 class Slots:
-    """Slots by number. A slot is free, in use, or kept with content that can be found by its digest.
+    """The slots of an arena, by number.
+
+    A slot is free, in use, or keeps content that can be found by its digest.
 
     Args:
-        arena: The arena of the slots.
-        keeps: Whether unused slots keep their content. Otherwise they become free.
+        arena: The arena.
+        keeps: Whether slots keep their content when nothing uses them any more. Otherwise they become
+            free.
     """
 
     def __init__(self, arena: Arena, *, keeps: bool) -> None:
         self._arena, self._keeps = arena, keeps
         self._free = collections.deque(range(arena.slots))
-        #: Number of users per slot; slots without users are absent.
+        #: Number of users of each slot. Slots without users have no entry.
         self._users: collections.Counter[int] = collections.Counter()
-        #: Slots by the digest of their content, the one that is evicted first in front.
+        #: Slots by the digest of their content, in the order of eviction.
         self._by_digest: collections.OrderedDict[bytes, int] = collections.OrderedDict()
         self._digests: dict[int, bytes] = {}
-        #: Slots that are still to be written, with the first token of their block.
+        #: Dirty slots, each with the position of its block's first token in the prompt.
         self._dirty: dict[int, int] = {}
 
     @property
     def reclaimable(self) -> int:
-        """A lower bound of the slots that can be taken.
+        """A lower bound of the number of slots that can be taken.
 
-        A slot that is dirty and in use counts as two that cannot.
+        A slot that is both dirty and in use is subtracted twice, so the real number may be higher.
         """
         return len(self._free) + max(0, len(self._digests) - len(self._dirty) - len(self._users))
 
     def find(self, digest: bytes) -> int | None:
-        """Returns the slot with this content."""
+        """Returns the slot that has this content, or None."""
         return self._by_digest.get(digest)
 
     def take(self, wanted: int) -> list[int]:
-        """Takes at most ``wanted`` slots for new content: free ones, then the least recently used ones.
+        """Takes at most ``wanted`` slots: first free slots, then the least recently used ones.
 
-        Skips slots that a timed-out transfer still holds.
+        Skips slots that are still part of a transfer that has timed out.
         """
         taken: list[int] = []
         for _ in range(len(self._free)):
@@ -86,7 +89,8 @@ class Slots:
     def leave(self, slots: list[int]) -> None:
         """Removes one user from each slot.
 
-        The first slot counts as used last, because the others cannot be used without it.
+        The first slot becomes the most recently used one, because the blocks in the other slots cannot
+        be used without the block in the first.
         """
         for slot in reversed(slots):
             self._users[slot] -= 1
@@ -100,9 +104,9 @@ class Slots:
                 self._free.append(slot)
 
     def keep(self, slot: int, digest: bytes) -> None:
-        """Assigns content to a slot.
+        """Records the content of a slot, so that ``find`` can return the slot.
 
-        If another slot already has this content, ``find`` keeps returning that one.
+        If another slot already has this content, ``find`` continues to return that slot.
         """
         if digest not in self._by_digest:
             self._by_digest[digest] = slot
@@ -114,9 +118,11 @@ class Slots:
             self._dirty[slot] = first_token
 
     def next_dirty(self) -> tuple[int, bytes, int] | None:
-        """Takes the slot that has been dirty for longest. Returns it with its digest and first token.
+        """Takes the slot that has been dirty for the longest time.
 
-        It is not dirty any more.
+        Returns it with its digest and first token.
+
+        The slot is in use and no longer dirty afterwards. Returns None if no dirty slot is unused.
         """
         slot = next((slot for slot in self._dirty if slot not in self._users), None)
         if slot is None:
@@ -125,7 +131,7 @@ class Slots:
         return slot, self._digests[slot], self._dirty.pop(slot)
 
     def forget_all(self) -> None:
-        """Drops all content. Slots in use become free when their last user leaves them."""
+        """Drops all content. Slots in use become free when their last user leaves."""
         for slot in list(self._digests):
             self._forget(slot)
             if slot not in self._users:

@@ -1,4 +1,4 @@
-"""Back ends by URL, for command lines and configurations of engines."""
+"""Selects back ends by URL, for command lines and for configurations of engines."""
 
 from __future__ import annotations
 
@@ -35,21 +35,22 @@ def backend_from_url(url: str, capacity_bytes: int, **settings: Any) -> Disk | S
     """Return the back end for a URL.
 
     - ``/path`` or ``disk:///path``: :class:`Disk`
-    - ``folder:///path[?group=1]``: :class:`SharedFolder`, with ``group=1`` for all users of its group
+    - ``folder:///path[?group=1]``: :class:`SharedFolder`. With ``group=1``, all users of the folder's
+      group can use it.
     - ``redis://[[user]:password@]host[:port][/database]``: :class:`Redis`
-    - ``rediss://`` with the same parts, and ``[?ca=/pem]``: :class:`Redis` over TLS, see below
+    - ``rediss://`` with the same parts, and optionally ``?ca=/pem``: :class:`Redis` over TLS, see below
     - ``redis+unix://[[user]:password@]/path[?database=n]``: :class:`Redis` on a Unix socket
     - ``s3://bucket/prefix``, ``gs://``, ``az://``: :class:`kvpool.store.s3.S3`, with its options in the
       query
 
     The query of ``rediss://`` may contain ``ca``, a PEM file of the trusted authorities; ``cert`` and
     ``key``, PEM files of the client's certificate; and ``name``, the name in the server's certificate
-    if it is not the host's.
+    if it differs from the host.
 
     Args:
-        url: A URL of the list above. Passwords are percent-encoded.
+        url: A URL of one of these forms. Passwords are percent-encoded.
         capacity_bytes: The most bytes that the objects of one store may take.
-        settings: Further arguments of the class; for S3, options of its bucket.
+        settings: Further arguments of the back end's class. For S3, options of the bucket.
 
     Raises:
         InvalidArgumentError: The scheme is unknown, or the URL has a part that the scheme does not
@@ -113,7 +114,8 @@ def s3_from_url(url: str, **settings: Any) -> S3:
     try:
         return S3(f"{parts.scheme}://{parts.netloc}{parts.path}", **(options | settings))
     except Exception as error:
-        # Its errors have classes of their own, and their later lines show configurations.
+        # obstore has its own error classes. Only the first line of a message is used, because later
+        # lines show configurations.
         why = next(iter(str(error).splitlines()), "").strip()
         if isinstance(error, MissingPackageError):
             raise
@@ -141,7 +143,7 @@ def _tls(parts: SplitResult) -> dict[str, Any]:
 
 
 def scheme_of(url: str) -> str:
-    """Return the kind of back end that a URL names. A path is a disk.
+    """Return the kind of back end that a URL selects. A path selects a disk.
 
     >>> scheme_of("/mnt/nvme/kv"), scheme_of("redis://host")
     ('disk', 'redis')
@@ -174,9 +176,9 @@ def path_of(url: str) -> str:
 
 
 def without_password(url: str) -> str:
-    """Return a URL for errors, logs and tables: without login, query and fragment.
+    """Return a URL without login, query and fragment, for errors, logs and tables.
 
-    Never raises. In malformed URLs, also leaves out everything that may be part of a password.
+    Never raises. If the URL is malformed, also leaves out everything that may be part of a password.
 
     >>> without_password("redis://me:secret@host:6379/1?ca=/pem")
     'redis://host:6379/1'
@@ -198,9 +200,10 @@ def without_password(url: str) -> str:
     return f"{scheme}://{authority.rpartition('@')[2]}{place[len(authority) :]}"
 
 
-#: Replaces a part of a URL that may belong to a password.
+#: This text replaces a part of a URL that may belong to a password.
 _HIDDEN: Final = "..."
-#: The scheme of a URL with missing slashes. Taken as a path, it would show its password.
+#: Matches a URL whose slashes are missing. If it were accepted as a path, messages would show its
+#: password.
 _TYPO: Final = re.compile(r"(?:rediss?|redis\+unix|s3|gs|az|https?|mooncake|disk|folder):(?!//)")
 
 

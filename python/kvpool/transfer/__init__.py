@@ -1,13 +1,13 @@
-"""Moves the bytes of blocks between layers' tensors, or between device and host, by CUDA or by the CPU.
+"""Copies the bytes of blocks between tensors of a model's layers, or between device and host memory.
 
-The core plans which blocks are copied where. A :class:`TransferEngine` copies them between two
-:class:`BlockStore` objects. A :class:`PlanExecutor` does so for a whole manager, swaps included. One
-binary works with every version of torch, CUDA and Python: it finds the driver at run time. Without a
-driver, the same calls run on the CPU.
+The core only plans which blocks are copied where. A :class:`TransferEngine` copies blocks between two
+:class:`BlockStore` objects. A :class:`PlanExecutor` executes all plans of a manager, swaps included.
+One binary works with every version of torch, CUDA and Python, because it loads the CUDA driver at run
+time. Without a driver, the same calls run on the CPU.
 
-Semantics are the same on CUDA and CPU. Ids are checked before anything is enqueued. No block is written
-twice, or both read and written, by one call. Stores stay alive until the last copy has ended.
-``kvpool.transfer.ops`` has the same operations as torch ops.
+CUDA and CPU have the same semantics. Block ids are checked before any copy is enqueued. One call never
+writes a block twice, and never reads a block that it writes. Stores remain alive until the last copy
+has finished. ``kvpool.transfer.ops`` offers the same operations as torch ops.
 
 >>> import torch
 >>> layers = [torch.zeros(2, 8, 16, 4, 64) for _ in range(3)]  # K and V, blocks, tokens, heads, elements

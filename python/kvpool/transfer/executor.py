@@ -21,24 +21,24 @@ __all__ = ["FinishedSwap", "PlanExecutor", "Planner", "Swaps"]
 
 
 class Swaps(Protocol):
-    """Ends swaps, as ``CacheManager.swaps`` does."""
+    """Ends swaps: the interface of ``CacheManager.swaps`` that the executor uses."""
 
     def complete(self, swap: int) -> dict[int, int]:
-        """Ends a swap whose copies are done."""
+        """Ends a swap after its copies have finished."""
 
     def abort(self, swap: int) -> None:
         """Undoes a swap."""
 
 
 class Planner(Protocol):
-    """Makes plans: a ``CacheManager``, or a class of the caller."""
+    """Makes plans. A ``CacheManager`` does, and so can a class of the caller."""
 
     def take_plan(self) -> TransferPlan:
         """Returns the planned copies, and removes them from the plan."""
 
     @property
     def swaps(self) -> Swaps:
-        """Ends the swaps whose copies are in the plans."""
+        """The interface that ends the swaps in the plans."""
 
 
 class _OldSwaps:
@@ -69,26 +69,27 @@ class FinishedSwap:
 
     #: Its number.
     swap: int
-    #: Old block to new block; empty if the swap was aborted.
+    #: For each block that was copied, its new block. Empty if the swap was aborted.
     blocks: dict[int, int]
-    #: The reason if its copies failed. Everything is then as before the swap was begun.
+    #: The error if the copies failed. The manager is then in the state from before the swap began.
     error: BaseException | None = None
 
 
 @dataclasses.dataclass(slots=True)
 class _Batch:
-    """Swaps whose copies run together."""
+    """A group of swaps whose copies were started together."""
 
     swaps: list[int]
     transfers: list[Transfer]
 
 
 class PlanExecutor:
-    """Moves the bytes that a manager plans, and ends its swaps when they have been moved.
+    """Copies the blocks that a manager plans to copy, and ends its swaps when the copies have finished.
 
-    Copy-on-write is part of the step: when ``run`` returns, its copies are done (CPU) or enqueued on
-    the current stream (CUDA), so that the step may write KV. Swaps run beside the steps. ``poll``
-    completes those whose copies have ended, and aborts those whose copies failed.
+    Copies for copy-on-write are part of the step. When ``run`` returns, they are done (CPU) or enqueued
+    on the current stream (CUDA), so that the step may then write KV. Copies for swaps run at the same
+    time as the steps. ``poll`` completes the swaps whose copies have finished, and aborts the swaps
+    whose copies failed.
 
     Args:
         manager: A ``CacheManager``, or another object with ``take_plan``, ``swaps.complete`` and
@@ -123,7 +124,7 @@ class PlanExecutor:
 
     @property
     def in_flight(self) -> int:
-        """Number of swaps whose end ``poll`` has not returned yet."""
+        """Number of swaps that are running, or have ended and were not returned by ``poll`` yet."""
         return len(self._finished) + sum(len(batch.swaps) for batch in self._running)
 
     def run(
@@ -133,16 +134,16 @@ class PlanExecutor:
 
         Call it once per step, after the step was planned and before it writes KV. If the copies of
         swaps cannot be started, the swaps are aborted and ``poll`` reports them. If copy-on-write
-        fails, the call raises, because the step must not run.
+        fails, this call raises, because the step must not run.
 
         Args:
-            swaps: Swaps begun since the last call (``swaps.begin_out``, ``swaps.begin_in``). Their copies
-                are in the plan.
-            stream: The stream of the step; by default torch's current stream.
+            swaps: The swaps begun since the last call (``swaps.begin_out``, ``swaps.begin_in``). Their
+                copies are in the manager's plan.
+            stream: The stream of the step. The default is torch's current stream.
 
         Raises:
             KvpoolError: Copy-on-write failed. The swaps of this call are aborted.
-            TypeError: A swap is not an int. Nothing was taken.
+            TypeError: A swap is not an int. The plan was not taken.
         """
         begun = [operator.index(swap) for swap in swaps]
         plan = self._manager.take_plan()
@@ -177,7 +178,7 @@ class PlanExecutor:
         """Waits until all running copies have ended. Returns the result of ``poll``."""
         for batch in self._running:
             for transfer in batch.transfers:
-                # poll returns the error
+                # The error is ignored here, because ``poll`` reports it.
                 with contextlib.suppress(KvpoolError):
                     transfer.wait()
         return self.poll()
@@ -192,7 +193,7 @@ class PlanExecutor:
                 else:
                     (self._old_swaps or self._manager.swaps).abort(swap)
             except KvpoolError as refusal:
-                # Other code ended the swap. This is a failure like any other, and the other swaps
-                # continue.
+                # Other code has ended the swap already. This counts as a failure of this swap only. The
+                # other swaps continue.
                 failure = refusal
             self._finished.append(FinishedSwap(swap, blocks, failure))

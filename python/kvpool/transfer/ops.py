@@ -1,13 +1,14 @@
 """Block copies as torch ops: ``torch.ops.kvpool.copy_blocks``, ``swap_blocks``, ``copy_blocks_by_handle``.
 
-Importing this module registers them. They are defined by their schemas
-(``torch.library.Library.define``), which costs one microsecond per call, compared with ten for a
-``custom_op``. They have kernels for CPU, CUDA and Meta, so that they compile and trace.
+Importing this module registers the ops. They are defined by their schemas
+(``torch.library.Library.define``), which costs one microsecond per call; a ``custom_op`` costs ten.
+They have kernels for CPU, CUDA and Meta, so that they can be compiled and traced.
 
-A mapping is an int64 tensor of shape [n, 2]: source block, destination block. A mapping on the CPU is
-checked in full before anything is enqueued. The host never reads a mapping on a device. Its rows with
--1 are skipped, because a captured graph replays with a fixed n. Ids out of range are skipped, too, and
-the engine's next ``poll`` reports them.
+A block mapping is an int64 tensor of shape [n, 2]. Each row contains a source block and a destination
+block. A mapping in CPU memory is checked completely before any copy is enqueued. A mapping in device
+memory is never read by the host. Rows with -1 are skipped: a captured graph always replays the same n
+rows, and -1 fills the unused ones. Rows with ids out of range are skipped, too, and the engine's next
+``poll`` reports them.
 
 ``copy_blocks(Tensor[] src, Tensor(a!)[] dst, Tensor block_mapping, int block_dim=0) -> ()``
     Copies between blocks of one device.
@@ -21,14 +22,15 @@ dst_block_dim=0) -> ()``
     bytes of a block.
 
 ``copy_blocks_by_handle(int src, int dst, Tensor block_mapping) -> ()``
-    Copies between stores by ``BlockStore.handle``. It is the fastest, because it passes no list of
-    tensors. The compiler knows that it has an effect, but not which tensors it reads and writes. In
-    compiled code that uses the same tensors, use ``copy_blocks``.
+    Copies between stores that are given by ``BlockStore.handle``. It is the fastest op, because it
+    passes no list of tensors. The compiler knows that the op has an effect, but not which tensors it
+    reads and writes. In compiled code that uses the same tensors, use ``copy_blocks`` instead.
 
-They are for inference: no gradients flow through a copy, and autograd's version counters do not change.
+The ops are for inference: no gradients flow through a copy, and autograd's version counters do not
+change.
 
-Ops without handles find the store of their tensors by address, shape and strides. The last 64 stores
-are remembered, without keeping the tensors alive.
+The ops without handles find the store of their tensors by address, shape and strides. They remember the
+last 64 stores, and do not keep the tensors alive.
 """
 
 from __future__ import annotations
@@ -64,16 +66,16 @@ _Geometry: TypeAlias = "tuple[int, torch.Size, tuple[int, ...], torch.dtype, tor
 
 
 class _Tensors:
-    """Tensors that compare by their geometry, as a key of the cache of stores.
+    """A list of tensors as a key of the cache of stores. Two lists are equal if their geometries are.
 
-    The key keeps no tensor alive.
+    The key does not keep the tensors alive.
     """
 
     __slots__ = ("geometry", "tensors")
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         self.tensors: Sequence[Tensor] | None = tensors
-        # Nothing can be pinned before torch has used a device.
+        # No memory can be pinned before torch has initialized CUDA.
         cuda = torch.cuda.is_initialized()
         self.geometry: list[_Geometry] = [
             (t.data_ptr(), t.shape, t.stride(), t.dtype, t.device, cuda and t.is_pinned()) for t in tensors
@@ -94,7 +96,7 @@ def _store_of(key: _Tensors, block_dim: int) -> BlockStore:
 
 @functools.lru_cache(maxsize=64)
 def _flat_store_of(key: _Tensors, block_bytes: int) -> BlockStore:
-    """Returns the store of one tensor as a row of blocks, for any shape."""
+    """Returns a store that divides one tensor of any shape into consecutive blocks."""
     tensors, key.tensors = key.tensors, None
     (tensor,) = tensors or ()
     size = tensor.numel() * tensor.element_size()
@@ -140,9 +142,9 @@ def _swap_blocks_vllm(src: Tensor, dst: Tensor, block_size_in_bytes: int, block_
 
 
 def _nothing(*args: object) -> None:
-    """The kernel for tensors without memory.
+    """The kernel for ``meta`` tensors, which have no memory.
 
-    Raises if other tensors are among them, because the op would then silently do nothing.
+    Raises if some of the tensors have memory, because the op would then silently copy nothing.
     """
     given = [one for arg in args for one in (arg if isinstance(arg, list) else [arg])]
     devices = {one.device.type for one in given if isinstance(one, torch.Tensor)}
@@ -162,7 +164,7 @@ for _name, _kernel in (
         _LIBRARY.impl(_name, _kernel, _key)
     _LIBRARY.impl(_name, _nothing, "Meta")
 
-# It writes to none of its arguments, so a compiler would remove it without this line.
+# The op writes to none of its arguments, so without this line a compiler would remove it.
 torch.fx.node.has_side_effect(torch.ops.kvpool.copy_blocks_by_handle.default)
 
 copy_blocks = torch.ops.kvpool.copy_blocks.default

@@ -1,4 +1,4 @@
-"""Reads torch's current CUDA stream. No other module does."""
+"""Reads torch's current CUDA stream. Only this module does so."""
 
 from __future__ import annotations
 

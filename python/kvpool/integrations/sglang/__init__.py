@@ -1,16 +1,19 @@
-"""kvpool beneath SGLang's hierarchical cache, through SGLang's own configuration. Nothing is patched.
+"""kvpool's store beneath SGLang's hierarchical cache.
 
-SGLang keeps KV that was evicted from the GPU in pages of host memory (HiCache). For pages evicted from
-host memory, it calls a *storage back end*. ``hicache`` has one over kvpool's store: bounded, checked,
-still there after a restart. It is selected by ``--hicache-storage-backend dynamic``; ``docs/sglang.md``
-has the whole command line.
+SGLang's own configuration selects it, and nothing is patched.
 
-``hicache`` is the only module that imports SGLang at import time. ``engine`` reads SGLang's
-configuration, ``resets`` watches its resets, and ``speeds`` makes its metrics. The other modules use
-SGLang's classes only by their attributes: ``pages`` moves pages of a host pool, ``shelf`` is the store
-of one pool, ``pools`` opens the stores of all pools, ``hits`` finds the lengths that can be restored,
-``namespace`` names pages, ``unrelated`` lists settings that are not part of the name, and ``settings``
-checks the configuration of the back end.
+SGLang keeps KV that was evicted from the GPU in pages of host memory (HiCache). Pages that are evicted
+from host memory go to a *storage back end*. The module ``hicache`` provides one over kvpool's store.
+Its content is limited in size, verified, and survives restarts. Select it with
+``--hicache-storage-backend dynamic``; ``docs/sglang.md`` contains the whole command line.
+
+A *host pool* is SGLang's memory for pages of one kind, such as KV or recurrent states. ``hicache`` is
+the only module that imports SGLang at import time. ``engine`` reads SGLang's configuration, ``resets``
+detects its resets, and ``speeds`` reports its metrics. The other modules use objects of SGLang only
+through their attributes. ``pages`` copies pages of a host pool, ``shelf`` is the store of one pool, and
+``pools`` opens the stores of all pools. ``hits`` computes which prefixes can be restored, and
+``namespace`` computes the name under which pages are stored. ``unrelated`` lists the settings that are
+not part of that name, and ``settings`` checks the configuration of the back end.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Describes everything about this process's SGLang that the stored pages of all host pools depend on.
+"""Collects everything in this process's SGLang that determines the bytes of stored pages, for all host pools.
 
 This covers the whole configuration of the server and of the model, and SGLang's environment variables,
-except the settings in ``unrelated``. Only this module and ``hicache`` read SGLang's modules.
+except the settings in ``unrelated``. Only this module and ``hicache`` read modules of SGLang.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ __all__ = ["Engine", "weight_version"]
 
 _LOG: Final = logging.getLogger("sglang.kvpool")
 _CONTEXT: Final = "sglang.srt.runtime_context"
-#: Settings that name a model. The name of stored pages contains the model's content or commit in
-#: addition.
+#: Settings that name a model. The name of stored pages also contains the content or the commit of the
+#: model.
 _MODELS: Final = ("model_path", "speculative_draft_model_path")
-#: Load formats that read the files of the model, or that do not depend on weights.
+#: Load formats that read the model's own files, or that do not depend on weights.
 _FROM_FILES: Final = frozenset(
     {
         *(
@@ -65,11 +65,12 @@ class Engine:
     """The SGLang of this process, and the model that it serves.
 
     Attributes:
-        facts: Everything that the bytes of KV depend on, besides a host pool and a rank.
+        facts: Everything that determines the bytes of KV, except what differs between host pools and
+            ranks.
         weights: The name of the weights.
-        model: The model's path or name; None outside a server.
-        has_draft: Whether a draft model runs beside the model. Its host pool is registered after the
-            others.
+        model: The path or name of the model; None outside a server.
+        has_draft: Whether a draft model runs in addition to the model. Its host pool is registered
+            after the others.
     """
 
     facts: Mapping[str, str]
@@ -79,10 +80,10 @@ class Engine:
 
     @classmethod
     def found(cls, settings: Settings, config: Any) -> Engine:
-        """Returns the engine of this process. Reads the model's files if ``weights`` is not set.
+        """Returns a description of this process's engine. Reads the model's files if ``weights`` is not set.
 
-        If the content of a setting or an adapter is unknown, the process starts cold: it finds only
-        pages that it wrote itself. The log names the setting.
+        If the content of a setting or an adapter is unknown, the process starts cold: it finds only the
+        pages that it stored itself. The log contains the name of the setting.
 
         Args:
             settings: The settings of the back end.
@@ -116,7 +117,10 @@ class Engine:
 
 
 def weight_version() -> object:
-    """Returns the weight version that SGLang serves now, or None. An update of the weights may change it."""
+    """Returns the weight version that SGLang serves now, or None if it is unknown.
+
+    Updates of the weights may change it.
+    """
     try:
         return importlib.import_module(_CONTEXT).get_serving().weight_version
     except (ImportError, AttributeError, ValueError):
@@ -124,7 +128,7 @@ def weight_version() -> object:
 
 
 def _server_settings() -> dict[str, Any] | None:
-    """Returns the settings of the server with the values that SGLang chose for them; None outside a server.
+    """Returns the server's settings, including those that SGLang chose itself; None outside a server.
 
     Raises:
         InvalidArgumentError: This SGLang has settings that kvpool cannot find.
@@ -151,8 +155,8 @@ def _server_settings() -> dict[str, Any] | None:
 def _model_config(written: Canonical) -> dict[str, str]:
     """Returns the digest of the model's configuration after all overrides.
 
-    The configuration follows from the model's files and the settings. Therefore a configuration that
-    cannot be read is not an error here.
+    This configuration is determined by the model's files and the settings, which are part of the name
+    already. Therefore it is not an error if it cannot be read.
     """
     try:
         config = importlib.import_module(_CONTEXT).process_model_config()
@@ -171,10 +175,11 @@ def _environment() -> dict[str, str]:
 
 
 def _adapters(server: Mapping[str, Any], written: Canonical) -> dict[str, str]:
-    """Returns the content of each adapter, by the id that SGLang puts into the keys of its pages.
+    """Returns the content of each adapter, by the id that SGLang uses in the keys of its pages.
 
-    SGLang derives the id of an adapter of ``--lora-paths`` from its name and path, so the id stays when
-    the files change. An adapter that is loaded into a running server has a random id.
+    For adapters of ``--lora-paths``, SGLang derives the id from the name and the path. The id therefore
+    does not change when the files change. An adapter that is loaded into a running server has a random
+    id.
     """
     found = {}
     adapters = server.get("lora_paths") or ()
@@ -201,7 +206,7 @@ def _adapter(path: str, written: Canonical) -> str:
 
 
 def _weights(settings: Settings, server: Mapping[str, Any], model: str) -> str:
-    """Returns the name of the weights of the model and of its draft.
+    """Returns the name of the weights, which covers the model and its draft model.
 
     Raises:
         InvalidArgumentError: The name is not given, and the weights do not come from known files.

@@ -1,11 +1,13 @@
-"""kvpool's store as a storage back end of SGLang's HiCache: bounded, checked, still there after a restart.
+"""A storage back end of SGLang's HiCache over kvpool's store.
 
-It is selected by ``--hicache-storage-backend dynamic`` and a JSON object: ``docs/sglang.md`` describes
-both.
+Its content is limited in size, verified, and survives restarts.
 
-SGLang calls it from its threads for prefetch and backup, which may wait. A page that is not loaded in
-time is computed. Failures of a disk are misses, and never raise exceptions. Other failures are also
-misses, and are logged in SGLang's log.
+It is selected by ``--hicache-storage-backend dynamic`` and a JSON object of settings.
+``docs/sglang.md`` describes both.
+
+SGLang calls the back end from its threads for prefetch and backup, which may wait. If a page is not
+loaded in time, the engine computes it. If a disk fails, the result is a miss, and no exception is
+raised. Other failures are also misses, and are written to SGLang's log.
 """
 
 from __future__ import annotations
@@ -42,27 +44,29 @@ _LOG: Final = logging.getLogger("sglang.kvpool")
 
 
 class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is Any here
-    """A storage back end on a disk, or in a server or folder that engines share.
+    """A storage back end on a disk, or in a server or folder that several engines share.
 
-    Each rank has a folder below ``root_dir``, with one subfolder per host pool, because all pages of a
-    store have one size. Engines with the same ``root_dir``, such as data-parallel replicas, have one
-    folder each in the folder of the rank: ``kvpool.store.replicas``.
+    On a disk, each rank has a folder below ``root_dir``. It has one subfolder per host pool, because
+    all pages of a store must have the same size. If several engines have the same ``root_dir``, such as
+    data-parallel replicas, each of them has its own folder inside the rank's folder: see
+    ``kvpool.store.replicas``.
 
     With ``"interface_v1": 1``, pages move directly between SGLang's host memory and the disk, if a page
-    consists of one or two pieces (``page_first``, ``page_first_direct``, ``page_head``). SGLang then
-    offers no tensors, and calls with tensors store nothing. In all other cases, pages are copied
-    through slots of kvpool.
+    consists of one or two contiguous pieces (``page_first``, ``page_first_direct``, ``page_head``).
+    SGLang then passes no tensors, and calls with tensors store nothing. In all other cases, pages are
+    copied through slots of kvpool.
 
     The stores are opened when SGLang has registered its host pools. With a draft model, they are opened
-    once the draft's host pool is registered, so that it gets its part of the capacity. A call waits at
-    most for the deadline, over all host pools.
+    once the draft's host pool is registered, so that the draft gets its part of the capacity. A call
+    waits at most for the deadline, over all host pools together.
 
     SGLang clears its host pools when its prefix cache is reset, for example after an update of the
-    weights. Then everything in the stores is dropped, unless ``on_reset`` is ``keep``.
+    weights. In this case, everything in the stores is dropped, unless ``on_reset`` is ``keep``.
 
     Args:
-        storage_config: SGLang's configuration. Its ``extra_config`` contains the settings:
+        storage_config: SGLang's configuration. Its ``extra_config`` contains the settings: see
             ``Settings``.
+        kwargs: Arguments that SGLang passes. They are not used.
         kwargs: SGLang's arguments; not used.
 
     Raises:
@@ -101,14 +105,15 @@ class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is A
             self._watched = mem_pool_host
 
     def register_mem_host_pool_v2(self, host_pool: Any, host_pool_name: Any) -> None:
-        """Registers another host pool, or that of KV again.
+        """Registers another host pool, or registers that of KV again.
 
-        Before the first call, a further pool, such as a draft's, gets its part of the capacity. After
-        the first call, it gets only the capacity that ``shares`` names, and a failure is logged.
+        If this happens before the first call that uses pages, a further pool, such as a draft's, gets
+        its part of the capacity. After that call, a further pool gets only the capacity that ``shares``
+        sets for it, and a failure is logged.
 
         Raises:
-            InvalidArgumentError: Before the first call, as in ``on_host_pools_registered``.
-            StoreError: Before the first call, as in ``on_host_pools_registered``.
+            InvalidArgumentError: As in ``on_host_pools_registered``. Raised only before the first call.
+            StoreError: As in ``on_host_pools_registered``. Raised only before the first call.
         """
         super().register_mem_host_pool_v2(host_pool, host_pool_name)
         name = _name(host_pool_name)
@@ -118,7 +123,7 @@ class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is A
             if not is_new or not self._is_checked:
                 return
             if self._is_used:
-                # The server is running, so an unusable pool must not end it.
+                # The server is running and must continue, even if this pool cannot be used.
                 _guarded(f"the store of host pool {name}", lambda: self._open([name], late=True), None)
                 return
             close_pools(self._pools.values(), self._settings.deadline)
@@ -126,7 +131,7 @@ class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is A
             self._open(list(self._registered), late=False)
 
     def on_host_pools_registered(self) -> None:
-        """Opens the stores. While a draft's host pool is still missing, only checks the pools.
+        """Opens the stores. If the host pool of a draft is still missing, only checks the pools.
 
         Raises:
             InvalidArgumentError: Pages of a host pool cannot be read, or ranks would have to read pages
@@ -151,7 +156,7 @@ class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is A
             pools = open_pools(registered, self._config, self._settings, self._engine, folder, late=late)
             return folder, pools
 
-        # All pools of one replica are in one folder, also those registered later.
+        # All pools of one replica are in one folder, including those that are registered later.
         folder, pools = opened(self._folder) if self._pools else open_replica(rank_of(self._config), opened)
         self._folder, self._pools = folder, {**self._pools, **pools}
         self._is_open = self._is_checked = True
@@ -174,15 +179,15 @@ class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is A
     # Pages of the host pool of KV
 
     def batch_exists(self, keys: Sequence[str], extra_info: Any = None) -> int:  # noqa: ARG002
-        """Returns the number of pages, from the first on, that can be loaded.
+        """Returns the number of consecutive pages, from the first page on, that can be loaded.
 
-        Waits only for a shared back end.
+        Waits only if the back end is shared.
         """
         until = self._until()
 
         def answer() -> int:
             pool = self._pool(KV)
-            # Pages without bytes always count as present, but are useless by themselves.
+            # Pages without bytes always count as present, but cannot be a hit by themselves.
             return 0 if pool is None or pool.is_empty else leading(pool.has(keys, until))
 
         return _guarded("batch_exists", answer, 0)
@@ -208,7 +213,10 @@ class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is A
         return self._save(KV, keys, host_indices, extra_info, self._until())()
 
     def get(self, key: str, target_location: Any = None, target_sizes: Any = None) -> Any:  # noqa: ARG002
-        """Loads a page into a flat tensor, a new one if none is given; None if it is missing."""
+        """Loads a page into a flat tensor, and returns the tensor. Makes a new tensor if none is given.
+
+        Returns None if the page is missing.
+        """
         return self.batch_get([key], None if target_location is None else [target_location])[0]
 
     def batch_get(
@@ -265,10 +273,10 @@ class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is A
         pool_transfers: Sequence[Any] | None = None,
         extra_info: Any = None,  # noqa: ARG002 - SGLang's signature
     ) -> Any:
-        """Returns the longest prefix that can be loaded from all host pools, and the length in each of them.
+        """Returns the longest prefix that can be loaded from all host pools, and the length for each pool.
 
-        ``restorable_prefix_pages`` lists every length for which each pool has the required pages. Ranks
-        use it to agree on one length.
+        ``restorable_prefix_pages`` contains every length for which each pool has the pages it needs.
+        The ranks use this list to agree on one length.
         """
         until = self._until()
 
@@ -292,7 +300,7 @@ class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is A
     def _reach(
         self, transfer: Any, keys: Sequence[str], until: float
     ) -> tuple[int, Sequence[int] | frozenset[int] | None]:
-        """Returns the number of pages of a prefix in a host pool, and the lengths that it can serve.
+        """Returns how many pages of a prefix a host pool has, and the prefix lengths that it can restore.
 
         The lengths are None if the pool does not restrict them.
         """
@@ -320,7 +328,7 @@ class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is A
         transfers: Sequence[Any],
         extra_info: Any = None,  # noqa: ARG002 - SGLang's signature
     ) -> dict[Any, list[bool]]:
-        """Loads pages into several host pools at a time. Returns, by pool, which of them were found."""
+        """Loads pages into several host pools. Returns for each pool which of the pages were found."""
         until = self._until()
         begun = [
             (one.name, self._load(one.name, one.keys or [], one.host_indices, until)) for one in transfers
@@ -328,7 +336,7 @@ class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is A
         return {name: wait() for name, wait in begun}
 
     def batch_set_v2(self, transfers: Sequence[Any], extra_info: Any = None) -> dict[Any, list[bool]]:
-        """Stores pages of several host pools at a time. Returns, by pool, which of them are stored."""
+        """Stores pages of several host pools. Returns for each pool which of the pages are stored."""
         until = self._until()
         begun = [
             (one.name, self._save(one.name, one.keys or [], one.host_indices, extra_info, until))
@@ -388,10 +396,10 @@ class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is A
     # The back end as a whole
 
     def clear(self) -> bool:
-        """Drops everything. SGLang calls it on request (``POST /hicache/storage-backend/clear``).
+        """Drops all stored pages. SGLang calls it on request (``POST /hicache/storage-backend/clear``).
 
-        Pages stored from now on may belong to other weights than those with which SGLang was started.
-        Therefore a process that starts with those weights does not find them.
+        Pages that are stored from now on may belong to other weights than those with which SGLang was
+        started. Therefore a process that starts with those weights does not find them.
         """
         return _guarded("clear", self._renew, False)
 
@@ -405,11 +413,12 @@ class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is A
                 try:
                     pool.renew(renewed)
                 except StoreError:
-                    # The store has dropped its pages. No other process has its new namespace.
+                    # The store has dropped its pages, and no other process can have its new namespace.
                     _LOG.exception("kvpool: host pool %s: a restart may find its pages of before", name)
                     is_recorded = False
                 except Exception:
-                    # The store may still have its pages, which may belong to other weights by now.
+                    # The store may still contain its earlier pages, although the weights may have
+                    # changed.
                     _LOG.exception(
                         "kvpool: host pool %s cannot be renewed: its pages are not kept any more", name
                     )
@@ -419,12 +428,12 @@ class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is A
         return is_recorded
 
     def on_reset(self) -> None:
-        """Drops everything, because SGLang has reset its prefix cache and its weights may have changed."""
+        """Drops all stored pages, because SGLang was reset and its weights may have changed."""
         if self._settings.on_reset == "renew":
             _guarded("the reset of SGLang's prefix cache", self._renew, False)
 
     def on_update(self) -> None:
-        """Records that SGLang's weights may have changed: the next call drops everything first."""
+        """Records that SGLang's weights may have changed. The next call then drops all stored pages first."""
         self._is_stale = True
 
     def stats(self) -> dict[str, StoreStats]:
@@ -432,9 +441,9 @@ class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is A
         return {name: pool.shelf.stats() for name, pool in self._pools.items() if pool.shelf is not None}
 
     def get_stats(self) -> Any:
-        """Returns pages and GB/s of the calls since the last report, for SGLang's metrics.
+        """Returns the pages and GB/s of the calls since the last report, for SGLang's metrics.
 
-        Returns None if the metrics are off.
+        Returns None if metrics are disabled.
         """
         return self._speeds.report() if self._config.enable_storage_metrics else None
 
@@ -450,7 +459,7 @@ class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is A
         return answers
 
     def close(self) -> None:
-        """Closes the stores. Waits for running writes, at most for the deadline. All further calls miss."""
+        """Closes the stores. Waits for running writes up to the deadline. Later calls return misses."""
         with self._opening:
             close_pools(self._pools.values(), self._settings.deadline)
             self._pools, self._is_checked, self._is_open, self._is_used = {}, True, True, True
@@ -460,7 +469,10 @@ class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is A
 
 
 def _guarded(what: str, call: Callable[[], _Answer], miss: _Answer) -> _Answer:
-    """Returns the result of a call, or ``miss`` if it raises, because SGLang's threads must continue."""
+    """Returns the result of a call, or ``miss`` if the call raises.
+
+    SGLang's threads must not end by an exception.
+    """
     try:
         return call()
     except Exception:

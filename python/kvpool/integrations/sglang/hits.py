@@ -1,7 +1,8 @@
-"""Finds which prefixes can be restored from the present pages of a host pool. Pure functions; O(pages).
+"""Computes which prefixes can be restored from the pages that a host pool has. Pure functions; O(pages).
 
-SGLang has a policy for each host pool. A hit needs every page of a prefix (``all_pages``), the last
-pages of it (``trailing_pages``), or a group of pages for each whole block of it (``block_groups``).
+SGLang has a hit policy for each host pool. A hit needs every page of a prefix (``all_pages``), the last
+pages of the prefix (``trailing_pages``), or one group of pages for each whole block of the prefix
+(``block_groups``).
 """
 
 from __future__ import annotations
@@ -15,16 +16,17 @@ __all__ = ["ends_of_blocks", "grouped", "leading", "trailing"]
 
 
 def leading(present: Sequence[bool]) -> int:
-    """Returns the number of pages that are present, from the first on."""
+    """Returns the number of consecutive pages that are present, from the first page on."""
     return next((at for at, there in enumerate(present) if not there), len(present))
 
 
 def trailing(present: Sequence[bool], window: int) -> list[int]:
-    """Returns the lengths, from 1 up, at whose end the last ``window`` pages are present.
+    """Returns the prefix lengths, ascending from 1, for which the last ``window`` pages are present.
 
-    For a length shorter than the window, all its pages have to be present. A window or a recurrent
-    state is stored where a prefix ended. So there may be one at 4 and at 9 pages, and none between.
-    Therefore the result is a list of lengths, and a length that is not in it cannot be served.
+    For a length shorter than the window, all of its pages have to be present. A window or a recurrent
+    state is stored only where a prefix ended. For example, a prefix of 4 pages and one of 9 pages may
+    be restorable, and none between. Therefore the result is a list of lengths. A length that is not in
+    the list cannot be restored.
     """
     lengths, run = [], 0
     for length, there in enumerate(present, start=1):
@@ -35,9 +37,10 @@ def trailing(present: Sequence[bool], window: int) -> list[int]:
 
 
 def grouped(present: Sequence[bool], group_pages: int, block_pages: int) -> int:
-    """Returns the number of pages that the leading whole groups cover.
+    """Returns the number of pages that the complete groups at the beginning cover.
 
-    A group stands for a block of ``block_pages`` pages.
+    Each group of ``group_pages`` stored pages represents one block of ``block_pages`` pages of the
+    prefix.
     """
     if group_pages < 1 or block_pages < 1:
         return 0
@@ -45,9 +48,9 @@ def grouped(present: Sequence[bool], group_pages: int, block_pages: int) -> int:
 
 
 def ends_of_blocks(keys: Sequence[str], group_pages: int, block_pages: int) -> list[str]:
-    """Returns the keys of the groups of a prefix.
+    """Returns the keys of all groups of a prefix.
 
-    These are the last ``group_pages`` keys of each whole block of ``block_pages``.
+    A group consists of the last ``group_pages`` keys of a whole block of ``block_pages`` pages.
     """
     if group_pages < 1 or block_pages < 1:
         return []

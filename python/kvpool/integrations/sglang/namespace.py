@@ -1,8 +1,9 @@
-"""The namespace of an SGLang rank's stored pages. ``shelf`` writes it into every object.
+"""Computes the namespace of an SGLang rank's stored pages. ``shelf`` writes the namespace into every object.
 
-SGLang names a page by a SHA-256 chain of its tokens, adapter and salt. Its bytes also depend on the
-model and its weights, the dtype, the layout, the layers and heads of this rank, and SGLang itself. A
-difference in any of them is a cold start. This module uses no class of SGLang.
+SGLang's name of a page is a SHA-256 chain over its tokens, adapter and salt. The bytes of the page also
+depend on the model and its weights, the dtype, the layout, the layers and heads of this rank, and on
+SGLang itself. If any of these differs, stored pages are not found (cold start). This module imports no
+class of SGLang.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ _OF_POOL: Final = (
     "storage_format_tag",
 )
 
-#: Fields of SGLang's configuration of a storage back end that describe the rank, besides its
-#: tensor-parallel rank.
+#: Fields of SGLang's configuration of a storage back end that describe the rank. The tensor-parallel
+#: rank is handled separately.
 _OF_CONFIG: Final = (
     "tp_size",
     "pp_rank",
@@ -53,8 +54,8 @@ _OF_CONFIG: Final = (
 def is_replicated(config: Any, pool: Any, name: str) -> bool:
     """Returns whether all tensor-parallel ranks have the same bytes in this host pool.
 
-    If so, one rank writes for all. This holds for latents of MLA. Pools with heads, and recurrent
-    states, are divided among ranks, also beside latents.
+    If so, one rank writes for all of them. This is the case for MLA latents. Pools with heads are
+    divided among the ranks, and so are recurrent states, even in a model with latents.
     """
     return bool(config.is_mla_model) and name != "mamba" and getattr(pool, "head_num", None) is None
 
@@ -85,14 +86,14 @@ def namespace_of(
 
     Args:
         config: SGLang's ``HiCacheStorageConfig``.
-        pool: SGLang's host pool. Its number of pages does not matter.
+        pool: SGLang's host pool. Its number of pages has no influence.
         pages: The pages of the pool.
         name: The name of the pool.
         weights: The name of the weights.
         scales: The name of the quantisation scales.
         engine: Everything else that determines how KV is computed: ``Engine.facts``.
-        model: The model's path or name; by default the name in ``config``, which is only a label
-            outside of a server.
+        model: The path or name of the model. The default is the name in ``config``, which outside of a
+            server is only a label.
     """
     facts = {key: getattr(config, key, None) for key in _OF_CONFIG}
     facts |= {key: getattr(pool, key, None) for key in _OF_POOL}
@@ -114,8 +115,8 @@ def namespace_of(
         layouts=[(0, str(pool.layout), pages.shape, pages.strides)],
         block_size=pages.page_size,
         layers=(int(getattr(pool, "start_layer", None) or 0), int(getattr(pool, "layer_num", None) or 0)),
-        # If there are more ranks than heads, ranks with the same head do not share pages. This costs
-        # hits, but is never wrong.
+        # With more ranks than heads, several ranks have the same head but do not share pages. This
+        # costs hits, but never returns wrong KV.
         heads=(rank * heads, heads),
         hash_algorithm="sglang sha256",
         hash_seed=b"",

@@ -1,15 +1,15 @@
-"""The memory layout of an SGLang host pool's pages, and the copies between them and slots of a store.
+"""The memory layout of an SGLang host pool's pages, and the copies between pages and slots of a store.
 
-The pages of a pool have one of three kinds:
+The pages of a pool are of one of three kinds:
 
-- ``Lent`` pages are slots themselves: the pool's memory is the store's arena. A page is one part, or
-  two if keys and values are apart.
-- ``Copied`` pages consist of many pieces. They go through slots that this module allocates, at the cost
-  of an additional copy.
-- ``Empty`` pages have no bytes: some pools of SGLang only count.
+- ``Lent`` pages are themselves slots, because the pool's memory is the store's arena. A page consists
+  of one part, or of two parts if keys and values are separate.
+- ``Copied`` pages consist of many pieces. They are copied through slots that this module allocates.
+- ``Empty`` pages have no bytes, because some pools of SGLang only count.
 
-The pool's addresses determine the kind, not the name of its layout. This module uses no class of
-SGLang. Copies run in the calling thread. torch is imported when there is a pool.
+The kind follows from the addresses of the pool's pages, not from the name of its layout. This module
+imports no class of SGLang. Copies run in the calling thread. torch is imported when the first pool is
+registered.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ if TYPE_CHECKING:
 
 __all__ = ["Copied", "Empty", "Lent", "Pages", "pages_of"]
 
-#: The number of slots for copied pages: the pages of two of SGLang's batches, if memory allows.
+#: The most slots for copied pages: enough for two of SGLang's batches, if memory allows.
 _SLOTS: Final = 256
 _ALIGNMENT: Final = 4096
 
 
 class Pages:
-    """The part that all kinds share.
+    """The common part of all kinds of pages.
 
     Args:
         pool: SGLang's host pool.
-        shape: Items per dimension of a page.
-        parts: Objects per page.
-        part_bytes: Bytes of each object.
+        shape: The number of items of a page in each dimension.
+        parts: The number of store objects per page.
+        part_bytes: The bytes of each such object.
     """
 
     def __init__(self, pool: Any, shape: Sequence[int], parts: int, part_bytes: int) -> None:
@@ -53,7 +53,10 @@ class Pages:
 
     @property
     def strides(self) -> list[int]:
-        """The strides of a stored page, in items per dimension. The parts of a page follow each other."""
+        """The strides of a stored page, in items, for each dimension.
+
+        The parts of a page are stored consecutively.
+        """
         steps = itertools.accumulate(reversed(self.shape[1:]), lambda step, length: step * length, initial=1)
         return list(reversed(list(steps)))[: len(self.shape)]
 
@@ -69,17 +72,17 @@ class Pages:
 
 
 class Empty(Pages):
-    """Pages of a pool that keeps no bytes: other pools keep them under its indices."""
+    """Pages of a pool that has no bytes of its own. Other pools hold the bytes for the same indices."""
 
     def __init__(self, pool: Any) -> None:
         super().__init__(pool, [0], 0, 0)
 
 
 class Lent(Pages):
-    """Pages whose memory is the arena.
+    """Pages in the pool's own memory, which is the arena of the store.
 
     Args:
-        bases: The slot of each part of the pool's first page.
+        bases: For each part, its slot in the pool's first page.
     """
 
     def __init__(
@@ -99,9 +102,9 @@ class Copied(Pages):
 
     Args:
         pool: SGLang's host pool.
-        shape: Items per dimension of a page.
+        shape: The number of items of a page in each dimension.
         page: A flat page of the pool.
-        staging_bytes: The most bytes of all slots; one slot if a page is larger.
+        staging_bytes: The most bytes of all slots together. There is always at least one slot.
     """
 
     def __init__(self, pool: Any, shape: Sequence[int], page: Any, staging_bytes: int) -> None:
@@ -111,7 +114,7 @@ class Copied(Pages):
         super().__init__(pool, shape, 1, int(page.numel()) * int(page.element_size()))
         slot_bytes = -(-self.part_bytes // _ALIGNMENT) * _ALIGNMENT
         count = max(1, min(_SLOTS, staging_bytes // slot_bytes))
-        # A mapping begins at a memory page, and uses no memory before it is written.
+        # An mmap starts at a page boundary, and takes up memory only where it has been written.
         self._mapping = mmap.mmap(-1, count * slot_bytes)
         self.arena = Arena.over(self._mapping, slot_bytes)
         self._memory = torch.frombuffer(self._mapping, dtype=torch.uint8).view(count, slot_bytes)
@@ -120,10 +123,10 @@ class Copied(Pages):
         self._given = threading.Condition()
 
     def take(self, pages: int, timeout: float) -> list[int]:
-        """Takes at least one slot. Returns an empty list if all slots stay busy.
+        """Takes one or more slots. Returns an empty list if all slots remain busy.
 
-        Waits while other calls have all slots. A slot that a back end still uses after its deadline is
-        skipped.
+        Waits while other calls have taken all slots. Skips a slot that a back end still uses after its
+        deadline.
 
         Args:
             pages: The most slots to take.
@@ -178,9 +181,9 @@ class Copied(Pages):
         return self._memory[slot, : self.part_bytes]
 
     def _items(self, tensor: Any) -> Any:
-        """Returns a tensor's bytes as a numpy array, which copies in this thread.
+        """Returns a tensor's bytes as a numpy array, because numpy copies in the calling thread.
 
-        Torch would use threads of its own that wait for each other, which is several times slower if
+        torch would use its own threads. They wait for each other, which takes several times as long if
         cores are busy.
         """
         return tensor.view(self._torch.uint8).numpy()
@@ -221,7 +224,7 @@ def pages_of(pool: Any, *, lend: bool, staging_bytes: int) -> Lent | Copied | Em
 
 
 def _lent(pool: Any, shape: Sequence[int], page_bytes: int) -> Lent | None:
-    """Returns the pages as slots of the pool's own memory, if every page is one or two whole slots of it."""
+    """Returns the pages as slots of the pool's memory; None if a page is not one or two whole slots."""
     import torch
 
     memory = getattr(pool, "kv_buffer", None)

@@ -1,7 +1,7 @@
 """The host pools of an SGLang rank, each with the store of its pages.
 
-All pages of one pool have one size, and so have all places of a store. So each pool has a store of its
-own, and the stores divide the capacity. All are opened together, or none.
+All pages of a pool have the same size, and so do all slots of a store. Therefore each pool has its own
+store, and the stores divide the capacity. Either all stores are opened, or none.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ _LOG: Final = logging.getLogger("sglang.kvpool")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Pool:
-    """A host pool: its pages and their store. A pool without bytes or without capacity has no store.
+    """A host pool with the store of its pages. A pool without bytes or without capacity has no store.
 
     Attributes:
         pages: The pages of the pool.
-        shelf: Their store.
-        namespace: Their namespace.
-        writes: Whether this rank writes. If not, another rank writes the same bytes.
+        shelf: The store of the pages, or None.
+        namespace: The namespace of the pages, or None.
+        writes: Whether this rank writes pages. If not, another rank writes the same bytes.
     """
 
     pages: Pages
@@ -52,7 +52,7 @@ class Pool:
 
     @property
     def is_empty(self) -> bool:
-        """Whether its pages have no bytes. Then every page counts as found."""
+        """Whether the pages have no bytes. In this case, every page counts as found."""
         return isinstance(self.pages, Empty)
 
     def has(self, keys: Sequence[str], until: float) -> list[bool]:
@@ -106,10 +106,10 @@ class Pool:
         return self.shelf.save_tensors(keys, tensors, until)
 
     def renew(self, renewed: str) -> None:
-        """Drops everything, and continues with a namespace that no process starts with.
+        """Drops all stored pages, and switches to a namespace that no other process has.
 
         Args:
-            renewed: A value that is unique to the new namespace.
+            renewed: A unique value, which becomes part of the new namespace.
         """
         if self.shelf is not None and self.namespace is not None:
             fields = json.loads(self.namespace.to_json())
@@ -118,7 +118,7 @@ class Pool:
 
 
 def has_packed_draft(pool: Any) -> bool:
-    """Returns whether a host pool holds the layers of a draft model beside the model's own."""
+    """Returns whether a host pool also contains the layers of a draft model."""
     own = getattr(pool, "target_layer_num", None)
     return own is not None and int(getattr(pool, "layer_num", own)) > int(own)
 
@@ -154,7 +154,7 @@ def _check_replicas(name: str, pool: Any, config: Any, settings: Settings) -> No
 def open_pools(
     registered: Mapping[str, Any], config: Any, settings: Settings, engine: Engine, folder: str, *, late: bool
 ) -> dict[str, Pool]:
-    """Opens the stores of host pools, all or none.
+    """Opens the stores of host pools: either all or none.
 
     Args:
         registered: SGLang's host pools, by name.
@@ -162,8 +162,8 @@ def open_pools(
         settings: The settings.
         engine: The engine that computes the pages.
         folder: The folder of the rank and the replica, below the root.
-        late: Whether existing stores have already taken the capacity. Then a pool without a share of
-            its own gets none.
+        late: Whether stores that are already open have taken the capacity. If so, a pool that
+            ``shares`` does not name gets no store.
 
     Raises:
         InvalidArgumentError: Pages of a host pool cannot be read, or ranks would have to read pages of

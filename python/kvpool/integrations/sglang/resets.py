@@ -1,8 +1,8 @@
 """Notifies a storage back end when SGLang resets its prefix cache, or when its weights may have changed.
 
-SGLang does not call a storage back end in these cases. But it clears the host pools together with its
-prefix cache, and one class makes all updates of weights. ``watch_pool`` and ``watch_weights`` wrap
-these methods. The wrappers call SGLang's code with the same arguments.
+SGLang does not call storage back ends in these cases. However, it clears the host pools together with
+its prefix cache, and all updates of weights go through one class. ``watch_pool`` and ``watch_weights``
+wrap the methods concerned. The wrappers call SGLang's own code with the same arguments.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Notified", "unwatch_pool", "watch_pool", "watch_weights"]
 
-#: The class that updates weights in SGLang 0.5.23, and its methods after which the weights may have
-#: changed.
+#: The class that updates weights in SGLang 0.5.23, and its methods that may change the weights.
 _UPDATER: Final = ("sglang.srt.model_executor.model_runner_components.weight_updater", "WeightUpdater")
 _UPDATES: Final = (
     "update_weights_from_disk",
@@ -28,14 +27,14 @@ _UPDATES: Final = (
     "begin_weight_update",
     "end_weight_update",
 )
-#: A process that imported this module may have a model.
+#: If a process has imported this module, it may have a model.
 _RUNNER: Final = "sglang.srt.model_executor.model_runner"
 #: Marks a method that is already wrapped.
 _MARK: Final = "_kvpool_notifies"
 
 
 class Notified(Protocol):
-    """A back end that is notified."""
+    """The interface of a back end that gets the notifications."""
 
     def on_reset(self) -> None:
         """Called after the prefix cache was reset."""
@@ -48,9 +47,10 @@ _WATCHING: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
 
 
 def watch_pool(pool: Any, storage: Notified) -> bool:
-    """Notifies a back end whenever a host pool is cleared, until ``unwatch_pool``.
+    """Notifies a back end each time a host pool is cleared, until ``unwatch_pool``.
 
-    Returns whether the pool can be cleared. A back end that was collected is not notified.
+    Returns whether the pool has a method that clears it. Only a weak reference to the back end is kept,
+    so a back end that no longer exists is not notified.
     """
     clear = getattr(pool, "clear", None)
     if not callable(clear):
@@ -73,9 +73,10 @@ def _cleared(storage: weakref.ref[Notified], clear: Callable[[], Any]) -> Any:
 
 
 def watch_weights(storage: Notified) -> bool:
-    """Notifies a back end after each update of the weights of this process, until it is collected.
+    """Notifies a back end after each update of the weights in this process, as long as the back end exists.
 
-    Returns False if this process has a model, and its SGLang updates weights in another way than 0.5.23.
+    Returns False if this process has a model and its SGLang does not update weights as version 0.5.23
+    does.
     """
     module = sys.modules.get(_UPDATER[0])
     if module is None:

@@ -1,4 +1,4 @@
-"""Checks the settings of SGLang's storage back end, and divides its capacity among host pools."""
+"""Checks the settings of the storage back end for SGLang, and divides the capacity among host pools."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ if TYPE_CHECKING:
 
 __all__ = ["OBJECT_HEADER", "Settings", "divide"]
 
-#: Bytes of an object on a disk besides its payload. Payloads take a multiple of this size.
+#: Bytes that an object takes on a disk in addition to its payload. The size of a payload is rounded up
+#: to a multiple of this.
 OBJECT_HEADER: Final = 4096
 
-#: Settings in the same object that SGLang reads itself.
+#: Names in the same configuration object that belong to SGLang itself.
 _OF_SGLANG: Final = frozenset(
     (
         "backend_name",
@@ -40,25 +41,25 @@ class Settings:
 
     Args:
         capacity_bytes: The most bytes that one rank may store, for all of its host pools together.
-        root_dir: The folder of a disk. ``~`` is the user's home.
-        url: Instead of ``root_dir``, a server or folder that engines and ranks share; see
+        root_dir: The folder on a disk. ``~`` is the user's home.
+        url: Instead of ``root_dir``, the URL of a server or folder that engines and ranks share: see
             ``kvpool.store.backend_from_url``.
-        weights: A name for the weights of the model and of its draft. By default the commit that SGLang
-            serves, or the content of the files in the model's folder.
+        weights: A name for the weights of the model and of its draft model. The default is the commit
+            that SGLang serves, or the digest of the files in the model's folder.
         scales: A name for quantisation scales that are not part of the weights.
-        free_floor_bytes: Bytes that stay free on the disk.
-        eviction: The policy that chooses victims; any policy of kvpool.
-        workers: The number of threads that wait for the disk, for each host pool.
-        queue: The most objects in transfer. Further ones are misses.
-        deadline: Seconds that a call of SGLang may take, over all host pools.
-        on_reset: The action after a reset of SGLang's prefix cache and after an update of its weights.
-            ``renew`` drops everything. ``keep`` changes nothing, and is for servers whose weights never
-            change.
-        staging_bytes: Bytes of memory for copied pages, for each host pool that needs them.
-        shares: The part of ``capacity_bytes`` of some host pools, by name. The others divide the rest,
-            so that all of them have room for the same number of pages. A host pool that is registered
-            after the first call gets only the part that is set here.
-        interface_v1: Whether SGLang moves pages by their indices.
+        free_floor_bytes: The number of bytes that must remain free on the disk.
+        eviction: The eviction policy; any policy of kvpool.
+        workers: The number of threads per host pool that wait for the disk.
+        queue: The most objects in transfer. Further objects are misses.
+        deadline: The most seconds that a call of SGLang may take, over all host pools together.
+        on_reset: The action after a reset of SGLang's prefix cache, and after an update of its weights.
+            ``renew`` drops all stored pages. ``keep`` changes nothing, and is for servers whose weights
+            never change.
+        staging_bytes: Bytes of memory for copied pages. Each host pool with such pages takes this amount.
+        shares: For some host pools, their part of ``capacity_bytes``, by name. The other pools divide
+            the rest, so that each has room for the same number of pages. A host pool that is registered
+            after the first call gets capacity only if it is named here.
+        interface_v1: Whether SGLang passes pages by their indices.
 
     Raises:
         InvalidArgumentError: A setting is of another type, or out of its range.
@@ -127,7 +128,7 @@ class Settings:
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> tuple[Self, list[str]]:
-        """Returns the settings in a configuration, and the names in it that neither kvpool nor SGLang knows.
+        """Reads the settings from a configuration. Also returns the unknown names in it.
 
         Raises:
             InvalidArgumentError: ``capacity_bytes`` is missing, or a setting is out of its range.
@@ -158,15 +159,15 @@ _TYPES: Final[Mapping[str, tuple[type, ...]]] = {
 
 
 def divide(capacity_bytes: int, page_bytes: Mapping[str, int], shares: Mapping[str, float]) -> dict[str, int]:
-    """Returns the bytes of each host pool's store.
+    """Divides the capacity among the stores of the host pools. Returns the bytes for each pool.
 
     Pools that ``shares`` does not name divide the rest, so that each has room for the same number of
     pages.
 
     Args:
-        capacity_bytes: Bytes of all pools together.
-        page_bytes: By pool: the bytes of a page on the disk, headers included.
-        shares: By pool: its part of the whole. It may name further pools.
+        capacity_bytes: The bytes of all pools together.
+        page_bytes: For each pool, the bytes of a page on the disk, headers included.
+        shares: For some pools, their part of the capacity. It may contain further pools.
 
     Raises:
         InvalidArgumentError: ``shares`` leaves nothing for a pool that it does not name.

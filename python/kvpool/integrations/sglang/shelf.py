@@ -1,15 +1,16 @@
-"""The store of one host pool, which moves pages by SGLang's keys.
+"""``Shelf``: the store of one host pool. It loads and stores pages under SGLang's keys.
 
-A page is one object per part, in the groups of one key. It is present if all its parts are. SGLang
-calls from threads of its own, and needs the result when a call returns, so calls wait here. The thread
-that waits handles ended jobs for all threads. Thread safe. Failures of a back end are outcomes, never
-exceptions.
+The store has one object for each part of a page. The parts of a page have the same key and different
+groups. A page is present if all of its parts are. SGLang calls from its own threads and expects the
+result when the call returns, so calls wait here. At any time, one of the waiting threads waits for the
+store and processes ended jobs for all threads. The class is thread-safe. If a back end fails, the
+result is an outcome and never an exception.
 
-A call of SGLang that moves pages of several host pools begins all transfers, and then waits for all of
+If a call moves pages of several host pools, it starts all transfers first, and then waits for all of
 them until the deadline of the call. Transfers of lent pages are staged, because SGLang reuses a page as
-soon as the call returns. Such a call waits until the store has ended the job, which the store's own
-deadline bounds. Slots of copied pages belong to kvpool. A call abandons a job on copied pages at its
-deadline, and a slot that a back end still uses is not reused before it is free.
+soon as the call returns. A call with lent pages therefore waits until the store has ended the job. The
+store's own deadline limits this time. Copied pages use slots that belong to kvpool, so a call can
+abandon its job at the deadline. If a back end still uses a slot then, the slot is reused only later.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Shelf", "digest_of", "is_shared", "left", "open_backend"]
 
-#: Seconds that one thread waits for the store on behalf of all threads.
+#: The most seconds for which one thread waits for the store before another thread may take over.
 _WAIT_SECONDS: Final = 1.0
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 
@@ -43,9 +44,9 @@ _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 def digest_of(key: str) -> bytes:
     """Returns the store's key for a key of SGLang: 32 bytes.
 
-    SGLang's keys are SHA-256 in hexadecimal: the digest is the key. Any other string, such as one with
-    a suffix, is hashed by SHA-256. Without this, a shorter digest would be padded, and could equal
-    another key.
+    A key of SGLang is usually a SHA-256 digest in hexadecimal, which is used as it is. Any other
+    string, such as one with a suffix, is hashed by SHA-256. Otherwise, a shorter key would be padded,
+    and could then equal another key.
     """
     if _DIGEST.fullmatch(key):
         return bytes.fromhex(key)
@@ -55,8 +56,8 @@ def digest_of(key: str) -> bytes:
 def open_backend(settings: Settings, folder: str, pool: str, capacity_bytes: int) -> Backend:
     """Returns the back end for the pages of a host pool.
 
-    This is a folder of the rank, or a back end that all ranks share. A shared back end separates ranks
-    and pools by their namespaces.
+    The back end is a folder of the rank, or a back end that all ranks share. In a shared back end, the
+    namespaces separate ranks and pools.
     """
     if settings.url is not None:
         return backend_from_url(settings.url, capacity_bytes)
@@ -75,7 +76,7 @@ def left(until: float) -> float:
 
 
 class _Jobs:
-    """The jobs of a store, which several threads wait for.
+    """The jobs of one store, for which several threads wait.
 
     Args:
         store: The store. Its deadline ends every job.
@@ -89,9 +90,9 @@ class _Jobs:
         self._changed = threading.Condition()
 
     def outcomes(self, job: int, until: float | None = None) -> list[Outcome]:
-        """Waits for a job to end. Returns its outcomes, or an empty list if it has not ended by ``until``.
+        """Waits until a job ends. Returns its outcomes, or an empty list if it has not ended by ``until``.
 
-        If ``until`` is None, waits without a limit.
+        If ``until`` is None, there is no time limit.
 
         Raises:
             ClosedError: The store was closed during the wait.
@@ -152,8 +153,8 @@ class Shelf:
             pages.arena,
             namespace,
             eviction=settings.eviction,
-            # SGLang offers a page once, and assumes that it is stored. Its write policy has already
-            # selected the page.
+            # SGLang offers a page only once, and then assumes that it is stored. SGLang's write policy
+            # has already chosen the page.
             admission="always",
             workers=settings.workers,
             queue=settings.queue,
@@ -165,8 +166,8 @@ class Shelf:
     def has(self, keys: Sequence[str], until: float) -> list[bool]:
         """Returns which pages can be loaded. O(keys).
 
-        Queries a shared back end in one call for the unknown pages. Waits for it, at most until
-        ``until``.
+        If the back end is shared, queries it in one call for the pages of unknown state, and waits
+        until ``until`` at most.
         """
         parts = self.pages.parts
         digests, groups = self._objects(keys)
@@ -175,7 +176,8 @@ class Shelf:
         unknown = [at for at, presence in enumerate(known) if presence == "unknown"]
         if unknown:
             job = self._store.probe([digests[at] for at in unknown], groups=[groups[at] for at in unknown])
-            # An empty list means that the deadline has passed, and the pages stay unknown.
+            # An empty list means that the deadline has passed. The pages then remain unknown and count
+            # as missing.
             for at, outcome in zip(unknown, self._jobs.outcomes(job, until), strict=False):
                 there[at] = outcome == "ok"
         return [all(there[at : at + parts]) for at in range(0, len(there), parts)]
@@ -215,16 +217,16 @@ class Shelf:
         return lambda: self._pages(keys, self._jobs.outcomes(job))
 
     def load_tensors(self, keys: Sequence[str], tensors: Sequence[Any], until: float) -> list[bool]:
-        """Like ``load``, into flat tensors of one page each.
+        """Like ``load``, but into flat tensors, one per page.
 
-        Loads none if pages are lent, because there are no slots.
+        If pages are lent, nothing is loaded, because there are no slots to copy from.
         """
         if not isinstance(self.pages, Copied):
             return [False] * len(keys)
         return self._load_copied(self.pages, keys, tensors, self.pages.copy_out, until)
 
     def save_tensors(self, keys: Sequence[str], tensors: Sequence[Any], until: float) -> list[bool]:
-        """Like ``save``, from flat tensors."""
+        """Like ``save``, but from flat tensors."""
         if not isinstance(self.pages, Copied):
             return [False] * len(keys)
         return self._save_copied(self.pages, keys, tensors, self.pages.copy_in, 0, until)
@@ -277,7 +279,10 @@ class Shelf:
         move: Callable[[Sequence[str], list[int], Sequence[Any]], list[bool]],
         until: float,
     ) -> list[bool]:
-        """Moves as many pages at a time as there are slots. Begins no round after ``until``."""
+        """Moves the pages in rounds, each with as many pages as there are slots.
+
+        Starts no round after ``until``.
+        """
         done: list[bool] = []
         while len(done) < len(keys) and left(until):
             first = len(done)
@@ -303,9 +308,9 @@ class Shelf:
         return digests, list(range(parts)) * len(keys)
 
     def _pages(self, keys: Sequence[str], outcomes: Sequence[Outcome]) -> list[bool]:
-        """Returns which pages have all of their parts.
+        """Returns for each page whether all of its parts succeeded.
 
-        An empty list of outcomes stands for an abandoned job.
+        An empty list of outcomes means that the job was abandoned.
         """
         parts = self.pages.parts
         if not outcomes:

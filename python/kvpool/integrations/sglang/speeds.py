@@ -1,4 +1,4 @@
-"""Counts pages and GB/s of each call, in the form of SGLang's metrics of storage back ends."""
+"""Collects the pages and the speed (GB/s) of each call, in the form of SGLang's storage metrics."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ __all__ = ["Speeds"]
 
 
 class Speeds:
-    """Pages and GB/s of the calls since the last report. Thread safe."""
+    """The pages and speeds of the calls since the last report. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._calls: list[tuple[str, int, float]] = []
 
     def add(self, kind: str, pages: int, page_bytes: int, began: float) -> None:
-        """Adds a call that ends now.
+        """Adds a call that has just ended.
 
         Args:
             kind: ``prefetch`` or ``backup``.

@@ -1,8 +1,9 @@
-"""Settings of SGLang 0.5.23 that the bytes of KV do not depend on, each with the reason.
+"""The settings of SGLang 0.5.23 that do not influence the bytes of KV, each with the reason.
 
-They are in ``data/sglang_unrelated.toml``. ``engine`` writes every other setting into the name of the
-stored pages. A setting that a later SGLang adds is not in these tables, so it becomes part of the name.
-The result is a cold start, and never KV of another setting.
+The settings are in ``data/sglang_unrelated.toml``. ``engine`` includes every other setting in the name
+of the stored pages. If a later SGLang adds a setting, that setting is not in these tables, so it
+becomes part of the name. At worst this causes a cold start. It never returns KV that was computed with
+another setting.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ def _table(name: str) -> MappingProxyType[str, str]:
     )
 
 
-#: Settings of the server: name and reason.
+#: Settings of the server, with the reason by name.
 SETTINGS: Final = _table("SETTINGS")
 
 #: Attributes of SGLang's model configuration.

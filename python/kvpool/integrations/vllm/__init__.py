@@ -1,19 +1,20 @@
-"""kvpool inside vLLM: a general plug-in that the environment enables. It patches no file of vLLM.
+"""kvpool inside vLLM, as a general plug-in. An environment variable enables it.
 
-``KVPOOL_VLLM`` selects which parts of vLLM's KV-cache management are kvpool's:
+The plug-in changes no file of vLLM. ``KVPOOL_VLLM`` selects which parts of vLLM's KV-cache management
+kvpool replaces:
 
 - unset: none. vLLM is unchanged.
-- ``pool``: the block pool and the hashing of prompts, under vLLM's own managers.
-- ``manager``: also the calls of vLLM's manager. A lookup, an allocation, a decode step is one call into
-  Rust, for any KV-cache groups. A few configurations keep vLLM's managers over the pool.
-- ``shadow``: vLLM decides, kvpool makes the same calls beside it, and the first difference is reported.
+- ``pool``: the block pool and the hashing of prompts. vLLM's own managers use them.
+- ``manager``: in addition, the methods of vLLM's manager. Each lookup, allocation and decode step is
+  one call into Rust, for any KV-cache groups. In a few configurations, vLLM's managers remain.
+- ``shadow``: vLLM makes all decisions. kvpool makes the same calls in parallel, and the first
+  difference is reported.
 
 vLLM finds :func:`register` through the entry point ``vllm.general_plugins`` in every process of its
-engine. :mod:`.install` replaces the parts. :mod:`.signatures` lists the parts of vLLM that the plug-in
-relies on, and :mod:`.gate` checks them. If vLLM differs, the plug-in logs one line with the
-differences, and leaves vLLM unchanged. It never raises an exception.
-
-See ``docs/vllm.md``.
+engine. :mod:`.install` replaces the parts. :mod:`.signatures` lists the parts of vLLM on which the
+plug-in relies, and :mod:`.gate` checks them. If the installed vLLM differs, the plug-in logs the
+differences in one line, and leaves vLLM
+unchanged. It never raises an exception. See ``docs/vllm.md``.
 """
 
 from __future__ import annotations
@@ -24,17 +25,17 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .settings import Settings
 
-#: Logger of the plug-in; vLLM shows loggers below its own name.
+#: The logger of the plug-in. Its name is below vLLM's own, because vLLM shows only such loggers.
 LOGGER_NAME = "vllm.kvpool"
 
 _registered = False
 
 
 def register() -> None:
-    """Puts kvpool into vLLM at the level ``KVPOOL_VLLM``.
+    """Installs kvpool in vLLM at the level that ``KVPOOL_VLLM`` names.
 
-    vLLM calls it in each of its processes. Further calls in a process do nothing. A process that never
-    imports vLLM's engine, such as a worker, only reads the variable.
+    vLLM calls this function in each of its processes. Further calls in the same process do nothing. A
+    process that never imports vLLM's engine, such as a worker, only reads the variable.
     """
     global _registered
     if _registered:

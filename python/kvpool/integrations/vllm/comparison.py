@@ -1,17 +1,18 @@
 """``Comparison``: makes every call on two managers, and compares the results until the first difference.
 
 This module owns the list of compared calls, their arguments, and the definition of a difference. The
-caller's manager is called first, and the caller gets its result or exception. The other manager, the
-mirror, gets the same call with its own blocks instead of the caller's. Each call compares results, the
-number of free blocks and KV events. At intervals, the whole state is compared.
+caller's manager is called first. The caller gets its result or exception. The other manager, the
+*mirror*, then gets the same call with its own blocks in place of the caller's. After each call, the
+results, the numbers of free blocks, and the KV events are compared. At intervals, the whole state is
+compared.
 
 Nothing of the mirror reaches the caller. At the first difference, or if the mirror raises, one line is
-logged, the last operations are written (see :mod:`.trail`), and the mirror is dropped. The caller's
-manager is then as it was before the comparison began.
+logged, the last operations are written to a file (see :mod:`.trail`), and the mirror is dropped. The
+caller's manager then works as it did before the comparison.
 
-Costs while it runs: every call twice, and two lists of ids per table of blocks. The whole state is
-compared every :data:`STATE_EVERY` operations, or once per a quarter of the number of blocks, whichever
-is rarer.
+Costs while the comparison runs: every call is made twice, and two lists of ids are made per block
+table. The whole state is compared every :data:`STATE_EVERY` operations, or every quarter of the number
+of blocks, whichever is more.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(LOGGER_NAME)
 
-#: The public calls of vLLM's manager, except those for statistics and those that only convert their
+#: The public methods of vLLM's manager, without those for statistics and those that only convert their
 #: arguments.
 MANAGER: Final = (
     "allocate_slots",
@@ -63,7 +64,7 @@ NOT_COMPARED: Final = (
     "prefix_cache_lookup_enabled",
     "record_prefix_cache_stats",
 )
-#: The calls of schedulers, connectors and managers on the manager's pool and coordinator.
+#: The methods of the manager's pool and coordinator that schedulers, connectors and managers call.
 POOL: Final = (
     "_emit_block_removed_events",
     "_insert_block_hash",
@@ -90,8 +91,8 @@ COORDINATOR: Final = (
     "find_longest_cache_hit_per_group",
     "get_num_blocks_to_allocate",
 )
-#: The least number of operations between two comparisons of the whole state, and between two log lines
-#: that report no difference.
+#: The least number of operations between two comparisons of the whole state. The next constant is the
+#: number of operations between two log lines that report no difference.
 STATE_EVERY: Final = 64
 LOG_EVERY: Final = 100_000
 
@@ -101,23 +102,24 @@ class _Foreign(Exception):  # noqa: N818 (never leaves the module)
 
 
 class Comparison:
-    """Compares a manager of vLLM with a mirror, by wrapping the calls of the manager.
+    """Compares a manager of vLLM with a mirror. It wraps the methods of the manager.
 
-    Both have ``block_pool`` and ``coordinator``, and no requests and no cached blocks yet.
+    Both managers have ``block_pool`` and ``coordinator``. At the start, neither may have requests or
+    cached blocks.
     """
 
     def __init__(self, manager: Any, mirror: Any, setting: dict[str, Any]) -> None:
         self.manager = manager
         self.mirror = mirror
-        #: Describes the engine in the trail's first line.
+        #: The description of the engine that is the first line of the trail.
         self.setting = setting
         self.operations = 0
         self.trail = Trail()
         self.running = True
         self._inside = False
         self._state_every = max(STATE_EVERY, len(manager.block_pool.blocks) // 4)
-        #: The blocks of the last lookup, of the caller and of the mirror. The caller passes its own
-        #: with the allocation.
+        #: The blocks that the last lookup found, in the caller's manager and in the mirror. The caller
+        #: passes its blocks to the allocation, where the mirror's blocks replace them.
         self._found: tuple[Any, Any] = (None, None)
         self._watched: list[tuple[Any, str]] = []
         self._watch(manager, lambda: self.mirror, "", MANAGER)
@@ -135,7 +137,7 @@ class Comparison:
                 self._watched.append((owner, name))
 
     def stop(self) -> None:
-        """Drops the mirror and unwraps the manager's calls."""
+        """Drops the mirror, and restores the methods of the manager."""
         self.running = False
         for owner, name in self._watched:
             vars(owner).pop(name, None)
@@ -146,7 +148,7 @@ class Comparison:
     def call(
         self, name: str, theirs: Callable[..., Any], ours: Callable[..., Any], /, *args: Any, **kwargs: Any
     ) -> Any:
-        """Makes a call on both. Calls from inside of another call are not compared separately."""
+        """Makes a call on both managers. A call inside another call is not compared separately."""
         if self._inside or not self.running:
             return theirs(*args, **kwargs)
         # An iterator is turned into a list, because both managers read it.
@@ -169,7 +171,7 @@ class Comparison:
             self._inside = False
 
     def _prepare(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call | None:
-        """Records everything about a call that it may change.
+        """Records the arguments of a call before the call can change them.
 
         Returns ``None`` if there is nothing to compare.
         """
@@ -190,7 +192,7 @@ class Comparison:
             return None
 
     def _mirrored(self, value: Any) -> Any:
-        """Returns an argument with the mirror's blocks instead of the caller's.
+        """Returns an argument in which the mirror's blocks replace the caller's.
 
         Blocks of other pools are left out.
         """
@@ -215,13 +217,14 @@ class Comparison:
             if value is self.manager.empty_kv_cache_blocks:
                 return self.mirror.empty_kv_cache_blocks
             return type(self.mirror.empty_kv_cache_blocks)(self._mirrored(value.blocks))
-        # Callbacks for reused blocks belong to the caller, so the mirror gets an empty one.
+        # A callback for reused blocks belongs to the caller. The mirror gets a function that does
+        # nothing.
         return _nothing if callable(value) else value
 
     def _finish(
         self, name: str, ours: Callable[..., Any], prepared: _Call, theirs: Any, *, raised: bool
     ) -> None:
-        """Makes the call on the mirror and compares. Raises only interrupts."""
+        """Makes the call on the mirror, and compares. Raises nothing but interrupts."""
         try:
             if raised and not isinstance(theirs, Exception):  # its effect is unknown
                 self.stop()
@@ -268,8 +271,8 @@ class Comparison:
         """Handles an exception of the mirror, whether or not the caller's manager raised, too."""
         self.trail.add(Operation(self.operations, name, prepared.shown, theirs))
         if raised:
-            # kvpool changes nothing when it raises. vLLM may have completed a part of the call, which
-            # cannot be undone.
+            # When kvpool raises, it has changed nothing. When vLLM raises, it may have completed a part
+            # of the call, which cannot be undone.
             if self._different_state() is not None:
                 self._stop_comparing(name, f"vLLM raised {theirs.error} and has done a part of it")
         elif isinstance(error, errors.InvalidBlockError) and self._freed_too_often():
@@ -283,9 +286,10 @@ class Comparison:
         return any(block.ref_cnt < 0 and not block.is_null for block in self.manager.block_pool.blocks)
 
     def compare_state(self, name: str = "state") -> None:
-        """Compares the state that later results depend on.
+        """Compares the state on which later results depend.
 
-        This is the cached content, the order of reuse, references, and tables.
+        This state consists of the cached content, the order of reuse, the references, and the block
+        tables.
         """
         found = self._different_state()
         if found is not None:
@@ -299,7 +303,7 @@ class Comparison:
         return None
 
     def _stop_comparing(self, name: str, why: str) -> None:
-        """Ends the comparison without a difference, because the two cannot be compared any more."""
+        """Ends the comparison without a difference, because the two managers can no longer be compared."""
         logger.warning("kvpool shadow: off after operation %d, %s: %s", self.operations, name, why)
         self.stop()
 
@@ -352,7 +356,7 @@ class _Call:
 
 
 class _Events:
-    """The events that a pool adds from now on."""
+    """The events that a pool adds after this object was made."""
 
     __slots__ = ("_pool", "_queue", "_start")
 
@@ -361,7 +365,7 @@ class _Events:
         self._start = len(self._queue)
 
     def new(self) -> tuple[Any, ...]:
-        """Returns those not taken yet. The calls that take events compare them as results."""
+        """Returns the events that were not taken yet. Taken events are compared as results of that call."""
         queue = self._pool.kv_event_queue
         return tuple(queue[self._start :] if queue is self._queue else queue)
 
@@ -375,7 +379,8 @@ def _nothing(*_: Any) -> None:
 
 
 def _keys(manager: Any) -> dict[bytes, Any]:
-    # kvpool's pool has a view here. vLLM's has a dict whose values are a block, or blocks by id.
+    # kvpool's pool has a view in this place. vLLM's pool has a dict; a value is a block, or a dict of
+    # blocks by id.
     found = manager.block_pool.cached_block_hash_to_block._cache
     return {key: list(one) if isinstance(one, dict) else [one.block_id] for key, one in found.items()}
 
@@ -385,7 +390,8 @@ def _tables(manager: Any) -> list[Any]:
     return [{key: blocks for key, blocks in one.req_to_blocks.items() if blocks} for one in groups]
 
 
-#: The state of requests that vLLM's managers of recurrent states keep beside their tables.
+#: Attributes with the state of requests in vLLM's managers of recurrent states. They are separate from
+#: the block tables.
 STATES: Final = (
     "last_state_block_idx",
     "_num_retired_blocks",
@@ -400,7 +406,7 @@ def _states(manager: Any) -> list[Any]:
     return [[sorted(one) if isinstance(one, set) else dict(one) for one in group] for group in kept]
 
 
-#: The state that is compared, by name.
+#: The parts of the state that are compared, by name.
 STATE: Final[dict[str, Callable[[Any], Any]]] = {
     "free blocks in order": lambda manager: manager.block_pool.free_block_queue.get_all_free_blocks(),
     "references": lambda manager: [block.ref_cnt for block in manager.block_pool.blocks if not block.is_null],

@@ -1,7 +1,8 @@
-"""Runs a function once a module has been imported, or at once if it is imported already.
+"""Runs a function once a module has been imported, or immediately if the module is imported already.
 
-vLLM loads its plug-ins also in workers and front ends, which never import its scheduler. Importing the
-scheduler only to replace parts of it would cost each of these processes seconds.
+vLLM also loads its plug-ins in workers and front ends, which never import its scheduler. If the plug-in
+imported the scheduler in order to replace parts of it, each of these processes would start seconds
+later.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def when_imported(name: str, action: Callable[[], None]) -> None:
 
 
 class _Watch(MetaPathFinder):
-    """Finds one module like the other finders, with a loader that calls back once the module has run."""
+    """Finds one module through the other finders, with a loader that calls back once the module has run."""
 
     def __init__(self, name: str, action: Callable[[], None]) -> None:
         self._name, self._action = name, action
@@ -37,8 +38,8 @@ class _Watch(MetaPathFinder):
     ) -> importlib.machinery.ModuleSpec | None:
         if fullname != self._name or self._is_asking:
             return None
-        # Ask the other finders. A caller that only looks for the module does not import it, so the
-        # watch continues.
+        # The other finders are asked for the module. A caller may only look for the module without
+        # importing it, so the watch continues.
         self._is_asking = True
         try:
             spec = importlib.util.find_spec(fullname)
@@ -56,7 +57,7 @@ class _Watch(MetaPathFinder):
 
 
 class _Calling(Loader):
-    """Wraps a module's own loader, and notifies the watch after it."""
+    """Wraps a module's own loader, and notifies the watch after the module has been loaded."""
 
     def __init__(self, loader: Loader, watch: _Watch) -> None:
         self._loader, self._watch = loader, watch

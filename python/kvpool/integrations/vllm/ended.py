@@ -1,12 +1,12 @@
-"""Notifies the pool's policy how vLLM's requests ended: ``KVPOOL_VLLM_EVICTION=hazard``.
+"""Notifies the pool's eviction policy how vLLM's requests ended: ``KVPOOL_VLLM_EVICTION=hazard``.
 
-vLLM's ``Request`` has its finish reason and its number of output tokens. The policy gets both, with the
-request's blocks, just before the request frees them at its end. A preempted request returns later, and
-is not reported. Only vLLM's front end knows that an answer was a tool call: in the engine, it is an
-ordinary ``stop``.
+vLLM's ``Request`` contains its finish reason and its number of output tokens. The policy gets both,
+together with the request's blocks, just before a finished request frees its blocks. A preempted request
+returns later, so it is not reported. Only vLLM's front end knows whether an answer was a tool call. In
+the engine, a tool call looks like an ordinary ``stop``.
 
-This module chooses the blocks; the policy interprets the signal. Costs: none with a policy that does
-not want signals, otherwise O(blocks of the request) at its end.
+This module chooses the blocks, and the policy interprets the signal. Costs: none if the policy does not
+use such signals, otherwise O(blocks of the request) when it ends.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ logger = logging.getLogger(LOGGER_NAME)
 
 
 def wants_signals(eviction: str) -> bool:
-    """Returns whether the policy of this name wants signals.
+    """Returns whether the policy of this name uses signals about the ends of requests.
 
     >>> wants_signals("hazard"), wants_signals("lru")
     (True, False)
@@ -36,7 +36,7 @@ def wants_signals(eviction: str) -> bool:
 
 
 def check() -> None:
-    """Raises ``RuntimeError`` for a vLLM whose requests do not record how they ended."""
+    """Raises ``RuntimeError`` if the installed vLLM does not record how requests ended."""
     from vllm.v1.request import Request
 
     for name in ("is_finished", "get_finished_reason", "num_output_tokens"):

@@ -1,19 +1,20 @@
-"""KV events of a block pool: changes of the cache, for routers and for caches outside of the engine.
+"""KV events of a block pool: changes of the cache, for routers and for caches outside the engine.
 
-vLLM's own events have two defects that make an outside view of the cache wrong. :class:`ExactEvents`
-avoids them:
+vLLM's own events have two defects, because of which a reader gets a wrong picture of the cache.
+:class:`ExactEvents` avoids both:
 
-- A hash that two blocks have is stored twice. It is removed once, while the other block is still
-  cached. Here a hash is stored when its first block is cached, and removed when its last block is no
-  longer cached.
-- The token ids of an event include blocks that a sliding window skips, so the event has more tokens
-  than its hashes cover. If all blocks are skipped, the event has no hashes at all. Here an event is one
-  run of consecutive stored blocks, with their tokens and the right parent. There are no empty events.
+- If two blocks have the same hash, vLLM reports the hash as stored twice. It reports it as removed when
+  the first of the two is removed, although the other is still cached. Here a hash is reported as stored
+  when its first block is cached, and as removed when its last block is no longer cached.
+- In vLLM, the token ids of an event include blocks that a sliding window skips, so the event has more
+  tokens than its hashes cover. If all blocks are skipped, the event has no hashes at all. Here an event
+  covers one run of consecutive stored blocks, with their tokens and the right parent. There are no
+  empty events.
 
-:class:`StockEvents` emits exactly vLLM's events. :class:`.pool.BlockPool` calls either class only if
-events are enabled.
+:class:`StockEvents` emits exactly the events of vLLM. :class:`.pool.BlockPool` calls these classes only
+if events are enabled.
 
-Costs: an event object per run of stored blocks and per removed hash, as in vLLM.
+Costs: one event object for each run of stored blocks and for each removed hash, as in vLLM.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ if TYPE_CHECKING:
 
 
 class StockEvents:
-    """vLLM's events."""
+    """Emits the same events as vLLM."""
 
-    #: Whether a block whose content was dropped is reused first.
+    #: Whether a block is reused first after its content was dropped.
     reuses_evicted_first = False
 
     def __init__(self, pool: BlockPool) -> None:
@@ -51,7 +52,7 @@ class StockEvents:
         if not (
             request.mm_features or request.lora_request or request.prompt_embeds is not None or lookahead
         ):
-            # The only extra key is the salt, which belongs to the first block.
+            # Without these, the only extra key is the salt, which belongs to the first block.
             keys: list[Any] = [None] * len(blocks)
             if request.cache_salt and blocks and blocks[0][0] == 0:
                 keys[0], item = kv_cache_utils.generate_block_hash_extra_keys(request, *blocks[0], item)
@@ -77,16 +78,17 @@ class StockEvents:
         blocks: Sequence[tuple[int, int]],
         item: int = 0,
     ) -> int:
-        """Emits one event for blocks whose token ranges are ``blocks``.
+        """Emits one event for consecutive blocks. ``blocks`` contains their token ranges.
 
-        Returns the multi-modal item to continue from.
+        Returns the multi-modal item at which to continue.
         """
         keys, item = self._extra_keys(request, blocks, item)
         more: dict[str, Any] = {}
         lookahead = self.pool.num_hash_lookahead_tokens
         if lookahead:
             more["lookahead_token_ids"] = [request.all_token_ids[end : end + lookahead] for _, end in blocks]
-        # Read once: each read accesses the environment, and takes as long as everything else.
+        # The variable is read only once, because each read accesses the environment, and takes as long
+        # as the rest of this method.
         if envs.VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES:
             external: list[Any] = [int.from_bytes(block_hash[-8:], "big") for block_hash in hashes]
             external_parent: Any = None if parent is None else int.from_bytes(parent[-8:], "big")
@@ -120,9 +122,9 @@ class StockEvents:
         group: int,
         new: list[bool | None],
     ) -> None:
-        """Emits the event for blocks ``first..end`` of a request, which were cached.
+        """Emits the event for the blocks ``first..end`` of a request, which have just been cached.
 
-        ``new`` has an entry per block: whether its hash is new, or ``None`` for a skipped block.
+        ``new`` has one entry per block: whether its hash is new, or ``None`` if the block was skipped.
         """
         cached = [block for block, is_new in zip(range(first, end), new, strict=True) if is_new is not None]
         self.stored_run(
@@ -136,13 +138,14 @@ class StockEvents:
         )
 
     def removed(self, keys: Sequence[tuple[bytes, bool]]) -> None:
-        """Emits events for keys removed from a block. Each comes with whether no other block has it."""
+        """Emits events for keys that a block lost. The flag of a key is true if no other block has it."""
         self._removed([key for key, _ in keys])
 
     def _removed(self, keys: list[bytes]) -> None:
         medium, emit = self.pool.medium, self.pool.kv_event_queue.append
         if envs.VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES:
-            # A key is a digest and four bytes of group. Its number is the digest's last eight bytes.
+            # A key is a digest, followed by four bytes of group. The key's number in events is the last
+            # eight bytes of the digest.
             for key in keys:
                 number = int.from_bytes(key[-12:-4], "big")
                 emit(BlockRemoved([number], medium, int.from_bytes(key[-4:], "big")))
@@ -151,19 +154,19 @@ class StockEvents:
                 emit(BlockRemoved([key[:-4]], medium, int.from_bytes(key[-4:], "big")))
 
     def stored_part(self, is_new: bool | None) -> bool:
-        """Returns whether to emit an event for a prefix that ends inside a block.
+        """Returns whether to emit an event for a cached prefix that ends inside a block.
 
-        ``is_new`` is whether its key is new, or ``None`` if this block already had the key.
+        ``is_new`` is whether the key is new. It is ``None`` if this block already had the key.
         """
         return is_new is not None
 
     def cleared(self) -> None:
-        """Emits the event that nothing is cached any more."""
+        """Emits the event for a reset: nothing is cached any more."""
         self._emit(AllBlocksCleared())
 
 
 class ExactEvents(StockEvents):
-    """Events that add up to exactly the cached content."""
+    """Emits events from which a reader can compute exactly what is cached."""
 
     reuses_evicted_first = True
 
@@ -201,9 +204,9 @@ class ExactEvents(StockEvents):
             )
 
     def removed(self, keys: Sequence[tuple[bytes, bool]]) -> None:
-        """Like :meth:`StockEvents.removed`, only for keys that no block has any more."""
+        """Like :meth:`StockEvents.removed`, but emits events only for keys that no block has any more."""
         self._removed([key for key, is_last in keys if is_last])
 
     def stored_part(self, is_new: bool | None) -> bool:
-        """Like :meth:`StockEvents.stored_part`, only for a new key."""
+        """Like :meth:`StockEvents.stored_part`, but returns True only for a new key."""
         return is_new is True

@@ -1,13 +1,13 @@
 """Checks whether the plug-in supports the installed vLLM.
 
 This module compares the installed vLLM with the table of ``kvpool.integrations.vllm.signatures``. The
-table lists the supported versions. It also lists each class, function, parameter and attribute that a
-level of the plug-in relies on, in the form it had when the plug-in was written. Nothing here raises,
-whatever is installed: anything that cannot be compared counts as a difference.
+table lists the supported versions. It also lists each class, function, parameter and attribute on which
+a level of the plug-in relies. Their form is the one that they had when the plug-in was written. Nothing
+here raises, whatever is installed. Anything that cannot be compared counts as a difference.
 
-Signatures are compared without annotations and without the values of defaults. The comparison covers
-the names, kinds and order of the parameters, and which of them have defaults. Objects that kvpool
-itself has put into vLLM pass.
+Signatures are compared without annotations and without the values of defaults. The names, kinds and
+order of the parameters are compared, and which of them have defaults. Objects that kvpool itself has
+put into vLLM are always accepted.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ _MANAGER: Final = (
     "vllm.v1.core.kv_cache_manager:KVCacheManager",
 )
 #: The names that a level replaces with kvpool's own, as "module:name". The list also contains the
-#: modules that tests import these names from. Each name has to be vLLM's own; if another plug-in has
-#: replaced it, it is left as it is.
+#: modules from which vLLM's tests import these names. Before it is replaced, each name has to refer to
+#: vLLM's own object. If another plug-in has replaced the object, nothing is replaced.
 REPLACED: Final[Mapping[str, tuple[str, ...]]] = {
     "pool": (*_POOL, *_HASHER, *_LOOKUPS),
     "manager": (*_POOL, *_HASHER, *_LOOKUPS, *_MANAGER),
@@ -75,7 +75,7 @@ _METHODS: Final = (FunctionType, classmethod, staticmethod, property, functools.
 
 
 class Difference(NamedTuple):
-    """One difference between the installed vLLM and the plug-in's expectation."""
+    """A difference between the installed vLLM and what the plug-in expects."""
 
     name: str  # "vllm.v1.core.block_pool.BlockPool.touch"
     expected: str  # "(self, blocks)"
@@ -86,17 +86,17 @@ class Difference(NamedTuple):
 
 
 class _Default:
-    """A placeholder for the value of any default."""
+    """Stands for the value of any default."""
 
     def __repr__(self) -> str:
         return "..."
 
 
 def check(level: str) -> list[str]:
-    """Returns the reasons against running a level with the installed vLLM, one line each.
+    """Returns the reasons why a level cannot run with the installed vLLM, one line each.
 
-    The list is empty if nothing is wrong. Imports the modules of vLLM that the level relies on, its
-    engine core among them. This takes seconds if they are not imported yet.
+    The list is empty if the level can run. This function imports the modules of vLLM on which the level
+    relies, including the engine core. If they are not imported yet, this takes seconds.
 
     Args:
         level: A key of ``LEVELS``.
@@ -139,9 +139,10 @@ def series_of(version: str) -> str | None:
 
 
 def differences(level: str, series: str) -> list[Difference]:
-    """Returns the differences between the installed vLLM and the table's entries for a series.
+    """Returns the differences between the installed vLLM and the entries of the table for a series.
 
-    They are in the table's order. A missing module or class is one difference; its content is not listed.
+    They are in the order of the table. If a module or class is missing, this counts as one difference,
+    and its content is not listed.
 
     Args:
         level: A key of ``LEVELS``.
@@ -149,11 +150,11 @@ def differences(level: str, series: str) -> list[Difference]:
     """
     found = _other_forms(level, series)
     reported = [difference.name for difference in found]
-    # The shadow level puts a pool only into its mirror. It reports what the manager level would do
-    # here.
+    # The shadow level replaces the pool only in its mirror. The same replacements as for the manager
+    # level are checked.
     for path in REPLACED["manager" if level == "shadow" else level]:
         dotted = path.replace(":", ".")
-        # Skip names that are missing or have another form, because they are listed already.
+        # Names that are missing or have another form are skipped, because they are listed already.
         if not any(f"{dotted}.".startswith(f"{name}.") for name in reported):
             found += _check_replaced(path)
     return found
@@ -185,9 +186,10 @@ def _other_forms(level: str, series: str) -> list[Difference]:
 
 
 def _check_replaced(path: str) -> list[Difference]:
-    """Checks the object under a name that a level replaces.
+    """Checks the object behind a name that a level replaces.
 
-    Returns a difference if the object is not vLLM's or kvpool's own, or if its owner only inherits it.
+    Returns a difference if the object belongs neither to vLLM nor to kvpool, or if its class only
+    inherits it.
     """
     module, _, name = path.partition(":")
     owner_name, _, attribute = name.rpartition(".")
@@ -211,7 +213,7 @@ def _check_replaced(path: str) -> list[Difference]:
 
 
 def canonical(signature: inspect.Signature) -> str:
-    """Returns a signature in the form of the table: "(self, blocks, weight=..., *, block_size)"."""
+    """Returns a signature in the table's form: "(self, blocks, weight=..., *, block_size)"."""
     empty = inspect.Parameter.empty
     parameters = [
         one.replace(annotation=empty, default=empty if one.default is empty else _Default())
@@ -247,7 +249,7 @@ def _imported(name: str) -> ModuleType | str:
 
 
 def _compared(module: ModuleType, name: str, path: str, expected: str) -> Difference | None:
-    """Compares one entry of the table. Returns None if it is the same."""
+    """Compares one entry of the table with the installed vLLM. Returns None if they are equal."""
     try:
         if name.endswith(".*"):
             return _other_methods(module, name.removesuffix(".*"), path.removesuffix(".*"), expected)
@@ -262,7 +264,7 @@ def _compared(module: ModuleType, name: str, path: str, expected: str) -> Differ
 
 
 def _other_methods(module: ModuleType, name: str, path: str, expected: str) -> Difference | None:
-    """Returns the public methods of a class that the plug-in does not know, and does not provide."""
+    """Returns the public methods of a class that are neither in the table nor kvpool's own."""
     owner = _looked_up(module, name)
     if owner is None or _is_ours(owner):
         return None  # the class has an entry of its own
@@ -275,7 +277,7 @@ def _other_methods(module: ModuleType, name: str, path: str, expected: str) -> D
 
 
 def _described(module: ModuleType, name: str, expected: str) -> str:
-    """Describes the object under a name, in the form of the table."""
+    """Describes the object behind a name, in the form that the table uses."""
     if expected.startswith("is "):
         return _described_import(module, name, expected)
     owner_name, _, attribute = name.rpartition(".")
@@ -305,7 +307,7 @@ def _described_import(module: ModuleType, name: str, expected: str) -> str:
 
 
 def _looked_up(module: ModuleType, name: str) -> Any:
-    """Returns the object under a dotted name, descriptors unevaluated; None if it does not exist."""
+    """Returns the object behind a dotted name, without calling descriptors; None if it does not exist."""
     first, *others = name.split(".")
     found = getattr(module, first, None)
     for one in others:
@@ -316,14 +318,14 @@ def _looked_up(module: ModuleType, name: str) -> Any:
 
 
 def _is_ours(found: Any) -> bool:
-    """Returns whether an object belongs to kvpool: an installed level has put it there."""
+    """Returns whether an object belongs to kvpool. If so, an installed level has put it there."""
     function = found.__func__ if isinstance(found, (classmethod, staticmethod)) else found
     module = getattr(function, "__module__", None)
     return isinstance(module, str) and module.partition(".")[0] == "kvpool"
 
 
 def _is_stored(owner: Any, attribute: str) -> bool:
-    """Returns whether a method of the class, or of a base class, stores the attribute."""
+    """Returns whether a method of the class or of a base class assigns the attribute."""
     functions = (
         one for owner in inspect.getmro(owner) for one in vars(owner).values() if inspect.isfunction(one)
     )

@@ -1,9 +1,9 @@
-"""``get_request_block_hasher``: computes the hashes of a request's blocks in Rust, bit for bit as vLLM.
+"""Computes the hashes of a request's blocks in Rust. The hashes are bit for bit those of vLLM.
 
-A block's digest is that of one of vLLM's four hash functions, over a pickle or CBOR. Text is hashed
-without Python. vLLM's own code makes the extra keys (adapters, images, salts, embeddings). vLLM's hash
-function determines the algorithm. With any other function, or with lookahead hashing (vLLM 0.33),
-vLLM's own hasher is used.
+The digest of a block is computed by one of vLLM's four hash functions, over a pickle or CBOR encoding.
+Prompts of text are hashed without Python. The extra keys (adapters, images, salts, embeddings) come
+from vLLM's own code. vLLM's configured hash function determines the algorithm. With any other function,
+and with lookahead hashing (vLLM 0.33), vLLM's own hasher is used.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kvpool import _core
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: kvpool's names of vLLM's hash functions.
+#: For each of vLLM's hash functions, the name of the algorithm in kvpool.
 ALGORITHMS = {
     "sha256": "vllm-sha256",
     "sha256_cbor": "vllm-sha256-cbor",
@@ -26,7 +26,7 @@ ALGORITHMS = {
     "xxhash_cbor": "vllm-xxhash-cbor",
 }
 
-#: vLLM's own function, kept before it is replaced.
+#: vLLM's own function. It is saved before the name is replaced.
 stock_get_request_block_hasher = kv_cache_utils.get_request_block_hasher
 
 

@@ -1,17 +1,17 @@
 """Applies the hints of vLLM's requests to the retention of their blocks: ``KVPOOL_VLLM_HINTS``.
 
-The table in ``docs/hints.md`` describes the effects of a request's ``priority``, ``session_id``,
-``cache_salt`` and ``kv_hints`` (:func:`kvpool.hints.read`). They are applied when the request frees its
-blocks, because these cannot be evicted earlier. The setting is ``all``, or a JSON object with the
-fields of :class:`kvpool.hints.HintRules`. It may also contain ``pin_budget``, the most blocks that are
-pinned, and ``limits``, the floors and ceilings by tenant.
+``docs/hints.md`` describes the effects of a request's ``priority``, ``session_id``, ``cache_salt`` and
+``kv_hints`` (:func:`kvpool.hints.read`). Hints are applied when the request frees its blocks, because
+its blocks cannot be evicted before that. The setting is ``all``, or a JSON object with the fields of
+:class:`kvpool.hints.HintRules`. The object may also contain ``pin_budget``, the most blocks that may be
+pinned, and ``limits``, the minimum and maximum number of blocks of each tenant.
 
-This module owns the choice of blocks for a hint, the clock, and the counts of outcomes. The clock is in
-seconds of the process, and the pool gets it when a request ends. A preempted request returns later, so
-hints about the end of a session do not apply to it.
+This module owns the choice of blocks for a hint, the clock, and the counts of outcomes. The clock
+counts the seconds of this process. The pool gets the time when a request ends. A preempted request
+returns later, so hints about the end of a session do not apply to it.
 
-Costs: none without the setting. With it, about 3 us per request, and O(its blocks) per range for a
-request with hints.
+Costs: none without the setting. With it, about 3 us per request. For a request with hints, O(its
+blocks) for each range.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(LOGGER_NAME)
 
 _NAME: Final = "KVPOOL_VLLM_HINTS"
-#: Fields that requests of vLLM never have.
+#: Rules for hints that requests of vLLM cannot have.
 _NOT_IN_VLLM: Final = ("cache_key", "breakpoints")
 _RULES: Final = tuple(field.name for field in fields(HintRules) if field.name not in _NOT_IN_VLLM)
 _END: Final = Retention(demoted=True)
@@ -93,9 +93,9 @@ class HintReader:
     """Applies the hints of requests to a pool.
 
     Attributes:
-        answers: Number of hints by name and outcome. For ``kv_hints``, the name is the type of the
-            action.
-        blocks: Number of blocks whose hints were accepted, clipped or ignored.
+        answers: Number of hints by name and outcome. For actions in ``kv_hints``, the name is the type
+            of the action.
+        blocks: Number of blocks by outcome: accepted, clipped or ignored.
     """
 
     def __init__(self, core: VllmPool, rules: HintRules) -> None:
@@ -133,21 +133,25 @@ class HintReader:
                 )
 
     def _apply(self, hints: Hints, table: list[int], block_size: int, *, ends: bool) -> None:
-        """Applies the hints of a request to one table of its blocks. Later hints override earlier ones."""
+        """Applies the hints of a request to one of its block tables. Later hints override earlier ones."""
         if hints.tenant is not None:
             self._core.assign_tenant(table, hints.tenant)
         ranges = [*hints.ranges, *([(0, None, _END)] if hints.ends_session else [])]
         for start, end, retention in ranges:
             if retention.demoted and not ends:
                 continue
-            # A block belongs to a range if its last token does, as in all other ranges.
+            # A block belongs to a range if the last token of the block does. This is the rule for all
+            # ranges.
             last = None if end is None else end // block_size
             report = self._core.retain(table[start // block_size : last], retention)
             self.blocks.update(accepted=report.accepted, clipped=report.clipped, ignored=report.ignored)
 
 
 def before_free(manager: Any, request: Any) -> None:
-    """Applies a request's hints and its end to its blocks, before vLLM's KV-cache manager frees them."""
+    """Applies a request's hints to its blocks, and notifies the policy of its end.
+
+    vLLM's KV-cache manager calls this before it frees the blocks.
+    """
     pool, managers = manager.block_pool, manager.coordinator.single_type_managers
     reader: HintReader | None = getattr(pool, "hints", None)
     if reader is not None:
@@ -157,10 +161,10 @@ def before_free(manager: Any, request: Any) -> None:
 
 
 def replacements(asked: str = f"{_NAME} is set") -> list[tuple[Any, str, Any]]:
-    """Returns the replacements in vLLM at level ``pool``: class, name, value.
+    """Returns the replacements in vLLM for level ``pool``: class, name, value.
 
-    At level ``manager``, kvpool's own manager applies hints. Raises ``RuntimeError`` for a vLLM whose
-    requests leave in another way, because only a part of the hints would be followed.
+    At level ``manager``, kvpool's own manager applies the hints. Raises ``RuntimeError`` if requests
+    leave the installed vLLM in another way, because then only a part of the hints would be followed.
     """
     from vllm.v1.core.kv_cache_manager import KVCacheManager
     from vllm.v1.request import Request

@@ -1,7 +1,7 @@
 """Replaces the names of vLLM that :data:`.gate.REPLACED` lists, and restores them.
 
-No file of vLLM is changed. vLLM looks all of these names up when it uses them, after its plug-ins have
-been loaded.
+No file of vLLM is changed. vLLM looks up each of these names only when it uses it, which is after its
+plug-ins have been loaded.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def replacements(level: str) -> list[Replacement]:
         for one in classes:
             owner = getattr(owner, one)
         found.append((owner, last, values[name]))
-    # These come in addition. If vLLM's publisher cannot be replaced, it gets vLLM's events, and
-    # everything else stays.
+    # The publisher is replaced in addition. If vLLM's publisher cannot be replaced, it remains and gets
+    # vLLM's events. All other replacements are made.
     if level != "shadow":
         found += publisher.replacements()
     if BlockPool.hinting is not None:
@@ -54,9 +54,9 @@ def replacements(level: str) -> list[Replacement]:
 
 
 def _values(level: str) -> dict[str, Any]:
-    """Returns the new values, by the name in its module.
+    """Returns the new values by name. The name is the one inside its module.
 
-    Lookups use kvpool for kvpool's pools, and vLLM's code for others.
+    The replaced lookups use kvpool's code for kvpool's pools, and vLLM's code for other pools.
     """
     hasher: Any = hashing.get_request_block_hasher
     manager: Any = KVCacheManager
@@ -75,7 +75,7 @@ def _values(level: str) -> dict[str, Any]:
 
 
 def configure(settings: Settings) -> None:
-    """Copies the settings to the classes that use them."""
+    """Copies the settings into the class attributes that are read later."""
     BlockPool.events_class = ExactEvents if settings.events == "exact" else StockEvents
     BlockPool.eviction = settings.eviction
     BlockPool.hinting = settings.hints
@@ -84,9 +84,10 @@ def configure(settings: Settings) -> None:
 
 
 def install(settings: Settings) -> None:
-    """Puts the level's classes into vLLM for the life of the process, all or none."""
+    """Puts the classes of the level into vLLM until the process ends: either all or none."""
     configure(settings)
-    # Registers the names that configurations may use, if this vLLM has such factories.
+    # These are the names that a configuration of vLLM's offloading may use. Some versions of vLLM have
+    # no such factories.
     with contextlib.suppress(ImportError):
         offload.register()
     with contextlib.ExitStack() as stack:
@@ -95,7 +96,7 @@ def install(settings: Settings) -> None:
 
 
 def _put(replaced: list[Replacement], stack: contextlib.ExitStack) -> None:
-    """Makes all replacements. ``stack`` gets the calls that undo them."""
+    """Makes all replacements. Adds the calls that undo them to ``stack``."""
     for owner, name, value in replaced:
         stack.callback(setattr, owner, name, vars(owner)[name])
         setattr(owner, name, value)
@@ -103,10 +104,10 @@ def _put(replaced: list[Replacement], stack: contextlib.ExitStack) -> None:
 
 @contextlib.contextmanager
 def installed(level: str, settings: Settings | None = None) -> Iterator[None]:
-    """Puts a level's classes into vLLM inside a ``with`` block, and restores vLLM afterwards.
+    """Puts the classes of a level into vLLM inside a ``with`` block, and restores vLLM afterwards.
 
-    ``stock`` changes nothing. For benchmarks and tests. Objects made inside of the block stay usable,
-    but class lookups return vLLM's classes again.
+    The level ``stock`` changes nothing. This function is for benchmarks and tests. Objects that were
+    made inside the block remain usable afterwards, but the names refer to vLLM's classes again.
     """
     if level == "stock":
         yield

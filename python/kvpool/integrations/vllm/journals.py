@@ -1,12 +1,12 @@
-"""Journals of vLLM's pools: their files, and the journal of a difference. See docs/journal.md.
+"""Journals of vLLM's pools: the files in a folder, and the journal of the shadow's pool. See docs/journal.md.
 
-A journal contains block ids, counts and hashes, and nothing of a prompt. Nothing here raises: a pool
-without its journal is better than an engine that does not start.
+A journal contains block ids, counts and hashes, but nothing of a prompt. No function here raises,
+because an engine without a journal is better than one that does not start.
 
-vLLM's engine is a separate process that ends without destroying its pool: objects are frozen out of the
-garbage collector, and a forked process ends in ``os._exit``. Therefore the collected operations are
-written when the process exits normally. This includes SIGTERM, which vLLM's engine turns into a normal
-exit. A kill loses one frame.
+vLLM's engine is a separate process that ends without destroying its pool. It excludes its objects from
+garbage collection, and a forked process ends with ``os._exit``. Therefore the operations that are still
+in memory are written when the process exits normally. This includes SIGTERM, which vLLM's engine turns
+into a normal exit. If the process is killed, the last frame of the journal is lost.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ from . import LOGGER_NAME
 
 logger = logging.getLogger(LOGGER_NAME)
 
-#: Bytes of the journal that the shadow's pool keeps in memory: all operations of a run of a few
-#: minutes.
+#: Size in bytes of the in-memory journal of the shadow's pool. It holds all operations of a run of a
+#: few minutes.
 RING_BYTES: Final = 16 << 20
-#: Bytes that a kill loses: about a hundred operations. Servers are often stopped by a kill.
+#: Size of a frame in bytes: about a hundred operations. A kill loses one frame, and servers are often
+#: stopped by a kill.
 FRAME_BYTES: Final = 4096
 _numbers = itertools.count()
 
@@ -54,11 +55,11 @@ def to_folder(folder: str | None, pool: Any) -> Journal | None:
 
 
 def _flush_at_exit(pool: Any) -> None:
-    """Writes a pool's journal when this process ends, unless the pool is gone by then.
+    """Writes a pool's journal when this process ends, if the pool still exists then.
 
-    It does not do so in a fork of the process. A child process of multiprocessing may end without
-    ``atexit``, but not without ``Finalize``. The module is already imported in such a child. kvpool
-    starts no processes, so it does not import the module itself.
+    A forked copy of the process does not write the journal. A child process that multiprocessing
+    started may end without calling ``atexit``, but it does call ``Finalize``. In such a child, the
+    module is imported already. kvpool itself starts no processes, so it does not import the module.
     """
     multiprocessing = sys.modules.get("multiprocessing.util")
     if multiprocessing is None:
@@ -68,21 +69,22 @@ def _flush_at_exit(pool: Any) -> None:
 
 
 def _flush(pool: weakref.ref[Any]) -> None:
-    """Writes the collected operations of a pool's journal. A destroyed pool has written them itself."""
+    """Writes the operations in memory to a pool's journal. A destroyed pool has already done this itself."""
     core = getattr(pool(), "core", None)
     if core is not None:
         core.journal_image()
 
 
 def to_memory() -> Journal:
-    """Makes a journal of the last operations in memory, for :func:`leave_behind`."""
+    """Makes an in-memory journal of the last operations, for :func:`leave_behind`."""
     return Journal(ring_bytes=RING_BYTES, digest_every=0)
 
 
 def leave_behind(pool: Any, folder: str | None) -> str:
-    """Writes a pool's journal in memory to a new file that only its owner can read.
+    """Writes a pool's in-memory journal to a new file that only its owner can read.
 
-    Returns a text for the log with the path; empty if the pool has no such journal.
+    Returns a text for the log that contains the path. The text is empty if the pool has no such
+    journal.
     """
     try:
         core = getattr(pool, "core", None)

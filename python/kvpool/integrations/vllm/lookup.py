@@ -1,11 +1,11 @@
-"""Lookups of whole prompts in one call, for kvpool's pools. Other pools use vLLM's lookups.
+"""Looks up whole prompts in one call, for kvpool's pools. For other pools, vLLM's own lookups are used.
 
-The results are those of vLLM's ``find_longest_cache_hit`` of full attention and of sliding windows,
-hybrid models included: the blocks of the longest reusable prefix, one list per group, and its length in
-tokens.
+The results are those of vLLM's ``find_longest_cache_hit`` for full attention and for sliding windows,
+also in hybrid models. They contain the blocks of the longest reusable prefix, as one list per group,
+and the length of the prefix in tokens.
 
-Costs: about 50 ns per block and group. Without a hit, a lookup in a sliding window reads one block per
-window instead of all.
+Costs: about 50 ns per block and group. If there is no hit, a lookup in a sliding window reads one block
+per window instead of all blocks.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def find_in_full_attention(
     dcp_world_size: int = 1,
     pcp_world_size: int = 1,
 ) -> Found:
-    """``FullAttentionManager.find_longest_cache_hit``."""
-    # In these groups, a block cannot be used without the one before it.
+    """Replaces ``FullAttentionManager.find_longest_cache_hit`` of vLLM."""
+    # The blocks of these groups form chains: a block cannot be used without the block before it.
     if type(block_pool) is BlockPool:
         block_pool.chain_groups(kv_cache_group_ids)
     block_size = kv_cache_spec.block_size * dcp_world_size
@@ -83,7 +83,7 @@ def find_in_sliding_window(
     dcp_world_size: int = 1,
     pcp_world_size: int = 1,
 ) -> Found:
-    """``SlidingWindowManager.find_longest_cache_hit``."""
+    """Replaces ``SlidingWindowManager.find_longest_cache_hit`` of vLLM."""
     if type(block_pool) is not BlockPool or block_pool.loose or dcp_world_size != 1 or pcp_world_size != 1:
         return stock_window(  # type: ignore[no-any-return]
             cls,
@@ -126,9 +126,9 @@ def find_in_sliding_window(
 
 
 def _aligned(num_blocks: int, block_size: int, alignment: int) -> int:
-    """Returns the largest number of blocks whose tokens are a multiple of the alignment.
+    """Returns the largest number of blocks, at most ``num_blocks``, that satisfies the alignment.
 
-    It is at most ``num_blocks``.
+    The number of tokens in these blocks is a multiple of ``alignment``.
     """
     while block_size != alignment and num_blocks * block_size % alignment:
         num_blocks -= 1
@@ -136,7 +136,7 @@ def _aligned(num_blocks: int, block_size: int, alignment: int) -> int:
 
 
 def count_evictable(cls: Any, blocks: Sequence[Any]) -> int:
-    """``SingleTypeKVCacheManager._get_num_evictable_blocks``: the number of blocks without references."""
+    """Replaces ``_get_num_evictable_blocks`` of vLLM: counts the blocks without references."""
     if not blocks:
         return 0
     pool = blocks[-1].pool

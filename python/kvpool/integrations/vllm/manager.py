@@ -1,14 +1,15 @@
-"""``KVCacheManager``: vLLM's KV-cache manager, with one call into Rust per request and step.
+"""``KVCacheManager``: vLLM's KV-cache manager, with one call into Rust for each request and step.
 
-vLLM's manager is the base class, and keeps all of its state: tables in ``req_to_blocks``, cached counts
-in ``num_cached_block``. The calls that a scheduler makes for every request work on that state from Rust
-(:class:`kvpool._core.vllm.VllmGroups`). They support any KV-cache groups: full attention, windows,
-chunks and states. One lookup covers all groups. A call with unusual arguments, such as tokens from a
-connector, goes to vLLM's own method on the same state. So does every call in the few configurations
-that :func:`_calls_of` excludes.
+The base class is vLLM's manager, which keeps all state in its own attributes: block tables in
+``req_to_blocks``, and numbers of cached blocks in ``num_cached_block``. The methods that a scheduler
+calls for every request read and write this state from Rust (:class:`kvpool._core.vllm.VllmGroups`).
+They support any KV-cache groups: full attention, windows, chunks and states. One lookup covers all
+groups. If a call has unusual arguments, such as tokens from a connector, vLLM's own method does the
+work on the same state. In the few configurations that :func:`_calls_of` excludes, this applies to every
+call.
 
-A request at the head of the waiting queue looks up its hit at every step. The last hit is kept, and
-stays valid while no key is removed from the index.
+A request at the head of the waiting queue is looked up again in every step. The last hit is therefore
+kept. It remains valid as long as no key is removed from the index.
 """
 
 from __future__ import annotations
@@ -31,19 +32,19 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(LOGGER_NAME)
 
-#: The states of a request for which the watermark applies.
+#: The states of a request in which the watermark applies to its allocation.
 WAITING = [int(RequestStatus.WAITING), int(RequestStatus.PREEMPTED)]
 
 
 class KVCacheBlocks(stock.KVCacheBlocks):  # type: ignore[misc]
-    """vLLM's ``KVCacheBlocks``, whose ids are read in one call."""
+    """vLLM's ``KVCacheBlocks``, with a faster method that reads all ids in one call."""
 
     def get_block_ids(
         self, allow_none: bool = False, *, group_ids: Sequence[int] | None = None
     ) -> tuple[list[int], ...] | None:
-        """Returns the ids of the blocks of each group.
+        """Returns the ids of the blocks, one list per group.
 
-        Returns ``None`` with ``allow_none`` if there are no blocks.
+        If there are no blocks and ``allow_none`` is set, returns ``None``.
         """
         groups = self.blocks if group_ids is None else tuple(self.blocks[group] for group in group_ids)
         if allow_none and not any(groups):
@@ -51,7 +52,7 @@ class KVCacheBlocks(stock.KVCacheBlocks):  # type: ignore[misc]
         return _core.vllm.vllm_block_ids(groups)
 
     def __add__(self, other: Any) -> Any:
-        """Joins the blocks of both, group by group."""
+        """Concatenates the blocks of both objects, group by group."""
         return KVCacheBlocks(
             tuple([*ours, *theirs] for ours, theirs in zip(self.blocks, other.blocks, strict=False))
         )
@@ -65,29 +66,32 @@ class KVCacheManager(stock.KVCacheManager):  # type: ignore[misc]
         self.empty_kv_cache_blocks = KVCacheBlocks(tuple(() for _ in range(self.num_kv_cache_groups)))
         pool = self.block_pool
         self._hinted = getattr(pool, "hints", None) is not None or getattr(pool, "wants_signals", False)
-        #: The calls into Rust; ``None`` if vLLM's own methods are used.
+        #: The methods that are implemented in Rust; ``None`` if vLLM's own methods are used.
         self.groups = calls = _calls_of(self)
         self._find: Any = None
         if calls is None:
             return
-        # The calls of every request and step go to Rust without a Python frame.
+        # Schedulers call these methods for every request and step. They are called without a Python
+        # frame in between.
         self.allocate_slots = calls.allocate_slots
         self.cache_blocks = calls.cache_blocks
         if _lookup_of(self.coordinator) is not None:
             self._find = calls.find_longest_cache_hit
-            # Callers of the coordinator also get their result in one call.
+            # Other code calls the coordinator's methods directly. These calls are also replaced by one
+            # call into Rust.
             self.coordinator.find_longest_cache_hit = calls.find_longest_cache_hit
             self.coordinator.find_longest_cache_hit_per_group = calls.find_longest_cache_hit_per_group
 
     def create_kv_cache_blocks(self, blocks: tuple[list[Any], ...]) -> Any:
-        """Wraps blocks in the class that vLLM passes on."""
+        """Wraps blocks in the class of blocks that vLLM passes between its parts."""
         return KVCacheBlocks(blocks) if any(blocks) else self.empty_kv_cache_blocks
 
     def get_computed_blocks(self, request: Any, *max_cache_hit_length: int | None) -> tuple[Any, int, int]:
-        """Returns the cached blocks of a request, their number of tokens, and the end of a longer hit or 0.
+        """Returns a request's cached blocks, their tokens, and the end of a longer partial hit or 0.
 
-        The third value is where a hit ends that only some groups have. A hit never includes the last
-        token, because it has to be computed. vLLM 0.33 may pass another limit.
+        The third value is the end of a longer hit that only some groups have. A hit never includes the
+        last token of the request, because that token has to be computed. vLLM 0.33 may pass another
+        limit.
         """
         if self._find is None or request.skip_reading_prefix_cache:
             return cast("tuple[Any, int, int]", super().get_computed_blocks(request, *max_cache_hit_length))
@@ -100,7 +104,7 @@ class KVCacheManager(stock.KVCacheManager):  # type: ignore[misc]
         return self.create_kv_cache_blocks(found), tokens, tokens + more if more else 0
 
     def free(self, request: Any) -> None:
-        """Frees a request's blocks, the last first."""
+        """Frees the blocks of a request, starting with the last block."""
         if self._hinted:
             hints.before_free(self, request)
         if self.groups is None or not self.groups.free(request.request_id):
@@ -128,7 +132,7 @@ def _reports_hits(request: Any) -> bool:
 
 
 def _why_not(manager: KVCacheManager) -> str | None:
-    """Returns why this configuration uses vLLM's methods; ``None`` if it does not."""
+    """Returns the reason why vLLM's own methods are used in this configuration; ``None`` if they are not."""
     groups = manager.coordinator.single_type_managers
     pool = manager.block_pool
     if type(pool) is not BlockPool:
@@ -141,7 +145,7 @@ def _why_not(manager: KVCacheManager) -> str | None:
 
 
 def _calls_of(manager: KVCacheManager) -> _core.vllm.VllmGroups | None:
-    """Returns the calls into Rust for this configuration; ``None`` if it uses vLLM's methods."""
+    """Returns the methods in Rust for this configuration; ``None`` if vLLM's own methods are used."""
     reason = _why_not(manager)
     if reason is None:
         groups = [_group_of(manager, group) for group in manager.coordinator.single_type_managers]
@@ -212,7 +216,7 @@ def _group_of(manager: KVCacheManager, group: Any) -> dict[str, Any] | None:
         "ends": ends,
         "alignment": group.cache_hit_alignment_tokens,
         "drops": group.use_eagle,
-        # Only blocks that are larger than a hash block have keys for parts of them.
+        # A block has keys for parts of it only if it is larger than a hash block.
         "prompt_tail": int(not group.use_eagle) if scale > 1 and kind == "full" else None,
         "this_step": group.cached_blocks_this_step if kind == "state" else None,
         "states": states,
@@ -220,10 +224,10 @@ def _group_of(manager: KVCacheManager, group: Any) -> dict[str, Any] | None:
 
 
 def _lookup_of(coordinator: Any) -> tuple[int, list[tuple[list[int], bool, int]]] | None:
-    """Returns the alignment of hits, and the groups that are looked up together.
+    """Returns the alignment of hits in tokens, and the groups that are looked up together.
 
-    This is the ``lookup`` of ``VllmGroups``. Returns ``None`` for a coordinator of vLLM that does no
-    lookups, and for groups that ``VllmGroups`` would refuse.
+    The result is the argument ``lookup`` of ``VllmGroups``. It is ``None`` if vLLM's coordinator makes
+    no lookups, or if ``VllmGroups`` would refuse the groups.
     """
     groups = coordinator.single_type_managers
     if type(coordinator) is coordinators.UnitaryKVCacheCoordinator:
@@ -248,10 +252,10 @@ def _lookup_of(coordinator: Any) -> tuple[int, list[tuple[list[int], bool, int]]
 
 
 def _groups_of(manager: KVCacheManager, groups: list[dict[str, Any]]) -> _core.vllm.VllmGroups:
-    """Makes the Rust calls for these groups over kvpool's pool."""
+    """Makes the object with the methods in Rust, for these groups and kvpool's pool."""
     coordinator, pool = manager.coordinator, manager.block_pool
     listening = pool.enable_kv_cache_events
-    # vLLM 0.33 drops a block only for those kinds of speculation that still need it.
+    # vLLM 0.33 drops the last block of a hit only for the kinds of speculation that need this.
     dropping = getattr(coordinator, "drop_eagle_group_ids", None)
     return _core.vllm.VllmGroups(
         pool.core,
@@ -270,6 +274,6 @@ def _groups_of(manager: KVCacheManager, groups: list[dict[str, Any]]) -> _core.v
         lookup=_lookup_of(coordinator),
         on_removed=(pool.feed or pool._notify_removed) if listening else None,
         on_cached=(pool.feed or pool.cache_full_blocks) if listening else None,
-        # A collector has to be notified of every block, in order.
+        # A metrics collector has to be notified of every block, in order.
         metered=pool if manager.metrics_collector is not None else None,
     )

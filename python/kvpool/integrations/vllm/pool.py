@@ -1,14 +1,15 @@
-"""``BlockPool``: vLLM's block pool, its state and its loops in Rust.
+"""``BlockPool``: a block pool with the interface of vLLM's, whose state and loops are in Rust.
 
-This module owns the attributes and methods that vLLM uses on a pool, and the order in which hooks and
+This module owns the attributes and methods of a pool that vLLM uses, and the order in which hooks and
 events are notified of a change. :class:`kvpool._core.vllm.VllmPool` decides which block is allocated
-next, which blocks a hash leads to, and what is evicted. Each block is one object for the life of the
+next, which blocks have a hash, and what is evicted. Each block is one Python object for the life of the
 pool, with the attributes of vLLM's ``KVCacheBlock``.
 
-Blocks of vLLM's own class, which belong to no pool or to another one, are accepted wherever vLLM's pool
-accepts them. They keep their own counts and hashes, and :attr:`BlockPool.loose` finds them.
+Some blocks are of vLLM's own class, and belong to no pool or to another pool. They are accepted
+wherever vLLM's pool accepts them. They keep their own counts and hashes, and :attr:`BlockPool.loose`
+maps keys to them.
 
-Costs: one call into Rust per call, and about 5 to 100 ns per block there. Events and metrics cost
+Costs: one call into Rust for each call, and about 5 to 100 ns per block in it. Events and metrics cost
 extra.
 """
 
@@ -40,29 +41,30 @@ _GPU = "GPU"
 
 
 class PoolUsageError(errors.InvalidArgumentError, AssertionError):
-    """Arguments that do not fit together. vLLM's own pool has an assertion there. Nothing has changed."""
+    """Arguments do not fit together. vLLM's pool has an assertion instead. Nothing has changed."""
 
 
 class BlockPool:
-    """The block pool of one vLLM engine, with the interface of ``vllm.v1.core.block_pool.BlockPool``.
+    """The block pool of a vLLM engine, with the interface of ``vllm.v1.core.block_pool.BlockPool``.
 
     It differs from vLLM's pool in four ways:
 
-    - A block that is freed more often than it was acquired raises :class:`InvalidBlockError`, and
-      nothing changes. vLLM would later allocate it twice.
+    - If a block is freed more often than it was acquired, :class:`InvalidBlockError` is raised, and
+      nothing changes. vLLM would later allocate the block twice.
     - The null block has no references.
-    - Events are exact unless ``KVPOOL_VLLM_EVENTS=stock`` (see :mod:`.events`).
-    - Cached blocks are evicted in the order that ``KVPOOL_VLLM_EVICTION`` names. ``lru`` is vLLM's
-      order.
+    - Events are exact unless ``KVPOOL_VLLM_EVENTS=stock`` is set (see :mod:`.events`).
+    - Cached blocks are evicted in the order that ``KVPOOL_VLLM_EVICTION`` names. ``lru`` is the order
+      of vLLM.
     """
 
-    #: Defaults from the plug-in's settings; ``install`` writes them. A pool keeps the eviction policy
-    #: that it was made with.
+    #: Defaults from the plug-in's settings, which ``install`` sets. A pool keeps the eviction policy
+    #: with which it was made.
     events_class: ClassVar[type[StockEvents]] = ExactEvents
     eviction: ClassVar[str] = "lru"
-    #: The hints of requests that are followed; ``None`` for none, which needs no retention.
+    #: The hints of requests that are followed. ``None`` means no hints; the pool then has no
+    #: retention.
     hinting: ClassVar[VllmHints | None] = None
-    #: The folder for journals; ``None`` for no journal.
+    #: The folder in which journals are written; ``None`` for no journals.
     journal_folder: ClassVar[str | None] = None
 
     def __init__(
@@ -78,10 +80,10 @@ class BlockPool:
         events_class: type[StockEvents] | None = None,
         journal: Journal | None = None,
     ) -> None:
-        # The last two parameters are not vLLM's; they override the settings for this pool. They exist
-        # because no class may derive from this one: the fast paths apply only to pools of exactly this
-        # class. The sixth argument is the medium in vLLM 0.32. In 0.33 it is the lookahead, followed by
-        # the medium.
+        # ``events_class`` and ``journal`` are not parameters of vLLM's pool. They override the settings
+        # for this pool. A subclass cannot do this, because the fast paths apply only to pools of
+        # exactly this class. In vLLM 0.32, the sixth argument is the medium. In 0.33, it is the
+        # lookahead, and the medium follows.
         for value in version_dependent:
             if isinstance(value, str):
                 medium = value
@@ -92,30 +94,31 @@ class BlockPool:
         self.enable_caching = enable_caching
         self.hash_block_size = hash_block_size
         self.num_hash_lookahead_tokens = num_hash_lookahead_tokens
-        # A connector's pool of other memory has no requests of its own.
+        # A pool for other memory, which a connector makes, has no requests of its own and therefore no
+        # hints.
         hinting = self.hinting if enable_caching and medium == _GPU else None
         retention = hinting.retention if hinting is not None else None
         self.core = self._make_core(journal or journals.to_folder(self.journal_folder, self), retention)
         self.core.bind(self)
-        #: Reads the hints of requests that leave; ``None`` without hints.
+        #: Reads the hints of requests that free their blocks; ``None`` without hints.
         self.hints = HintReader(self.core, hinting.rules) if hinting is not None else None
-        #: Whether the policy is notified how requests end.
+        #: Whether the eviction policy is notified how requests end.
         self.wants_signals = enable_caching and medium == _GPU and self.core.wants_signals
         self.blocks: list[Any] = self.core.blocks
         self.null_block = self.blocks[0]
         self.free_block_queue = FreeBlockQueue(self)
         self.cached_block_hash_to_block = HashToBlockMap(self)
-        #: Blocks that do not belong to this pool, by key and id.
+        #: Cached blocks that do not belong to this pool, by key and block id.
         self.loose: dict[bytes, dict[int, Any]] = {}
         self.enable_kv_cache_events = enable_kv_cache_events
-        #: vLLM replaces this list and appends to it.
+        #: vLLM appends to this list, and may replace it.
         self.kv_event_queue: list[Any] = []
         self.events = self._make_events(events_class)
-        #: The feed of kvpool's publisher, which gets the changes; ``None`` without one.
+        #: The feed through which kvpool's publisher gets the changes; ``None`` without a publisher.
         self.feed: _core.vllm.VllmFeed | None = getattr(self.events, "feed", None)
         self.metrics_collector = metrics_collector
         self._reuse_watchers: dict[int, Callable[[Any], None]] = {}
-        #: Whether the core needs to know the parent of each block; false with ``lru``.
+        #: Whether the core has to know the parent of each block. With ``lru``, it does not.
         self._keeps_history = self.core.keeps_history
         logger.info(
             "kvpool: %d blocks, eviction %s, %s", num_gpu_blocks, self.eviction, type(self.events).__name__
@@ -127,7 +130,8 @@ class BlockPool:
             and events_class is None
             and issubclass(self.events_class, ExactEvents)
         ):
-            # Imported only here: its sockets need a package that no other part of the plug-in needs.
+            # The import is here because the publisher's sockets need a package that the rest of the
+            # plug-in does not need.
             from . import publisher
 
             fed = publisher.claim(self)
@@ -140,8 +144,8 @@ class BlockPool:
         try:
             return _core.vllm.VllmPool(*made_of, journal, retention)
         except errors.JournalFileError as error:
-            # The journal's file is created only now. A pool without its journal is better than an
-            # engine that does not start.
+            # The core creates the journal's file only here. An engine without a journal is better than
+            # one that does not start.
             logger.error("kvpool: no journal: %s", error)
             return _core.vllm.VllmPool(*made_of, None, retention)
 
@@ -149,21 +153,21 @@ class BlockPool:
 
     @property
     def cached_block_hashes_by_block(self) -> dict[int, set[bytes]]:
-        """The further keys of blocks, beyond their hash, by block id. A copy."""
+        """Returns a copy of the further keys of each block, by block id. The block's hash is not included."""
         return {block: set(self.core.further_keys(block)) for block in self.core.blocks_with_further_keys()}
 
     def chain_groups(self, kv_cache_group_ids: Iterable[int]) -> None:
-        """Marks groups of full attention: a block of them cannot be used without the one before it."""
+        """Marks groups of full attention, in which a block cannot be used without the block before it."""
         if self._keeps_history:
             for group in kv_cache_group_ids:
                 self.core.chain_group(group)
 
     def get_num_free_blocks(self) -> int:
-        """Returns the number of blocks that can be allocated, cached ones included."""
+        """Returns the number of blocks that can be allocated, including cached blocks without references."""
         return self.core.num_free
 
     def get_usage(self) -> float:
-        """Returns the share of the blocks that is in use, from 0.0 to 1.0."""
+        """Returns the share of the blocks that are in use, from 0.0 to 1.0."""
         usable = self.num_gpu_blocks - 1
         return 1.0 - self.core.num_free / usable if usable else 0
 
@@ -180,19 +184,19 @@ class BlockPool:
         return [blocks[0] for blocks in copies] if all(copies) else None
 
     def blocks_of(self, key: bytes) -> list[Any]:
-        """Returns the blocks under ``key``, the oldest first. Foreign blocks come after the pool's."""
+        """Returns the blocks with ``key``, the oldest first. Blocks of other pools come last."""
         own = [self.blocks[block] for block in self.core.copies(key)]
         return [*own, *self.loose.get(key, {}).values()] if self.loose else own
 
     def index_insert(self, key: bytes, block: Any) -> None:
-        """Puts ``block`` under ``key``, only in the index."""
+        """Adds ``block`` under ``key`` to the index. Does not change the block itself."""
         if self.core.owns(block):
             self.core.index_insert(key, block.block_id)
         else:
             self.loose.setdefault(key, {})[block.block_id] = block
 
     def index_pop(self, key: bytes, block_id: int) -> Any | None:
-        """Removes a block from ``key``, only in the index."""
+        """Removes a block under ``key`` from the index. Does not change the block itself."""
         if 0 <= block_id < self.num_gpu_blocks and self.core.index_remove(key, block_id):
             return self.blocks[block_id]
         block = self.loose.get(key, {}).pop(block_id, None)
@@ -214,9 +218,10 @@ class BlockPool:
     ) -> None:
         """Caches the blocks ``num_cached_blocks..num_full_blocks`` of a request.
 
-        They must be full and hashed. Skips null blocks, and blocks whose entry in ``block_mask`` (one
-        per block) is ``False``. A block that is cached for fewer tokens loses those keys. Raises
-        :class:`InvalidBlockError` for a block that is cached for as many tokens or more.
+        They must be full and hashed. Null blocks are skipped, and so are blocks whose entry in
+        ``block_mask`` (one entry per block) is ``False``. If a block is already cached for fewer
+        tokens, it loses its old keys. If it is cached for as many tokens or more,
+        :class:`InvalidBlockError` is raised.
         """
         if num_cached_blocks >= num_full_blocks:
             return
@@ -281,7 +286,7 @@ class BlockPool:
         group: int,
         mask: list[bool] | None,
     ) -> tuple[list[tuple[bytes, bool]], list[bool | None]]:
-        """:meth:`cache_full_blocks` if some blocks do not belong to the pool."""
+        """Does the work of :meth:`cache_full_blocks` if some blocks do not belong to the pool."""
         removed: list[tuple[bytes, bool]] = []
         new: list[bool | None] = []
         for at in range(first, end):
@@ -305,9 +310,12 @@ class BlockPool:
     def _give_key(
         self, key: bytes, block: Any, num_tokens: int | None, depth: int = 0, parent: bytes | None = None
     ) -> bool | None:
-        """Caches ``block`` under ``key``. Returns whether the key is new, or ``None`` if the block had it.
+        """Caches ``block`` under ``key``.
 
-        ``depth`` is its position in a table, and ``parent`` the key of the block before it.
+        Returns whether the key is new, or ``None`` if the block had it already.
+
+        ``depth`` is the position of the block in its table, and ``parent`` is the key of the block
+        before it.
         """
         if block.block_hash == key or self.cached_block_hash_to_block.contain(key, block.block_id):
             return None
@@ -323,7 +331,7 @@ class BlockPool:
         return is_new
 
     def _take_keys(self, block: Any) -> list[tuple[bytes, bool]]:
-        """Removes all keys from ``block``. Returns each with whether no other block has it."""
+        """Removes all keys of ``block``. Returns each key, and whether no other block has it."""
         if self.core.owns(block):
             return self.core.remove_hashes(block.block_id)
         keys = [key for key, copies in self.loose.items() if block.block_id in copies]
@@ -337,7 +345,7 @@ class BlockPool:
     def emit_cached_block_events(
         self, request: Any, num_cached_blocks: int, block_size: int, kv_cache_group_id: int
     ) -> None:
-        """Emits events for the blocks that a request reuses. Changes nothing."""
+        """Emits events for the cached blocks that a request reuses. Does not change the cache."""
         if not self.enable_kv_cache_events or num_cached_blocks == 0:
             return
         hashes = kv_cache_utils.resolve_block_hashes(request.block_hashes, self.hash_block_size, block_size)
@@ -360,11 +368,12 @@ class BlockPool:
         block_size: int,
         replace_existing_hashes: bool = False,
     ) -> bytes | None:
-        """Caches ``block`` for the first ``num_tokens`` tokens of a request, which end inside of it.
+        """Caches ``block`` for the first ``num_tokens`` tokens of a request, which end inside the block.
 
-        ``num_tokens`` is a positive multiple of the hash block size, and these tokens are hashed. A key
-        for fewer tokens is removed; with ``replace_existing_hashes``, all other keys are. Returns the
-        key, or ``None`` for the null block.
+        ``num_tokens`` must be a positive multiple of the hash block size, and these tokens must be
+        hashed. If the block is cached for fewer tokens, it loses its old keys. With
+        ``replace_existing_hashes``, it loses all other keys. Returns the key, or ``None`` for the null
+        block.
         """
         if block.is_null:
             return None
@@ -404,9 +413,9 @@ class BlockPool:
         return key
 
     def move_block_hashes(self, src_block: Any, dst_block: Any) -> None:
-        """Moves the keys of one block to another that has none.
+        """Moves the keys of one block to another block that has no key.
 
-        Emits no event: the same content stays cached.
+        Emits no event, because the same content remains cached.
         """
         self.core.move_hashes(src_block.block_id, dst_block.block_id)
 
@@ -435,9 +444,11 @@ class BlockPool:
     # References.
 
     def get_new_blocks(self, num_blocks: int) -> list[Any]:
-        """Allocates the next ``num_blocks`` free blocks, each with one reference, and evicts their content.
+        """Allocates the next ``num_blocks`` free blocks, with one reference each.
 
-        Raises ``ValueError`` if fewer are free. Nothing has changed then.
+        Their cached content is evicted.
+
+        Raises ``ValueError`` if fewer blocks are free. In this case, nothing has changed.
         """
         if not (self._reuse_watchers or self.metrics_collector or self.enable_kv_cache_events):
             return self.core.allocate(num_blocks)[0]
@@ -460,9 +471,9 @@ class BlockPool:
         return blocks
 
     def touch(self, blocks: Sequence[Any]) -> None:
-        """Adds a reference to each block, and takes free blocks out of the free queue.
+        """Adds a reference to each block. Blocks that were free leave the free queue.
 
-        Null blocks have no references.
+        Null blocks are skipped, because they have no references.
         """
         try:
             self.core.touch(blocks)
@@ -481,18 +492,18 @@ class BlockPool:
                     self.metrics_collector.on_block_accessed(block)
 
     def is_block_writable(self, block: Any) -> bool:
-        """Returns whether the only holder of a block may write to it.
+        """Returns whether the request that holds a block may write to it.
 
-        It may if the block has one reference and is not cached.
+        It may if the block has exactly one reference and is not cached.
         """
         return not block.is_null and block.ref_cnt == 1 and block.block_hash is None
 
     def free_blocks(self, ordered_blocks: Iterable[Any]) -> None:
-        """Drops a reference of each block, in the order in which they are to be evicted.
+        """Drops one reference to each block, in the order in which the blocks are to be evicted.
 
-        Of the blocks without further references, those that are not cached are reused next, and the
-        others last. Blocks of another pool are freed there. Raises :class:`InvalidBlockError` for a
-        block without references; then no block has been freed.
+        Among the blocks that have no references left, those that are not cached are reused next, and
+        cached blocks are reused last. Blocks of another pool are freed in that pool. If a block has no
+        references, :class:`InvalidBlockError` is raised, and no block has been freed.
         """
         others = self.core.free(ordered_blocks)
         if others is None:
@@ -507,9 +518,10 @@ class BlockPool:
             pool.free_blocks(blocks)
 
     def unpin_blocks(self, blocks: Iterable[Any], on_reuse: Callable[[Any], None]) -> None:
-        """Drops a reference of each block. Blocks without further references are reused last, cached or not.
+        """Drops one reference to each block. Blocks that have none left are reused last, cached or not.
 
-        ``on_reuse`` is called with a block when it is allocated again, or when the cache is reset.
+        ``on_reuse`` is called with a block when the block is allocated again, or when the cache is
+        reset.
         """
         blocks = list(blocks)
         self.core.unpin(blocks)
@@ -523,7 +535,10 @@ class BlockPool:
                 watcher(block)
 
     def evict_blocks(self, block_ids: set[int]) -> None:
-        """Drops the cached content of blocks, in use or not. With exact events, a free one is reused next."""
+        """Drops the cached content of blocks, whether in use or not.
+
+        With exact events, a free one is reused next.
+        """
         unknown = [block for block in block_ids if not 0 <= block < self.num_gpu_blocks]
         if unknown:
             raise errors.InvalidBlockError(
@@ -537,7 +552,7 @@ class BlockPool:
             self._notify_removed(self.core.evict(block_id, exact))
 
     def reset_prefix_cache(self) -> bool:
-        """Drops all cached content. Returns ``False``, and changes nothing, while a block is in use."""
+        """Drops all cached content. If a block is in use, returns ``False`` and changes nothing."""
         if not self.core.reset():
             in_use = self.num_gpu_blocks - 1 - self.core.num_free
             logger.warning("Failed to reset prefix cache because some blocks (%d) are not freed yet", in_use)

@@ -1,20 +1,21 @@
-"""kvpool's publisher of KV events instead of vLLM's, for kvpool's pools.
+"""Replaces vLLM's publisher of KV events with kvpool's, for kvpool's pools.
 
-vLLM's scheduler takes event objects from its pool at every step, and passes them to its publisher,
-which packs them in a thread. Here the pool writes its changes to a log in Rust
-(:class:`kvpool._core.vllm.VllmFeed`). The publisher (:mod:`kvpool.events`) turns the log into bytes in
-its own thread. There is no Python object per block, and no work per step. Endpoint, replay endpoint,
-topic and high-water mark are those of vLLM's ``--kv-events-config``.
+In vLLM, the scheduler takes event objects from the pool in every step, and passes them to the
+publisher, which encodes them in a thread. Here the pool writes its changes to a log in Rust
+(:class:`kvpool._core.vllm.VllmFeed`). The publisher (:mod:`kvpool.events`) converts the log to bytes in
+its own thread. No Python object is made per block, and no work is done in a step. The endpoint, the
+replay endpoint, the topic and the high-water mark come from vLLM's ``--kv-events-config``.
 
-Pools and publishers are matched by thread. An engine's scheduler makes its publisher and then its
-KV-cache manager, in one thread. A pool that is made with events on *claims* the last publisher made in
-its thread, if that has no pool yet. A pool that finds no publisher makes vLLM's event objects, as does
-one with ``KVPOOL_VLLM_EVENTS=stock``.
+A pool finds its publisher by thread. The scheduler of an engine makes its publisher first, and then its
+KV-cache manager, in the same thread. A pool that is made with events *claims* the publisher that was
+made last in its thread, unless another pool has claimed it. A pool that finds no publisher makes vLLM's
+event objects. So does a pool with ``KVPOOL_VLLM_EVENTS=stock``.
 
-Events from other sources, such as a connector's for CPU memory, are packed as vLLM packs them, and sent
-in the same sequence. Snapshots do not contain them.
+Events from other sources, such as a connector's events about CPU memory, are encoded as vLLM encodes
+them, and sent in the same sequence. Snapshots do not contain
+them.
 
-Costs: see :mod:`kvpool.events`.
+Costs: see :mod:`kvpool.events.publisher`.
 """
 
 from __future__ import annotations
@@ -38,16 +39,17 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(LOGGER_NAME)
 
-#: Changes that may wait for the publisher's thread: several seconds' worth at 50,000 blocks per second.
+#: The most changes that may wait for the publisher's thread. They are the changes of several seconds
+#: at 50,000 blocks per second.
 CAPACITY: Final = 1 << 18
-#: Kinds of groups whose blocks can be used without the blocks before them.
+#: Kinds of groups in which a block can be used without the blocks before it.
 UNCHAINED: Final = frozenset({"sliding_window", "chunked_local_attention", "mamba"})
 
 _unclaimed = threading.local()
 
 
 class FedEvents(ExactEvents):
-    """Writes a pool's changes to a feed, instead of making event objects."""
+    """Writes the changes of a pool to a feed, and makes no event objects."""
 
     def __init__(self, pool: BlockPool, publisher: PoolPublisher) -> None:
         super().__init__(pool)
@@ -57,9 +59,9 @@ class FedEvents(ExactEvents):
     def _describe(
         self, request: Any, blocks: Sequence[tuple[int, int]]
     ) -> tuple[int | None, str | None, str | None, str | None, list[Any] | None]:
-        """Returns the extra keys of a request's blocks.
+        """Returns everything besides tokens that identifies the blocks of a request.
 
-        These are the adapter, the salt, the session, and the keys of each block.
+        This is the adapter, the salt, the session, and the extra keys of each block.
         """
         from vllm.v1.core import kv_cache_utils
 
@@ -76,7 +78,8 @@ class FedEvents(ExactEvents):
     def stored_run(self, request: Any, *_: Any, item: int = 0, **__: Any) -> int:
         """Does nothing.
 
-        Events for these blocks were sent when they were stored, and parts of blocks have no events.
+        The events for whole blocks were sent when the blocks were stored, and parts of blocks have no
+        events.
         """
         del request
         return item
@@ -108,15 +111,15 @@ class FedEvents(ExactEvents):
         return False
 
     def cleared(self) -> None:
-        """Records that nothing is cached any more."""
+        """Records a reset: nothing is cached any more."""
         self.feed.cleared()
 
 
 class PoolPublisher:
-    """The ``kv_event_publisher`` of vLLM's scheduler.
+    """The object that vLLM's scheduler uses as its ``kv_event_publisher``.
 
-    Sockets are open from the start, because vLLM reports their addresses when an engine has started.
-    Batches are sent once a pool has claimed the publisher and its groups are known.
+    Its sockets are open from the start, because vLLM reports their addresses when an engine has
+    started. Batches are sent once a pool has claimed the publisher and the pool's groups are known.
     """
 
     def __init__(self, rank: int, config: Any) -> None:
@@ -139,7 +142,7 @@ class PoolPublisher:
         self._feed: _core.vllm.VllmFeed | None = None
         self._publisher: Publisher | None = None
         self._pack: Any = None
-        #: Whether the groups are known.
+        #: Whether the groups of the pool are known and publishing has begun.
         self.begun = False
         logger.info("kvpool: KV events at %s, replays at %s", self.sink.endpoint, self.sink.replay_endpoint)
 
@@ -148,10 +151,10 @@ class PoolPublisher:
         self._feed = feed
 
     def begin(self, groups: list[tuple[int, str, int | None, bool]]) -> None:
-        """Sets the pool's groups and starts publishing.
+        """Sets the groups of the pool, and starts publishing.
 
-        Each group has the tokens of a block, the kind, the window, and whether a block needs the one
-        before it.
+        Each group consists of the tokens per block, the kind, the window, and whether a block needs the
+        block before it.
         """
         if self._publisher is None and self._feed is not None:
             self.begun = True
@@ -159,7 +162,7 @@ class PoolPublisher:
             self._publisher = Publisher(self._feed, [self.sink], rank=self._rank)
 
     def publish(self, events: Any) -> None:
-        """Sends events from other sources than the pool, packed as vLLM packs them."""
+        """Sends events that do not come from the pool. They are encoded as vLLM encodes them."""
         if self._publisher is None:
             return
         if self._pack is None:
@@ -188,7 +191,7 @@ class PoolPublisher:
 
 
 def claim(pool: BlockPool) -> FedEvents | None:
-    """Returns the events object for a pool, if a publisher was made for it in this thread."""
+    """Returns the events object for a pool, or None if no publisher waits for a pool in this thread."""
     waiting: weakref.ref[PoolPublisher] | None = getattr(_unclaimed, "publisher", None)
     publisher = waiting() if waiting is not None else None
     if publisher is None or pool.num_hash_lookahead_tokens or pool.medium != "GPU":
@@ -202,7 +205,7 @@ def claim(pool: BlockPool) -> FedEvents | None:
 def replacements() -> list[tuple[Any, str, Any]]:
     """Returns the replacements in vLLM: class, name, value.
 
-    The list is empty for a vLLM that makes its publishers in another way.
+    The list is empty if the installed vLLM makes its publishers in another way.
     """
     try:
         from vllm.distributed.kv_events import EventPublisherFactory, ZmqEventPublisher
@@ -230,7 +233,7 @@ def replacements() -> list[tuple[Any, str, Any]]:
             config is not None
             and config.enable_kv_cache_events
             and config.publisher == "zmq"
-            # ``:0`` means any free port of the node's address, which only vLLM can determine.
+            # The port ``:0`` means any free port of the node's address. Only vLLM can determine it.
             and not config.endpoint.endswith(":0")
             and issubclass(BlockPool.events_class, ExactEvents)
         )
@@ -258,7 +261,7 @@ def replacements() -> list[tuple[Any, str, Any]]:
 
 
 def groups_of(manager: Any) -> list[tuple[int, str, int | None, bool]]:
-    """Returns the groups of vLLM's KV-cache manager, by number."""
+    """Returns the groups of vLLM's KV-cache manager, in the order of their numbers."""
     sizes = {one.kv_cache_group_id: one.block_size for one in manager.coordinator.single_type_managers}
     return [
         (sizes[number], kind, window, kind not in UNCHAINED)

@@ -1,4 +1,4 @@
-"""The plug-in's settings: environment variables, checked, with defaults."""
+"""The settings of the plug-in: reads and checks environment variables."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ Level = Literal["pool", "manager", "shadow"]
 Events = Literal["exact", "stock"]
 _Choice = TypeVar("_Choice", bound=str)
 
-#: vLLM's own order.
+#: The name of vLLM's own eviction order.
 LRU: Final = "lru"
-#: The plug-in does not provide times of access, which ``last-accessed`` requires.
+#: All policies except ``last-accessed``, which needs access times that the plug-in does not provide.
 EVICTIONS: Final = tuple(name for name in eviction_policies() if name != "last-accessed")
 
 
@@ -37,15 +37,17 @@ class Settings:
 
     #: ``KVPOOL_VLLM``; ``None`` if it is unset, empty or ``off``.
     level: Level | None = None
-    #: ``KVPOOL_VLLM_EVENTS``: ``exact``, or ``stock`` for vLLM's own, defects included.
+    #: ``KVPOOL_VLLM_EVENTS``: ``exact``, or ``stock`` for the events of vLLM, including their defects.
     events: Events = "exact"
     #: ``KVPOOL_VLLM_EVICTION``: the order in which cached blocks are evicted, one of ``EVICTIONS``.
     eviction: str = LRU
-    #: ``KVPOOL_VLLM_SHADOW_DIR``: the folder for the differences that the shadow finds.
+    #: ``KVPOOL_VLLM_SHADOW_DIR``: the folder in which the shadow writes the differences that it finds.
     shadow_folder: str | None = None
-    #: ``KVPOOL_VLLM_JOURNAL_DIR``: the folder for the journals of all pools; if unset, there are none.
+    #: ``KVPOOL_VLLM_JOURNAL_DIR``: the folder for the journals of all pools. If it is unset, there are
+    #: no journals.
     journal_folder: str | None = None
-    #: ``KVPOOL_VLLM_HINTS``: the hints of requests that are followed; if unset, none.
+    #: ``KVPOOL_VLLM_HINTS``: the hints of requests that are followed. If it is unset, no hint is
+    #: followed.
     hints: VllmHints | None = None
 
     @classmethod
@@ -53,14 +55,15 @@ class Settings:
         """Reads the variables. Raises ``ValueError`` for an invalid value.
 
         An empty variable counts as unset. The shadow compares every block id with vLLM's. Therefore it
-        is refused with any other order than ``lru``, and with hints.
+        does not support hints, or any eviction order except ``lru``.
         """
         environment = os.environ if environment is None else environment
 
         def value(name: str) -> str | None:
-            """Returns a variable's value; None if it is unset or empty.
+            """Returns the value of a variable; None if it is unset or empty.
 
-            Scripts often pass on a variable that is empty because they did not get a value.
+            Empty variables are accepted because scripts often pass on variables that they did not get a
+            value for.
             """
             return environment.get(name, "").strip() or None
 

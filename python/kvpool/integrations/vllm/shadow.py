@@ -1,14 +1,14 @@
-"""The level ``shadow``: vLLM decides, and kvpool makes the same calls until the first difference.
+"""The level ``shadow``: vLLM makes all decisions, and kvpool makes the same calls until the first difference.
 
-vLLM's own manager, pool, lookups and hasher do the work, and the engine gets their results. Beside them
-run the mirror, which is kvpool's manager over kvpool's pool, and kvpool's hasher.
-:class:`.comparison.Comparison` makes every call on both. The mirror leaves out kvpool's intended
-differences: it uses vLLM's events, and therefore vLLM's order of reuse after an eviction by a
-connector. If vLLM frees a block more often than it was acquired, kvpool refuses, and the comparison
-ends without a difference.
+The engine gets the results of vLLM's own manager, pool, lookups and hasher. In parallel, the *mirror*
+(kvpool's manager with kvpool's pool) and kvpool's hasher get the same calls.
+:class:`.comparison.Comparison` makes every call on both managers. kvpool differs from vLLM on purpose
+in some points. The mirror leaves them out: it emits vLLM's events, and therefore also has vLLM's order
+of reuse after a connector has evicted blocks. If vLLM frees a block more often than it was acquired,
+kvpool refuses this, and the comparison ends without a difference.
 
-Costs: a second pool in memory, about twice the time of each call, and hashing each prompt twice. After
-a difference, only two checks remain: one where a request is hashed, and one where it is looked up.
+Costs: a second pool in memory, about twice the time for each call, and hashing each prompt twice. After
+a difference, only two checks remain: one when a request is hashed, and one when it is looked up.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ logger = logging.getLogger(LOGGER_NAME)
 
 
 class ShadowKVCacheManager(stock.KVCacheManager):  # type: ignore[misc]
-    """vLLM's ``KVCacheManager``, with a comparison with kvpool's."""
+    """vLLM's ``KVCacheManager``, whose calls are compared with those of kvpool's."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        #: ``None`` if kvpool's manager cannot be made, which is logged once.
+        #: ``None`` if kvpool's manager cannot be made. The reason is logged once.
         self.comparison: Comparison | None = None
         try:
             why = _not_compared(self)
@@ -53,7 +53,7 @@ class ShadowKVCacheManager(stock.KVCacheManager):  # type: ignore[misc]
 
 
 def make_mirror(args: tuple[Any, ...], kwargs: dict[str, Any]) -> KVCacheManager:
-    """Makes kvpool's manager for these arguments, with vLLM's events and without statistics."""
+    """Makes kvpool's manager with the given arguments, with vLLM's events and without statistics."""
     bound = inspect.signature(_StockManager).bind(*args, **kwargs)
     listens = bound.arguments.get("metrics_collector") is not None
     bound.arguments.update({"metrics_collector": NullCollector() if listens else None, "log_stats": False})
@@ -66,7 +66,7 @@ def make_mirror(args: tuple[Any, ...], kwargs: dict[str, Any]) -> KVCacheManager
 
 
 class NullCollector:
-    """A collector of metrics for the mirror, if vLLM has one. It receives the same calls and ignores them."""
+    """A metrics collector for the mirror, used if vLLM has one. It ignores all calls."""
 
     def on_block_allocated(self, _block: Any) -> None:
         """Does nothing."""
@@ -81,13 +81,13 @@ class NullCollector:
         """Does nothing."""
 
 
-# Looked up once, because a level may replace the name in the module later.
+# The class is looked up only once, because a level may later replace the name in the module.
 _StockManager: Any = ShadowKVCacheManager.__base__
 
 
 @contextlib.contextmanager
 def _coordinator_over_kvpool() -> Iterator[None]:
-    """Makes vLLM's coordinators use kvpool's pools inside the block, and restores the name afterwards."""
+    """Makes vLLM's coordinators use kvpool's pools inside the ``with`` block."""
     before = kv_cache_coordinator.BlockPool
     kv_cache_coordinator.BlockPool = _make_pool
     try:
@@ -97,15 +97,15 @@ def _coordinator_over_kvpool() -> Iterator[None]:
 
 
 def _make_pool(*args: Any, **kwargs: Any) -> BlockPool:
-    """Makes a pool with vLLM's events and a journal in memory.
+    """Makes a pool that emits vLLM's events and has an in-memory journal.
 
-    The first difference writes the journal to a file.
+    The journal is written to a file at the first difference.
     """
     return BlockPool(*args, **kwargs, events_class=StockEvents, journal=journals.to_memory())
 
 
 def _not_compared(manager: Any) -> str:
-    """Returns why a configuration cannot be compared; empty if it can."""
+    """Returns the reason why a configuration cannot be compared; an empty text if it can."""
     groups = manager.coordinator.single_type_managers
     if any("HiSparse" in type(group).__name__ for group in groups):
         return "vLLM's coordinator of HiSparse changes the tables of the managers, past their calls"
@@ -115,7 +115,7 @@ def _not_compared(manager: Any) -> str:
 
 
 def _setting(manager: Any) -> dict[str, Any]:
-    """Returns the first line of a trail."""
+    """Returns the description of the engine for the first line of a trail."""
     groups = manager.coordinator.single_type_managers
     return {
         "kvpool": _version("kvpool"),
@@ -135,7 +135,7 @@ def _version(name: str) -> str:
 
 
 class ShadowHasher:
-    """vLLM's hasher. Compares its hashes with kvpool's, byte for byte, until the first difference."""
+    """vLLM's hasher, whose hashes are compared with kvpool's, byte for byte, until the first difference."""
 
     def __init__(self, theirs: Callable[[Any], list[bytes]], ours: Callable[[Any], list[bytes]]) -> None:
         self._theirs = theirs
@@ -144,7 +144,7 @@ class ShadowHasher:
         self._trail = Trail()
 
     def __call__(self, request: Any) -> list[bytes]:
-        """Returns the hashes that the request lacks, from vLLM's hasher."""
+        """Returns the request's missing hashes, computed by vLLM's hasher."""
         theirs = self._theirs(request)
         if self._ours is not None:
             self._compare(request, theirs, self._ours)
@@ -195,7 +195,7 @@ class ShadowHasher:
 def get_request_block_hasher(
     hash_block_size: int, caching_hash_fn: Callable[[Any], bytes], *more: Any, **named: Any
 ) -> Callable[[Any], list[bytes]]:
-    """Returns vLLM's hasher, with a comparison if kvpool has a hasher for this function."""
+    """Returns vLLM's hasher. If kvpool has a hasher for this function, the two are compared."""
     theirs: Callable[[Any], list[bytes]] = hashing.stock_get_request_block_hasher(
         hash_block_size, caching_hash_fn, *more, **named
     )

@@ -1,16 +1,16 @@
-"""The parts of each supported vLLM that the plug-in relies on.
+"""The parts of each supported vLLM version on which the plug-in relies.
 
-This module only loads the table in ``data/vllm_signatures.json``, which tools/vllm_signatures.py
-writes. The table maps a module and a name in it to a form:
+This module only loads the table in ``data/vllm_signatures.json``. The script tools/vllm_signatures.py
+writes that file. The table maps a module, and a name in the module, to a form:
 
-- For a function or a method: its signature without annotations and values of defaults.
-- For a class: how it is called.
-- "is X": the module imports the name X from elsewhere.
-- "attribute": the class has it, or its methods store it.
+- For a function or a method: its signature, without annotations and values of defaults.
+- For a class: the signature of its constructor.
+- "is X": the module imports the name, and the name refers to X.
+- "attribute": the class defines the attribute, or its methods assign it.
 - For "X.*": the public methods of X.
 
-A name has one form per version if the versions differ. A version that is not listed then lacks the
-name.
+If the versions differ, a name has one form per version. A version that is missing there does not have
+the name.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """The shadow's records: results as plain data to compare, and the last operations before a difference.
 
-A plain value has block ids instead of vLLM's blocks, and counts instead of a request. Files and log
-lines contain less: request ids, counts, block ids, and the first bytes of hashes. Token ids, salts and
-other parts of prompts are users' data, and never written. Texts of errors are not written either,
-except kvpool's own about blocks.
+A plain value contains block ids instead of vLLM's blocks, and counts instead of a request. Files and
+log lines contain even less: request ids, counts, block ids, and the first bytes of hashes. Token ids,
+salts and other parts of prompts are users' data, and are never written. Texts of errors are not written
+either, except those of kvpool's own errors about blocks.
 
-This module does not import vLLM: it distinguishes vLLM's objects by their attributes.
+This module does not import vLLM. It recognizes vLLM's objects by their attributes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from kvpool import errors
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-#: Errors whose text contains only block ids and counts.
+#: Errors whose texts contain nothing but block ids and counts.
 _ERRORS_WITH_TEXT = (
     errors.InvalidBlockError,
     errors.OutOfBlocksError,
@@ -38,7 +38,7 @@ _SHORT = 400
 
 @dataclass(frozen=True, slots=True)
 class RequestState:
-    """The state of a request that an operation could see, in counts."""
+    """The state of a request when an operation was made, expressed in counts."""
 
     request: str
     tokens: int
@@ -48,28 +48,28 @@ class RequestState:
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """The result of a call that raised."""
+    """The result of a call that raised an exception."""
 
     error: str
 
     @classmethod
     def of(cls, error: BaseException) -> Raised:
-        """Records only the type of an error, because its text may contain a user's data."""
+        """Records the type of an error. The text is left out, because it may contain users' data."""
         return cls(type(error).__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Other:
-    """A value that is not compared."""
+    """Stands for a value that is not compared."""
 
     kind: str
 
 
 def plain(value: Any) -> Any:
-    """Copies a value as plain data: ids for blocks, counts for a request, events as they are.
+    """Copies a value as plain data. Blocks become ids, a request becomes counts, and events stay as they are.
 
-    Later changes do not affect the copy. Lists and tuples become tuples, and vLLM's and kvpool's
-    classes become equal, so that equal results compare equal.
+    Later changes do not affect the copy. Lists and tuples become tuples. Classes of vLLM and of kvpool
+    become the same plain data, so that equal results compare equal.
     """
     if value is None or isinstance(value, _ATOMS):
         return value
@@ -104,7 +104,7 @@ def is_event(value: Any) -> bool:
 def same(theirs: Any, ours: Any) -> bool:
     """Returns whether two plain values are equal.
 
-    The order of keys that are removed together does not count, because vLLM has them in a set.
+    The order of keys that are removed together is ignored, because vLLM keeps them in a set.
     """
     if theirs == ours:
         return True
@@ -128,7 +128,7 @@ def _sorted_removals(events: tuple[Any, ...]) -> list[Any]:
 
 
 def told(value: Any) -> Any:
-    """Converts a plain value to JSON, without users' data."""
+    """Converts a plain value to a JSON value without users' data."""
     if isinstance(value, bytes):
         return value[:_HASH_BYTES].hex()
     if value is None or isinstance(value, _ATOMS):
@@ -153,7 +153,7 @@ def told(value: Any) -> Any:
 def brief_values(theirs: Any, ours: Any) -> tuple[str, str]:
     """Formats two different plain values for a log line.
 
-    Long values are reduced to the part that differs first.
+    If the values are long, only the first part in which they differ is shown.
     """
     texts = [json.dumps(told(one)) for one in (theirs, ours)]
     if max(map(len, texts)) > _SHORT:
@@ -165,7 +165,7 @@ def brief_values(theirs: Any, ours: Any) -> tuple[str, str]:
 
 
 def first_difference(theirs: Any, ours: Any) -> tuple[Any, Any]:
-    """Returns the first part in which two plain values differ, with its position, both as JSON.
+    """Returns the first part in which two plain values differ, with its position, both as JSON values.
 
     >>> first_difference((1, (2, 3)), (1, (2, 4)))
     ({'at': [1, 1], 'is': 3}, {'at': [1, 1], 'is': 4})
@@ -190,7 +190,7 @@ def _part(value: Any, step: Any) -> Any:
 
 
 def _first_different(theirs: Any, ours: Any) -> Any:
-    """Returns the first position at which both differ; ``None`` if they differ as a whole."""
+    """Returns the first position at which two values differ; ``None`` if they differ as a whole."""
     if isinstance(theirs, tuple) and isinstance(ours, tuple):
         places = range(max(len(theirs), len(ours)))
         return next((at for at in places if not same(_part(theirs, at), _part(ours, at))), None)
@@ -205,7 +205,7 @@ def _first_different(theirs: Any, ours: Any) -> Any:
 
 
 def error_summary(error: BaseException) -> str:
-    """Formats an error and its calls. The text is included only for kvpool's own errors about blocks."""
+    """Formats an error with its call stack. Only kvpool's errors about blocks include their text."""
     frames = traceback.extract_tb(error.__traceback__)
     steps = [f"{Path(frame.filename).name}:{frame.lineno} {frame.name}" for frame in frames]
     text = f": {error}" if isinstance(error, _ERRORS_WITH_TEXT) else ""
@@ -222,21 +222,21 @@ class Operation:
     result: Any
 
     def as_json(self) -> dict[str, Any]:
-        """Returns the operation for a line of the trail."""
+        """Returns the operation as an object for one line of the trail's file."""
         shown = {"operation": self.number, "call": self.name}
         return {**shown, "arguments": told(self.arguments), "result": told(self.result)}
 
 
 class Trail:
-    """The last operations, which are written when a difference is found.
+    """The last operations. They are written to a file when a difference is found.
 
-    It keeps plain values. Users' data is removed when they are written.
+    The trail keeps plain values. Users' data is removed when they are written.
     """
 
-    #: The folder for files: ``KVPOOL_VLLM_SHADOW_DIR``, which ``install`` sets; ``None`` is the folder
-    #: for temporary files.
+    #: The folder for the files: ``KVPOOL_VLLM_SHADOW_DIR``, which ``install`` sets. ``None`` means the
+    #: folder for temporary files.
     folder: ClassVar[str | None] = None
-    #: The number of operations that are kept.
+    #: The most operations that are kept.
     LENGTH: ClassVar[int] = 256
 
     def __init__(self) -> None:
@@ -257,9 +257,9 @@ class Trail:
         return path
 
     def write_or_explain(self, setting: Mapping[str, Any], difference: Mapping[str, Any]) -> str:
-        """Calls :meth:`write`, and returns a text for the log. Raises nothing.
+        """Calls :meth:`write`, and returns a text for the log. Never raises.
 
-        The text is the path, or the reason why writing failed.
+        The text contains the path of the file, or the reason why writing failed.
         """
         try:
             return f"the last operations are in {self.write(setting, difference)}"

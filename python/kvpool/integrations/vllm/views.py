@@ -1,7 +1,7 @@
-"""Views of a pool's state for internals that vLLM accesses: the free queue, and the map of hashes.
+"""Views of a pool's state for vLLM's internal attributes: the free queue, and the map of hashes.
 
-The views have no state. Their methods are those of vLLM's ``FreeKVCacheBlockQueue`` and
-``BlockHashToBlockMap``. Reading a whole queue or map takes time in proportion to its size, and is meant
+The views have no state of their own. They have the methods of vLLM's ``FreeKVCacheBlockQueue`` and
+``BlockHashToBlockMap``. Reading a whole queue or map takes time in proportion to its size. It is meant
 for tests and for offloading.
 """
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class QueueEnd:
-    """A sentinel before the first or after the last free block."""
+    """A sentinel in the free queue. One precedes the first free block, and one follows the last."""
 
     block_id = -1
     ref_cnt = 0
@@ -42,7 +42,7 @@ class QueueEnd:
 
 
 class FreeBlockQueue:
-    """``BlockPool.free_block_queue``: the free blocks in the order of reuse."""
+    """The attribute ``BlockPool.free_block_queue``: the free blocks, in the order of reuse."""
 
     def __init__(self, pool: BlockPool) -> None:
         self.pool = pool
@@ -53,11 +53,11 @@ class FreeBlockQueue:
     def num_free_blocks(self) -> int:
         """The number of blocks that can be allocated.
 
-        It can be assigned, as in vLLM. The pool then behaves as if this number of blocks were free, and
-        allocating and freeing change the number from there. No block leaves the queue: assigning the
-        real number of blocks in the queue restores the original state. Raises ``ValueError`` for a
-        number below 0, or above the number of blocks in the queue. vLLM detects the latter only when it
-        allocates them.
+        As in vLLM, it can be assigned. The pool then behaves as if this number of blocks were free.
+        Allocating and freeing blocks change the number from there. No block leaves the queue, so
+        assigning the real number of blocks in the queue restores the original state. A negative number
+        raises ``ValueError``, and so does a number above the number of blocks in the queue. vLLM
+        detects the latter only when it allocates the blocks.
         """
         return self.pool.core.num_free
 
@@ -84,15 +84,15 @@ class FreeBlockQueue:
             raise RuntimeError(f"remove() called on an invalid block: {block}")
 
     def append(self, block: Any) -> None:
-        """Puts a block at the end."""
+        """Adds a block at the end of the queue."""
         self.append_n([block])
 
     def append_n(self, blocks: list[Any]) -> None:
-        """Puts blocks at the end, in this order."""
+        """Adds blocks at the end of the queue, in this order."""
         self.pool.core.queue_push(blocks, front=False)
 
     def prepend_n(self, blocks: list[Any]) -> None:
-        """Puts blocks at the front, in this order."""
+        """Adds blocks at the front of the queue, in this order."""
         self.pool.core.queue_push(blocks, front=True)
 
     def get_all_free_blocks(self) -> list[Any]:
@@ -101,7 +101,7 @@ class FreeBlockQueue:
         return [blocks[block] for block in self.pool.core.order()]
 
     def iter_blocks_after(self, cursor: Any | None) -> Iterator[Any]:
-        """Returns the blocks after ``cursor`` at the time of the call, or all of them. O(free)."""
+        """Returns the blocks after ``cursor``, or all blocks, at the time of the call. O(free)."""
         order = self.pool.core.order()
         blocks = self.pool.blocks
         start = 0 if cursor is None else order.index(cursor.block_id) + 1
@@ -109,7 +109,11 @@ class FreeBlockQueue:
 
 
 class HashMapping(MutableMapping[bytes, Any]):
-    """``BlockHashToBlockMap._cache``: key -> its block, or ``{block id: block}`` once several have had it."""
+    """The attribute ``_cache`` of vLLM's ``BlockHashToBlockMap``.
+
+    It maps a key to its block. If several blocks have had the key, it maps the key to ``{block id:
+    block}``.
+    """
 
     def __init__(self, pool: BlockPool) -> None:
         self._pool = pool
@@ -143,11 +147,11 @@ class HashMapping(MutableMapping[bytes, Any]):
         return sum(1 for _ in self)
 
     def __copy__(self) -> dict[bytes, Any]:
-        """Returns the present content, because a copy of a view would change with the pool."""
+        """Returns a dict of the current content. A copied view would change with the pool."""
         return dict(self)
 
     def clear(self) -> None:
-        """Empties the index. Blocks keep their hashes."""
+        """Empties the index. The blocks themselves keep their hashes."""
         self._pool.core.index_clear()
         self._pool.loose.clear()
 
@@ -158,14 +162,14 @@ class HashMapping(MutableMapping[bytes, Any]):
 
 
 class HashToBlockMap:
-    """``BlockPool.cached_block_hash_to_block``: key -> blocks."""
+    """The attribute ``BlockPool.cached_block_hash_to_block``, which maps keys to blocks."""
 
     def __init__(self, pool: BlockPool) -> None:
         self._pool = pool
         self._cache = HashMapping(pool)
 
     def get_one_block(self, key: bytes) -> Any | None:
-        """Returns the first block cached under ``key`` that is still cached, or ``None``."""
+        """Returns the block that was cached first under ``key`` and is still cached, or ``None``."""
         copies = self._pool.blocks_of(key)
         return copies[0] if copies else None
 
@@ -174,11 +178,11 @@ class HashToBlockMap:
         return any(block.block_id == block_id for block in self._pool.blocks_of(key))
 
     def insert(self, key: bytes, block: Any) -> None:
-        """Caches ``block`` under ``key``, only in the map."""
+        """Adds ``block`` under ``key`` to the map. Does not change the block itself."""
         self._pool.index_insert(key, block)
 
     def pop(self, key: bytes, block_id: int) -> Any | None:
-        """Removes this block from ``key``, only in the map. Returns ``None`` if it was not there."""
+        """Removes a block under ``key`` from the map. Returns ``None`` if the block was not there."""
         return self._pool.index_pop(key, block_id)
 
     def __len__(self) -> int:

@@ -1,4 +1,4 @@
-"""vLLM v0 in its last form, module by module. These modules of ``vllm.core`` exist here under the same names.
+"""The last version of vLLM v0's block management. Each module has the name that it has in ``vllm.core``.
 
 | Module, under the same name there | Content |
 |---|---|
@@ -16,11 +16,11 @@
 
 The engine keeps its own ``vllm.core.scheduler``.
 
-``block_manager_util`` is new: it reads the engine's sequences and groups. The modules of ``block`` can
-also be imported without ``block.``, and the trackers as ``trackers``. These are their paths from before
-they had the ancestor's names.
+``block_manager_util`` does not exist in vLLM. It reads the engine's sequences and groups. The modules
+of ``block`` can also be imported without ``block.``, and the trackers as ``trackers``, because earlier
+versions of kvpool had them there.
 
-Each module lists its differences from the ancestor, by the number of the defect that it avoids. Nothing
-is imported before it is used. docs/lineage.md has a recipe for each of the ancestor's
-callers.
+Each module lists its differences from the ancestor. The numbers in these lists identify the known
+defects of the ancestors. A module is imported only when it is used. docs/lineage.md shows how to port
+the callers of each ancestor.
 """

@@ -1,44 +1,44 @@
-"""vLLM v0's block manager: block tables of sequences over a GPU and a CPU.
+"""vLLM v0's block manager: the block tables of sequences, on a GPU and a CPU.
 
-This module owns the tables, and the number of computed tokens per sequence. Blocks come from a
-``CpuGpuBlockAllocator``.
+This module owns the block tables, and the number of computed tokens of each sequence. Blocks come from
+a ``CpuGpuBlockAllocator``.
 
-Differences from the ancestor:
+Differences from the ancestor (a number identifies a known defect of the ancestors):
 
-- 5, 6: ``mark_blocks_as_computed`` marks the blocks that the group has computed. For a sequence in its
-  prompt, these are the blocks that its chunks have covered. For a sequence past its prompt, they are
-  all full blocks. The ancestor ignored both arguments.
+- 5, 6: ``mark_blocks_as_computed`` marks the blocks that the group has computed. If a sequence still
+  computes its prompt, these are the blocks that its chunks have covered. Otherwise, they are all full
+  blocks. The ancestor ignored both arguments.
 - 9, 10, 12: ``swap_out`` and ``swap_in`` move a whole group, or nothing. Sequences that share blocks
   still share them afterwards. ``can_swap_out`` and ``can_swap_in`` count each block once. They do not
-  count blocks that the other device has cached already.
+  count blocks that the other device has already cached.
 - 11, 13, 17: see ``block_table``. ``allocate`` takes the blocks of all tables of a group, or none.
-- 15: ``reset_prefix_cache`` works although there is a null block, and resets every device.
+- 15: ``reset_prefix_cache`` works even if there is a null block, and resets every device.
 - 16: ``get_common_computed_block_ids`` returns a list in every case.
-- 18: the blocks of a copy that ``append_slots`` has returned stay unavailable until the step is over.
-  Workers execute swaps before copies, so without this a swap of the same step could overwrite the
-  source.
-- 19: the ids of a swap are translated in O(1) each.
-- 21: ``can_allocate`` counts all blocks of a prompt, window or not, because ``allocate`` takes them
-  all.
+- 18: the blocks of a copy that ``append_slots`` has returned remain unavailable until the step is over.
+  Workers execute swaps before copies. Otherwise, a swap in the same step could overwrite the source.
+- 19: each id of a swap is translated in O(1).
+- 21: ``can_allocate`` counts all blocks of a prompt, even with a window, because ``allocate`` takes
+  them all.
 - 22: a sequence that was never looked up can be removed from the tracker. ``free`` removes a sequence
-  from both trackers, also if it has no table because it was aborted while it waited.
-- ``can_swap_in`` also returns NEVER if a group fits the device only without the watermark, because it
-  would wait forever.
-- ``get_common_computed_block_ids`` returns, for a prompt, the blocks that were computed when its blocks
-  were allocated.
-- ``fork`` onto a sequence that has a table already is an error. The ancestor lost the old table's
-  blocks.
-- Two calls do nothing, as in the ancestor: ``free`` and ``free_cross`` without a table, and ``fork`` of
-  a parent without one. The parent may have been freed before its output was processed.
-- The state of a sequence is compared by name, so the engine's own enum works. Its ``Device`` works,
-  too, and its ``AllocStatus`` equals the one that is returned here.
-- Assertions are typed errors that derive from ``AssertionError``.
+  from both trackers, even if it has no table because it was aborted while it waited.
+- ``can_swap_in`` also returns NEVER if a group fits on the device only without the watermark, because
+  the group would wait forever.
+- For a prompt, ``get_common_computed_block_ids`` returns the blocks that were already computed when the
+  prompt's blocks were allocated.
+- ``fork`` to a sequence that already has a table raises an error. The ancestor lost the blocks of the
+  old table.
+- As in the ancestor, ``free`` and ``free_cross`` do nothing without a table, and ``fork`` does nothing
+  if the parent has no table. The parent may have been freed before its output was processed.
+- The state of a sequence is compared by name, so an engine can use its own enum. It can also use its
+  own ``Device``. Its ``AllocStatus`` equals the one that is returned here.
+- Assertions are replaced by typed errors that derive from ``AssertionError``.
 
 The blocks of a step's copies are kept until the step is over. A step ends at the first of these events:
 
-- ``mark_blocks_as_computed`` is called, as the ancestor's scheduler does once everything is planned.
-- ``append_slots`` is called again for the same sequence, whose new token the step has computed.
-- No table is left.
+- ``mark_blocks_as_computed`` is called. The ancestor's scheduler calls it once everything is planned.
+- ``append_slots`` is called again for the same sequence. The step has then computed the sequence's
+  previous token.
+- No block table exists any more.
 - The engine calls ``end_step``.
 """
 
@@ -66,15 +66,16 @@ __all__ = ["SelfAttnBlockSpaceManager", "UnknownTableError"]
 
 
 class SelfAttnBlockSpaceManager(BlockSpaceManager):
-    """Block tables of sequences.
+    """The block tables of sequences.
 
     Args:
         block_size: Tokens per block.
         num_gpu_blocks: Number of GPU blocks.
-        num_cpu_blocks: Number of CPU blocks, the destinations of swaps.
-        watermark: Share of the GPU's blocks that new and returning groups leave free.
-        sliding_window: Number of tokens that attention looks back; None for all.
-        enable_caching: Whether full blocks are shared by their content.
+        num_cpu_blocks: Number of CPU blocks, which are the destinations of swaps.
+        watermark: The share of the GPU's blocks that must remain free when a group is allocated or
+            swapped in.
+        sliding_window: Number of tokens to which attention is limited; None for no limit.
+        enable_caching: Whether full blocks with the same content are shared.
 
     Raises:
         ContractError: A number is out of range.
@@ -109,8 +110,8 @@ class SelfAttnBlockSpaceManager(BlockSpaceManager):
         self.num_total_gpu_blocks = num_gpu_blocks
         self.num_total_cpu_blocks = num_cpu_blocks
         self.sliding_window = sliding_window
-        # One more block because the window can end within a block, and one for the block that this step
-        # computes.
+        # The window can end inside a block, which needs one more block. The block that the step
+        # computes needs another one.
         self.max_block_sliding_window = None if sliding_window is None else sliding_window // block_size + 2
         self.watermark = watermark
         self.enable_caching = enable_caching
@@ -124,15 +125,15 @@ class SelfAttnBlockSpaceManager(BlockSpaceManager):
             self.block_allocator, block_size, enable_caching
         )
         self._last_access_blocks_tracker = LastAccessBlocksTracker(self.block_allocator)
-        # Number of tokens per sequence whose KV is written, according to the engine.
+        # For each sequence, the number of tokens whose KV is written, as reported by the engine.
         self._num_computed: dict[SeqId, int] = {}
         self._appended: set[SeqId] = set()
 
     def can_allocate(self, seq_group: SequenceGroup, num_lookahead_slots: int = 0) -> AllocStatus:
-        """Returns whether a waiting group can get its blocks: now, later, or never. Ignores cached blocks.
+        """Returns whether a waiting group can get its blocks now, later, or never. Ignores cached blocks.
 
-        If the answer is never, the hashes of the group are dropped, because an engine then ignores the
-        group without a further call.
+        If the answer is never, the hashes of the group are dropped. An engine then ignores the group
+        and makes no further call for it.
 
         Raises:
             ContractError: No sequence of the group is waiting.
@@ -151,11 +152,12 @@ class SelfAttnBlockSpaceManager(BlockSpaceManager):
         return AllocStatus.OK if fits else AllocStatus.LATER
 
     def allocate(self, seq_group: SequenceGroup) -> None:
-        """Allocates a waiting group's blocks: one table, which all its waiting sequences share.
+        """Allocates the blocks of a waiting group. All its waiting sequences share these blocks.
 
         All or nothing.
 
-        An encoder prompt may be empty, as for a request without images. Its table then has no blocks.
+        The prompt of an encoder may be empty, for example in a request without images. Its table then
+        has no blocks.
 
         Raises:
             NoFreeBlocksError: Too few blocks are free.
@@ -211,10 +213,10 @@ class SelfAttnBlockSpaceManager(BlockSpaceManager):
         return touched <= self.get_num_free_gpu_blocks()
 
     def append_slots(self, seq: Sequence, num_lookahead_slots: int) -> list[tuple[int, int]]:
-        """Appends the tokens of a sequence that its table lacks, and returns the copies that this requires.
+        """Appends the tokens that a sequence's table lacks. Returns the copies that this requires.
 
-        All or nothing. The copies, (source, destination), have to be made before the step writes to a
-        block.
+        All or nothing. The copies are pairs (source, destination). The engine has to execute them
+        before the step writes KV.
 
         Raises:
             NoFreeBlocksError: Too few blocks are free.
@@ -237,15 +239,15 @@ class SelfAttnBlockSpaceManager(BlockSpaceManager):
         return self.block_allocator._take_copies(fence=True)
 
     def end_step(self) -> None:
-        """Ends the step: its copies are made.
+        """Ends the step, after its copies have been executed.
 
-        The ancestor has no such call; see the module's documentation.
+        The ancestor has no such method. The module's documentation lists when it must be called.
         """
         self._appended.clear()
         self.block_allocator.end_step()
 
     def free(self, seq: Sequence) -> None:
-        """Frees the blocks of a sequence and all state about it. A sequence without a table is fine.
+        """Frees the blocks and all other state of a sequence. The sequence may have no table.
 
         O(blocks).
         """
@@ -266,7 +268,7 @@ class SelfAttnBlockSpaceManager(BlockSpaceManager):
             self.end_step()
 
     def free_cross(self, seq_group: SequenceGroup) -> None:
-        """Frees the encoder's blocks of a group. Does nothing for a group without them."""
+        """Frees the blocks of a group's encoder. Does nothing if there are none."""
         table = self.cross_block_tables.pop(seq_group.request_id, None)
         if table is not None:
             table.free()
@@ -280,7 +282,7 @@ class SelfAttnBlockSpaceManager(BlockSpaceManager):
         self._computed_blocks_tracker.remove_seq(seq.seq_id)
 
     def get_block_table(self, seq: Sequence) -> list[int]:
-        """Returns the ids of a sequence's blocks. This is the live list.
+        """Returns the ids of a sequence's blocks. This is the table's own list.
 
         Raises:
             UnknownTableError: The sequence has no table; a ``KeyError``.
@@ -293,7 +295,7 @@ class SelfAttnBlockSpaceManager(BlockSpaceManager):
         return table
 
     def get_cross_block_table(self, seq_group: SequenceGroup) -> list[int]:
-        """Returns the ids of a group's encoder blocks. This is the live list.
+        """Returns the ids of a group's encoder blocks. This is the table's own list.
 
         Raises:
             UnknownTableError: The group has no such table; an ``AssertionError``.
@@ -303,7 +305,9 @@ class SelfAttnBlockSpaceManager(BlockSpaceManager):
         return table.physical_block_ids
 
     def access_all_blocks_in_seq(self, seq: Sequence, now: float) -> None:
-        """Records a use of a sequence. Its blocks, once free, are evicted in the order of these times.
+        """Records a use of a sequence.
+
+        After its blocks are freed, they are evicted in the order of these times.
 
         Raises:
             ContractError: The sequence has no table.
@@ -317,9 +321,9 @@ class SelfAttnBlockSpaceManager(BlockSpaceManager):
         O(blocks filled).
 
         Args:
-            seq_group: The group. Only its sequences with a table on the GPU count.
-            token_chunk_size: Number of tokens computed of each sequence whose ``is_prefill()`` is true,
-                cached ones included.
+            seq_group: The group. Only its sequences that have a table on the GPU are considered.
+            token_chunk_size: For each sequence whose ``is_prefill()`` is true, the number of tokens
+                that are computed, including cached ones.
         """
         for seq in seq_group.get_seqs():
             table = self.block_tables.get(seq.seq_id)
@@ -337,9 +341,9 @@ class SelfAttnBlockSpaceManager(BlockSpaceManager):
             self.end_step()
 
     def get_common_computed_block_ids(self, seqs: list[Sequence]) -> list[int]:
-        """Returns the computed blocks that all these sequences begin with.
+        """Returns the computed blocks at the beginning that all these sequences share.
 
-        Sequences without computed blocks do not count.
+        Sequences without computed blocks are ignored.
 
         Raises:
             UnknownTableError: A sequence has no table.
@@ -366,13 +370,13 @@ class SelfAttnBlockSpaceManager(BlockSpaceManager):
         self._num_computed[child_seq.seq_id] = self._num_computed[parent_seq.seq_id]
 
     def can_swap_in(self, seq_group: SequenceGroup, num_lookahead_slots: int) -> AllocStatus:
-        """Returns whether a swapped group can return, above the watermark.
+        """Returns whether a swapped group can return to the GPU, with the watermark kept free.
 
-        This includes the slots that it needs next.
+        The slots that the group needs in the next step are included.
         """
         seqs = seqs_in(seq_group, SequenceStatus.SWAPPED)
-        # The core counts the swapped blocks. This counts the blocks appended right after the swap:
-        # blocks for new tokens, and a copy of the last block for each sequence that shares it.
+        # The core counts the swapped blocks. The blocks that are needed right after the swap are added
+        # here: blocks for new tokens, and a copy of the last block for each sequence that shares it.
         appended = sum(
             self._table(seq)._num_appended(seq.get_token_ids(), num_lookahead_slots) for seq in seqs
         )
@@ -385,9 +389,9 @@ class SelfAttnBlockSpaceManager(BlockSpaceManager):
     def swap_in(self, seq_group: SequenceGroup) -> list[tuple[int, int]]:
         """Moves a swapped group to the GPU.
 
-        Returns the copies, (CPU block, GPU block), by positions in memory.
+        Returns the copies as pairs (CPU block, GPU block). A block is given by its position in memory.
 
-        All or nothing. Blocks whose content the GPU still has cached are not copied.
+        All or nothing. A block whose content the GPU still has cached is not copied.
 
         Raises:
             NoFreeBlocksError: The GPU has too few free blocks.
@@ -402,9 +406,9 @@ class SelfAttnBlockSpaceManager(BlockSpaceManager):
     def swap_out(self, seq_group: SequenceGroup) -> list[tuple[int, int]]:
         """Moves a running group to the CPU.
 
-        Returns the copies, (GPU block, CPU block), by positions in memory.
+        Returns the copies as pairs (GPU block, CPU block). A block is given by its position in memory.
 
-        All or nothing. Blocks whose content the CPU still has cached are not copied.
+        All or nothing. A block whose content the CPU still has cached is not copied.
 
         Raises:
             NoFreeBlocksError: The CPU has too few free blocks.
@@ -418,7 +422,7 @@ class SelfAttnBlockSpaceManager(BlockSpaceManager):
     def _swap(self, seqs: Items[Sequence], src: Device, dst: Device) -> list[tuple[int, int]]:
         allocator = self.block_allocator
         tables = [self._table(seq) for seq in seqs]
-        # One swap for all sequences, so that a shared block moves once.
+        # There is one swap for all sequences, so that a shared block is moved once.
         _, copies = allocator._move([block for table in tables for block in table.blocks], src, dst)
         for table in tables:
             table._refresh()
@@ -438,9 +442,9 @@ class SelfAttnBlockSpaceManager(BlockSpaceManager):
         return self.block_allocator.get_prefix_cache_hit_rate(device)
 
     def reset_prefix_cache(self, device: Device | None = None) -> bool:
-        """Drops all cached content of a device, or of every device.
+        """Drops all cached content of one device, or of both.
 
-        Returns False if blocks of one are in use.
+        Returns False if blocks of a device are in use.
         """
         return self.block_allocator.reset_prefix_cache(device)
 

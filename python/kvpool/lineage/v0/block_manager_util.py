@@ -1,7 +1,8 @@
 """Reads the engine's sequences and groups for vLLM v0's block manager, and defines their states.
 
-This module owns no state. Sequences belong to the engine: any object with the ancestor's names works.
-States are compared by name, so that the engine's own enum works as well as the one below.
+This module has no state. Sequences belong to the engine, and can be any objects with the ancestor's
+attributes. States are compared by name, so that an engine can use its own enum instead of the one
+below.
 """
 
 from __future__ import annotations
@@ -37,21 +38,21 @@ class SequenceStatus(enum.IntEnum):
 
 
 class Sequence(Protocol):
-    """The attributes of a sequence that the manager reads.
+    """The attributes of a sequence that the block manager reads.
 
-    Optional ones: ``status``, ``is_prefill()``, and ``extra_hash`` (a value or a method: an int or
-    ``kvpool.ExtraKeys``). A sliding window needs ``data.get_num_computed_tokens()``, or that method on
-    the sequence itself.
+    Optional attributes are ``status``, ``is_prefill()``, and ``extra_hash`` (a value or a method that
+    returns it: an int or ``kvpool.ExtraKeys``). A sliding window requires
+    ``data.get_num_computed_tokens()``, or this method on the sequence itself.
     """
 
     seq_id: int
 
     def get_token_ids(self) -> Items[int]:
-        """Returns its tokens, those of the prompt first."""
+        """Returns the tokens of the sequence, beginning with those of the prompt."""
 
 
 class SequenceGroup(Protocol):
-    """The attributes of a group that the manager reads.
+    """The attributes of a group that the block manager reads.
 
     ``is_encoder_decoder()`` and ``get_encoder_seq()`` are optional.
     """
@@ -59,10 +60,10 @@ class SequenceGroup(Protocol):
     request_id: str
 
     def get_seqs(self) -> Items[Sequence]:
-        """Returns its sequences."""
+        """Returns the sequences of the group."""
 
 
-# A state, of the engine's own enum.
+# The state of a sequence, as a member of the engine's own enum.
 Status: TypeAlias = Any
 
 
@@ -73,9 +74,9 @@ def seqs_in(group: SequenceGroup, status: SequenceStatus) -> list[Sequence]:
 
 
 def status_name(seq: Sequence) -> str:
-    """Returns the name of a sequence's state; that of ``RUNNING`` if it has none."""
+    """Returns the name of a sequence's state. A sequence without ``status`` counts as ``RUNNING``."""
     status: Status = getattr(seq, "status", SequenceStatus.RUNNING)
-    # The attribute behind an enum's ``name``; reading ``name`` itself costs a call.
+    # This attribute contains an enum member's name. Reading ``name`` itself would cost a call.
     name = getattr(status, "_name_", None)
     return name if name is not None else str(getattr(status, "name", status))
 
@@ -93,7 +94,7 @@ def first_waiting(group: SequenceGroup) -> Sequence:
 
 
 def is_prefill(seq: Sequence) -> bool:
-    """Returns whether a sequence still computes its prompt; False if it has no ``is_prefill``."""
+    """Returns whether a sequence is still computing its prompt; False if it has no ``is_prefill``."""
     ask = getattr(seq, "is_prefill", None)
     return bool(ask()) if callable(ask) else bool(ask)
 

@@ -4,7 +4,7 @@ The prefix-caching allocator does not use it: the core chooses the allocator's v
 (``eviction="last-accessed"``). ``LRUEvictor`` is for code that orders blocks of its own. It only owns
 an order.
 
-Differences from the ancestor:
+Differences from the ancestor (a number identifies a known defect of the ancestors):
 
 - 1: ``update`` keeps the block evictable.
 - 2: a block that was removed and added again, at the same time or not, is evicted under its new hash.
@@ -72,14 +72,14 @@ class BlockMetaData:
 
     #: Hash of the block's content.
     content_hash: PrefixHash
-    #: Tokens of its prefix, its own included.
+    #: Number of tokens of its prefix, those of the block included.
     num_hashed_tokens: int
-    #: Time of its last use.
+    #: The time at which the block was last used.
     last_accessed: float
 
 
 class LRUEvictor(Evictor):
-    """Evicts the block used longest ago.
+    """Evicts the least recently used block.
 
     Among blocks used at the same time, evicts the one with the longest prefix, then the one with the
     lowest id. O(log n) per call, amortized.

@@ -1,10 +1,10 @@
 """The interface of a block manager for vLLM v0's scheduler.
 
-It also has the names of ``block.interfaces``, whose former place this was.
+This module also exports the names of ``block.interfaces``, because they were here in earlier versions.
 
-This module owns names and signatures. Sequences and groups belong to the engine, and so may its enums:
-``AllocStatus`` compares by name with ``==``, and a ``Device`` may be a member of the engine's own enum.
-``is`` does not hold between the two enums.
+It only defines names and signatures. Sequences and groups belong to the engine. The engine's own enums
+can be used: members of ``AllocStatus`` are compared by name with ``==``, and a ``Device`` may be a
+member of the engine's own enum. Members of the two enums are not identical (``is``).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ __all__ = [
 
 
 class AllocStatus(NamedEnum):
-    """Whether a group can be allocated: now, later when others have finished, or never."""
+    """Whether a group can be allocated: now, later (when other groups have finished), or never."""
 
     OK = enum.auto()
     LATER = enum.auto()
@@ -56,7 +56,7 @@ class AllocStatus(NamedEnum):
 
 
 class BlockSpaceManager(ABC):
-    """Block tables of sequences: the interface for a scheduler."""
+    """The interface for a scheduler: block tables of sequences."""
 
     @staticmethod
     def get_block_space_manager_class(version: str) -> type[BlockSpaceManager]:
@@ -89,7 +89,7 @@ class BlockSpaceManager(ABC):
 
     @abstractmethod
     def append_slots(self, seq: Sequence, num_lookahead_slots: int) -> list[tuple[int, int]]:
-        """Appends the tokens that a sequence's table lacks, and returns the copies that this requires."""
+        """Appends the tokens that a sequence's table lacks. Returns the copies that this requires."""
 
     @abstractmethod
     def fork(self, parent_seq: Sequence, child_seq: Sequence) -> None:
@@ -97,7 +97,7 @@ class BlockSpaceManager(ABC):
 
     @abstractmethod
     def can_swap_in(self, seq_group: SequenceGroup, num_lookahead_slots: int) -> AllocStatus:
-        """Returns whether a swapped group can return."""
+        """Returns whether a swapped group can return to the GPU."""
 
     @abstractmethod
     def swap_in(self, seq_group: SequenceGroup) -> list[tuple[int, int]]:
@@ -133,7 +133,7 @@ class BlockSpaceManager(ABC):
 
     @abstractmethod
     def get_common_computed_block_ids(self, seqs: list[Sequence]) -> Items[int]:
-        """Returns the computed blocks that all these sequences begin with."""
+        """Returns the computed blocks at the beginning that all these sequences share."""
 
     @abstractmethod
     def mark_blocks_as_computed(self, seq_group: SequenceGroup, token_chunk_size: int) -> None:

@@ -20,10 +20,10 @@ __all__ = ["PlaceholderBlockSpaceManager"]
 
 
 class PlaceholderBlockSpaceManager(BlockSpaceManager):
-    """A manager with which every group fits and no sequence has blocks.
+    """A block manager for which every group fits, and no sequence has blocks.
 
     Args:
-        kwargs: The arguments of any other manager. They are ignored.
+        kwargs: The arguments of other block managers. They are ignored.
 
     >>> manager = PlaceholderBlockSpaceManager(block_size=16, num_gpu_blocks=0, num_cpu_blocks=0)
     >>> manager.get_num_free_gpu_blocks(), manager.get_common_computed_block_ids([])
@@ -45,7 +45,7 @@ class PlaceholderBlockSpaceManager(BlockSpaceManager):
         return True
 
     def append_slots(self, seq: Sequence, num_lookahead_slots: int) -> list[tuple[int, int]]:
-        """Returns no copies."""
+        """Returns an empty list."""
         return []
 
     def fork(self, parent_seq: Sequence, child_seq: Sequence) -> None:
@@ -56,7 +56,7 @@ class PlaceholderBlockSpaceManager(BlockSpaceManager):
         return AllocStatus.OK
 
     def swap_in(self, seq_group: SequenceGroup) -> list[tuple[int, int]]:
-        """Returns no copies."""
+        """Returns an empty list."""
         return []
 
     def can_swap_out(self, seq_group: SequenceGroup) -> bool:
@@ -64,16 +64,16 @@ class PlaceholderBlockSpaceManager(BlockSpaceManager):
         return True
 
     def swap_out(self, seq_group: SequenceGroup) -> list[tuple[int, int]]:
-        """Returns no copies."""
+        """Returns an empty list."""
         return []
 
     def free(self, seq: Sequence) -> None:
         """Does nothing."""
 
     def get_block_table(self, seq: Sequence) -> list[int]:
-        """Returns None, as the ancestor does.
+        """Returns None, as in the ancestor.
 
-        It indicates to an attention backend that a sequence has no blocks.
+        An attention back end takes None to mean that a sequence has no blocks.
         """
         return None  # type: ignore[return-value]  # the interface knows managers with blocks only
 
@@ -89,18 +89,18 @@ class PlaceholderBlockSpaceManager(BlockSpaceManager):
         """Does nothing."""
 
     def get_common_computed_block_ids(self, seq_group: list[Sequence]) -> list[int]:
-        """Returns no blocks."""
+        """Returns an empty list."""
         return []
 
     def mark_blocks_as_computed(self, seq_group: SequenceGroup, token_chunk_size: int) -> None:
         """Does nothing."""
 
     def get_prefix_cache_hit_rate(self, device: Device) -> float:
-        """Returns -1: nothing is cached."""
+        """Returns -1, because nothing is cached."""
         return -1.0
 
     def reset_prefix_cache(self, device: Device | None = None) -> bool:
-        """Returns True: no block is in use."""
+        """Returns True, because no block is in use."""
         return True
 
     def get_num_cached_tokens(self, seq: Sequence) -> int:

@@ -1,18 +1,18 @@
-"""kvpool in vLLM's KV offloading, through vLLM's own configuration. No file of vLLM is patched.
+"""kvpool for vLLM's KV offloading. vLLM's own configuration selects it, and no file of vLLM is patched.
 
-There are three ways, all out of tree, and all selected in ``--kv-transfer-config``
-(docs/vllm-offloading.md has the JSON):
+There are three ways to use kvpool. All are selected in ``--kv-transfer-config``
+(docs/vllm-offloading.md contains the JSON):
 
-- ``policies``: eviction policies for vLLM's ``CPUOffloadingManager``, for its tiering, too. kvpool
-  decides the order.
-- ``spec`` and ``manager``: kvpool's offloading manager instead of vLLM's. kvpool owns slots, references
-  and order.
-- ``tier``: kvpool's store beneath vLLM's CPU memory, as a tier of its tiering: bounded, checked chunks
-  on a disk.
+- ``policies``: eviction policies for vLLM's ``CPUOffloadingManager``, which vLLM's tiering also uses.
+  kvpool only decides the order of eviction.
+- ``spec`` and ``manager``: kvpool's offloading manager in place of vLLM's. kvpool owns the slots, the
+  references and the order of eviction.
+- ``tier``: kvpool's store beneath vLLM's CPU memory, as a tier of vLLM's tiering. It keeps chunks on a
+  disk, with a limited size and with verification.
 
-``order``, ``chunks``, ``namespace``, ``identity``, ``excluded`` and ``adapters`` support these and do
-not import vLLM. ``hooks`` wraps functions of vLLM for ``tier``. Importing this package does not import
-vLLM; its modules ``policies``, ``manager``, ``spec`` and ``tier`` do.
+``order``, ``chunks``, ``namespace``, ``identity``, ``excluded`` and ``adapters`` support these modules
+and do not import vLLM. ``hooks`` wraps functions of vLLM for ``tier``. Importing this package does not
+import vLLM, but importing its modules ``policies``, ``manager``, ``spec`` and ``tier`` does.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ import contextlib
 
 __all__ = ["POLICIES", "SPEC", "TIER", "register"]
 
-#: Names of the eviction policies in ``policies``, for ``eviction_policy``.
+#: The names of the eviction policies in ``policies``, to be used as ``eviction_policy``.
 POLICIES: tuple[str, ...] = ("kvpool_lru",)
-#: Name of the offloading spec in ``spec``, for ``spec_name``.
+#: The name of the offloading spec in ``spec``, to be used as ``spec_name``.
 SPEC = "KvpoolOffloadingSpec"
-#: Name of the secondary tier in ``tier``, for ``type``.
+#: The name of the secondary tier in ``tier``, to be used as ``type``.
 TIER = "KvpoolStoreTier"
 
 
 def register() -> None:
-    """Registers the names with vLLM's factories, so that a configuration needs no module path.
+    """Registers the names with vLLM's factories, so that a configuration can use them without a module path.
 
-    It is for a plug-in that vLLM loads in each of its processes. It imports vLLM's factories, but each
-    policy only when it is used. Calling it again changes nothing.
+    A plug-in that vLLM loads in each of its processes calls this. It imports vLLM's factories. Each
+    policy is imported only when it is used. Further calls change nothing.
 
     Raises:
         ImportError: vLLM is not installed, or has no such factories.

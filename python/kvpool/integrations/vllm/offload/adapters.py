@@ -1,8 +1,9 @@
-"""The content of the LoRA adapters of an engine, as far as it is known. Imports no vLLM.
+"""The content of an engine's LoRA adapters, if it is known. This module does not import vLLM.
 
-vLLM's name of a chunk contains the name and the path of an adapter, but not its content. The content is
-read when the engine loads the adapter. If the content is unknown, or has changed while the engine runs,
-the tier neither stores nor finds KV for the adapter.
+vLLM's key of a chunk (a group of blocks that is offloaded as a unit) contains the name and the path of
+an adapter, but not its content. This module reads the content when the engine loads the adapter. If the
+content is unknown, or has changed while the engine runs, the tier neither stores nor finds KV of the
+adapter.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ __all__ = ["Adapters", "names_with"]
 
 
 def names_with(content: str, keys: Iterable[bytes]) -> list[bytes]:
-    """Returns names of the same lengths as vLLM's keys, for chunks of an adapter with this content.
+    """Converts vLLM's keys to names of the same lengths that depend on an adapter's content.
 
-    The last four bytes are those of the key: its KV-cache group.
+    The last four bytes of a name are those of the key. They contain the KV-cache group.
     """
     adapter = hashlib.sha256(content.encode()).digest()
     return [hashlib.shake_256(adapter + key[:-4]).digest(len(key) - 4) + key[-4:] for key in keys]
@@ -44,15 +45,16 @@ class Adapters:
     def __init__(self) -> None:
         self._loaded: dict[int, _Adapter] = {}
         self._contents: dict[tuple[str, str], str] = {}
-        #: Ids and places that have had more than one content since the engine started.
+        #: Ids and paths of adapters that have had more than one content since the engine started.
         self._changed: set[object] = set()
 
     def content_of(self, request: Any) -> str | None:
         """Returns the content of the adapter of a ``LoRARequest``; None if it is unknown.
 
-        Reads the adapter's files when it gets an id for the first time, or when the files have changed.
-        Otherwise it costs one ``stat`` per file. A worker that drops an adapter reads its files again
-        later. Therefore a change of the files leaves the content unknown until the engine is restarted.
+        Reads the files of the adapter when its id is seen for the first time, or when the files have
+        changed. Otherwise, it costs one ``stat`` per file. A worker may drop an adapter and later read
+        its files again. Therefore, once the files have changed, the content remains unknown until the
+        engine is restarted.
         """
         known, place = int(request.lora_int_id), (str(request.lora_name), str(request.lora_path))
         try:
@@ -75,5 +77,8 @@ class Adapters:
 
 
 def _stamp(path: str) -> str:
-    """Returns a value that changes with the files, or the commit of an adapter on the Hugging Face hub."""
+    """Returns a value that changes when the files change.
+
+    For an adapter on the Hugging Face hub, it is the commit.
+    """
     return stamp_of(path) if Path(path).expanduser().exists() else served_weights(path)

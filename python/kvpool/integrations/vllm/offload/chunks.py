@@ -1,17 +1,19 @@
-"""The chunks of an offloading tier: residency, slots, readers and order of eviction. Independent of vLLM.
+"""Tracks the chunks of an offloading tier: which are resident, their slots, readers and order of eviction.
 
-This module owns a ``kvpool.BlockPool`` with one block per slot, and the dicts that map keys to blocks.
-The pool, in Rust, owns slots, references, the free list and the order of eviction, with one call for a
-whole batch. The dicts are in Python, because an engine looks up one key at a time, and nothing is
-faster for that.
+A chunk is a unit of KV that vLLM offloads together. This module does not depend on vLLM. It owns a
+``kvpool.BlockPool`` with one block per slot, and the dicts that map keys of chunks to blocks. The pool,
+which is written in Rust, owns slots, references, the free list and the order of eviction. It handles a
+whole batch per call. The dicts are in Python, because an engine looks up one key at a time, and a dict
+is the fastest way to do this.
 
-A block is *pending* (allocated, registered, not computed: it is being stored), then *ready* (computed;
-cached-free while it has no readers), then free. A slot is a block id minus one, because block 0 is the
-null block. The pool's hashes identify slots, not contents: each slot has one, so that one lookup can
-hold a batch of slots.
+A block is first *pending*: it is allocated and registered, but not computed, because the chunk is being
+stored. Then it is *ready*: computed, and cached-free while no load reads it. Finally it is free. The
+number of a slot is its block id minus one, because block 0 is the null block. The pool's hashes
+identify slots and not contents. Each slot has its own hash, so that one lookup can acquire a batch of
+slots.
 
-If the policy is ``"last-accessed"``, times decide the order of eviction: the earliest is evicted first.
-The caller provides the times, and the time of a chunk never moves back.
+With the policy ``"last-accessed"``, chunks are evicted in the order of their times, the earliest first.
+The caller provides the times. The time of a chunk never decreases.
 """
 
 from __future__ import annotations
@@ -28,10 +30,11 @@ if TYPE_CHECKING:
 
 __all__ = ["ChunkTable", "Stored"]
 
-#: Any algorithm with digests of 32 bytes works. The digest is the number of a slot.
+#: Any algorithm with digests of 32 bytes would do, because a digest only contains the number of a
+#: slot.
 _ALGORITHM: Final = "sha256"
 _DIGEST_BYTES: Final = 32
-#: The policy that orders by the caller's times.
+#: The policy that evicts in the order of the caller's times.
 BY_TIME: Final = "last-accessed"
 
 
@@ -40,7 +43,7 @@ class Stored(NamedTuple):
 
     Attributes:
         slots: One slot per key, in the order of the keys.
-        evicted: Keys of the evicted chunks, first victim first.
+        evicted: The keys of the evicted chunks, in the order of eviction.
     """
 
     slots: list[int]
@@ -48,13 +51,13 @@ class Stored(NamedTuple):
 
 
 class ChunkTable:
-    """Resident chunks by key.
+    """The resident chunks, by key.
 
-    ``ready`` and ``pending`` map keys to blocks (slot plus one). Callers may read them; only this class
-    writes them.
+    ``ready`` and ``pending`` map keys to block ids (slot plus one). Callers may read both, but only
+    this class may change them.
 
     Args:
-        num_chunks: Slots. At least 0.
+        num_chunks: Number of slots. At least 0.
         eviction: A policy of ``kvpool.BlockPool``.
 
     Raises:
@@ -102,15 +105,15 @@ class ChunkTable:
     def store(
         self, keys: Sequence[bytes], times: Sequence[float], keep: Collection[bytes] = ()
     ) -> Stored | None:
-        """Takes a slot for each key, evicting chunks if necessary. Returns None if there is no room.
+        """Takes a slot for each key, and evicts chunks if necessary. Returns None if there is no room.
 
-        If it returns None, nothing has changed. The new chunks are pending, with ``times`` as their
+        If it returns None, nothing has changed. The new chunks are pending and have ``times`` as their
         times. O(keys), and O(log slots) for each victim.
 
         Args:
-            keys: Keys that are not resident, each once.
-            times: One per key; ignored by policies that do not order by time.
-            keep: Chunks that this call must not evict. Chunks that are not ready are ignored.
+            keys: Keys that are not resident. Each may occur only once.
+            times: One time per key. Policies that do not order by time ignore them.
+            keep: Chunks that this call must not evict. Chunks in it that are not ready are ignored.
 
         Raises:
             InvalidBlockError: A key is resident, or named twice.
@@ -137,7 +140,8 @@ class ChunkTable:
                 assert key is not None  # noqa: S101 - a block that is not free has a key
                 evicted.append(key)
                 del self.ready[key]
-            # As in vLLM's manager, whose free list is a stack: the last victim's slot is taken first.
+            # The slot of the last victim is taken first, as in vLLM's manager, whose free list is a
+            # stack.
             victims.reverse()
             blocks[free:] = victims
         self._pool.register(blocks, self._chain(blocks))
@@ -166,13 +170,16 @@ class ChunkTable:
         return list(found)
 
     def load(self, keys: Collection[bytes], times: Sequence[float] | None = None) -> list[int]:
-        """Holds ready chunks until ``complete_load``. Returns their slots, in the order of the keys. O(keys).
+        """Acquires ready chunks until ``complete_load``. Returns their slots, in the order of the keys.
 
-        Several callers may load one chunk at the same time.
+        O(keys).
+
+        Several callers may load a chunk at the same time.
 
         Args:
-            keys: Ready chunks.
-            times: The times of the use, see ``use``. By default, their times do not change.
+            keys: Keys of ready chunks.
+            times: The times of this use: see ``use``. By default, the times of the chunks do not
+                change.
 
         Raises:
             InvalidBlockError: A key is not resident, or not ready. The message contains it.
@@ -190,9 +197,9 @@ class ChunkTable:
         self._pool.release(self._ready_blocks(keys))
 
     def use(self, keys: Sequence[bytes], times: Sequence[float]) -> None:
-        """Records when chunks were used. A time earlier than the known one is ignored. O(log slots) per key.
+        """Records when chunks were used. Times earlier than the known one are ignored. O(log slots) per key.
 
-        Ignores keys that are not resident.
+        Keys that are not resident are ignored, too.
         """
         if not self.by_time:
             return
@@ -262,7 +269,7 @@ class ChunkTable:
             return
         self._pool.match_and_acquire(self._chain(blocks))
         if self.by_time:
-            # A lookup clears the times of the blocks that it takes.
+            # A lookup resets the times of the blocks that it acquires, so they are set again.
             self._mark(blocks, times if times is not None else [self._times[block] for block in blocks])
 
     def _mark(self, blocks: Sequence[int], times: Sequence[float], *, fresh: bool = False) -> None:

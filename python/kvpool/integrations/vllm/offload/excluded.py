@@ -1,8 +1,9 @@
-"""The settings of vLLM that do not change the bytes of KV, each with its reason.
+"""The settings of vLLM that do not change the bytes of KV, each with the reason.
 
-They are in ``data/vllm_excluded.toml``. Every other setting is part of the name of stored KV, also a
-setting that only a later vLLM has. Changing such a setting is a cold start. ``identity`` reads these
-tables; design/vllm-settings.md lists all settings of vLLM 0.32 and 0.33.
+They are in ``data/vllm_excluded.toml``. Every other setting is part of the name of stored KV. This
+includes settings that only a later vLLM has. If such a setting changes, the earlier KV is not found
+(cold start). ``identity`` reads these tables. design/vllm-settings.md lists all settings of vLLM 0.32
+and 0.33.
 """
 
 from __future__ import annotations
@@ -17,21 +18,21 @@ _TABLES: Final = _data.toml("vllm_excluded.toml")
 
 
 def _explained(table: dict[str, str]) -> dict[str, str]:
-    """Returns a table with the texts of its reasons."""
+    """Replaces the abbreviated reasons in a table by their texts."""
     return {names: _TABLES["reasons"].get(reason, reason) for names, reason in table.items()}
 
 
-#: By class of vLLM: names of fields, separated by spaces, and the reason.
+#: By class of vLLM: names of fields, separated by spaces, with the reason.
 FIELDS: Final[dict[str, dict[str, str]]] = {
     kind: _explained(table) for kind, table in _TABLES["FIELDS"].items()
 }
 
-#: Fields of ``ModelConfig`` that do not matter for text-only models. The code of other models reads
+#: Fields of ``ModelConfig`` that have no influence on text-only models. The code of other models reads
 #: them.
 TEXT_ONLY: Final[dict[str, str]] = _explained(_TABLES["TEXT_ONLY"])
 
-#: Keys of a configuration of transformers, at any depth.
+#: Keys in a configuration of transformers, at any depth.
 HF_CONFIG: Final[dict[str, str]] = _explained(_TABLES["HF_CONFIG"])
 
-#: Environment variables that begin with ``VLLM_``, as patterns.
+#: Patterns for names of environment variables that begin with ``VLLM_``.
 ENVIRONMENT: Final[dict[str, str]] = _explained(_TABLES["ENVIRONMENT"])

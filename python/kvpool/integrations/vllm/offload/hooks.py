@@ -1,8 +1,9 @@
-"""Watches vLLM for resets of its prefix cache, updates of weights, and adapters of requests.
+"""Detects resets of vLLM's prefix cache, updates of weights, and the adapters of requests.
 
-vLLM's interface of tiers lacks these: a tier is only notified of resets that name its connector, and
-never of adapters. ``install`` wraps four functions of vLLM, once per process. A wrapper calls the
-function with the same arguments, except that a reset includes the connector.
+vLLM's interface for tiers does not report these events. A tier is only notified of resets that include
+its connector, and never of adapters. ``install`` therefore wraps four functions of vLLM, once per
+process. Each wrapper calls the original function with the same arguments. The only exception is that
+every reset also includes the connector.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Adapter", "HARMLESS", "Watched", "install", "unwatch", "watch"]
 
-#: Methods of vLLM's workers that change no weights, and are called by name. Any other renews the tier.
+#: Methods of vLLM's workers that can be called by name and change no weights. After any other method,
+#: the tier is renewed.
 HARMLESS: Final = frozenset(
     (
         "compute_weight_checksums",
@@ -37,19 +39,19 @@ HARMLESS: Final = frozenset(
 
 
 class Watched(Protocol):
-    """The interface of a tier for ``watch``."""
+    """The interface of a tier that ``watch`` accepts."""
 
     adapters: Adapters
     renews: bool
     generation: int
 
     def renew(self) -> None:
-        """Drops everything, and stores nothing for requests that have already begun."""
+        """Drops all chunks. Requests that have already begun store nothing afterwards."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Adapter:
-    """The ``LoRARequest`` of a request, None for the base model; kept in vLLM's ``ReqContext``."""
+    """The ``LoRARequest`` of a request, or None for the base model. Kept in vLLM's ``ReqContext``."""
 
     request: Any
 
@@ -58,7 +60,7 @@ _TIERS: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
 
 
 def watch(tier: Watched) -> None:
-    """Renews a tier at resets and updates of weights from now on, until ``unwatch``."""
+    """From now on, renews a tier at resets and at updates of weights, until ``unwatch``."""
     _TIERS.add(tier)
 
 
@@ -68,15 +70,15 @@ def unwatch(tier: Watched) -> None:
 
 
 def install(config: Any, *, renews: bool) -> None:
-    """Wraps the functions of vLLM. Calling it again changes nothing.
+    """Wraps the functions of vLLM. Further calls change nothing.
 
     Args:
         config: vLLM's ``VllmConfig``; None if it is unknown.
         renews: Whether a tier must be renewed at resets.
 
     Raises:
-        InvalidArgumentError: The tier must be renewed at resets, and this vLLM has another scheduler or
-            engine than the versions that are supported.
+        InvalidArgumentError: The tier must be renewed at resets, and the scheduler or engine of the
+            installed vLLM is not that of a supported version.
     """
     try:
         engine = importlib.import_module("vllm.v1.engine.core").EngineCore
@@ -102,7 +104,7 @@ def _scheduler(config: Any) -> Any:
 
 
 def _owner(kind: Any, name: str) -> Any:
-    """Returns the class that defines a method of this class."""
+    """Returns the base class, or the class itself, in which a method is defined."""
     for one in kind.__mro__:
         if name in vars(one):
             return one

@@ -1,8 +1,8 @@
-"""Reads everything that KV depends on from vLLM's whole configuration. Does not import vLLM.
+"""Collects everything in vLLM's configuration that determines KV. Does not import vLLM.
 
-It takes every field of the configuration except those in ``excluded``, and writes each in a canonical
-form. A value without such a form, for example a function, makes the name unique to this process. The
-result is a cold start instead of a wrong hit.
+Every field of the configuration is converted to canonical text, except the fields in ``excluded``. If a
+value cannot be converted, for example a function, the name of the stored KV becomes unique to this
+process. The result is then a cold start and never a wrong hit.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Identity", "config_of", "identity_of", "served_weights", "why_excluded"]
 
-#: Loaders that read the weights of the model that the configuration names. Others can read them from a
-#: server.
+#: Loaders that read the weights of the model in the configuration. Other loaders may read weights from
+#: a server.
 _LOADERS: Final = frozenset(
     [
         *(
@@ -46,19 +46,19 @@ _LOADERS: Final = frozenset(
         *("sharded_state", "runai_streamer", "runai_streamer_sharded"),
     ]
 )
-#: Distributions whose code determines the meaning of a configuration.
+#: The packages whose versions determine what a configuration means.
 _VERSIONS: Final = ("vllm", "transformers")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Identity:
-    """Everything that KV depends on, except tokens and adapters.
+    """Everything that determines KV, except tokens and adapters.
 
     Args:
         weights: The name of the weights.
         facts: Everything else, by name.
-        unknown: The settings without a canonical form. If there are any, no other process has the same
-            facts.
+        unknown: The settings that have no canonical text. If there are any, the facts are unique to
+            this process.
     """
 
     weights: str
@@ -67,10 +67,11 @@ class Identity:
 
 
 def config_of(spec: Any) -> Any:
-    """Returns the ``VllmConfig`` of the engine that is making an offloading spec's manager.
+    """Returns the ``VllmConfig`` of the engine that is making the manager of an offloading spec.
 
-    Returns None if it is not found. vLLM passes a spec only a part of its configuration. The whole is
-    an argument of a constructor that has not returned yet, so this function reads it from the stack.
+    Returns None if it is not found. vLLM passes only a part of its configuration to a spec. The whole
+    configuration is an argument of a constructor that is still running, so this function reads it from
+    the call stack.
     """
     engine = getattr(getattr(spec, "config", None), "engine_id", None)
     frame: types.FrameType | None = sys._getframe(1)
@@ -86,11 +87,11 @@ def config_of(spec: Any) -> Any:
 
 
 def identity_of(config: Any, weights: str | None) -> Identity:
-    """Returns everything that the KV of an engine depends on, except tokens and adapters.
+    """Returns everything that determines the KV of an engine, except tokens and adapters.
 
     Args:
-        config: vLLM's ``VllmConfig``; None if it is unknown, which makes a cold start.
-        weights: The name of the weights, draft models included; None to determine it.
+        config: vLLM's ``VllmConfig``; None if it is unknown, which causes a cold start.
+        weights: The name of the weights, including those of draft models; None to determine it.
 
     Raises:
         InvalidArgumentError: The name of the weights is not given, and cannot be determined.
@@ -117,7 +118,7 @@ def identity_of(config: Any, weights: str | None) -> Identity:
 
 
 def why_excluded(owner: object, name: str) -> str | None:
-    """Returns why a field of an object is not part of the name of stored KV; None if it is.
+    """Returns the reason why a field is not part of the name of stored KV; None if it is part of the name.
 
     Args:
         owner: A configuration of vLLM, or ``"environment"``.
@@ -156,7 +157,7 @@ def _reads_media(model: object) -> bool:
 
 
 def _weights(config: Any, written: Canonical) -> dict[str, str]:
-    """Returns the names of the weights of the model and of its draft model, the model's first."""
+    """Returns the names of the weights of the model and of its draft model, in this order."""
     if config is None:
         raise InvalidArgumentError(
             'weights is not given, and vLLM\'s configuration is unknown: name the weights, "weights": '
@@ -196,8 +197,8 @@ def served_weights(source: str, revision: str | None = None, folder: str | None 
     """Returns the name of the weights of a model or an adapter that vLLM serves.
 
     Raises:
-        InvalidArgumentError: The name is unknown. For ModelScope it always is, because its commits are
-            not known here.
+        InvalidArgumentError: The name cannot be determined. This is always so for ModelScope, because
+            kvpool cannot find out the commits of its models.
     """
     uses_modelscope = os.environ.get("VLLM_USE_MODELSCOPE", "").lower() in ("true", "1")
     if uses_modelscope and not Path(source).expanduser().exists():
@@ -210,7 +211,7 @@ def served_weights(source: str, revision: str | None = None, folder: str | None 
 
 
 def _add_code(model: Any, source: str, written: Canonical) -> None:
-    """Marks code that a hub model imports from elsewhere as unknown, unless its commit is pinned."""
+    """Reports code that a hub model imports from elsewhere as unknown, unless its commit is pinned."""
     if not getattr(model, "trust_remote_code", False) or Path(source).expanduser().exists():
         return
     references = str(getattr(getattr(model, "hf_config", None), "auto_map", None) or "")

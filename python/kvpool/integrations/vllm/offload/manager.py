@@ -1,19 +1,20 @@
-"""An ``OffloadingManager`` of vLLM for CPU memory, over a ``BlockPool`` of kvpool.
+"""An ``OffloadingManager`` of vLLM for CPU memory, based on kvpool's ``BlockPool``.
 
-This module owns the protocol of vLLM's scheduler, the record of each request's chunks, admission by
-reuse, events and metrics. ``ChunkTable`` decides which chunks are resident, in which slots, and which
-of them are evicted.
+This module implements the protocol of vLLM's scheduler. It owns the record of each request's chunks,
+the rule that admits only reused chunks, events and metrics. ``ChunkTable`` decides which chunks are
+resident, in which slots, and which of them are evicted.
 
-With the pool's policy ``"last-accessed"``, chunks are ordered by the request that used them last.
-Within a request, they are ordered by token position: the tail is evicted before the head, even if
-several calls stored it. A request counts from its first access. When it finishes, all its chunks count
-as used once more. So whatever is evicted, the remaining part of a prefix is a prefix. Chunks without a
-position come only from callers other than vLLM's scheduler. Each is used at the moment of the call, in
-the order of the call. Other policies of the pool order by release instead.
+With the policy ``"last-accessed"``, chunks are evicted in the order of the requests that used them
+last. Within a request, they are ordered by token position. The tail is evicted before the head, even if
+several calls stored it. The position of a request in the order is determined by its first access. When
+the request finishes, all its chunks count as used once more. Therefore, whatever is evicted, the chunks
+of a prefix that remain still form a prefix. Chunks without a position come only from callers other than
+vLLM's scheduler. Each counts as used at the moment of the call, in the order of the call. Other
+policies of the pool order chunks by release instead.
 
-Times are ``rank - position / 2**25``: ranks count requests, and positions are tokens. A request's
-chunks lie within half a rank up to 16 million tokens. Beyond 2**28 ranks, the lowest bits of a position
-are lost to rounding.
+The time of a chunk is ``rank - position / 2**25``. Ranks number the requests, and positions are tokens.
+For up to 16 million tokens, the times of a request's chunks lie within half a rank. Beyond 2**28 ranks,
+the lowest bits of a position are lost to rounding.
 """
 
 # ruff: noqa: ARG002  # the signatures are vLLM's
@@ -53,14 +54,14 @@ Key: TypeAlias = bytes
 Context: TypeAlias = Any
 
 _TOKEN: Final = 2.0**-25
-#: vLLM 0.33 and later: events that allow a reader to drop the metadata of a failed store.
+#: Whether vLLM (0.33 and later) has events that allow a reader to drop the metadata of a failed store.
 _METADATA_EVENTS: Final = any(one.name == "metadata_only" for one in fields(OffloadingEvent))
 _HIT, _PENDING, _MISS = LookupResult.HIT, LookupResult.HIT_PENDING, LookupResult.MISS
 
 
 @dataclass(slots=True)
 class _Request:
-    """The chunks that one request has used. Kept in its context."""
+    """The chunks that a request has used. Kept in the request's vLLM context."""
 
     owner: object
     generation: int
@@ -70,16 +71,16 @@ class _Request:
 
 
 class KvpoolOffloadingManager(OffloadingManager):  # type: ignore[misc]  # vLLM is Any here
-    """Tracks which chunks are in CPU memory. It runs in vLLM's scheduler, on its thread.
+    """Tracks which chunks are in CPU memory. It runs in vLLM's scheduler, on the scheduler's thread.
 
     Args:
-        num_chunks: Slots of the tier.
+        num_chunks: Number of slots of the tier.
         eviction: A policy of ``kvpool.BlockPool``.
         enable_events: Whether to collect events for ``take_events``.
-        store_threshold: How often a chunk must be offered before it is stored. Below 2, it is stored at
-            once.
-        max_tracker_size: The most chunks whose offers are counted. At least 1.
-        info: Facts for vLLM's config metric (0.33 and later): its ``CPUOffloadingInfo``.
+        store_threshold: How often a chunk must be offered before it is stored. With a value below 2, it
+            is stored at once.
+        max_tracker_size: The most chunks for which offers are counted. At least 1.
+        info: The ``CPUOffloadingInfo`` for vLLM's config metric (0.33 and later).
     """
 
     def __init__(
@@ -99,7 +100,8 @@ class KvpoolOffloadingManager(OffloadingManager):  # type: ignore[misc]  # vLLM 
         self.events: list[Any] | None = [] if enable_events else None
         self.store_threshold = store_threshold
         self.max_tracker_size = max_tracker_size
-        #: Offers per chunk, the least recently offered first; None without a threshold.
+        #: Number of offers per chunk, the least recently offered chunk first; None if there is no
+        #: threshold.
         self.counts: OrderedDict[Key, int] | None = OrderedDict() if store_threshold >= 2 else None
         self.stores_skipped_in_current_batch = 0
         self.allocation_sizes_in_current_batch: list[int] = []
@@ -110,23 +112,23 @@ class KvpoolOffloadingManager(OffloadingManager):  # type: ignore[misc]  # vLLM 
     # Requests.
 
     def on_new_request(self, req_context: Context) -> Any:
-        """Returns how a request's chunks are offloaded: one by one, as they are computed."""
+        """Returns how the chunks of a request are offloaded: each one as soon as it is computed."""
         self._request(req_context)
         return RequestOffloadingContext()
 
     def lookup(self, key: Key, req_context: Context) -> Any:
-        """Returns whether a chunk is resident, being stored, or neither. Changes nothing. O(1)."""
+        """Returns whether a chunk is resident, is being stored, or is missing. Changes nothing. O(1)."""
         chunks = self.chunks
         if key in chunks.ready:
             return _HIT
         return _PENDING if key in chunks.pending else _MISS
 
     def get_load_source(self, key: Key, req_context: Context) -> Any:
-        """Returns host memory, because this manager has no other tier."""
+        """Returns the source of all hits: host memory, because this manager has no other tier."""
         return CacheHitSource.HOST
 
     def prepare_load(self, keys: Collection[Key], req_context: Context) -> Any:
-        """Holds chunks until ``complete_load``. Returns their slots, in the order of the keys. O(keys).
+        """Acquires chunks until ``complete_load``. Returns their slots, in the order of the keys. O(keys).
 
         Raises:
             InvalidBlockError: A chunk is not resident, or not ready. Nothing has changed.
@@ -142,7 +144,7 @@ class KvpoolOffloadingManager(OffloadingManager):  # type: ignore[misc]  # vLLM 
         """Ends one load of each chunk. O(keys).
 
         Raises:
-            InvalidBlockError: A chunk is loaded less often than this. Nothing has changed.
+            InvalidBlockError: A chunk is not being loaded this number of times. Nothing has changed.
         """
         self.chunks.complete_load(keys)
 
@@ -180,7 +182,7 @@ class KvpoolOffloadingManager(OffloadingManager):  # type: ignore[misc]  # vLLM 
         )
 
     def complete_store(self, keys: Collection[Key], req_context: Context, success: bool = True) -> None:
-        """Makes chunks that were being stored ready, or drops them. Ignores other chunks. O(keys)."""
+        """Marks stored chunks as ready, or drops them after a failure. Ignores other chunks. O(keys)."""
         if success:
             done = self.chunks.complete_store(keys)
             if done:
@@ -191,9 +193,9 @@ class KvpoolOffloadingManager(OffloadingManager):  # type: ignore[misc]  # vLLM 
             self._announce(dropped, removed=True, metadata_only=True)
 
     def touch(self, keys: Collection[Key], req_context: Context) -> None:
-        """Records a use, now, of those chunks that are resident. O(keys).
+        """Records that the resident chunks among ``keys`` are used now. O(keys).
 
-        ``keys`` are ordered head to tail.
+        ``keys`` are ordered from the head of a prefix to its tail.
         """
         if self.chunks.by_time:
             tail_first = list(dict.fromkeys(keys))
@@ -217,7 +219,7 @@ class KvpoolOffloadingManager(OffloadingManager):  # type: ignore[misc]  # vLLM 
             self.chunks.use(keys, [self._clock - position * _TOKEN for position in positions])
 
     def reset_cache(self) -> None:
-        """Drops every chunk, also those in use: vLLM drops the jobs that use them. O(slots)."""
+        """Drops every chunk, even those in use, because vLLM also drops the jobs that use them. O(slots)."""
         self.chunks.clear()
         self._generation += 1
         self._clock = 0.0
@@ -231,7 +233,7 @@ class KvpoolOffloadingManager(OffloadingManager):  # type: ignore[misc]  # vLLM 
         events, self.events = self.events, []
         for event in events:
             if getattr(event, "metadata_only", False):
-                # A chunk that was stored again keeps its metadata.
+                # If the chunk was stored again in the meantime, its metadata must remain.
                 gone = [key for key in event.keys if self.lookup(key, None) is _MISS]
                 if gone:
                     yield replace(event, keys=gone)
@@ -239,7 +241,7 @@ class KvpoolOffloadingManager(OffloadingManager):  # type: ignore[misc]  # vLLM 
                 yield event
 
     def get_stats(self) -> Any:
-        """Returns the events since the last call, and the shares of the tier in use, from 0 to 1."""
+        """Returns the counts since the last call, and the used shares of the tier, from 0 to 1."""
         stats = OffloadingConnectorStats()
         slots = max(1, self.chunks.num_chunks)
         held, written = self.chunks.num_held / slots, len(self.chunks.pending) / slots
@@ -271,15 +273,15 @@ class KvpoolOffloadingManager(OffloadingManager):  # type: ignore[misc]  # vLLM 
         return request
 
     def _moments(self, n: int) -> list[float]:
-        """Returns the next ``n`` moments, each with a rank of its own."""
+        """Returns the next ``n`` times. Each is a new rank."""
         first = self._clock + 1.0
         self._clock += n
         return [first + i for i in range(n)]
 
     def _use_times(self, keys: Iterable[Key], req_context: Context, request: _Request) -> list[float]:
-        """Returns the times at which a request uses resident chunks.
+        """Returns the times of a request's use of resident chunks.
 
-        A chunk without a position gets no new time.
+        For a chunk without a position, the result is minus infinity, so its time does not change.
         """
         if not request.rank:
             self._clock += 1.0
@@ -288,9 +290,9 @@ class KvpoolOffloadingManager(OffloadingManager):  # type: ignore[misc]  # vLLM 
         return [-inf if (tokens := position(key)) is None else rank - tokens * _TOKEN for key in keys]
 
     def _store_times(self, keys: Sequence[Key], req_context: Context, request: _Request) -> list[float]:
-        """Returns the times at which a request uses new chunks.
+        """Returns the times of a request's use of new chunks.
 
-        Without positions, these are consecutive moments.
+        If a chunk has no position, all times are consecutive new ranks.
         """
         times = self._use_times(keys, req_context, request)
         return times if -inf not in times else self._moments(len(keys))
@@ -298,7 +300,7 @@ class KvpoolOffloadingManager(OffloadingManager):  # type: ignore[misc]  # vLLM 
     # Admission and events.
 
     def _count_offers(self, keys: Iterable[Key]) -> None:
-        """Counts an offer of each key. An offer never displaces the counts of its own keys."""
+        """Counts one offer of each key. Never drops the counts of keys that are part of the same offer."""
         counts = self.counts
         assert counts is not None  # noqa: S101 - the caller has checked it
         keys = list(keys)

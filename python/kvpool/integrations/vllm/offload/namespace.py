@@ -1,8 +1,8 @@
-"""The namespace of a vLLM engine's stored KV. ``tier`` writes it into every object.
+"""Computes the namespace of a vLLM engine's stored KV. ``tier`` writes the namespace into every object.
 
-vLLM names a chunk by a digest of its tokens. The bytes also depend on the weights, on vLLM's
-configuration and version, and on how layers and heads are divided among ranks. A change of any of them
-is a cold start. This module does not import vLLM.
+vLLM's key of a chunk is a digest of its tokens. The bytes also depend on the weights, on vLLM's
+configuration and version, and on how layers and heads are divided among ranks. If any of these changes,
+stored KV is not found (cold start). This module does not import vLLM.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def namespace_of(spec: Any, config: Any, chunk_bytes: int, *, weights: str | Non
 
     Args:
         spec: vLLM's ``OffloadingSpec``.
-        config: vLLM's ``VllmConfig``; None if it is unknown, which makes a cold start.
+        config: vLLM's ``VllmConfig``; None if it is unknown, which causes a cold start.
         chunk_bytes: Bytes of a chunk.
         weights: The name of the weights; None to determine it.
         scales: The name of quantisation scales that are not part of the weights.

@@ -1,16 +1,17 @@
-"""The order in which resident chunks are evicted, in terms of blocks and depths only.
+"""The order in which resident chunks are evicted, expressed only in blocks and depths.
 
-This module owns the order, in two parts. ``VictimOrder`` orders the blocks of no running request, by
-last use. It consists of an evictor of kvpool, and of the victims that could not be taken when their
-turn came. These are evicted before those in the evictor. ``RunningRequests`` orders the blocks that
-running requests have used. They are evicted after all others: request after request, the deepest of
-each first, even if several calls brought them. So the remaining part of a prefix is a prefix.
+The order has two parts. ``VictimOrder`` contains the blocks that belong to no running request, ordered
+by last use. It consists of an evictor of kvpool, and of blocks that could not be taken when their turn
+came. The latter are evicted before the blocks in the evictor. ``RunningRequests`` contains the blocks
+that running requests have used. They are evicted after all others, one request after the other, and
+within a request the deepest block first, even if several calls stored them. Therefore the blocks of a
+prefix that remain still form a prefix.
 
-Both parts also contain the blocks in use, so that holding and releasing a block does not change its
-place. The order is that of the requests' last uses, not that of the ends of transfers. Evictors do not
-know which blocks are in use. A block in use whose turn comes is *passed over*: it moves before all
-blocks in the evictor, in the order of the turns, and is tried first the next time. Searching for
-victims therefore does not change the order.
+Both parts also contain the blocks in use, so that acquiring and releasing a block does not change its
+position. The order depends on when requests used the blocks, and not on when transfers ended. Evictors
+do not know which blocks are in use. If the turn of a block in use comes, the block is *passed over*. It
+moves in front of all blocks in the evictor, behind those passed over earlier, and is tried first the
+next time. Searching for victims therefore does not change the order.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Evictor(Protocol):
 
     def __init__(self, num_blocks: int, /) -> None: ...
     def insert(self, candidates: Sequence[tuple[int, int]]) -> None:
-        """Adds blocks used at one moment, with their depths.
+        """Adds blocks that were used at the same moment, each with its depth.
 
         Among the blocks of one call, the deepest is evicted first.
         """
@@ -53,10 +54,11 @@ class Evictor(Protocol):
 
 
 class VictimOrder:
-    """Blocks by last use, the next victim first.
+    """Blocks ordered by last use. The next victim comes first.
 
     Args:
-        evictor: An empty evictor with the methods of ``kvpool.parts.LruEvictor``. This object owns it.
+        evictor: An empty evictor with the methods of ``kvpool.parts.LruEvictor``. Only this object may
+            use it.
 
     >>> import kvpool
     >>> order = VictimOrder(kvpool.parts.LruEvictor(8))
@@ -71,22 +73,23 @@ class VictimOrder:
 
     def __init__(self, evictor: Evictor) -> None:
         self._evictor = evictor
-        # Insertion order is the order of the turns. All of these come before the blocks in the evictor.
+        # Blocks that were passed over, in the order of their turns. All of them come before the blocks
+        # in the evictor.
         self._passed: dict[int, None] = {}
 
     def append(self, candidates: Sequence[tuple[int, int]]) -> None:
-        """Adds new blocks at the end, as used last. Each is a pair of block id and depth.
+        """Adds new blocks at the end, as the most recently used. Each is a pair of block id and depth.
 
-        Among the blocks of one call, the deepest is evicted first, and of equal depth the earliest.
-        O(1) per block.
+        Among the blocks of one call, the deepest is evicted first. Among blocks of equal depth, the one
+        that was passed earliest is evicted first. O(1) per block.
 
         Raises:
-            InvalidBlockError: An id is outside the evictor. Nothing has changed.
+            InvalidBlockError: An id is out of the evictor's range. Nothing has changed.
         """
         self._evictor.insert(candidates)
 
     def drop(self, block: int) -> bool:
-        """Removes a block from the order. Returns whether it was in it. O(1)."""
+        """Removes a block from the order. Returns whether the block was in the order. O(1)."""
         if block in self._passed:
             del self._passed[block]
             if not self._passed:
@@ -97,7 +100,7 @@ class VictimOrder:
     def find(self, n: int, may_go: Callable[[int], bool]) -> list[int]:
         """Returns the next ``n`` blocks for which ``may_go`` is true, or all of them if there are fewer.
 
-        Does not change the order. O(n + blocks passed over), those of earlier calls included.
+        Does not change the order. O(n + blocks passed over, now and in earlier calls).
         """
         found = list(islice(filter(may_go, self._passed), n))
         while len(found) < n and (block := self._evictor.evict()) is not None:
@@ -126,7 +129,7 @@ class VictimOrder:
 
 
 class Request:
-    """A running request, and the depths of its blocks that no later request has used."""
+    """A running request, with the depths of those of its blocks that no later request has used."""
 
     __slots__ = ("blocks", "owner", "rank")
 
@@ -137,7 +140,7 @@ class Request:
 
 
 class RunningRequests:
-    """The blocks of running requests: requests in the order they began, and the deepest block of each first.
+    """The blocks of running requests, in the order in which the requests began, the deepest block first.
 
     >>> running = RunningRequests()
     >>> first, second = running.begin(), running.begin()
@@ -158,7 +161,7 @@ class RunningRequests:
         return Request(self, next(self._ranks))
 
     def use(self, request: Request, block: int, depth: int) -> None:
-        """Records that a request has used a block. A later request's use has precedence. O(1)."""
+        """Records that a request has used a block. The latest request that uses it counts. O(1)."""
         holder = self._of.get(block)
         if holder is not None:
             if holder.rank > request.rank:
@@ -179,7 +182,7 @@ class RunningRequests:
         return True
 
     def holder(self, block: int) -> Request | None:
-        """Returns the request that a block counts for, or None. O(1)."""
+        """Returns the request to which a block is assigned, or None. O(1)."""
         return self._of.get(block)
 
     def find(self, n: int, may_go: Callable[[int], bool]) -> list[int]:

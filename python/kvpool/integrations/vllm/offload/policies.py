@@ -1,12 +1,13 @@
-"""Eviction policies for vLLM's CPU offloading: ``CachePolicy`` classes over an evictor of kvpool.
+"""Eviction policies for vLLM's CPU offloading: ``CachePolicy`` classes that use an evictor of kvpool.
 
-This module owns, for one ``CPUOffloadingManager``, the set of resident keys and their order of
-eviction. vLLM's manager owns the rest: reference counts, slots, events, and the record of each
-request's chunks. The evictor's block id is the slot of a chunk plus one, because block 0 is the null
-block. It uses slots because they are dense, and unique among resident chunks, and keys are not.
+For one ``CPUOffloadingManager``, this module owns the set of resident keys and their order of eviction.
+vLLM's manager owns the rest: reference counts, slots, events, and the record of each request's chunks.
+A block id in the evictor is the slot of a chunk plus one, because block 0 is the null block. Slots are
+used because they are consecutive small numbers and unique among resident chunks. Keys are not.
 
-Select it with ``"eviction_policy": "kvpool_lru"`` and this module as ``"cache_policy_module_path"``. To
-add another evictor of kvpool, add a subclass of ``EvictorCachePolicy`` with a name here.
+To select the policy, set ``"eviction_policy": "kvpool_lru"``, and this module as
+``"cache_policy_module_path"``. To add another evictor of kvpool, define a subclass of
+``EvictorCachePolicy`` in this module.
 """
 
 # ruff: noqa: ARG002  # the signatures are vLLM's
@@ -35,15 +36,17 @@ Context: TypeAlias = Any
 
 
 class EvictorCachePolicy(CachePolicy):  # type: ignore[misc]  # vLLM is Any here
-    """A ``CachePolicy`` of vLLM over an evictor of kvpool. Subclasses name the evictor.
+    """A ``CachePolicy`` of vLLM that uses an evictor of kvpool. Subclasses select the evictor.
 
-    A use is a store, a ``touch``, or the end of a request for all of its chunks. The begin and end of a
-    load are not uses. Every use orders the tail of a prefix before its head. Chunks of running requests
-    are evicted after all others, by the token positions that vLLM records. A chunk without a position
-    (vLLM's scheduler makes none) counts as used at once, the first stored first.
+    A use of a chunk is a store, a ``touch``, or the end of a request that used it. The begin and the
+    end of a load are not uses. Each use puts the tail of a prefix before its head in the order of
+    eviction. Chunks of running requests are evicted after all others, ordered by the token positions
+    that vLLM records. vLLM's scheduler gives every chunk a position. A chunk without one counts as used
+    when it is stored, and is evicted in the order of storing.
 
     Args:
-        cache_capacity: Number of slots. ``chunk_id`` is a slot, from 0 to ``cache_capacity - 1``.
+        cache_capacity: Number of slots. ``chunk_id`` is the number of a slot, from 0 to
+            ``cache_capacity - 1``.
 
     Raises:
         InvalidArgumentError: There are more slots than a pool of kvpool can have.
@@ -56,10 +59,11 @@ class EvictorCachePolicy(CachePolicy):  # type: ignore[misc]  # vLLM is Any here
         self.clear()
 
     def clear(self) -> None:
-        """Drops every chunk, also those in use."""
+        """Drops every chunk, even those in use."""
         self._chunks: dict[Key, Chunk] = {}
         self._keys: dict[int, Key] = {}  # by block
-        # The evictor has room for the null block and at least one more, because there may be no slots.
+        # The evictor has at least two blocks, the null block and one more, because there may be no
+        # slots.
         self._order = VictimOrder(self.evictor_type(max(2, self.cache_capacity + 1)))
         self._running = RunningRequests()
         self._fresh: dict[
@@ -72,10 +76,10 @@ class EvictorCachePolicy(CachePolicy):  # type: ignore[misc]  # vLLM is Any here
         return self._chunks.get(key)
 
     def insert(self, key: Key, chunk: Chunk, req_context: Context = None) -> None:
-        """Adds a chunk as used last. vLLM 0.32 passes no context. O(1).
+        """Adds a chunk as the most recently used one. vLLM 0.32 passes no context. O(1).
 
         Raises:
-            InvalidBlockError: The slot is outside the capacity, or belongs to another key.
+            InvalidBlockError: The slot is out of range, or belongs to another key.
         """
         block = chunk.chunk_id + 1
         if not 0 < block <= self.cache_capacity:
@@ -109,20 +113,20 @@ class EvictorCachePolicy(CachePolicy):  # type: ignore[misc]  # vLLM is Any here
             self._order.drop(block)
 
     def touch(self, keys: Iterable[Key], req_context: Context) -> None:
-        """Records a use of those keys that are resident. ``keys`` are ordered head to tail. O(keys)."""
+        """Records a use of the resident chunks among ``keys``, which are ordered head to tail. O(keys)."""
         self._use(keys)
 
     def on_store_miss(self, keys: Iterable[Key], req_context: Context) -> None:
-        """Records the context of the chunks that will be inserted next.
+        """Records the request whose chunks will be inserted next.
 
-        None of them is resident yet, so there is no use to record.
+        None of these chunks is resident yet, so there is no use to record.
         """
         self._storing = req_context
 
     def on_request_access(self, keys: Iterable[Key], req_context: Context) -> None:
-        """Records a request's first use of those keys that are resident. vLLM 0.33 and later. O(keys).
+        """Records a request's first use of the resident chunks among ``keys`` (vLLM 0.33 and later). O(keys).
 
-        Keys without a position keep their place until the request finishes.
+        Chunks without a position keep their place in the order until the request finishes.
         """
         chunks, position = self._chunks, req_context.get_offload_key_position
         for key in keys:
@@ -139,22 +143,23 @@ class EvictorCachePolicy(CachePolicy):  # type: ignore[misc]  # vLLM is Any here
         reused_keys: set[Key],
         req_context: Context,
     ) -> None:
-        """Records a use of all chunks of a request at once.
+        """Records one common use of all chunks of a request.
 
-        The tails of all KV-cache groups are evicted first. O(keys).
+        The chunks at the end of each KV-cache group's prefix are evicted first. O(keys).
 
-        A chunk that a later request has used, too, counts for that request until it finishes.
+        If a later request has also used a chunk, the chunk belongs to that request until that request
+        finishes.
         """
         if self._storing is req_context:
             self._storing = None
         self._use(order_request_keys(key_groups, req_context), self._request(req_context))
 
     def evict(self, n: int, protected: set[Key]) -> list[tuple[Key, Chunk]] | None:
-        """Evicts ``n`` chunks that no transfer uses and that are not protected.
+        """Evicts ``n`` chunks that are not protected and not part of a transfer.
 
-        Returns None, and changes nothing, if there are fewer. O(n), and O(1) for each chunk whose turn
-        has come while it was in use or protected. If only chunks of running requests are left, O(b log
-        b) for the b chunks examined.
+        If there are fewer, returns None and changes nothing. O(n), plus O(1) for each chunk that was in
+        use or protected when its turn came. If only chunks of running requests are left, O(b log b) for
+        the b chunks that were examined.
         """
         if n <= 0:
             return []
@@ -176,7 +181,7 @@ class EvictorCachePolicy(CachePolicy):  # type: ignore[misc]  # vLLM is Any here
         return [(key, chunks.pop(key)) for key in map(keys.pop, [*victims, *behind])]
 
     def order(self) -> list[Key]:
-        """Returns every resident key, those in use included, next victim first.
+        """Returns every resident key, the next victim first. Chunks in use are included.
 
         O(chunks log chunks), for tests and tools.
         """
@@ -201,7 +206,7 @@ class EvictorCachePolicy(CachePolicy):  # type: ignore[misc]  # vLLM is Any here
             )
 
     def _request(self, req_context: Context) -> Request:
-        """Returns this policy's record of a context's request."""
+        """Returns this policy's record of the request of a context. The first call creates it."""
         request: Request | None = req_context.get_state(Request)
         if request is None or request.owner is not self._running:
             request = self._running.begin()
@@ -209,17 +214,17 @@ class EvictorCachePolicy(CachePolicy):  # type: ignore[misc]  # vLLM is Any here
         return request
 
     def _settle(self) -> None:
-        """Moves the chunks that were inserted without a position into the order."""
+        """Adds the chunks that were inserted without a position to the order."""
         if self._fresh:
             fresh, self._fresh = self._fresh, {}
             self._order.append([(block, 0) for block in fresh])
 
     def _use(self, keys: Iterable[Key], finished: Request | None = None) -> None:
-        """Moves those keys that are resident to the end.
+        """Moves the resident chunks among ``keys`` to the end of the order.
 
-        ``keys`` are ordered head to tail; the tail is evicted first.
+        ``keys`` are ordered head to tail. The tail is evicted first.
 
-        If ``finished`` is given, chunks that count for a later request keep their place.
+        If ``finished`` is given, chunks that belong to a later request keep their place.
         """
         self._settle()
         chunks, running = self._chunks, self._running
@@ -242,6 +247,9 @@ class EvictorCachePolicy(CachePolicy):  # type: ignore[misc]  # vLLM is Any here
 
 
 class kvpool_lru(EvictorCachePolicy):  # noqa: N801 - the name is what a configuration says
-    """Least recently used, the tail of a prefix before its head. Uses kvpool's LRU evictor."""
+    """Evicts the least recently used chunk, and the tail of a prefix before its head.
+
+    Uses kvpool's LRU evictor.
+    """
 
     evictor_type = kvpool.parts.LruEvictor

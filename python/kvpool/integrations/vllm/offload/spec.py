@@ -1,7 +1,7 @@
-"""The offloading spec that replaces vLLM's manager with kvpool's. Workers and memory stay vLLM's.
+"""An offloading spec that replaces vLLM's manager with kvpool's. Workers and memory remain vLLM's.
 
-Select it with ``"spec_name": "KvpoolOffloadingSpec"`` and this module as ``"spec_module_path"``. It
-accepts every setting of vLLM's ``CPUOffloadingSpec``; ``eviction_policy`` names a policy of
+To select it, set ``"spec_name": "KvpoolOffloadingSpec"``, and this module as ``"spec_module_path"``. It
+accepts every setting of vLLM's ``CPUOffloadingSpec``. The setting ``eviction_policy`` names a policy of
 ``kvpool.BlockPool``.
 """
 
@@ -21,14 +21,14 @@ class KvpoolOffloadingSpec(CPUOffloadingSpec):  # type: ignore[misc]  # vLLM is 
     """vLLM's CPU offloading with kvpool's manager.
 
     Raises:
-        InvalidArgumentError: ``get_manager`` raises it if ``eviction_policy`` is unknown, or a setting
+        InvalidArgumentError: Raised by ``get_manager`` if ``eviction_policy`` is unknown, or a setting
             is out of range.
     """
 
     _manager: Any
 
     def get_manager(self) -> Any:
-        """Returns the manager. The first call, in vLLM's scheduler, makes it."""
+        """Returns the manager. The first call, which vLLM's scheduler makes, creates it."""
         if self._manager is None:
             extra = self.extra_config
             self._manager = KvpoolOffloadingManager(

@@ -1,14 +1,14 @@
 """A secondary tier of vLLM's offloading that keeps KV in kvpool's store.
 
-Its content is bounded, checked, and still there after a restart.
+The content of the tier is limited in size, verified, and survives restarts.
 
-An entry in ``secondary_tiers`` of vLLM's ``TieringOffloadingSpec`` selects it: see
+To select it, add an entry to ``secondary_tiers`` of vLLM's ``TieringOffloadingSpec``: see
 docs/vllm-offloading.md.
 
-vLLM calls it from its scheduler. Only ``drain_jobs``, ``renew`` and ``shutdown`` wait, as vLLM
-requires. vLLM reuses a slot of CPU memory as soon as its job has ended. Transfers are therefore staged,
-so that a transfer that hangs does not hold a slot. KV that cannot be loaded is computed: a failed disk
-never fails a request.
+vLLM calls the tier from its scheduler. Only ``drain_jobs``, ``renew`` and ``shutdown`` wait, as vLLM
+requires. vLLM reuses a slot of CPU memory as soon as its job has ended. Therefore transfers are staged,
+so that a transfer that hangs does not block a slot. If KV cannot be loaded, the engine computes it. A
+failed disk therefore never makes a request fail.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _LOG: Final = logging.getLogger("vllm.kvpool")
 
 _PREFIX: Final = "vllm:kvpool_store_"
 
-#: Counters and gauges, by field of ``StoreStats``.
+#: The counters, by field of ``StoreStats``. The gauges follow.
 _COUNTERS: Final = {
     "loads": "Chunks loaded.",
     "loaded_bytes": "Bytes loaded.",
@@ -74,11 +74,11 @@ _GAUGES: Final = {
     "in_flight": "Chunks on their way.",
 }
 
-#: Seconds for which a chunk counts as absent after a shared back end could not determine whether it has
-#: it.
+#: If a shared back end could not determine whether it has a chunk, the chunk counts as absent for this
+#: number of seconds.
 _UNKNOWN_SECONDS: Final = 1.0
 
-#: Outcomes of an offer that do not count as failures of the store.
+#: Outcomes of an offer that are no failure of the store.
 _FINE: Final = frozenset(("ok", "not_admitted"))
 
 
@@ -104,29 +104,31 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
 
     Args:
         offloading_spec: vLLM's specification.
-        primary_kv_view: vLLM's CPU memory, a row per chunk.
+        primary_kv_view: vLLM's CPU memory, with one row per chunk.
         tier_type: vLLM's name for this tier.
         backpressure_detector: vLLM's detector.
-        root_dir: The folder on a disk. Engines with the same folder, such as data-parallel replicas,
-            take one subfolder each: see ``kvpool.store.replicas``.
-        url: The URL of a back end, instead of ``root_dir``; ``kvpool.store.backend_from_url`` lists the
-            forms. The tier queries a shared back end once per step, for all chunks that it knows
-            nothing of. Their requests wait for the answer.
+        root_dir: The folder on a disk. If several engines have the same folder, such as data-parallel
+            replicas, each uses its own subfolder: see ``kvpool.store.replicas``.
+        url: The URL of a back end, instead of ``root_dir``. ``kvpool.store.backend_from_url`` lists the
+            forms. If the back end is shared, the tier queries it once per step for all chunks of
+            unknown state. The requests concerned wait for the answer.
         capacity_bytes: The most bytes that each engine may store.
-        weights: The name of the weights, draft models included. By default a digest over the files of a
-            folder, or the commit of the Hugging Face model that is served.
+        weights: The name of the weights, including those of draft models. The default is a digest of
+            the files in a folder, or the commit of the Hugging Face model that is served.
         scales: The name of quantisation scales, if they are not part of the weights.
-        free_floor_bytes: Bytes that stay free on a disk.
-        admission: Which chunks are written: ``second_touch``, ``always``, ``never``.
+        free_floor_bytes: The number of bytes that must remain free on a disk.
+        admission: Which chunks are written: ``second_touch`` (those offered a second time), ``always``,
+            ``never``.
         eviction: The eviction policy.
         workers: Number of threads that wait for the disk.
-        queue: The most chunks that can be in transfer. Further ones are misses.
-        deadline: Seconds that a transfer of a chunk may take, waiting included. Above zero.
+        queue: The most chunks in transfer. Further chunks are misses.
+        deadline: The most seconds for the transfer of a chunk, including the time in the queue. Above
+            zero.
         on_reset: The action when vLLM resets its prefix cache, or when its workers run a method that
-            may change weights. ``renew`` drops everything, in CPU memory, too. ``keep`` changes
+            may change weights. ``renew`` drops all chunks, also those in CPU memory. ``keep`` changes
             nothing, and is for engines whose weights never change.
-        enable_kv_events: Whether to emit events of chunks that are stored and removed.
-        locality: The locality, as in vLLM's tiers.
+        enable_kv_events: Whether to emit events when chunks are stored or removed.
+        locality: The locality, as for vLLM's own tiers.
 
     Raises:
         InvalidArgumentError: A setting is out of range, or the weights' revision cannot be determined.
@@ -134,7 +136,8 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
     """
 
     medium = Medium.STORAGE
-    #: The source of hits in vLLM's metrics. A tier on a disk changes it to vLLM's value for disks.
+    #: The source of hits in vLLM's metrics. For a tier on a disk, the constructor sets vLLM's value
+    #: for disks.
     cache_hit_source = CacheHitSource.EXTERNAL_UNSPECIFIED
 
     def __init__(
@@ -197,7 +200,8 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
         self._unknown_until: dict[bytes, float] = {}
         self._digest_bytes = 32
         self.adapters = Adapters()
-        # vLLM's keys of the chunks whose names in the store differ from their keys. Events need them.
+        # For chunks whose name in the store differs from vLLM's key, the key by name. Events need the
+        # key.
         self._keys: dict[bytes, bytes] = {}
         config = config_of(offloading_spec)
         self._has_adapters = config is not None and config.lora_config is not None
@@ -227,7 +231,8 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
     def lookup(self, key: bytes, req_context: Any) -> LookupResult:
         """Returns whether a chunk can be loaded.
 
-        A chunk that is still being written is a miss, which costs nothing: it is still in CPU memory.
+        A chunk that is still being written is a miss. This has no cost, because the chunk is still in
+        CPU memory.
         """
         names = self._names([key], self._request(req_context))
         if names is None:
@@ -242,7 +247,7 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
         return LookupResult.HIT if presence == "here" else LookupResult.MISS
 
     def on_schedule_end(self, context: Any) -> None:  # noqa: ARG002 - vLLM's signature
-        """Queries a shared back end for the chunks that the lookups of this step did not know."""
+        """Queries a shared back end for the chunks that were unknown in the lookups of this step."""
         asked = set().union(*self._asked.values())
         names = [name for name in self._unknown if name not in asked]
         self._unknown.clear()
@@ -251,14 +256,14 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
             self._asked[self._store.probe([name[:-4] for name in names], groups=groups)] = names
 
     def has_pending_work(self) -> bool:
-        """Returns whether requests wait for an answer."""
+        """Returns whether requests wait for the answer of a shared back end."""
         return bool(self._unknown or self._asked)
 
     def submit_store(self, job_metadata: Any) -> None:
-        """Offers chunks to the store. Chunks that are already stored or not admitted cost nothing.
+        """Offers chunks to the store. Chunks that are already stored, or are not admitted, cost nothing.
 
-        Chunks are not stored if their request began before the tier was renewed, or if the content of
-        their adapter is unknown.
+        No chunk is stored if its request began before the last renewal of the tier, or if the content
+        of its adapter is unknown.
         """
         context = job_metadata.req_context
         keys = list(job_metadata.keys)
@@ -300,7 +305,7 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
         self._jobs[number] = _Job(metadata.job_id, keys, names, metadata.is_promotion, time.monotonic())
 
     def _request(self, context: Any) -> _Request:
-        """Returns the state of a request. The first use creates it."""
+        """Returns the state of a request. The first call creates it."""
         if context is None:
             return _Request(self.generation, None if self._has_adapters else "")
         request: _Request | None = context.get_state(_Request)
@@ -310,7 +315,7 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
         return request
 
     def _adapter(self, context: Any) -> str | None:
-        """Returns an identifier of the adapter's content: empty for the base model, None if it is unknown."""
+        """Returns the content of a request's adapter: empty for the base model, None if it is unknown."""
         if not self._has_adapters:
             return ""
         adapter: hooks.Adapter | None = context.get_state(hooks.Adapter)
@@ -319,18 +324,21 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
         return "" if adapter.request is None else self.adapters.content_of(adapter.request)
 
     def _is_current(self, request: _Request, context: Any) -> bool:
-        """Returns whether the request's KV still matches its name.
+        """Returns whether the KV of a request still matches its name in the store.
 
-        It does if it was computed with the present weights, and with the adapter's present content.
+        It matches if it was computed with the current weights and with the current content of the
+        adapter.
         """
         return request.generation == self.generation and (
             not request.adapter or request.adapter == self._adapter(context)
         )
 
     def _names(self, keys: Sequence[bytes], request: _Request) -> Sequence[bytes] | None:
-        """Returns the names of chunks in the store. They end in four bytes for the group, as vLLM's keys do.
+        """Returns the names of chunks in the store.
 
-        None if the content of the request's adapter is unknown.
+        The last four bytes of a name are the group, as in vLLM's keys.
+
+        Returns None if the content of the request's adapter is unknown.
         """
         if request.adapter is None:
             return None
@@ -349,8 +357,8 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
         for number, outcomes in ended:
             asked = self._asked.pop(number, None)
             if asked is not None:
-                # An unknown chunk counts as a miss for a while. Without this, its request would repeat
-                # the query forever.
+                # A chunk of unknown state counts as a miss for some time. Otherwise, its request would
+                # repeat the query forever.
                 unknown = [
                     name for name, why in zip(asked, outcomes, strict=True) if why not in ("ok", "absent")
                 ]
@@ -372,8 +380,8 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
                 )
             )
             if job.is_promotion:
-                # Remove the chunk. Otherwise the next lookup would find it again, and the request would
-                # repeat the load forever.
+                # The chunk is removed. Otherwise, the next lookup would find it again, and the request
+                # would repeat the load forever.
                 gone = [
                     name
                     for name, why in zip(job.names, outcomes, strict=True)
@@ -406,7 +414,7 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
             self._store.touch([name[:-4] for name in names], groups=[_group(name) for name in names])
 
     def on_new_request(self, req_context: Any) -> RequestOffloadingContext:
-        """Determines the adapter of a request. Returns no special treatment for any request."""
+        """Determines the adapter of a new request. The returned context has no special settings."""
         self._request(req_context)
         return RequestOffloadingContext()
 
@@ -425,10 +433,10 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
 
         Waits for running jobs, at most for the deadline.
 
-        vLLM uses the same keys for other weights. Chunks stored from now on therefore get a namespace
-        that no other process has, so that an engine that starts with the earlier weights does not find
-        them. If the back end does not record the end of the old namespace, such an engine may still
-        find the earlier chunks, which match its weights.
+        vLLM uses the same keys after a change of weights. Therefore chunks that are stored from now on
+        get a namespace that no other process has. An engine that starts with the earlier weights then
+        does not find them. If the back end fails to record the end of the old namespace, such an engine
+        may still find the earlier chunks. They match its weights, so this is harmless.
         """
         self._drain()
         self.generation += 1
@@ -461,7 +469,7 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
         return counters | gauges
 
     def get_stats(self) -> OffloadingConnectorStats:
-        """Returns the counts since the last call, and the present gauges."""
+        """Returns the counts since the last call, and the current values of the gauges."""
         earlier, self._reported = self._reported, self._store.stats()
         stats = OffloadingConnectorStats()
         for name in _COUNTERS:

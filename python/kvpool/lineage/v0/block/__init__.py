@@ -1,1 +1,1 @@
-"""Blocks, their allocators and tables: the modules of vLLM v0's ``core.block``, each under its name."""
+"""Blocks, allocators and block tables. Each module has the name that it has in vLLM v0's ``core.block``."""

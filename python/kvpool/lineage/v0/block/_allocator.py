@@ -1,11 +1,12 @@
-"""The base of vLLM v0's allocators: one tier of a ``kvpool.TieredPool`` with the ancestor's ids and handles.
+"""The base class of vLLM v0's allocators: a tier of a ``kvpool.TieredPool`` with the ancestor's ids.
 
-This module owns the map between the ancestor's ids and the core's, and the map from handles to blocks.
-Reference counts, free list, prefix index, eviction order and pending copies belong to the core.
+This module owns the map between the ancestor's ids and the core's ids, and the map from handles to
+blocks. Reference counts, the free list, the prefix index, the eviction order and pending copies belong
+to the core.
 
-``cpu_gpu_block_allocator`` uses ``_tiers``, ``_tier``, ``_pool``, ``_surplus``, ``_to_core``,
-``_to_face``, ``_core_of``, ``_bind``, ``_fork_blocks``, ``_adopt``, ``_touch`` and
-``_reset_prefix_cache``.
+``cpu_gpu_block_allocator`` uses these private names: ``_tiers``, ``_tier``, ``_pool``, ``_surplus``,
+``_to_core``, ``_to_face`` (from the core's id to the ancestor's), ``_core_of``, ``_bind``,
+``_fork_blocks``, ``_adopt``, ``_touch`` and ``_reset_prefix_cache``.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ _LOGGER = logging.getLogger("kvpool.lineage")
 
 
 class _IdMap:
-    """Maps the ancestor's ids, in the order given, to the core's ids 1, 2, 3 and so on, and to their ranks.
+    """Maps the ancestor's ids to the core's ids 1, 2, 3 and so on, in the given order, and to their ranks.
 
-    O(1) per id.
+    The rank of an id is its position among the sorted ids. O(1) per id.
     """
 
     def __init__(self, num_blocks: int, block_ids: Iterable[int] | None) -> None:
@@ -44,7 +45,7 @@ class _IdMap:
         self.ids = ids
         self._first = ids[0] if ids else 0
         if list(ids) == list(range(self._first, self._first + num_blocks)):
-            # The usual case needs no table.
+            # Consecutive ids are the usual case, and need no table.
             self.ids = range(self._first, self._first + num_blocks)
             self._cores: dict[int, int] | None = None
             self._ranks: dict[int, int] = {}
@@ -77,7 +78,7 @@ class _IdMap:
 
 
 class PoolAllocator(BlockAllocator):
-    """The methods that naive and prefix-caching allocators share."""
+    """The methods that the naive and the prefix-caching allocator have in common."""
 
     #: The core's eviction policy.
     _eviction: ClassVar[EvictionPolicy] = "last-accessed"
@@ -104,7 +105,7 @@ class PoolAllocator(BlockAllocator):
 
     def _attach(self, tiers: kvpool.TieredPool, tier: int) -> None:
         pool = tiers.pools[tier]
-        # A pool has at least one block. An allocator without blocks keeps that block for good.
+        # A pool has at least one usable block. An allocator without blocks holds that block forever.
         surplus = pool.num_blocks - 1 - self._num_blocks
         if surplus < 0 or pool.block_size != self._block_size:
             raise ContractError(
@@ -116,7 +117,7 @@ class PoolAllocator(BlockAllocator):
         self._tiers, self._tier, self._pool, self._surplus = tiers, tier, pool, surplus
 
     def _bind(self, tiers: kvpool.TieredPool, tier: int) -> None:
-        """Moves an allocator without held or cached blocks to a tier of another pool.
+        """Moves an allocator that has no referenced and no cached blocks to a tier of another pool.
 
         Raises:
             BlockStateError: The allocator holds or caches blocks.
@@ -155,7 +156,7 @@ class PoolAllocator(BlockAllocator):
 
     @property
     def refcounter(self) -> ReadOnlyRefCounter:
-        """The reference counts. Only handles change them."""
+        """A read-only view of the reference counts. Only handles change them."""
         return ReadOnlyRefCounter(Holders(self))
 
     @property
@@ -189,11 +190,12 @@ class PoolAllocator(BlockAllocator):
         return self._ids.rank(absolute_id)
 
     def free(self, block: Block, keep_block_object: bool = False) -> None:
-        """Frees the handle and its reference to the block.
+        """Releases the handle, and its reference to the block.
 
         Args:
             block: The handle. It is invalid afterwards.
-            keep_block_object: Whether the handle stays valid with its tokens, without a block.
+            keep_block_object: Whether the handle instead remains valid, with its tokens and without a
+                block.
 
         Raises:
             StaleBlockError: The handle was freed before.
@@ -209,9 +211,9 @@ class PoolAllocator(BlockAllocator):
             self._block_pool.free_block(block)
 
     def fork(self, last_block: Block) -> list[Block]:
-        """Returns new handles on all blocks of the sequence that ends with ``last_block``, first to last.
+        """Returns new handles on all blocks of the sequence that ends with ``last_block``.
 
-        O(blocks).
+        They are in the order of the sequence. O(blocks).
 
         Raises:
             StaleBlockError: A block of the sequence was freed.
@@ -222,7 +224,7 @@ class PoolAllocator(BlockAllocator):
     def _fork_blocks(self, blocks: Sequence[Block]) -> list[Block]:
         """Returns new handles on consecutive blocks.
 
-        The first keeps the predecessor of the first given block.
+        The first new handle has the same predecessor as the first given block.
         """
         cores = [self._core_of(block) for block in blocks]
         self._pool.acquire(cores)
@@ -241,11 +243,11 @@ class PoolAllocator(BlockAllocator):
         return self._block_pool.init_block(prev_block, block.token_ids, self._block_size, self._to_face(core))
 
     def cow_block_if_not_appendable(self, block: Block) -> BlockId:
-        """Returns the id of a block that may be written to, and points the handle to it.
+        """Makes a handle's block writable, by a copy if necessary. Returns the id of the handle's block.
 
-        The handle keeps its own block if that block has no other holder and no cached content.
-        Otherwise it gets a new block. The copy is planned, and its source and destination stay pinned
-        until ``clear_copy_on_writes``.
+        The handle keeps its block if the block has no other references and no cached content.
+        Otherwise, it gets a new block, and a copy is planned. The source and the destination of the
+        copy remain pinned until ``clear_copy_on_writes``.
 
         Raises:
             NoFreeBlocksError: No block is free for a copy. Nothing has changed.
@@ -263,11 +265,11 @@ class PoolAllocator(BlockAllocator):
         return self._to_face(writable)
 
     def clear_copy_on_writes(self) -> list[tuple[BlockId, BlockId]]:
-        """Returns the planned copies, (source, destination) in order of planning, and ends their pins.
+        """Returns the planned copies as pairs (source, destination), in order, and unpins their blocks.
 
         Raises:
-            ContractError: Swaps or copies of other devices are planned as well. Take those of all
-                devices together.
+            ContractError: Swaps, or copies of other devices, are also planned. In this case, take the
+                plan of all devices together.
         """
         if any(place[0] != self._tier for copy in self._tiers.pending_copies() for place in copy):
             raise ContractError("other devices have copies planned: take those of all devices at once")
@@ -275,9 +277,9 @@ class PoolAllocator(BlockAllocator):
         return [(self._to_face(src), self._to_face(dst)) for (_, src), (_, dst) in transfers]
 
     def swap_out(self, blocks: Sequence[Block]) -> None:
-        """Frees the blocks of handles that stay valid. All or nothing.
+        """Frees the blocks of handles. The handles remain valid. All or nothing.
 
-        Handles that shared a block share one again when they are swapped in together.
+        If handles share a block, they share a block again when they are swapped in together.
 
         Raises:
             StaleBlockError: A handle was freed.
@@ -295,7 +297,7 @@ class PoolAllocator(BlockAllocator):
                 block._home = homes[core]
 
     def swap_in(self, blocks: Sequence[Block]) -> None:
-        """Allocates blocks for handles that have none. The handles belong to this allocator afterwards.
+        """Allocates blocks for handles that have none. The handles then belong to this allocator.
 
         All or nothing.
 
@@ -319,11 +321,11 @@ class PoolAllocator(BlockAllocator):
                 self._adopt(block, core)
 
     def _place(self, blocks: Sequence[Block]) -> list[int]:
-        """Returns blocks for the contents of these handles, with one reference each. All or nothing."""
+        """Takes one block for the content of each handle, with one reference each. All or nothing."""
         return self._allocate(len(blocks))
 
     def _adopt(self, block: Block, core: int) -> None:
-        """Points a handle to a block of this allocator. The handle owns the block's reference from now on."""
+        """Points a handle to a block of this allocator. The handle takes over the block's reference."""
         if isinstance(block, TokenBlock):
             block._move_to(self, self._to_face(core))
         else:
@@ -334,7 +336,7 @@ class PoolAllocator(BlockAllocator):
             raise BlockStateError("a block is named twice")
 
     def _reset_prefix_cache(self, exempt: int = 0) -> bool:
-        """Drops cached content, unless more blocks than the exempt ones are in use."""
+        """Drops all cached content, unless more than ``exempt`` blocks are in use."""
         stats = self._pool.stats()
         in_use = stats.active + stats.fenced - self._surplus - exempt
         if in_use > 0:

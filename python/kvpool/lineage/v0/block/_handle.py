@@ -1,6 +1,7 @@
-"""The base of block handles: tokens, predecessor, id, and whether the handle is still valid.
+"""The base class of block handles: tokens, predecessor, id, and whether the handle is still valid.
 
-The allocator knows whether a handle's block is shared, cached or computed.
+Whether the block of a handle is shared, cached or computed is not stored in the handle. The allocator
+knows this.
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ __all__ = ["TokenBlock", "check_live", "retire"]
 
 
 class TokenBlock(Block):
-    """A block of tokens in a chain.
+    """A handle on one block in a sequence.
 
-    Once an allocator has freed it, ``block_id`` is None and everything else raises ``StaleBlockError``.
-    Handles are never recycled, so an old one cannot turn into another sequence's block.
+    After an allocator has freed the handle, ``block_id`` is None, and all other uses raise
+    ``StaleBlockError``. Handles are never recycled, so an old handle cannot become a handle on another
+    sequence's block.
     """
 
     def __init__(
@@ -41,8 +43,8 @@ class TokenBlock(Block):
         self._block_id = block_id
         self._token_ids: list[int] = []
         self._live = True
-        # Equal for handles that shared a block when it was swapped out, so that they share one block
-        # again.
+        # Handles that shared a block when they were swapped out have the same object here. When they
+        # are swapped in, they share a block again.
         self._home: object | None = None
         self.pool_id: int | None = None
         self._check_fits(token_ids)
@@ -60,7 +62,7 @@ class TokenBlock(Block):
             )
 
     def _refuse(self, token_ids: Sequence[int]) -> None:
-        """Raises the reason why these tokens cannot be appended."""
+        """Raises the error that explains why these tokens cannot be appended."""
         self._check_live()
         self._check_fits(token_ids)
 
@@ -76,7 +78,7 @@ class TokenBlock(Block):
 
     @property
     def block_id(self) -> int | None:
-        """Id of the physical block; None before it is allocated and after the handle was freed."""
+        """The id of the block; None before it is allocated, and after the handle was freed."""
         return self._block_id
 
     @block_id.setter
@@ -97,18 +99,18 @@ class TokenBlock(Block):
 
     @property
     def num_empty_slots(self) -> int:
-        """Number of tokens that still fit."""
+        """Number of further tokens that fit into the block."""
         self._check_live()
         return self._block_size - len(self._token_ids)
 
     @property
     def is_full(self) -> bool:
-        """Whether no token fits any more."""
+        """Whether the block is full."""
         return self.num_empty_slots == 0
 
     @property
     def prev_block(self) -> Block | None:
-        """The block before it in the sequence."""
+        """The preceding block of the sequence."""
         self._check_live()
         return self._prev_block
 

@@ -1,8 +1,8 @@
-"""Content hashes in vLLM v0's form over kvpool's hash chains.
+"""Content hashes in the form of vLLM v0, computed as kvpool's hash chains.
 
-A content hash is an int, as in the ancestor: a SHA-256 chain digest, read as a big-endian number. The
-int carries its ``ChainLink``. So the next block is hashed from it without walking the chain, and no
-table from ints to links is needed.
+As in the ancestor, a content hash is an int. Here it is a SHA-256 chain digest, read as a big-endian
+number. The int object also contains its ``ChainLink``. The next block can therefore be hashed without
+walking the chain, and without a table from ints to links.
 """
 
 from __future__ import annotations
@@ -21,19 +21,20 @@ if TYPE_CHECKING:
 __all__ = ["NONE_HASH", "ChainedHash", "digest_of", "extra_keys", "hash_block_tokens", "hash_chain"]
 
 _DIGEST_BYTES = 32
-#: The ancestor's hash of the predecessor of a first block, where an int is required. It differs between
-#: processes, so it is not part of any hash: the block after it is a first block, or has no hash.
+#: Where the ancestor needs an int as the hash before a first block, it uses this value. The value
+#: differs between processes, so it is never part of a hash. A block that follows it is a first block, or
+#: has no hash.
 NONE_HASH = hash("None")
 _NO_EXTRA = kvpool.ExtraKeys()
 
 
 class ChainedHash(int):
-    """A content hash that carries its position in the hash chain.
+    """A content hash that also contains its position in the hash chain.
 
     Attributes:
-        link: The block's place in the hash chain.
-        extra: The extra keys that it was hashed with.
-        The epoch in which it was hashed.
+        link: The link of the block in the hash chain.
+        extra: The extra keys with which the block was hashed.
+        epoch: The epoch in which the block was hashed.
     """
 
     link: kvpool.hashing.ChainLink
@@ -42,14 +43,14 @@ class ChainedHash(int):
 
     @classmethod
     def of(cls, link: kvpool.hashing.ChainLink, extra: kvpool.ExtraKeys, epoch: int) -> ChainedHash:
-        """Returns the hash of a link."""
+        """Makes the hash from a link."""
         self = cls(int.from_bytes(link.digest, "big"))
         self.link, self.extra, self.epoch = link, extra, epoch
         return self
 
 
 def digest_of(content_hash: int) -> bytes | None:
-    """Returns the digest of a content hash; None for an int that cannot be one."""
+    """Returns the digest of a content hash, or None if the int is out of the range of digests."""
     if 0 <= content_hash < 1 << 8 * _DIGEST_BYTES:
         return content_hash.to_bytes(_DIGEST_BYTES, "big")
     return None
@@ -66,7 +67,7 @@ def _keys_of_int(extra_hash: int) -> kvpool.ExtraKeys:
 
 
 def extra_keys(extra_hash: ExtraHash) -> kvpool.ExtraKeys:
-    """Returns the extra keys for the ancestor's int, or for kvpool's own keys.
+    """Converts the ancestor's int to extra keys. kvpool's own keys are returned unchanged.
 
     Raises:
         ContractError: The argument is neither.
@@ -83,11 +84,11 @@ def extra_keys(extra_hash: ExtraHash) -> kvpool.ExtraKeys:
 def _graft(
     hasher: kvpool.BlockHasher, tokens: Sequence[int], parent: ChainedHash, extra: kvpool.ExtraKeys
 ) -> kvpool.hashing.ChainLink:
-    """Returns a link whose extra keys differ from its parent's.
+    """Makes a link for a block whose extra keys differ from those of its parent.
 
-    A chain has extra keys only in its root. A change of keys is therefore written into the block where
-    it happens, as an item that covers the block. The item names two digests: that of the block after
-    its parent (with the multimodal items that overlap it), and that of the block as a new root.
+    In a chain, only the root has extra keys. If the keys change at a block, the change is recorded as a
+    multimodal item that covers this block. The item contains two digests: that of the block as a child
+    of its parent (with the multimodal items that overlap it), and that of the block as a new root.
     """
     behind = hasher.link(tokens, parent.link, extra, epoch=parent.epoch)
     rooted = hasher.link(tokens, None, extra, epoch=parent.epoch)
@@ -109,13 +110,13 @@ def hash_block_tokens(
     O(block size).
 
     Args:
-        is_first_block: Whether it is the first of its sequence.
-        prev_block_hash: The result of this function for the block before, or that block's
-            ``content_hash``. For a first block, None or an allocator's ``_none_hash``. Any other int
-            begins a chain of its own that depends on this int.
+        is_first_block: Whether the block is the first of its sequence.
+        prev_block_hash: The hash of the preceding block: the result of this function, or the
+            ``content_hash`` of that block. For a first block, None or an allocator's ``_none_hash``.
+            Any other int begins a separate chain that depends on this int.
         cur_block_token_ids: The tokens of the block.
         extra_hash: The ancestor's int, or kvpool's extra keys.
-        epoch: The pool's epoch. For a block with a predecessor, the predecessor's epoch is used
+        epoch: The epoch of the pool. If the block has a predecessor, the predecessor's epoch is used
             instead.
 
     Raises:
@@ -155,7 +156,7 @@ def hash_block_tokens(
 def hash_chain(
     parent: int | None, first: bool, chunks: Sequence[Sequence[int]], extra_hash: ExtraHash, epoch: int
 ) -> list[ChainedHash | None]:
-    """Hashes consecutive full blocks. All hashes are None if the first block has an unhashed predecessor."""
+    """Hashes consecutive full blocks. If the block before the first has no hash, all results are None."""
     if parent in (None, NONE_HASH) and not first:
         return [None] * len(chunks)
     hashes: list[ChainedHash | None] = []

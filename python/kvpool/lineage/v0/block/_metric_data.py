@@ -1,4 +1,4 @@
-"""Hit rates of vLLM v0: counts of queries and hits.
+"""The hit rate of vLLM v0, computed from the numbers of queries and hits.
 
 The caller reports each query.
 """
@@ -11,14 +11,14 @@ __all__ = ["CacheMetricData"]
 
 
 class CacheMetricData:
-    """Hits per query, over all time, counted in windows of ``block_size`` queries.
+    """The average number of hits per query since the start. Queries are counted in windows of ``block_size``.
 
     Args:
         num_completed_blocks: Number of full windows.
-        completed_block_cache_hit_rate: Hits per query of the full windows.
-        num_incompleted_block_queries: Queries in the window that is not full.
-        num_incompleted_block_hit: Hits in that window.
-        block_size: Queries per window.
+        completed_block_cache_hit_rate: Hits per query in the full windows.
+        num_incompleted_block_queries: Number of queries in the window that is not full yet.
+        num_incompleted_block_hit: Number of hits in that window.
+        block_size: Number of queries per window.
 
     Raises:
         ContractError: ``block_size`` is less than 1.
@@ -42,12 +42,12 @@ class CacheMetricData:
         self.num_completed_blocks = num_completed_blocks
         self.num_incompleted_block_queries = num_incompleted_block_queries
         self.num_incompleted_block_hit = num_incompleted_block_hit
-        # An integer, so that rounding errors do not accumulate.
+        # The number of hits is an integer, so that rounding errors do not accumulate.
         self._completed_hits = round(completed_block_cache_hit_rate * num_completed_blocks * block_size)
 
     @property
     def completed_block_cache_hit_rate(self) -> float:
-        """Hits per query of the full windows; 0.0 before the first."""
+        """Hits per query in the full windows; 0.0 if no window is full yet."""
         queries = self.num_completed_blocks * self.block_size
         return self._completed_hits / queries if queries else 0.0
 
@@ -61,6 +61,6 @@ class CacheMetricData:
             self.num_incompleted_block_queries = self.num_incompleted_block_hit = 0
 
     def get_hit_rate(self) -> float:
-        """Returns hits per query; 0.0 before the first."""
+        """Returns the hits per query; 0.0 if there was no query yet."""
         queries = self.num_completed_blocks * self.block_size + self.num_incompleted_block_queries
         return (self._completed_hits + self.num_incompleted_block_hit) / queries if queries else 0.0

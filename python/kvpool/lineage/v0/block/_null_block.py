@@ -1,6 +1,6 @@
-"""The null block of vLLM v0: it replaces a block that a sequence has dropped from its block table.
+"""The null block of vLLM v0. It takes the place of blocks that a sequence has dropped from its block table.
 
-This module owns only the handle of the block whose id the null block uses.
+This module owns only the handle. The null block uses the id of an ordinary block.
 """
 
 # ruff: noqa: ARG002  # the signatures are the interface's
@@ -19,7 +19,7 @@ __all__ = ["NullBlock"]
 
 
 class NullBlock(Block):
-    """Replaces blocks that a sliding window has dropped from block tables. It cannot be changed.
+    """Takes the place of blocks that a sliding window has dropped from a block table. It cannot be changed.
 
     Args:
         proxy: The block whose id the null block uses.
@@ -29,7 +29,7 @@ class NullBlock(Block):
         self._proxy = proxy
 
     def append_token_ids(self, token_ids: Sequence[int]) -> None:
-        """Always refuses.
+        """Always raises.
 
         Raises:
             ContractError: Always; a ``ValueError``.
@@ -50,12 +50,12 @@ class NullBlock(Block):
 
     @property
     def token_ids(self) -> list[int]:
-        """Always empty."""
+        """An empty list."""
         return self._proxy.token_ids
 
     @property
     def num_tokens_total(self) -> int:
-        """Always refuses.
+        """Always raises.
 
         Raises:
             NotSupportedError: Always.
@@ -64,12 +64,12 @@ class NullBlock(Block):
 
     @property
     def num_empty_slots(self) -> int:
-        """The empty slots of the underlying block. Nothing can be appended."""
+        """Number of empty slots of the underlying block. Tokens cannot be appended nevertheless."""
         return self._proxy.num_empty_slots
 
     @property
     def is_full(self) -> bool:
-        """Whether the underlying block is full. It never is."""
+        """Whether the underlying block is full, which is always false."""
         return self._proxy.is_full
 
     @property
@@ -84,7 +84,7 @@ class NullBlock(Block):
 
     @property
     def computed(self) -> bool:
-        """The ``computed`` of the underlying block."""
+        """Whether the underlying block is computed."""
         return self._proxy.computed
 
     @computed.setter
@@ -93,7 +93,7 @@ class NullBlock(Block):
 
     @property
     def last_accessed(self) -> float:
-        """The ``last_accessed`` of the underlying block."""
+        """The last access time of the underlying block."""
         return self._proxy.last_accessed
 
     @last_accessed.setter

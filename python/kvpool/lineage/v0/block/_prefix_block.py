@@ -1,7 +1,8 @@
 """The block of the prefix-caching allocator: its tokens, and its content hash once it is full.
 
-The hash is set at the moment when the block becomes full, from the hash of its predecessor. If the
-predecessor has none then, the block never gets one. The pool knows whether the block is computed.
+The hash is computed at the moment when the block becomes full, from the hash of its predecessor. If the
+predecessor has no hash at that moment, the block never gets one. Whether the block is computed is
+stored in the pool.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _NEVER_ACCESSED = -1.0
 
 
 class CachingAllocator(PoolAllocator):
-    """The part of a caching allocator that its blocks use."""
+    """The methods of a caching allocator that its blocks use."""
 
     @abstractmethod
     def block_is_computed(self, block_id: int) -> bool:
@@ -40,15 +41,15 @@ class CachingAllocator(PoolAllocator):
 
 
 def parent_hash(prev_block: Block | None) -> int | None:
-    """Returns the hash that a block after ``prev_block`` is chained to.
+    """Returns the hash of ``prev_block``, on which the hash of the next block depends.
 
-    Returns None if there is no predecessor, or if it has no hash.
+    Returns None if there is no predecessor, or if the predecessor has no hash.
     """
     if prev_block is None:
         return None
     if issubclass(type(prev_block), PrefixCachingBlock):
-        # This also works if the predecessor was freed, for instance by a sliding window: its content
-        # has not changed.
+        # The hash can be read even if the predecessor was freed, for instance by a sliding window,
+        # because its content has not changed.
         hashed: ChainedHash | None = prev_block._hash  # type: ignore[attr-defined]
         return hashed
     return prev_block.content_hash
@@ -65,7 +66,7 @@ def assert_prefix_caching_block_or_none(block: Block | None) -> None:
 
 
 def _check_tokens(token_ids: Sequence[int]) -> None:
-    """Refuses tokens that could not be hashed later, before anything is changed."""
+    """Raises for tokens that cannot be hashed, before anything is changed."""
     for position, token in enumerate(token_ids):
         if not 0 <= token < 2**32:
             raise TokenError(f"token {token} at position {position} is not within 0 .. 2**32 - 1")
@@ -75,13 +76,13 @@ class PrefixCachingBlock(TokenBlock):
     """A block that can be found by its content once it is full and its KV is written.
 
     Args:
-        prev_block: The block before it in the sequence.
-        token_ids: Its first tokens.
+        prev_block: The preceding block of the sequence.
+        token_ids: The first tokens of the block.
         block_size: Tokens per block.
-        allocator: The prefix-caching allocator of its memory.
-        block_id: The id of its memory; None if it has none.
-        computed: Whether to mark the block as computed. The block has to be cached already.
-        extra_hash: Extra keys that identify the prompt, beside its tokens.
+        allocator: The prefix-caching allocator of the block's memory.
+        block_id: The id of the block's memory; None if it has none.
+        computed: Whether to mark the block as computed. The block must be cached already.
+        extra_hash: Extra keys that identify the prompt in addition to its tokens.
 
     Raises:
         ContractError: The allocator or the predecessor is of another kind.
@@ -135,15 +136,16 @@ class PrefixCachingBlock(TokenBlock):
         self._caching = isinstance(allocator, CachingAllocator)
 
     def _fill(self, token_ids: Sequence[int], hashed: ChainedHash | None) -> None:
-        """Sets the content of a new handle to that of its block, which is already hashed."""
+        """Sets the tokens and the hash of a new handle. The block has been hashed before."""
         self._token_ids = list(token_ids)
         self._hash = hashed
 
     def append_token_ids(self, token_ids: Sequence[int]) -> None:
         """Appends tokens. All or nothing.
 
-        A shared block is copied first. A block that becomes full is registered. If another block is
-        registered with its content, this handle changes to that block. Both may change ``block_id``.
+        If the block is shared, it is copied first. When the block becomes full, it is registered. If
+        another block with the same content is registered already, this handle changes to that block. In
+        both cases, ``block_id`` may change.
 
         Raises:
             NoFreeBlocksError: The block is shared and no block is free for a copy.
@@ -166,7 +168,7 @@ class PrefixCachingBlock(TokenBlock):
         return 0 < len(token_ids) == empty
 
     def _append(self, token_ids: Sequence[int], hashed: ChainedHash | None) -> None:
-        """Appends checked tokens. If they complete a block with a hash, registers it."""
+        """Appends tokens that were checked. If the block is then full and has a hash, registers it."""
         if self._block_id is not None:
             self._block_id = self._allocator.cow_block_if_not_appendable(self)
         before = self._token_ids
@@ -185,7 +187,7 @@ class PrefixCachingBlock(TokenBlock):
 
     @property
     def computed(self) -> bool:
-        """Whether the block is cached and its KV is written, according to the pool."""
+        """Whether the block is cached and its KV is written. The pool knows this."""
         if not self._live:
             self._check_live()
         if self._block_id is None or not self._caching:
@@ -205,7 +207,7 @@ class PrefixCachingBlock(TokenBlock):
 
     @property
     def last_accessed(self) -> float:
-        """The latest access time that was set on this handle; -1 at first."""
+        """The latest access time that was set through this handle; -1 if none was set."""
         self._check_live()
         return self._last_accessed
 
@@ -218,21 +220,21 @@ class PrefixCachingBlock(TokenBlock):
 
     @property
     def num_tokens_total(self) -> int:
-        """Tokens of the chain up to the end of this block. O(1)."""
+        """Number of tokens from the start of the sequence to the end of this block. O(1)."""
         self._check_live()
         return self._tokens_before + len(self._token_ids)
 
     @property
     def extra_hash(self) -> ExtraHash:
-        """Extra keys that identify the prompt, beside its tokens."""
+        """Extra keys that identify the prompt in addition to its tokens."""
         self._check_live()
         return self._extra_hash
 
     @property
     def content_hash(self) -> int | None:
-        """Hash of the block and everything before it.
+        """The hash of the block and of everything before it.
 
-        None unless the block is full and its predecessor was hashed when it became full.
+        It is None unless the block is full and its predecessor had a hash when the block became full.
         """
         self._check_live()
         return self._hash
@@ -250,9 +252,9 @@ class PrefixCachingBlock(TokenBlock):
 
 
 class BlockTracker:
-    """Notes about one block while it has references, for code that keeps such notes itself.
+    """Records the state of one block while it has references. It is for code that keeps such records itself.
 
-    The allocator does not use it: the pool keeps this state.
+    The allocator does not use this class, because the pool keeps the state.
     """
 
     __slots__ = ("active", "computed", "last_accessed")

@@ -1,19 +1,21 @@
-"""vLLM v0's trackers: how much of each sequence is cached, and when each sequence was last used.
+"""vLLM v0's trackers. They record how much of each sequence is cached, and when it was last used.
 
-This module keeps, per sequence, the hashes of its full blocks, the number of cached tokens returned for
+For each sequence, this module keeps the hashes of its full blocks, the number of cached tokens that was
+returned for its prompt, and the time of its last use. None of these decides what is allocated or
+evicted.
 its prompt, and the time of its last use. None of it decides what is allocated or evicted.
 
-Differences from the ancestor:
+Differences from the ancestor (a number identifies a known defect of the ancestors):
 
 - 4: a prefix ends at the first block that is not cached.
-- 22: ``ComputedBlocksTracker.remove_seq`` of a sequence that was never looked up does nothing.
-- While a prompt waits, the blocks that were found may be evicted. The ancestor repeated its first
-  answer, and the engine did not compute the tokens of the evicted blocks. Here the answer becomes
-  smaller. It never grows.
-- ``settle`` is new: it sets the answer to the number of computed tokens in the blocks that were
-  allocated to the prompt.
-- After a change of the allocator's epoch a sequence is hashed again.
-- Assertions are typed errors that derive from ``AssertionError``.
+- 22: ``ComputedBlocksTracker.remove_seq`` does nothing for a sequence that was never looked up.
+- While a prompt waits, blocks that were found may be evicted. The ancestor repeated its first answer,
+  so the engine did not compute the tokens of the evicted blocks. Here the answer becomes smaller in
+  this case. It never grows.
+- ``settle`` does not exist in the ancestor. It sets the answer to the number of computed tokens in the
+  blocks that were allocated for the prompt.
+- If the epoch of the allocator has changed, a sequence is hashed again.
+- Assertions are replaced by typed errors that derive from ``AssertionError``.
 """
 
 from __future__ import annotations
@@ -42,12 +44,12 @@ class _Tracked:
 
 
 class ComputedBlocksTracker:
-    """Returns how many tokens of a sequence are cached, without hashing all of it each time.
+    """Determines how many tokens of a sequence are cached, without hashing the whole sequence each time.
 
     Args:
         allocator: The allocator that caches blocks.
         block_size: Tokens per block.
-        enable_caching: Whether blocks are cached at all.
+        enable_caching: Whether the allocator caches blocks.
     """
 
     _none_hash: ClassVar[int] = NONE_HASH
@@ -59,12 +61,12 @@ class ComputedBlocksTracker:
         self._tracked: dict[SeqId, _Tracked] = {}
 
     def get_num_cached_tokens(self, seq: Sequence) -> int:
-        """Returns the number of tokens at the start of the sequence whose blocks are cached and computed.
+        """Returns the number of tokens at the start of a sequence whose blocks are cached and computed.
 
-        While the sequence computes its prompt, the answer is at most the first one, or that of
-        ``settle``. Blocks that were filled since then do not count, and neither do blocks that were
-        evicted. A first answer of 0 is final, and the allocator is not asked again. O(tokens added +
-        blocks cached); without caching always 0.
+        While the sequence computes its prompt, the answer never exceeds the first answer, or the number
+        that ``settle`` has set. Blocks that were filled or evicted since then are not counted. If the
+        first answer is 0, it is final, and the allocator is not queried again. O(tokens added + blocks
+        cached). Without caching, the answer is always 0.
 
         Raises:
             ContractError: The sequence has become shorter.
@@ -100,22 +102,22 @@ class ComputedBlocksTracker:
         return tracked
 
     def settle(self, seq: Sequence, num_cached_tokens: int) -> None:
-        """Sets the number of tokens that were already computed in the blocks allocated to a prompt."""
+        """Sets the number of tokens that were already computed when blocks were allocated for a prompt."""
         if self._enable_caching:
             self._update(seq).cached_tokens = num_cached_tokens
 
     def remove_seq(self, seq_id: SeqId) -> None:
-        """Stops tracking a sequence. A sequence that was never looked up is fine."""
+        """Stops tracking a sequence. Does nothing if the sequence was never looked up."""
         self._tracked.pop(seq_id, None)
 
 
 class LastAccessBlocksTracker:
-    """Keeps the time of each sequence's last use.
+    """Records the time of each sequence's last use.
 
-    When its blocks are freed, passes the time to the allocator.
+    When the blocks of a sequence are freed, it passes the time to the allocator.
 
     Args:
-        allocator: The allocator whose eviction order depends on the times.
+        allocator: The allocator, which evicts blocks in the order of these times.
     """
 
     def __init__(self, allocator: DeviceAwareBlockAllocator) -> None:
@@ -155,7 +157,7 @@ class LastAccessBlocksTracker:
         self._seq_last_access[seq_id] = time
 
     def update_seq_blocks_last_access(self, seq_id: SeqId, block_ids: Items[BlockId]) -> None:
-        """Passes the time of a sequence's last use on to its blocks. Does nothing without such a time.
+        """Passes the time of a sequence's last use to its blocks. Does nothing if no use was recorded.
 
         Raises:
             ContractError: The sequence is not tracked.

@@ -1,8 +1,8 @@
-"""Two allocators of vLLM v0 over one ``kvpool.TieredPool``: the inner half of ``CpuGpuBlockAllocator``.
+"""The base class of ``CpuGpuBlockAllocator``: two allocators of vLLM v0 over one ``kvpool.TieredPool``.
 
 This module owns the assignment of blocks to devices. It also owns the copies that the core has planned
-and the engine has not fetched yet, with the fences that keep their blocks until they are executed. The
-core plans copies and swaps.
+and the engine has not fetched yet. Fences keep the blocks of these copies until the copies are
+executed. The core plans copies and swaps.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ TIERS: Final = {Device.GPU: 0, Device.CPU: 1}
 
 
 class TwoDevices:
-    """Two allocators, of a GPU and of a CPU, over one pool.
+    """Two allocators, one for the GPU and one for the CPU, over a common pool.
 
     Args:
         allocators: The allocator of each device.
-        tiers: The pool of both.
+        tiers: The common pool.
     """
 
     def __init__(self, allocators: Mapping[Device, PoolAllocator], tiers: kvpool.TieredPool) -> None:
@@ -43,9 +43,10 @@ class TwoDevices:
         self._gpu: PoolAllocator = allocators[Device.GPU]
         self._tiers = tiers
         self._null_block: NullBlock | None = None
-        # Copies that the core has planned and the engine has not fetched yet.
+        # Copies that are planned by the core and not fetched by the engine yet.
         self._copies: list[tuple[BlockId, BlockId]] = []
-        # The step whose copies are fenced, and the GPU blocks that they write to.
+        # The number of the step whose copies are fenced, and the GPU blocks to which these copies
+        # write.
         self._step = 0
         self._targets: set[int] = set()
 
@@ -78,7 +79,7 @@ class TwoDevices:
         return int(device == Device.GPU and self._null_block is not None)
 
     def _take_copies(self, *, fence: bool = False) -> list[tuple[BlockId, BlockId]]:
-        """Returns the planned copies. With ``fence``, their blocks stay unavailable until ``end_step``."""
+        """Returns the planned copies. With ``fence``, their blocks remain unavailable until ``end_step``."""
         if self._tiers.pending_copies():
             if fence:
                 self._fence_copies()
@@ -87,14 +88,18 @@ class TwoDevices:
         return copies
 
     def _fence_copies(self) -> None:
-        # A pin ends when the plan is taken. The copy is executed later, so its blocks have to be kept
-        # until then. Copies without a holder are left out, as in the plan.
+        # The core unpins the blocks of a copy when the plan is taken. The copy is executed later, so
+        # its blocks have to be kept until then. As in the plan, copies to blocks without references are
+        # left out.
         holders = self._allocator_on(Device.GPU)._pool.diagnose.num_holders
         copies = [(src[1], dst[1]) for src, dst in self._tiers.pending_copies() if src[0] == dst[0] == 0]
         self._fence([(src, dst) for src, dst in copies if holders(dst)])
 
     def _fence(self, copies: Sequence[tuple[int, int]]) -> None:
-        """Keeps the sources and destinations of copies, core blocks of the GPU, until ``end_step``."""
+        """Keeps the source and destination blocks of copies on the GPU until ``end_step``.
+
+        Ids are the core's.
+        """
         blocks = [block for copy in copies for block in copy]
         if blocks:
             pool = self._allocator_on(Device.GPU)._pool
@@ -105,9 +110,9 @@ class TwoDevices:
     def _append(self, blocks: BlockList, at: int, token_ids: Sequence[int]) -> None:
         """Appends tokens to a block that may already have KV.
 
-        A block that becomes full can turn out to have the content of another sequence's block that is
-        not computed yet, because that prompt is computed in chunks. The KV of the own block is then
-        copied, because the step would not find it in the other block.
+        When the block becomes full, another sequence's block may have the same content. If that block
+        is not computed yet, because its prompt is computed in chunks, the running step would not find
+        KV in it. Therefore the KV of the own block is copied to that block.
         """
         block, gpu = blocks[at], self._gpu
         if not isinstance(block, PrefixCachingBlock) or not block._check_append(token_ids):
@@ -132,7 +137,7 @@ class TwoDevices:
             self._copies.append((gpu._to_face(own), gpu._to_face(shared)))
 
     def _take_plan(self) -> list[tuple[BlockId, BlockId]]:
-        """Takes the core's plan. Keeps its copies for ``clear_copy_on_writes``, and returns its swaps."""
+        """Takes the core's plan. Keeps the copies for ``clear_copy_on_writes``, and returns the swaps."""
         faces = {TIERS[device]: allocator._to_face for device, allocator in self._allocators.items()}
         swaps: list[tuple[BlockId, BlockId]] = []
         for src, dst in self._tiers.take_plan().transfers:
@@ -141,11 +146,11 @@ class TwoDevices:
         return swaps
 
     def end_step(self) -> None:
-        """Releases the fences of the copies handed out so far.
+        """Releases the fences of the copies that have been passed to the engine.
 
-        Call it once they were executed, or once nothing can run before them any more.
+        Call it after these copies were executed, or when no other work can run before them any more.
 
-        The ancestor had no such call. ``SelfAttnBlockSpaceManager`` calls it.
+        The ancestor has no such method. ``SelfAttnBlockSpaceManager`` calls it.
         """
         if self._targets:
             self._allocator_on(Device.GPU)._pool.complete_step(self._step)
@@ -155,7 +160,7 @@ class TwoDevices:
     def _move(
         self, blocks: Sequence[Block], src_device: Device, dst_device: Device
     ) -> tuple[dict[int, int], list[tuple[BlockId, BlockId]]]:
-        """Does ``swap``, and also returns the pairs whose bytes have to be copied."""
+        """Does the work of ``swap``. Also returns the pairs of blocks whose bytes have to be copied."""
         src, dst = self._allocator_on(src_device), self._allocator_on(dst_device)
         if src is dst:
             raise ContractError(f"a swap from {src_device} to itself")
@@ -170,8 +175,8 @@ class TwoDevices:
             raise no_free_blocks(error) from None
         self._fence_copies()
         swaps = self._take_plan()
-        # These references make the swap free the blocks in order. The block that is freed last is
-        # reused first.
+        # These references determine the order in which the swap frees the blocks. The block that is
+        # freed last is reused first.
         src._pool.acquire(cores)
         try:
             moved = swap.complete()
@@ -188,9 +193,9 @@ class TwoDevices:
 
     @staticmethod
     def _register(block: Block, core: int, allocator: PrefixCachingBlockAllocator, *, hit: bool) -> None:
-        # A computed block moves with its registration. An uncomputed block is registered anew, unless
-        # another block has its content. This block is the destination of a copy, so it cannot be
-        # exchanged.
+        # A computed block keeps its registration when it moves. A block that is not computed is
+        # registered again, unless another block has the same content. The handle cannot change to that
+        # other block, because this block is the destination of a copy.
         hashed = block.content_hash
         if not isinstance(hashed, ChainedHash):
             return
@@ -203,8 +208,8 @@ class TwoDevices:
         src, dst = self._allocator_on(src_device), self._allocator_on(dst_device)
         cores = [src._core_of(block) for block in blocks if not isinstance(block, NullBlock)]
         fit = self._tiers.fit_swap(cores, src=src._tier, dst=dst._tier, reserve=reserve)
-        # The core counts two kinds of permanently unavailable blocks as usable: the null block, and the
-        # spare block of a device without blocks.
+        # The core counts two kinds of blocks as usable that are never available: the null block, and
+        # the block that a device without blocks holds.
         unusable = self._num_null(dst_device) + dst._surplus
         if fit == "later" and unusable:
             fit = self._tiers.fit_swap(cores, src=src._tier, dst=dst._tier, reserve=reserve + unusable)
@@ -213,11 +218,12 @@ class TwoDevices:
     def _num_to_take(
         self, chunks: Sequence[Sequence[int]], device: Device, extra_hash: ExtraHash, *, at_most: int
     ) -> int:
-        """Returns the number of available blocks that a new sequence of these full chunks would take.
+        """Returns how many available blocks a new sequence of these full chunks would take.
 
         Changes nothing.
 
-        Hashes only if there are more than ``at_most`` chunks, because some of them may be hits.
+        Hashes the chunks only if there are more than ``at_most``. Only then does it matter which of
+        them are cached.
         """
         allocator = self._allocator_on(device)
         if len(chunks) <= at_most or not isinstance(allocator, PrefixCachingBlockAllocator):
@@ -232,7 +238,7 @@ class TwoDevices:
         )
 
     def _check_tokens(self, token_ids: Sequence[int]) -> None:
-        """Raises for tokens that hashing would refuse, before anything has changed."""
+        """Raises for tokens that cannot be hashed, before anything has changed."""
         caching = isinstance(self._allocator_on(Device.GPU), PrefixCachingBlockAllocator)
         if caching and token_ids and not (min(token_ids) >= 0 and max(token_ids) < 1 << 32):
             raise kvpool.errors.TokenError(
@@ -240,7 +246,10 @@ class TwoDevices:
             )
 
     def _num_to_copy(self, blocks: Sequence[Block]) -> int:
-        """Returns how many of these blocks are shared. Writing to a shared block takes a copy."""
+        """Returns how many of these blocks are shared.
+
+        A shared block has to be copied before it is written to.
+        """
         return sum(
             self._of(one)._pool.diagnose.num_holders(self._of(one)._core_of(one)) > 1 for one in blocks
         )
@@ -253,7 +262,7 @@ class TwoDevices:
         return self._of(block) is self._allocator_on(device)
 
     def _mark_filled(self, blocks: Sequence[Block]) -> None:
-        """Marks these GPU blocks as computed, as far as they are cached by content."""
+        """Marks those of these GPU blocks as computed that are registered by their content."""
         gpu = self._allocator_on(Device.GPU)
         if isinstance(gpu, PrefixCachingBlockAllocator):
             cores = [gpu._core_of(one) for one in blocks if not isinstance(one, NullBlock)]

@@ -1,4 +1,4 @@
-"""Views of a pool in the form of the ancestor's reference counts and evictor."""
+"""Views of a pool that have the interfaces of the ancestor's reference counter and evictor."""
 
 # ruff: noqa: ARG002  # the signatures are the ancestor's
 
@@ -19,7 +19,7 @@ __all__ = ["Holders", "PoolEvictor"]
 
 
 class Holders:
-    """The reference counts of an allocator's blocks, without those of planned copies."""
+    """The reference counts of an allocator's blocks. References for planned copies are not counted."""
 
     def __init__(self, allocator: PoolAllocator) -> None:
         self._allocator = allocator
@@ -30,7 +30,7 @@ class Holders:
 
 
 class PoolEvictor(Evictor):
-    """A view of the cached blocks without references."""
+    """A view of the cached blocks that have no references."""
 
     def __init__(self, allocator: PoolAllocator) -> None:
         self._allocator = allocator

@@ -1,23 +1,25 @@
 """vLLM v0's block table: the blocks of one sequence.
 
-This module owns the assignment of tokens to blocks, and the number of slots that a step needs. Blocks
-come from a ``CpuGpuBlockAllocator``.
+This module owns the assignment of tokens to blocks, and computes how many slots a step needs. The
+blocks come from a ``CpuGpuBlockAllocator``.
 
-Differences from the ancestor:
+Differences from the ancestor (a number identifies a known defect of the ancestors):
 
-- 8, 13: ``allocate``, ``append_token_ids`` and ``ensure_num_empty_slots`` are all or nothing. Each
-  checks that enough blocks are free before it takes the first, copies of shared blocks included.
-- 11: ``fork`` works after a window has dropped blocks. It forks the remaining blocks, and the null
-  blocks stay null.
-- A block that becomes full is exchanged for one with the same content, also if that one is not computed
-  yet. Its KV may be missing in this step, if another prompt computes it in chunks. Therefore the
-  content of the own block is copied to it.
-- 17: ``free`` sets ``num_full_slots`` back to 0.
-- With a window, the null block is taken when the first block is dropped, not at the first append.
-- Dropping blocks never takes a block. If others hold all blocks that a window could drop, and there is
-  no null block yet, the blocks are kept. Once one of them becomes free, the null block is made of it.
-- ``extra_hash`` is an int or ``kvpool.ExtraKeys``. Assertions are typed errors that derive from
-  ``AssertionError``.
+- 8, 13: ``allocate``, ``append_token_ids`` and ``ensure_num_empty_slots`` are all-or-nothing. Each
+  checks that enough blocks are free before it takes the first one. Copies of shared blocks are
+  included.
+- 11: ``fork`` works after a window has dropped blocks. It forks the remaining blocks, and null blocks
+  remain null blocks.
+- When a block becomes full, and a block with the same content exists, the table uses that block
+  instead, even if it is not computed yet. Another prompt may compute its KV in chunks, so its KV may be
+  missing in this step. Therefore the KV of the own block is copied to it.
+- 17: ``free`` resets ``num_full_slots`` to 0.
+- With a window, the null block is taken when the first block is dropped, and not at the first append.
+- Dropping blocks never needs a free block. If other references exist to all blocks that a window could
+  drop, and there is no null block yet, the blocks are kept. As soon as one of them becomes free, it is
+  used as the null block.
+- ``extra_hash`` is an int or ``kvpool.ExtraKeys``. Assertions are replaced by typed errors that derive
+  from ``AssertionError``.
 """
 
 from __future__ import annotations
@@ -47,9 +49,9 @@ class BlockTable:
 
     Args:
         block_size: Tokens per block.
-        block_allocator: The allocator that blocks come from.
-        _blocks: Blocks that the table takes over.
-        max_block_sliding_window: The size of the window in blocks. Without one, all blocks are kept.
+        block_allocator: The allocator of the blocks.
+        _blocks: Blocks that now belong to the table.
+        max_block_sliding_window: The size of the window in blocks. Without it, all blocks are kept.
 
     Raises:
         ContractError: The block size or the window is less than 1, or a block is of the wrong kind.
@@ -103,7 +105,7 @@ class BlockTable:
     def allocate(
         self, token_ids: Sequence[int], device: Device = Device.GPU, extra_hash: ExtraHash = None
     ) -> None:
-        """Takes blocks for a prompt. If the allocator caches, full blocks are shared by content.
+        """Allocates blocks for a prompt. If the allocator caches, full blocks with equal content are shared.
 
         All or nothing.
 
@@ -144,7 +146,7 @@ class BlockTable:
         self._num_dropped = self._count_dropped()
 
     def _refresh(self) -> None:
-        """Reads the blocks' ids again, after a swap has changed them."""
+        """Reads the ids of the blocks again after a swap."""
         self._blocks.update(self._blocks.list())
 
     def append_token_ids(
@@ -154,18 +156,18 @@ class BlockTable:
         num_computed_slots: int | None = None,
         extra_hash: ExtraHash = None,
     ) -> None:
-        """Drops the blocks outside of the window, then appends tokens. All or nothing.
+        """Drops the blocks outside the window, and then appends tokens. All or nothing.
 
         O(tokens + blocks dropped).
 
-        Ids of the table may change: a shared block is copied before it is written to, and a block that
-        becomes full can turn out to be cached already.
+        The table's ids may change, for two reasons. A shared block is copied before it is written to. A
+        block that becomes full may be cached already in another block.
 
         Args:
             token_ids: The tokens.
-            num_lookahead_slots: Number of empty slots to provide after them.
-            num_computed_slots: Number of tokens whose KV is written. Required with a window, which ends
-                there.
+            num_lookahead_slots: Number of empty slots to provide after the tokens.
+            num_computed_slots: Number of tokens whose KV is written. The window ends after them.
+                Required if there is a window.
             extra_hash: Extra keys of the sequence.
 
         Raises:
@@ -202,11 +204,11 @@ class BlockTable:
             self._num_full_slots += len(chunk)
 
     def _append_in_place(self, token_ids: Sequence[int], num_lookahead_slots: int) -> bool:
-        """Handles the usual append of a decode step: to one block, which exists and is on the GPU.
+        """Handles the usual append of a decode step: to one block that exists and is on the GPU.
 
-        Returns False, without a change, in every other case.
+        In every other case, returns False and changes nothing.
 
-        An append to one block is all or nothing by itself.
+        An append to a single block is always all-or-nothing.
         """
         before, num_tokens = self._num_full_slots, len(token_ids)
         at, used = divmod(before, self._block_size)
@@ -226,7 +228,7 @@ class BlockTable:
         return True
 
     def ensure_num_empty_slots(self, num_empty_slots: int, extra_hash: ExtraHash = None) -> None:
-        """Adds GPU blocks until ``num_empty_slots`` slots are empty. All or nothing.
+        """Adds GPU blocks until there are ``num_empty_slots`` empty slots. All or nothing.
 
         Raises:
             NoFreeBlocksError: Too few blocks are free.
@@ -254,7 +256,7 @@ class BlockTable:
         return child
 
     def free(self) -> None:
-        """Frees all blocks. The table can be allocated again. O(blocks). An empty table stays as it is."""
+        """Frees all blocks. The table can then be allocated again. O(blocks)."""
         for block in self._blocks.list():
             self._allocator.free(block)
         self._blocks.reset()
@@ -262,42 +264,42 @@ class BlockTable:
 
     @property
     def physical_block_ids(self) -> list[BlockId]:
-        """The ids, in order.
+        """The ids of the blocks, in order.
 
-        This is the list itself, which the next change of the table may change or replace.
+        This is the table's own list. The next change of the table may change or replace it.
         """
         return self._blocks.ids()
 
     @property
     def blocks(self) -> list[Block]:
-        """The blocks, in order. This is the list itself."""
+        """The blocks, in order. This is the table's own list."""
         return self._blocks.list()
 
     @property
     def num_full_slots(self) -> int:
-        """The number of tokens in the table, those of dropped blocks included."""
+        """The number of tokens in the table, including those in dropped blocks."""
         return self._num_full_slots
 
     def _get_all_token_ids(self) -> list[int]:
-        """Returns the tokens of all blocks: the whole sequence, unless a window has dropped blocks.
+        """Returns the tokens of all blocks. This is the whole sequence, unless a window has dropped blocks.
 
         O(tokens).
         """
         return [token for block in self.blocks for token in block.token_ids]
 
     def get_unseen_token_ids(self, sequence_token_ids: Sequence[int]) -> list[int]:
-        """Returns the tokens of a sequence that are not in the table yet. O(those tokens)."""
+        """Returns the tokens of a sequence that are not in the table yet. O(tokens returned)."""
         unseen = sequence_token_ids[self._num_full_slots :]
         return unseen if type(unseen) is list else list(unseen)
 
     def get_num_blocks_touched_by_append_slots(
         self, token_ids: Sequence[int], num_lookahead_slots: int
     ) -> int:
-        """Returns the number of blocks that an append of these tokens writes to.
+        """Returns the number of blocks to which an append of these tokens writes.
 
-        These are the last block, if it is not full, and new blocks.
+        These are the last block, if it is not full, and the new blocks.
 
-        No append takes more blocks than that, copies included.
+        An append never takes more blocks than this, including copies.
         """
         first = self._block_size - self._num_full_slots % self._block_size
         return 1 + _ceil_div(len(token_ids) + num_lookahead_slots - first, self._block_size)
@@ -323,7 +325,7 @@ class BlockTable:
             raise error
 
     def _chunks(self, token_ids: Sequence[int], num_before: int = 0) -> list[list[int]]:
-        """Splits tokens by block, given ``num_before`` tokens before them."""
+        """Splits tokens at block boundaries. ``num_before`` tokens of the sequence precede them."""
         first = self._block_size - num_before % self._block_size
         starts = [0, *range(first, len(token_ids), self._block_size)]
         ends = [*starts[1:], len(token_ids)]
@@ -336,9 +338,9 @@ class BlockTable:
         return _ceil_div(max(num_slots - empty, 0), self._block_size)
 
     def _num_copies(self, num_tokens: int) -> int:
-        """Returns the number of shared blocks that an append of ``num_tokens`` tokens writes to.
+        """Returns the number of shared blocks to which an append of ``num_tokens`` tokens writes.
 
-        Each needs a copy.
+        Each of them has to be copied.
         """
         if num_tokens == 0:
             return 0
@@ -368,9 +370,9 @@ class BlockTable:
         return self._blocks.list()[self._num_dropped : max(end, 0)]
 
     def _drop(self, blocks: Sequence[Block]) -> None:
-        """Frees the next blocks and puts the null block in their place.
+        """Frees the next blocks, and puts the null block in their positions.
 
-        The null block may be one of the freed blocks.
+        If there is no null block yet, one of the freed blocks may become the null block.
         """
         for block in blocks:
             self._allocator.free(block)

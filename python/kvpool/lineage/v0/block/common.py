@@ -1,17 +1,18 @@
-"""Parts that vLLM v0's allocators share.
+"""Parts of vLLM v0's allocators: reference counts, pending copies, handles, block lists, hit rates.
 
-These are reference counts, pending copies, handles, lists of blocks, and hit rates.
+The allocators of this package do not use these reference counts and copies, because the core has its
+own. The classes are for code that uses them separately. ``RefCounter`` is based on
+``kvpool.parts.BlockAllocator``.
 
-The allocators of this package do not use these counts and copies, because the core keeps their own. The
-classes are for code that used them alone. ``RefCounter`` is built on ``kvpool.parts.BlockAllocator``.
+Differences from the ancestor (a number identifies a known defect of the ancestors):
 
-Differences from the ancestor:
-
-- 3: ``get_all_blocks_recursively`` is a loop; a chain may have any length.
-- 11, 14: ``BlockPool`` makes a new handle each time and reuses only numbers. A freed handle therefore
-  stays invalid and can never turn into another block. The tokens of a freed handle are dropped.
-- Assertions are typed errors that derive from ``AssertionError``.
-- ``RefCounter`` has no state in Python. ``CacheMetricData`` counts hits, so its sums are exact.
+- 3: ``get_all_blocks_recursively`` is a loop, so a chain may have any length.
+- 11, 14: ``BlockPool`` makes a new handle each time, and reuses only the numbers of handles. A freed
+  handle therefore remains invalid, and never becomes a handle on another block. The tokens of a freed
+  handle are dropped.
+- Assertions are replaced by typed errors that derive from ``AssertionError``.
+- ``RefCounter`` has no state in Python. ``CacheMetricData`` counts hits as integers, so its sums are
+  exact.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ __all__ = [
 
 
 class RefCounterProtocol(Protocol):
-    """Counts references by block id."""
+    """Counts the references to blocks, by block id."""
 
     def incr(self, block_id: BlockId) -> int:
         """Adds a reference. Returns the new number of references."""
@@ -55,10 +56,10 @@ class RefCounterProtocol(Protocol):
 
 
 class RefCounter:
-    """Reference counts of a set of blocks, all 0 at first.
+    """The reference counts of a set of blocks. All counts are 0 at first.
 
     Args:
-        all_block_indices: The ids, read once.
+        all_block_indices: The ids of the blocks. The iterable is read once.
 
     >>> counter = RefCounter([4, 5])
     >>> counter.incr(5), counter.incr(5), counter.decr(5), counter.get(4)
@@ -67,8 +68,8 @@ class RefCounter:
 
     def __init__(self, all_block_indices: Iterable[BlockId]) -> None:
         self._slots = {block_id: slot for slot, block_id in enumerate(dict.fromkeys(all_block_indices), 1)}
-        # Each block has one reference more than counted. So a block with count 0 is not released, and
-        # its id cannot be allocated.
+        # Each block has one more reference than is counted. A block with count 0 is therefore not
+        # released, and its id cannot be allocated.
         self._counts = kvpool.parts.BlockAllocator(max(len(self._slots), 1) + 1)
         self._counts.allocate(len(self._slots))
 
@@ -120,17 +121,17 @@ class _Counted(Protocol):
 
 
 class ReadOnlyRefCounter:
-    """A view of reference counts: those of a ``RefCounter``, or of an allocator.
+    """A read-only view of the reference counts of a ``RefCounter`` or of an allocator.
 
     Args:
-        refcounter: The object that counts.
+        refcounter: The object that counts the references.
     """
 
     def __init__(self, refcounter: _Counted) -> None:
         self._refcounter = refcounter
 
     def incr(self, block_id: BlockId) -> int:
-        """Always refuses.
+        """Always raises.
 
         Raises:
             ContractError: Always; a ``ValueError``.
@@ -138,7 +139,7 @@ class ReadOnlyRefCounter:
         raise ContractError(f"Incr not allowed: block {block_id} is counted elsewhere")
 
     def decr(self, block_id: BlockId) -> int:
-        """Always refuses.
+        """Always raises.
 
         Raises:
             ContractError: Always; a ``ValueError``.
@@ -155,13 +156,13 @@ class ReadOnlyRefCounter:
 
 
 class CopyOnWriteTracker:
-    """Copies that are planned and not executed yet.
+    """The copies that are planned and have not been executed yet.
 
-    The allocators plan their copies in the core. There, source and destination stay pinned until the
-    copies are taken.
+    The allocators of this package plan their copies in the core instead. There, the source and the
+    destination remain pinned until the copies are taken.
 
     Args:
-        refcounter: Reports which blocks are shared.
+        refcounter: The object that reports which blocks are shared.
     """
 
     def __init__(self, refcounter: RefCounterProtocol) -> None:
@@ -169,7 +170,9 @@ class CopyOnWriteTracker:
         self._copies: list[tuple[BlockId, BlockId]] = []
 
     def is_appendable(self, block: Block) -> bool:
-        """Returns whether a block may be written to: it has no memory yet, or at most one reference.
+        """Returns whether a block may be written to.
+
+        It may if it has no memory yet, or at most one reference.
 
         Raises:
             StaleBlockError: The handle was freed.
@@ -195,13 +198,13 @@ class CopyOnWriteTracker:
 
 
 class BlockPool:
-    """Makes the handles of an allocator and numbers them.
+    """Makes and numbers the handles of an allocator.
 
     Args:
         block_size: Tokens per block.
-        create_block: Makes a block.
-        allocator: The allocator that the blocks belong to.
-        pool_size: Initial number of handle numbers. It doubles as needed.
+        create_block: A function that makes a block.
+        allocator: The allocator to which the blocks belong.
+        pool_size: The initial number of handle numbers. It is doubled when necessary.
 
     Raises:
         ContractError: ``pool_size`` is negative.
@@ -225,7 +228,7 @@ class BlockPool:
         return self._pool_size
 
     def increase_pool(self) -> None:
-        """Doubles the pool.
+        """Doubles the number of handle numbers.
 
         Raises:
             ContractError: The pool was made for zero handles.
@@ -264,7 +267,7 @@ class BlockPool:
         return block
 
     def free_block(self, block: Block) -> None:
-        """Takes a handle back. Every further use of it is an error.
+        """Takes back a handle. Every further use of the handle raises an error.
 
         Raises:
             StaleBlockError: It was taken back before.
@@ -277,12 +280,12 @@ class BlockPool:
 
 
 class BlockList:
-    """The blocks of a sequence, together with a list of their ids.
+    """The blocks of a sequence, and the list of their ids.
 
-    ``list()`` and ``ids()`` return the lists themselves, for engines that pass them on without a copy.
+    ``list()`` and ``ids()`` return the object's own lists, so that engines can use them without a copy.
 
     Args:
-        blocks: The first blocks.
+        blocks: The initial blocks.
 
     Raises:
         BlockStateError: A block has no id.
@@ -346,11 +349,11 @@ class BlockList:
         self._blocks, self._block_ids = [], []
 
     def list(self) -> list[Block]:
-        """Returns the blocks. This is the live list."""
+        """Returns the object's own list of blocks, which later calls change."""
         return self._blocks
 
     def ids(self) -> list[BlockId]:  # type: ignore[valid-type]  # list is the method above
-        """Returns their ids. This is the live list."""
+        """Returns the object's own list of ids, which later calls change."""
         return self._block_ids
 
 

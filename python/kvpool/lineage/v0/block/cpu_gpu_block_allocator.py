@@ -1,37 +1,37 @@
-"""vLLM v0's allocator over two devices.
+"""vLLM v0's allocator for two devices.
 
-It uses one ``kvpool.TieredPool``: GPU blocks in tier 0 and CPU blocks in tier 1.
+It uses one ``kvpool.TieredPool``: GPU blocks are in tier 0, and CPU blocks are in tier 1.
 
 This module owns the assignment of ids to devices, the null block, and the lists of transfers that the
 core has planned and the engine has not fetched yet. The core plans swaps and copies.
 
-Differences from the ancestor:
+Differences from the ancestor (a number identifies a known defect of the ancestors):
 
-- 9, 12: ``swap`` moves physical blocks. Handles that shared a block share one on the other device. The
-  other device takes one block per different block moved.
-- 10: ``swap`` moves all blocks or none.
+- 9, 12: ``swap`` moves physical blocks. Handles that share a block also share one on the other device.
+  The other device needs one block for each different block that is moved.
+- 10: ``swap`` moves either all blocks or none.
 - 13, 14: see ``naive_block`` and ``prefix_caching_block``.
-- 15: ``reset_prefix_cache`` works although there is a null block. It resets every device, also those
-  after a device that is in use.
+- 15: ``reset_prefix_cache`` works even if there is a null block. If blocks of one device are in use,
+  the other device is reset nevertheless.
 - 16: ``get_common_computed_block_ids`` returns a list in every case.
-- 18: a planned copy that a swap of the same step takes along keeps its source and destination fenced
-  until ``clear_copy_on_writes``. The source of a swap is the block that has the bytes, even if a copy
-  to it is still planned.
+- 18: if a swap in the same step moves a block of a planned copy, the copy's source and destination
+  remain fenced until ``clear_copy_on_writes``. The source of a swap is the block that contains the
+  bytes, even if a copy to this block is still planned.
 - 19: ``get_physical_block_id`` is O(1).
-- The null block is not part of the usable count: once it exists, ``get_num_total_blocks`` is one less.
-  It is a block of the GPU, not the core's block 0. The ancestor's workers allocate memory for each id
-  from 0 on, and kernels read the blocks of a table. The null block therefore needs an id that has
-  memory and that nothing else uses.
-- A block whose content the other device has already cached is not copied: ``swap`` returns it,
-  ``get_and_reset_swaps`` does not.
-- ``mark_blocks_as_accessed`` takes ids of either device: the blocks of a swapped-out group are used,
-  too.
-- Assertions are typed errors that derive from ``AssertionError``.
+- The null block does not count as usable. Once it exists, ``get_num_total_blocks`` is smaller by one.
+  The null block is a block of the GPU, and not the core's block 0. The ancestor's workers allocate
+  memory for each id from 0 on, and kernels read the blocks of a table. Therefore the null block needs
+  an id that has memory and no other use.
+- If the other device has already cached the content of a block, the block is not copied. ``swap``
+  returns it, but ``get_and_reset_swaps`` does not.
+- ``mark_blocks_as_accessed`` accepts ids of both devices, because the blocks of a swapped-out group can
+  also be used.
+- Assertions are replaced by typed errors that derive from ``AssertionError``.
 
-A step has the ancestor's order: workers execute swaps in, swaps out, copies, then the model. The
-ancestor's scheduler never swaps in within a step that swaps out, and never swaps out a block that it
-has appended to within the step. Any other caller that runs all transfers of a step in that order must
-keep to the same two rules.
+The order within a step is the ancestor's: workers execute swaps in, swaps out, copies, and then the
+model. The ancestor's scheduler never swaps in and out in the same step, and never swaps out a block to
+which it has appended in the same step. Any other caller that executes all transfers of a step in this
+order must follow the same two rules.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ __all__ = ["CpuGpuBlockAllocator", "NullBlock"]
 
 
 class CpuGpuBlockAllocator(TwoDevices, DeviceAwareBlockAllocator):
-    """Blocks of a GPU and of a CPU.
+    """An allocator for the blocks of a GPU and of a CPU.
 
     Args:
-        cpu_block_allocator: The CPU's allocator. Both allocators move to one common pool, unless they
-            already share one.
-        gpu_block_allocator: The GPU's allocator.
+        cpu_block_allocator: The allocator for the CPU. Both allocators are moved to a common pool,
+            unless they already have one.
+        gpu_block_allocator: The allocator for the GPU.
 
     Raises:
         ContractError: The allocators have an id in common, or differ in block size.
@@ -77,7 +77,7 @@ class CpuGpuBlockAllocator(TwoDevices, DeviceAwareBlockAllocator):
     def create(
         allocator_type: str, num_gpu_blocks: int, num_cpu_blocks: int, block_size: int
     ) -> CpuGpuBlockAllocator:
-        """Returns an allocator with GPU ids from 0 on, followed by the CPU ids.
+        """Returns an allocator. GPU ids begin at 0, and the CPU ids follow.
 
         Args:
             allocator_type: ``"naive"`` or ``"prefix_caching"``.
@@ -129,15 +129,15 @@ class CpuGpuBlockAllocator(TwoDevices, DeviceAwareBlockAllocator):
             for device, allocator in allocators.items():
                 allocator._bind(tiers, TIERS[device])
         super().__init__(allocators, gpu_block_allocator._tiers)
-        # Swaps not fetched yet; None if the engine did not fetch them and they exceed those of one
-        # step.
+        # Swaps that were not fetched yet. None if the engine has not fetched them and there are more
+        # than one step can have.
         self._swaps: list[tuple[BlockId, BlockId]] | None = []
         self._most_swaps = 2 * sum(allocator.get_num_total_blocks() for allocator in allocators.values())
 
     def allocate_or_get_null_block(self) -> Block:
-        """Returns the null block, which replaces the blocks that a sequence has dropped from its block table.
+        """Returns the null block, which takes the place of blocks that a sequence has dropped from its table.
 
-        It is made on first use, from a block of the GPU, and never freed.
+        The first call makes it from a block of the GPU. It is never freed.
 
         Raises:
             NoFreeBlocksError: The null block does not exist yet, and no block is free.
@@ -177,7 +177,7 @@ class CpuGpuBlockAllocator(TwoDevices, DeviceAwareBlockAllocator):
         device: Device,
         extra_hash: ExtraHash = None,
     ) -> list[Block]:
-        """Returns one full block of a device per chunk of tokens. All or nothing.
+        """Returns one full block of a device for each chunk of tokens. All or nothing.
 
         Raises:
             NoFreeBlocksError: Too few blocks are free.
@@ -187,7 +187,7 @@ class CpuGpuBlockAllocator(TwoDevices, DeviceAwareBlockAllocator):
         return self._allocator_on(device).allocate_immutable_blocks(prev_block, block_token_ids, extra_hash)
 
     def free(self, block: Block) -> None:
-        """Frees a handle and its reference to the block. Does nothing for the null block.
+        """Releases a handle, and its reference to the block. Does nothing for the null block.
 
         Raises:
             StaleBlockError: The handle was freed before.
@@ -197,9 +197,9 @@ class CpuGpuBlockAllocator(TwoDevices, DeviceAwareBlockAllocator):
             self._of(block).free(block)
 
     def fork(self, last_block: Block) -> list[Block]:
-        """Returns new handles on the blocks of the sequence that ends with ``last_block``, first to last.
+        """Returns new handles on all blocks of the sequence that ends with ``last_block``.
 
-        O(blocks).
+        They are in the order of the sequence. O(blocks).
 
         Raises:
             ContractError: ``last_block`` is the null block.
@@ -220,7 +220,7 @@ class CpuGpuBlockAllocator(TwoDevices, DeviceAwareBlockAllocator):
         return self._allocator_on(device).get_num_free_blocks()
 
     def get_num_total_blocks(self, device: Device) -> int:
-        """Returns the number of usable blocks of a device: all but the null block, once it exists.
+        """Returns the number of usable blocks of a device. The null block is not counted once it exists.
 
         Raises:
             ContractError: There is no such device.
@@ -242,16 +242,16 @@ class CpuGpuBlockAllocator(TwoDevices, DeviceAwareBlockAllocator):
         return self._allocator_on(Device.GPU).all_block_ids | self._allocator_on(Device.CPU).all_block_ids
 
     def clear_copy_on_writes(self) -> list[tuple[BlockId, BlockId]]:
-        """Returns the planned copies of GPU blocks, (source, destination) in order.
+        """Returns the planned copies of GPU blocks as pairs (source, destination), in order.
 
-        Ends their pins and fences.
+        Unpins their blocks and releases their fences.
         """
         copies = self._take_copies()
         self.end_step()
         return copies
 
     def mark_blocks_as_accessed(self, block_ids: Sequence[int], now: float) -> None:
-        """Records a use of blocks at time ``now``. A use never moves back in time.
+        """Records that blocks were used at time ``now``. An earlier time than the recorded one is ignored.
 
         Raises:
             UnknownBlockError: A block is free, or on no device. No block of its device was marked.
@@ -264,9 +264,9 @@ class CpuGpuBlockAllocator(TwoDevices, DeviceAwareBlockAllocator):
             owners[owner].mark_blocks_as_accessed(ids, now)
 
     def mark_blocks_as_computed(self, block_ids: Sequence[int]) -> None:
-        """Marks GPU blocks as computed: their KV is written.
+        """Marks GPU blocks as computed, which means that their KV is written.
 
-        Without ids, marks those filled since the last call.
+        Without ids, marks the blocks that were filled since the last call.
 
         Raises:
             UnknownBlockError: An id does not belong to the GPU, or the block has no references.
@@ -274,11 +274,11 @@ class CpuGpuBlockAllocator(TwoDevices, DeviceAwareBlockAllocator):
         self._allocator_on(Device.GPU).mark_blocks_as_computed(block_ids)
 
     def get_common_computed_block_ids(self, computed_seq_block_ids: Sequence[list[int]]) -> list[int]:
-        """Returns the common prefix of the sequences' computed blocks."""
+        """Returns the common prefix of these lists of computed blocks."""
         return self._allocator_on(Device.GPU).get_common_computed_block_ids(computed_seq_block_ids)
 
     def get_num_full_blocks_touched(self, blocks: Sequence[Block], device: Device) -> int:
-        """Returns how many blocks of a device the full ones among these would take, each counted once.
+        """Returns how many blocks of a device the full blocks among these would take, without duplicates.
 
         Raises:
             StaleBlockError: A block was freed.
@@ -288,13 +288,13 @@ class CpuGpuBlockAllocator(TwoDevices, DeviceAwareBlockAllocator):
         return self._allocator_on(device).get_num_full_blocks_touched(live)
 
     def swap(self, blocks: Sequence[Block], src_device: Device, dst_device: Device) -> dict[int, int]:
-        """Moves blocks from one device to the other. All or nothing. Null blocks stay unchanged. O(blocks).
+        """Moves blocks from one device to the other. All or nothing. Null blocks do not change. O(blocks).
 
-        Afterwards, the handles have the new ids and belong to the other device. The caller has to copy
-        the bytes of the pairs of ``get_and_reset_swaps``.
+        Afterwards, the handles have new ids and belong to the other device. The caller has to copy the
+        bytes of each pair that ``get_and_reset_swaps`` returns.
 
         Returns:
-            Old id to new id, each physical block once.
+            The new id of each old id. Each physical block occurs once.
 
         Raises:
             NoFreeBlocksError: The other device has too few blocks.
@@ -311,14 +311,14 @@ class CpuGpuBlockAllocator(TwoDevices, DeviceAwareBlockAllocator):
         return mapping
 
     def get_and_reset_swaps(self) -> list[tuple[BlockId, BlockId]]:
-        """Returns the copies that ``swap`` requires, (source, destination) in order, and clears the list.
+        """Returns the copies that ``swap`` requires, as pairs (source, destination), and clears the list.
 
-        The ids show the direction, because GPU and CPU have none in common. Use it instead of the
-        results of ``swap``, and call it in every step.
+        The ids show the direction, because no id belongs to both devices. Use this method instead of
+        the results of ``swap``, and call it in every step.
 
         Raises:
-            BlockStateError: There were too many copies since the last call, so they were not kept.
-                Those of this step are lost.
+            BlockStateError: There were too many copies since the last call, so they were dropped. The
+                copies of this step are lost.
         """
         swaps, self._swaps = self._swaps, []
         if swaps is None:
@@ -336,10 +336,10 @@ class CpuGpuBlockAllocator(TwoDevices, DeviceAwareBlockAllocator):
         return self._allocator_on(device).get_prefix_cache_hit_rate()
 
     def reset_prefix_cache(self, device: Device | None = None) -> bool:
-        """Drops all cached content of a device, or of every device. The null block does not prevent it.
+        """Drops all cached content of one device, or of both. The null block does not prevent this.
 
         Returns:
-            False if blocks of a device are in use. That device was not reset; the others were.
+            False if blocks of a device are in use. That device was not reset, but the other one was.
 
         Raises:
             ContractError: There is no such device.
@@ -363,5 +363,6 @@ class CpuGpuBlockAllocator(TwoDevices, DeviceAwareBlockAllocator):
 
 
 def _common_pool(numbers: Sequence[int], block_size: int) -> kvpool.TieredPool:
-    # A tier has at least one block. The allocator of a device without blocks keeps that block for good.
+    # A tier has at least one usable block. The allocator of a device without blocks holds that block
+    # forever.
     return kvpool.TieredPool([max(number, 1) + 1 for number in numbers], block_size, eviction="last-accessed")

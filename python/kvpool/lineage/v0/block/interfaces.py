@@ -1,8 +1,8 @@
 """The interfaces of vLLM v0's blocks and allocators.
 
-This module owns names and signatures, no behaviour. ``naive_block``, ``prefix_caching_block`` and
-``cpu_gpu_block_allocator`` implement them over the pools of kvpool. Each parameter of type ``Device``
-also accepts a member of the engine's own enum.
+This module only defines names and signatures. ``naive_block``, ``prefix_caching_block`` and
+``cpu_gpu_block_allocator`` implement them with kvpool's pools. Each parameter of type ``Device`` also
+accepts a member of the engine's own enum.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ BlockId: TypeAlias = int
 PrefixHash: TypeAlias = int
 SeqId: TypeAlias = int
 EncoderSeqId: TypeAlias = str
-#: Identifies a prompt beside its tokens: the ancestor's int, or kvpool's own keys.
+#: Identifies a prompt in addition to its tokens: the ancestor's int, or kvpool's own extra keys.
 ExtraHash: TypeAlias = "int | ExtraKeys | None"
 
 
@@ -43,7 +43,7 @@ class Block(ABC):
     """A handle on one block of a sequence: its tokens, its predecessor, and the id of its memory."""
 
     class Factory(Protocol):
-        """A function that makes blocks for an allocator; a block class is one."""
+        """A function that makes blocks for an allocator. A class of blocks is such a function."""
 
         def __call__(
             self,
@@ -59,7 +59,10 @@ class Block(ABC):
 
     @abstractmethod
     def append_token_ids(self, token_ids: Sequence[int]) -> None:
-        """Appends tokens. ``block_id`` may change, by copy on write or by promotion."""
+        """Appends tokens.
+
+        ``block_id`` may change, because a shared block is copied or a full block is registered.
+        """
 
     @property
     @abstractmethod
@@ -79,22 +82,22 @@ class Block(ABC):
     @property
     @abstractmethod
     def num_tokens_total(self) -> int:
-        """Tokens of the chain up to the end of this block."""
+        """Number of tokens from the start of the sequence to the end of this block."""
 
     @property
     @abstractmethod
     def num_empty_slots(self) -> int:
-        """Number of tokens that still fit."""
+        """Number of further tokens that fit into the block."""
 
     @property
     @abstractmethod
     def is_full(self) -> bool:
-        """Whether no token fits any more."""
+        """Whether the block is full."""
 
     @property
     @abstractmethod
     def prev_block(self) -> Block | None:
-        """The block before it in the sequence."""
+        """The preceding block of the sequence."""
 
     @property
     @abstractmethod
@@ -114,7 +117,7 @@ class Block(ABC):
     @property
     @abstractmethod
     def last_accessed(self) -> float:
-        """Time of the last use that this handle knows; -1 at first."""
+        """The time of the last use that was recorded through this handle; -1 if none was recorded."""
 
     @last_accessed.setter
     @abstractmethod
@@ -124,33 +127,33 @@ class Block(ABC):
     @property
     @abstractmethod
     def content_hash(self) -> int | None:
-        """Hash of the block and everything before it.
+        """The hash of the block and of everything before it.
 
-        None unless the block is full and its predecessor is hashed.
+        It is None unless the block is full and its predecessor has a hash.
         """
 
 
 class _AnyAllocator(ABC):
-    """The methods that allocators of one and of several devices share."""
+    """The methods that allocators of one device and of several devices have in common."""
 
     NoFreeBlocksError = errors.NoFreeBlocksError
 
     @abstractmethod
     def free(self, block: Block) -> None:
-        """Frees the handle and its reference to the block."""
+        """Releases the handle, and its reference to the block."""
 
     @abstractmethod
     def fork(self, last_block: Block) -> list[Block]:
-        """Returns new handles on the blocks of a whole sequence, first to last."""
+        """Returns new handles on all blocks of a sequence, from the first to the last."""
 
     @property
     @abstractmethod
     def all_block_ids(self) -> frozenset[int]:
-        """All ids of this allocator, of all its devices."""
+        """The ids of all blocks of this allocator, on all of its devices."""
 
     @abstractmethod
     def clear_copy_on_writes(self) -> list[tuple[int, int]]:
-        """Returns the pending copies, (source, destination), and clears the list."""
+        """Returns the pending copies as pairs (source, destination), and clears the list."""
 
     @abstractmethod
     def mark_blocks_as_accessed(self, block_ids: Sequence[int], now: float) -> None:
@@ -166,11 +169,11 @@ class _AnyAllocator(ABC):
 
 
 class BlockAllocator(_AnyAllocator):
-    """Blocks of one device."""
+    """The interface of an allocator for one device."""
 
     @abstractmethod
     def allocate_mutable_block(self, prev_block: Block | None, extra_hash: ExtraHash = None) -> Block:
-        """Returns an empty block after ``prev_block``."""
+        """Returns an empty block that follows ``prev_block``."""
 
     @abstractmethod
     def allocate_immutable_block(
@@ -182,7 +185,7 @@ class BlockAllocator(_AnyAllocator):
     def allocate_immutable_blocks(
         self, prev_block: Block | None, block_token_ids: Sequence[Sequence[int]], extra_hash: ExtraHash = None
     ) -> list[Block]:
-        """Returns one full block per chunk of tokens, each after the one before it."""
+        """Returns one full block for each chunk of tokens. Each block follows the one before it."""
 
     @abstractmethod
     def get_num_total_blocks(self) -> int:
@@ -198,27 +201,27 @@ class BlockAllocator(_AnyAllocator):
 
     @abstractmethod
     def swap_out(self, blocks: Sequence[Block]) -> None:
-        """Frees the memory of blocks whose handles stay valid."""
+        """Frees the memory of blocks. Their handles remain valid."""
 
     @abstractmethod
     def swap_in(self, blocks: Sequence[Block]) -> None:
-        """Allocates memory for blocks that have none."""
+        """Allocates memory for the blocks of handles that have none."""
 
     @abstractmethod
     def cow_block_if_not_appendable(self, block: Block) -> BlockId:
-        """Returns the id of a block that may be written to: the given one's, or that of a copy."""
+        """Returns the id of a block that may be written to: that of the given block, or of a copy."""
 
     @abstractmethod
     def promote_to_immutable_block(self, block: Block) -> BlockId:
-        """Registers a full block by its content, and returns its id from then on."""
+        """Registers a full block by its content. Returns the id that the block has afterwards."""
 
     @abstractmethod
     def get_num_full_blocks_touched(self, blocks: Sequence[Block]) -> int:
-        """Returns how many blocks of this allocator the full ones among these would take."""
+        """Returns how many blocks of this allocator the full blocks among these would take."""
 
     @abstractmethod
     def get_prefix_cache_hit_rate(self) -> float:
-        """Returns hits per query, or -1 if nothing is cached here."""
+        """Returns the hits per query, or -1 if this allocator does not cache."""
 
     @abstractmethod
     def reset_prefix_cache(self) -> bool:
@@ -230,7 +233,7 @@ class BlockAllocator(_AnyAllocator):
 
 
 class DeviceAwareBlockAllocator(_AnyAllocator):
-    """Blocks of several devices."""
+    """The interface of an allocator for several devices."""
 
     @abstractmethod
     def allocate_mutable_block(
@@ -252,7 +255,7 @@ class DeviceAwareBlockAllocator(_AnyAllocator):
         device: Device,
         extra_hash: ExtraHash = None,
     ) -> list[Block]:
-        """Returns one full block of this device per chunk of tokens."""
+        """Returns one full block of this device for each chunk of tokens."""
 
     @abstractmethod
     def get_num_free_blocks(self, device: Device) -> int:
@@ -264,7 +267,7 @@ class DeviceAwareBlockAllocator(_AnyAllocator):
 
     @abstractmethod
     def get_num_full_blocks_touched(self, blocks: Sequence[Block], device: Device) -> int:
-        """Returns how many blocks of this device the full ones among these would take."""
+        """Returns how many blocks of this device the full blocks among these would take."""
 
     @abstractmethod
     def swap(self, blocks: Sequence[Block], src_device: Device, dst_device: Device) -> dict[int, int]:
@@ -276,11 +279,11 @@ class DeviceAwareBlockAllocator(_AnyAllocator):
 
     @abstractmethod
     def allocate_or_get_null_block(self) -> Block:
-        """Returns the null block, which replaces the blocks that a sequence has dropped."""
+        """Returns the null block, which takes the place of blocks that a sequence has dropped."""
 
     @abstractmethod
     def get_prefix_cache_hit_rate(self, device: Device) -> float:
-        """Returns hits per query of this device, or -1 if nothing is cached there."""
+        """Returns the hits per query of this device, or -1 if its allocator does not cache."""
 
     @abstractmethod
     def reset_prefix_cache(self, device: Device | None = None) -> bool:

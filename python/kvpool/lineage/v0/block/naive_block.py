@@ -1,20 +1,22 @@
 """vLLM v0's allocator without a prefix cache, and its block.
 
-Differences from the ancestor:
+Differences from the ancestor (a number identifies a known defect of the ancestors):
 
-- 3, 11: ``fork`` walks a chain of any length, and handles are never recycled into a cycle.
-- 8: the copy of a shared block is made before tokens are appended. If there is no block for it, nothing
-  has changed.
-- 9, 10: ``swap_in`` takes all blocks or none, and handles that shared a block share one again.
+- 3, 11: ``fork`` walks a chain of any length, and handles are never recycled, so a chain cannot become
+  a cycle.
+- 8: a shared block is copied before tokens are appended. If no block is free for the copy, nothing has
+  changed.
+- 9, 10: ``swap_in`` takes either all blocks or none, and handles that shared a block share one again.
 - 12: ``get_num_full_blocks_touched`` counts physical blocks, not handles.
-- 13: ``allocate_immutable_blocks`` takes all blocks or none.
-- 14: a freed handle is invalid for good: ``block_id`` is None, everything else raises ``StaleBlockError``.
-- 18: the source and the destination of a copy stay pinned until ``clear_copy_on_writes``.
+- 13: ``allocate_immutable_blocks`` takes either all blocks or none.
+- 14: a freed handle remains invalid: ``block_id`` is None, and all other uses raise
+  ``StaleBlockError``.
+- 18: the source and the destination of a copy remain pinned until ``clear_copy_on_writes``.
 - 19: ``get_physical_block_id`` is O(1).
-- 20: immutable blocks are full blocks.
-- ``block_ids`` may be any iterable; it is read once. Assertions are typed errors that derive from
-  ``AssertionError``.
-- ``refcounter`` is a view: only handles hold references. ``token_ids`` is a copy.
+- 20: immutable blocks are always full.
+- ``block_ids`` may be any iterable, which is read once. Assertions are replaced by typed errors that
+  derive from ``AssertionError``.
+- ``refcounter`` is a view, because only handles hold references. ``token_ids`` is a copy.
 """
 
 # ruff: noqa: ARG002  # the signatures are the ancestor's
@@ -39,16 +41,16 @@ __all__ = ["BlockPool", "NaiveBlock", "NaiveBlockAllocator"]
 
 
 class NaiveBlockAllocator(PoolAllocator):
-    """Allocates blocks and shares them by ``fork`` only.
+    """Allocates blocks. Blocks are shared only by ``fork``.
 
-    The block freed last is allocated next.
+    The block that was freed last is allocated next.
 
     Args:
-        create_block: Makes blocks: ``NaiveBlock``, or a class derived from it.
+        create_block: The class of the blocks: ``NaiveBlock``, or a class derived from it.
         num_blocks: Number of blocks.
         block_size: Tokens per block.
-        block_ids: Ids of the blocks; from 0 by default. The first one is allocated first.
-        block_pool: Makes the handles. Several allocators can share one.
+        block_ids: The ids of the blocks, from 0 by default. The first id is allocated first.
+        block_pool: The object that makes the handles. Several allocators can share one.
 
     Raises:
         ContractError: The ids are not ``num_blocks`` different ones, or a number is negative.
@@ -80,7 +82,7 @@ class NaiveBlockAllocator(PoolAllocator):
     def allocate_mutable_block(
         self, prev_block: Block | None, extra_hash: ExtraHash = None, device: object = None
     ) -> Block:
-        """Returns an empty block after ``prev_block``.
+        """Returns an empty block that follows ``prev_block``.
 
         Raises:
             NoFreeBlocksError: No block is free.
@@ -143,9 +145,9 @@ class NaiveBlockAllocator(PoolAllocator):
         return blocks
 
     def free_block_id(self, block_id: BlockId) -> None:
-        """Drops one reference to a block by its id.
+        """Drops one reference to a block, given by its id.
 
-        Use it for references without a handle; handles are freed by ``free``.
+        Use it for references without a handle. To release a handle, use ``free``.
 
         Raises:
             UnknownBlockError: The id does not belong to this allocator.
@@ -154,7 +156,7 @@ class NaiveBlockAllocator(PoolAllocator):
         self._pool.release([self._to_core(block_id)])
 
     def promote_to_immutable_block(self, block: Block) -> BlockId:
-        """Always refuses: nothing is cached here.
+        """Always raises, because this allocator does not cache.
 
         Raises:
             NotSupportedError: Always.
@@ -162,21 +164,21 @@ class NaiveBlockAllocator(PoolAllocator):
         raise NotSupportedError("There is no promotion for naive blocks")
 
     def mark_blocks_as_accessed(self, block_ids: Sequence[int], now: float) -> None:
-        """Does nothing: no block is ever evicted."""
+        """Does nothing, because no block is ever evicted."""
 
     def mark_blocks_as_computed(self, block_ids: Sequence[int]) -> None:
-        """Does nothing: nothing reads this state."""
+        """Does nothing, because nothing reads whether a block is computed."""
 
     def get_common_computed_block_ids(self, computed_seq_block_ids: Sequence[list[int]]) -> list[int]:
-        """Returns an empty list: nothing is cached here."""
+        """Returns an empty list, because this allocator does not cache."""
         return []
 
     def find_cached_blocks_prefix(self, block_hashes: list[int]) -> list[int]:
-        """Returns an empty list: nothing is cached here."""
+        """Returns an empty list, because this allocator does not cache."""
         return []
 
     def get_num_full_blocks_touched(self, blocks: Sequence[Block]) -> int:
-        """Returns how many blocks the full ones among these would take, counting each physical block once.
+        """Returns how many different physical blocks the full blocks among these would take.
 
         Raises:
             StaleBlockError: A block was freed.
@@ -186,11 +188,11 @@ class NaiveBlockAllocator(PoolAllocator):
         )
 
     def get_prefix_cache_hit_rate(self) -> float:
-        """Returns -1: nothing is cached here."""
+        """Returns -1, because this allocator does not cache."""
         return -1
 
     def reset_prefix_cache(self) -> bool:
-        """Returns True: nothing is cached here."""
+        """Returns True, because there is no cached content."""
         return True
 
 
@@ -198,12 +200,13 @@ class NaiveBlock(TokenBlock):
     """A block without a content hash.
 
     Args:
-        prev_block: The block before it in the sequence.
-        token_ids: Its first tokens.
+        prev_block: The preceding block of the sequence.
+        token_ids: The first tokens of the block.
         block_size: Tokens per block.
-        allocator: The allocator of its memory.
-        block_id: The id of its memory; None if it has none.
-        _cow_target: The handle to pass to the allocator for copy on write; itself by default.
+        allocator: The allocator of the block's memory.
+        block_id: The id of the block's memory; None if it has none.
+        _cow_target: The handle that is passed to the allocator for copy-on-write. By default, the block
+            itself.
         extra_hash: Ignored.
 
     Raises:

@@ -1,38 +1,41 @@
 """vLLM v0's prefix-caching allocator, its block, and its hash of a block.
 
-Differences from the ancestor:
+Differences from the ancestor (a number identifies a known defect of the ancestors):
 
-- 1, 2: the core chooses victims; there is no heap with stale entries.
-- 3, 11: ``fork`` walks a chain of any length, and handles are never recycled into a cycle.
+- 1, 2: the core chooses victims. There is no heap that could contain outdated entries.
+- 3, 11: ``fork`` walks a chain of any length, and handles are never recycled, so a chain cannot become
+  a cycle.
 - 4: ``find_cached_blocks_prefix`` stops at the first block that is not cached.
-- 5: a block is cached from ``mark_blocks_as_computed`` on. If it is freed before, it is dropped and
-  cannot be hit.
-- 6: ``mark_blocks_as_computed`` marks the ids given. Without ids, as old schedulers call it, it marks
-  the blocks that were filled since the last call and still have references. A mutable block is never
-  computed.
-- 7: a full block after an unhashed one has no hash and is never shared.
-- 8: the copy of a shared block is made before tokens are appended. If there is no block for it, nothing
-  has changed.
-- 9, 10: ``swap_in`` takes all blocks or none, and handles that shared a block share one again.
+- 5: a block is cached only after ``mark_blocks_as_computed``. If it is freed before, its content is
+  dropped and cannot be hit.
+- 6: ``mark_blocks_as_computed`` marks the blocks with the given ids. Old schedulers pass no ids. Then
+  it marks the blocks that were filled since the last call and still have references. A mutable block is
+  never computed.
+- 7: if a full block follows a block without a hash, it has no hash and is never shared.
+- 8: a shared block is copied before tokens are appended. If no block is free for the copy, nothing has
+  changed.
+- 9, 10: ``swap_in`` takes either all blocks or none, and handles that shared a block share one again.
 - 12: ``get_num_full_blocks_touched`` counts physical blocks, not handles.
-- 13: ``allocate_immutable_blocks`` takes all blocks or none.
-- 14: a freed handle is invalid for good: ``block_id`` is None, everything else raises
+- 13: ``allocate_immutable_blocks`` takes either all blocks or none.
+- 14: a freed handle remains invalid: ``block_id`` is None, and all other uses raise
   ``StaleBlockError``.
 - 16: ``get_common_computed_block_ids`` returns a list in every case.
-- 18: the source and the destination of a copy stay pinned until ``clear_copy_on_writes``.
+- 18: the source and the destination of a copy remain pinned until ``clear_copy_on_writes``.
 - 19: ``get_physical_block_id`` is O(1).
-- 20: immutable blocks are full blocks.
-- 23: a use never moves back in time, and an unknown or free block is one error, ``UnknownBlockError``.
+- 20: immutable blocks are always full.
+- 23: the access time of a block never decreases. For an unknown block and for a free block, the error
+  is the same: ``UnknownBlockError``.
 - 24: hashes are SHA-256 chains with tagged extra keys. ``extra_hash`` is an int or
   ``kvpool.ExtraKeys``.
-- Tokens are from 0 to 2**32 - 1; the ancestor hashed any int.
-- The hit rate does not count failed allocations.
-- A block is registered once it is full, and shared from then on, computed or not, as in the ancestor:
-  within a step, all its holders compute it. Lookups (``find_cached_blocks_prefix``) return only
-  computed blocks.
-- ``refcounter`` and ``evictor`` are views. ``token_ids`` is a copy. Assertions are typed errors.
-- ``bump_epoch`` is new: no block cached before it is found any more, for instance after a change of
-  weights.
+- Tokens are from 0 to 2**32 - 1. The ancestor hashed any int.
+- The hit rate does not count allocations that failed.
+- A block is registered as soon as it is full. As in the ancestor, it is shared from then on, even if it
+  is not computed. All its holders compute it in the same step. Lookups (``find_cached_blocks_prefix``)
+  return only computed blocks.
+- ``refcounter`` and ``evictor`` are views. ``token_ids`` is a copy. Assertions are replaced by typed
+  errors.
+- ``bump_epoch`` does not exist in the ancestor. After it, no block that was cached before is found any
+  more. Use it after a change of weights, for instance.
 """
 
 from __future__ import annotations
@@ -73,17 +76,17 @@ __all__ = [
 
 
 class PrefixCachingBlockAllocator(CachingAllocator):
-    """Allocates blocks and shares full ones by their content.
+    """Allocates blocks, and shares full blocks that have the same content.
 
-    Allocates blocks without cached content first, the one freed last before the others. Then it evicts
-    the cached block that was used longest ago, see ``mark_blocks_as_accessed``. Among blocks used at
-    the same time, or never, it evicts the deepest.
+    Blocks without cached content are allocated first, beginning with the one that was freed last. Then
+    the least recently used cached block is evicted: see ``mark_blocks_as_accessed``. If blocks have the
+    same access time or none, the deepest is evicted first.
 
     Args:
         num_blocks: Number of blocks.
         block_size: Tokens per block.
-        block_ids: Ids of the blocks; from 0 by default. The first one is allocated first.
-        eviction_policy: ``EvictionPolicy.LRU``.
+        block_ids: The ids of the blocks, from 0 by default. The first id is allocated first.
+        eviction_policy: Must be ``EvictionPolicy.LRU``.
 
     Raises:
         ContractError: The ids are not ``num_blocks`` different ones, a number is negative, or the
@@ -114,21 +117,22 @@ class PrefixCachingBlockAllocator(CachingAllocator):
             raise ContractError(f"Unknown cache eviction policy: {eviction_policy}")
         super().__init__(num_blocks, block_size, block_ids, _tier)
         self._block_pool = BlockPool(block_size, self._block_type, self, 4 * max(num_blocks, 1))
-        # Blocks that were filled and not marked as computed, for mark_blocks_as_computed([]). The pool
-        # knows them, too, but cannot list them. Entries that disagree with the pool are ignored.
+        # Blocks that were filled and have not been marked as computed, for mark_blocks_as_computed([]).
+        # The pool has this state, too, but cannot list such blocks. Entries that contradict the pool
+        # are ignored.
         self._touched: dict[int, bytes] = {}
         self.metric_data = CacheMetricData()
         self.eviction_policy = eviction_policy
 
     @property
     def evictor(self) -> Evictor:
-        """A view of the cached blocks without references. It evicts nothing by itself."""
+        """A view of the cached blocks without references. It does not evict any block itself."""
         return PoolEvictor(self)
 
     def allocate_mutable_block(
         self, prev_block: Block | None, extra_hash: ExtraHash = None, device: object = None
     ) -> Block:
-        """Returns an empty block after ``prev_block``.
+        """Returns an empty block that follows ``prev_block``.
 
         Raises:
             NoFreeBlocksError: No block is free or can be evicted.
@@ -146,7 +150,7 @@ class PrefixCachingBlockAllocator(CachingAllocator):
         extra_hash: ExtraHash = None,
         device: object = None,
     ) -> Block:
-        """Returns a full block with these tokens: one that already has this content, or a new one.
+        """Returns a full block with these tokens. It is a block that already has this content, or a new one.
 
         Raises:
             NoFreeBlocksError: No block is free or can be evicted.
@@ -215,19 +219,22 @@ class PrefixCachingBlockAllocator(CachingAllocator):
         return blocks
 
     def _registered(self, content_hash: int | None) -> int | None:
-        """Returns the core's block that is registered under a hash, preferably a computed one."""
+        """Returns the core's block that is registered under a hash.
+
+        If there are several, prefers a computed one.
+        """
         digest = None if content_hash is None else digest_of(content_hash)
         copies = [] if digest is None else self._pool.diagnose.copies(digest)
         return copies[0] if copies else None
 
     def _take(self, hashes: Sequence[ChainedHash | None]) -> tuple[list[int], list[bool]]:
-        """Takes one reference to a block per content. Returns the blocks, and which of them were cached.
+        """Takes one reference to a block for each content. Returns the blocks, and which of them were cached.
 
         All or nothing.
         """
         pool = self._pool
-        # Check before taking any block: a cached block that is acquired and released loses its last
-        # access time.
+        # Everything is checked before a block is taken, because acquiring and releasing a cached block
+        # would reset its access time.
         found = [self._registered(hashed) for hashed in hashes]
         idle = {core for core in found if core is not None and pool.ref_count(core) == 0}
         missing = found.count(None)
@@ -251,9 +258,9 @@ class PrefixCachingBlockAllocator(CachingAllocator):
         return taken, hits
 
     def _promote(self, core: int, hashed: ChainedHash) -> int:
-        """Registers a held block, unless its epoch is over.
+        """Registers a referenced block, unless its hash belongs to an earlier epoch.
 
-        Returns the block that the caller holds from then on.
+        Returns the block to which the caller has a reference afterwards.
         """
         pool = self._pool
         if hashed.epoch != pool.stats().epoch or pool.diagnose.is_registered(core):
@@ -273,10 +280,10 @@ class PrefixCachingBlockAllocator(CachingAllocator):
             del self._touched[core]
 
     def promote_to_immutable_block(self, block: Block) -> BlockId:
-        """Registers a full block, and returns its id from then on.
+        """Registers a full block. Returns the id that its handle has afterwards.
 
-        This is its own id, unless another block with this content is registered. Then the own block is
-        released, and the handle changes to the other block.
+        This is the same id as before, unless another block with this content is registered already. In
+        that case, the own block is released, and the handle changes to the other block.
 
         Raises:
             StaleBlockError: The handle was freed.
@@ -326,7 +333,7 @@ class PrefixCachingBlockAllocator(CachingAllocator):
         return self._pool.diagnose.is_computed(self._to_core(block_id))
 
     def mark_blocks_as_accessed(self, block_ids: Sequence[BlockId], now: float) -> None:
-        """Records a use of blocks, held or cached. A time earlier than the known one changes nothing.
+        """Records a use of referenced or cached blocks. A time earlier than the known one changes nothing.
 
         Raises:
             UnknownBlockError: A block does not belong to this allocator, or is neither held nor cached.
@@ -339,11 +346,11 @@ class PrefixCachingBlockAllocator(CachingAllocator):
             raise UnknownBlockError(f"a block is neither held nor cached: {error}") from None
 
     def mark_blocks_as_computed(self, block_ids: Sequence[BlockId]) -> None:
-        """Marks blocks as computed: their KV is written. They stay cached when they are freed.
+        """Marks blocks as computed: their KV is written. From now on, they remain cached when they are freed.
 
         Args:
-            block_ids: Full, hashed blocks. If empty, all blocks that were filled since the last call
-                and still have references.
+            block_ids: Ids of full, hashed blocks. If empty, all blocks are marked that were filled
+                since the last call and still have references.
 
         Raises:
             UnknownBlockError: A block does not belong to this allocator.
@@ -363,20 +370,20 @@ class PrefixCachingBlockAllocator(CachingAllocator):
             self._touched.pop(core, None)
 
     def get_common_computed_block_ids(self, computed_seq_block_ids: Sequence[list[int]]) -> list[int]:
-        """Returns the common prefix of these lists. Empty lists do not count.
+        """Returns the common prefix of these lists. Empty lists are ignored.
 
-        A single list is returned as it is.
+        If there is only one list, it is returned unchanged.
         """
         if len(computed_seq_block_ids) == 1:
             return computed_seq_block_ids[0]
         return common_prefix([ids for ids in computed_seq_block_ids if ids])
 
     def get_num_full_blocks_touched(self, blocks: Sequence[Block]) -> int:
-        """Returns how many free blocks the full ones among these would take.
+        """Returns how many free blocks the full blocks among these would take.
 
         Each physical block counts once.
 
-        Content that is cached, computed and held here takes no block.
+        A block whose content is cached, computed and referenced here takes no free block.
 
         Raises:
             StaleBlockError: A block was freed.
@@ -397,7 +404,7 @@ class PrefixCachingBlockAllocator(CachingAllocator):
     def find_cached_blocks_prefix(self, block_hashes: list[int]) -> list[int]:
         """Returns the longest prefix of these hashes whose blocks are cached and computed. O(blocks found).
 
-        The blocks are not held. Allocating them takes references.
+        No references are taken. Allocating the blocks takes them.
         """
         for at, content_hash in enumerate(block_hashes):
             found = self._registered(content_hash)
@@ -406,9 +413,9 @@ class PrefixCachingBlockAllocator(CachingAllocator):
         return block_hashes[:]
 
     def get_prefix_cache_hit_rate(self) -> float:
-        """Returns hits per full block that was allocated or swapped in; 0.0 before the first.
+        """Returns the hits per full block that was allocated or swapped in; 0.0 if there was none yet.
 
-        Failed calls are not counted, because they change nothing.
+        Calls that failed are not counted, because they changed nothing.
         """
         return self.metric_data.get_hit_rate()
 
@@ -426,9 +433,9 @@ class PrefixCachingBlockAllocator(CachingAllocator):
         return True
 
     def bump_epoch(self) -> int:
-        """Begins a new epoch and returns its number. No block that is cached now is ever found again.
+        """Begins a new epoch and returns its number. Blocks that are cached now are never found again.
 
-        Blocks with references keep them.
+        Blocks with references remain usable by their holders.
         """
         self._touched.clear()
         return self._pool.bump_epoch()

@@ -1,8 +1,6 @@
-"""Refuses the features that vLLM v0 does not support with encoder-decoder models.
+"""Raises for features that vLLM v0 does not support with encoder-decoder models.
 
-These are windows and prefix caching.
-
-This module owns the messages.
+These features are sliding windows and prefix caching. This module owns the error messages.
 """
 
 from __future__ import annotations
