@@ -2,8 +2,8 @@
 """Checks kvpool inside of a real vLLM engine: tokens, cached tokens, preemptions and KV events have to
 equal those of stock vLLM.
 
-    python tools/vllm_check.py                              # stock against pool, manager and shadow
-    python tools/vllm_check.py --levels manager --model hybrid --prompts 400
+    python tools/vllm_check.py # stock against pool, manager and shadow python tools/vllm_check.py
+    --levels manager --model hybrid --prompts 400
 
 Needs the environment of tools/vllm_env.py. Each level runs in its own process: vllm.LLM on the CPU,
 with a made-up model of two layers, and a pool so small that requests are preempted. One model is a
@@ -12,10 +12,10 @@ with a recurrent state in one layer. The latter two have two KV-cache groups. Ea
 prompts that share prefixes, greedily with n=1, then with n=4 and sampling. vLLM's CPU backend schedules
 synchronously.
 
-Levels run with kvpool's KV events, which report a hash once, however many blocks have it. They must
-equal stock's events without the repeated ones. pool and manager run once more with
+Levels run with kvpool's KV events, which report a hash once, even if several blocks have it. They must
+equal stock's events after repeated events are removed. pool and manager run once more with
 KVPOOL_VLLM_EVENTS=stock; then the events must equal stock's one by one. Exit code 0: every level
-behaved like stock. 1: a difference, or a run that broke. 2: bad usage. 130: Ctrl-C.
+behaved like stock. 1: a difference, or a failed run. 2: bad usage. 130: Ctrl-C.
 """
 
 from __future__ import annotations
