@@ -1,4 +1,6 @@
-"""Uses Aphrodite's token blocks (ancestor 000): buffers that are reused, and block hashes with extra keys."""
+"""Uses Aphrodite's token blocks (ancestor 000): reuses the buffers of blocks, and hashes blocks with
+extra keys.
+"""
 
 from __future__ import annotations
 

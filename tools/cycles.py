@@ -8,7 +8,7 @@ of a type in another file does not count either: the files of one type count as 
 A module of the package is a file. It depends on the modules that its import statements load when the
 module itself is imported. Imports under ``TYPE_CHECKING`` and in functions do not count.
 
-    python tools/cycles.py # prints each cycle and its names; fails if there are more than --most
+    python tools/cycles.py            # prints each cycle and its names; fails if there are more than --most
 """
 
 import argparse

@@ -1,8 +1,8 @@
 """Builds the site of the docs: prepares its pages, runs the generator, and opens the result in a
 browser.
 
-    python tools/docs_site.py build # target/docs/site; any warning of the generator is a failure python
-    tools/docs_site.py browse # opens every page of the built site in the headless browser
+    python tools/docs_site.py build      # target/docs/site; any warning of the generator is a failure
+    python tools/docs_site.py browse     # opens every page of the built site in the headless browser
 
 The pages come from five places: the README, the documents of the repository's root, ``docs/``,
 ``design/`` and the examples. The API pages are written by ``tools/docs_api.py``. A page in ``docs/``
@@ -105,7 +105,8 @@ class SiteError(Exception):
 def prepare(out: Path = OUT, root: Path = ROOT) -> Path:
     """Writes the pages, the configuration, and the stubs from which mkdocstrings reads the API.
 
-    Returns: The path of the configuration.
+    Returns:
+        The path of the configuration.
     """
     docs = out / "docs"
     shutil.rmtree(out, ignore_errors=True)

@@ -1,9 +1,8 @@
 #!/usr/bin/env python3
 """Publishes KV events to Dynamo's own indexer, and compares the indexer's content with the pools.
 
-python tools/dynamo_check.py # every scenario, and 1,000 random histories
-
-python tools/dynamo_check.py --histories 100 --seed 7
+    python tools/dynamo_check.py                   # every scenario, and 1,000 random histories
+    python tools/dynamo_check.py --histories 100 --seed 7
 
 Needs the package ``ai-dynamo-runtime``. ``make dynamo-check`` installs its 250 MB from the package
 index into --packages. The indexer's HTTP server listens on every interface. So everything runs in a

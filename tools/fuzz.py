@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Builds and runs the fuzz targets of fuzz/.
 
-    python tools/fuzz.py pool --seconds 60 # one target, or several python tools/fuzz.py --all --seconds
-    30 # every target python tools/fuzz.py pool --driver # without libFuzzer: random inputs without
-    guidance python tools/fuzz.py --all --merge # reduces target/fuzz to few inputs with the same
-    coverage, in fuzz/corpus
+    python tools/fuzz.py pool --seconds 60       # one target, or several
+    python tools/fuzz.py --all --seconds 30      # every target
+    python tools/fuzz.py pool --driver           # without libFuzzer: random inputs without guidance
+    python tools/fuzz.py --all --merge           # reduces target/fuzz to a small fuzz/corpus that covers as much
 
 Stable Rust is enough: rustc generates the coverage data that libFuzzer reads, and a crate on crates.io
 has the C++ sources of libFuzzer. Without a C++ compiler the driver runs instead, and a message states

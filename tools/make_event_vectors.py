@@ -2,8 +2,8 @@
 """Writes the bytes of KV events as test vectors, following ``docs/events.md`` alone. Does not use code
 of the package.
 
-    python tools/make_event_vectors.py # writes rust/kvpool-observe/tests/publish/vectors.json python
-    tools/make_event_vectors.py --check # compares; make lint runs it
+    python tools/make_event_vectors.py          # writes rust/kvpool-observe/tests/publish/vectors.json
+    python tools/make_event_vectors.py --check  # compares; make lint runs it
 
 Map headers are written like those of vLLM's packer: the header of a ``BlockStored`` always has its long
 form.

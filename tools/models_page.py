@@ -1,7 +1,7 @@
 """Writes the page of model configurations, ``docs/models.md``.
 
-    python tools/models_page.py # writes the page python tools/models_page.py --check # compares the
-    page with the text that this program would write
+    python tools/models_page.py            # writes the page
+    python tools/models_page.py --check    # compares the page with that text
 
 The text of the page is in this folder, not in ``docs/``. Its tables come from the families of
 ``kvpool.models`` and the examples of the tests (``tests/model_configs.py``). So the tests compare each

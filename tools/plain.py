@@ -4,9 +4,10 @@ Reads the comments, docstrings and Markdown paragraphs of the tracked files. The
 tools/plain.toml. A file without hits can still be hard to understand, because this check only finds
 known patterns.
 
-    python tools/plain.py # fails, and lists the hits, if a limit is exceeded python tools/plain.py
-    --list # lists every hit and every wide line python tools/plain.py --folders # prints a table by
-    folder python tools/plain.py PATH... # reads only these files and folders
+    python tools/plain.py              # fails, and lists the hits, if a limit is exceeded
+    python tools/plain.py --list       # lists every hit and every wide line
+    python tools/plain.py --folders    # prints a table by folder
+    python tools/plain.py PATH...      # reads only these files and folders
 
 Exit code 0: within the limits. 1: over a limit. 2: wrong usage.
 """

@@ -3,17 +3,12 @@ of them, and the variable KVPOOL_MUTANT enables one.
 
 A mutant is one change of one line:
 
-negate the condition of an `if` is inverted
-
-omit a statement is left out
-
-side one operand of `&&` or `||` is ignored
-
-bound `<` becomes `<=` and `<=` becomes `<`, likewise `>` and `>=`
-
-one `+ 1` or `- 1` is left out
-
-accept the closure of `filter`, `any`, `is_some_and` or `is_none_or` accepts everything
+    negate    the condition of an `if` is inverted
+    omit      a statement is left out
+    side      one operand of `&&` or `||` is ignored
+    bound     `<` becomes `<=`, `<=` becomes `<`; likewise `>` and `>=`
+    one       `+ 1` or `- 1` is left out
+    accept    the closure of `filter`, `any`, `is_some_and` or `is_none_or` accepts everything
 
 No mutants are planted in checks of invariants, debug assertions, const functions, macros, formatting
 and tests. A hash of its text assigns each mutant to one of two halves. A developer may use the mutants

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Compares drivers, programs that make random calls, by the planted mutants that each of them kills.
 
-    python tools/race.py # every driver over a sample of the mutants; takes half an hour python
-    tools/race.py --drivers lab --each 50 python tools/race.py --report # tables of the results so far
-    python tools/race.py --list # the mutants as JSON, without a build
+    python tools/race.py                          # every driver over some of the mutants; half an hour
+    python tools/race.py --drivers lab --each 50
+    python tools/race.py --report                 # tables of the results so far
+    python tools/race.py --list                   # the mutants as JSON, without a build
 
 `tools/plant.py` plants all mutants in a copy of the sources (target/race/tree), and one build contains
 them all. First every driver runs without a mutant and must pass. Then each driver runs once with each

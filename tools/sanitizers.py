@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Runs tests under AddressSanitizer or ThreadSanitizer, with a stable toolchain.
 
-    python tools/sanitizers.py address # Rust crates with unsafe code, and Python tests that touch
-    memory python tools/sanitizers.py thread # Rust crates with threads
+    python tools/sanitizers.py address    # Rust crates with unsafe code, and Python tests that touch memory
+    python tools/sanitizers.py thread     # Rust crates with threads
 
 Code with planted faults runs first, to check that the sanitizer reports faults at all. Any other report
 from any process is a failure, and so is a failed test.

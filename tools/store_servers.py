@@ -2,8 +2,8 @@
 """Tests kvpool.store with real servers on this machine, which are stopped, killed and emptied during
 the test.
 
-    python tools/store_servers.py # Redis, S3 (moto), Mooncake python tools/store_servers.py --packages
-    target/store-servers
+    python tools/store_servers.py                     # Redis, S3 (moto), Mooncake
+    python tools/store_servers.py --packages target/store-servers
 
 For each server, the program checks the following. A store finds and reads the objects that another
 store wrote. A server that is stopped during loads causes misses, and no call in the caller's thread

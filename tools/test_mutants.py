@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Plants defects, and checks that the model tests and the fuzzer find and shrink each of them.
 
-    python tools/test_mutants.py # every defect; takes minutes, mostly for builds python
-    tools/test_mutants.py lost-unlink --json python tools/test_mutants.py --list
+    python tools/test_mutants.py                          # every defect; takes minutes, mostly for builds
+    python tools/test_mutants.py lost-unlink --json
+    python tools/test_mutants.py --list
 
 A defect replaces a text that must occur exactly once in the sources. So a change of the sources cannot
 silently remove a defect. It is planted in a copy (target/mutants/tree), and all defects share one build

@@ -3,8 +3,8 @@
 allocate the same blocks.
 
     # Every load, at stock, pool and manager:
-    .venv-vllm/bin/python tools/vllm_bench.py .venv-vllm/bin/python tools/vllm_bench.py --load decode
-    --levels stock manager --events off
+    .venv-vllm/bin/python tools/vllm_bench.py
+    .venv-vllm/bin/python tools/vllm_bench.py --load decode --levels stock manager --events off
     # The first load from a Mooncake trace:
     .venv-vllm/bin/python tools/vllm_bench.py --trace conversation.jsonl
 

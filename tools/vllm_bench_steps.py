@@ -2,8 +2,8 @@
 """Measures whole steps of vLLM's own scheduler, stock and with kvpool inside, to find how much time
 kvpool saves in a whole step.
 
-    .venv-vllm/bin/python tools/vllm_bench_steps.py .venv-vllm/bin/python tools/vllm_bench_steps.py
-    --levels stock manager --steps 400
+    .venv-vllm/bin/python tools/vllm_bench_steps.py
+    .venv-vllm/bin/python tools/vllm_bench_steps.py --levels stock manager --steps 400
 
 A step is ``schedule`` and ``update_from_output`` of vLLM's asynchronous scheduler. Each request gets a
 token per step, one step after it was scheduled. No model runs, so a step contains no model time. Only

@@ -2,8 +2,8 @@
 """Checks kvpool inside of a real vLLM engine: tokens, cached tokens, preemptions and KV events have to
 equal those of stock vLLM.
 
-    python tools/vllm_check.py # stock against pool, manager and shadow python tools/vllm_check.py
-    --levels manager --model hybrid --prompts 400
+    python tools/vllm_check.py                              # stock against pool, manager and shadow
+    python tools/vllm_check.py --levels manager --model hybrid --prompts 400
 
 Needs the environment of tools/vllm_env.py. Each level runs in its own process: vllm.LLM on the CPU,
 with a made-up model of two layers, and a pool so small that requests are preempted. One model is a

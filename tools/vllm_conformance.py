@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Runs vLLM's own tests of KV cache, stock and with kvpool inside, and compares which tests pass.
 
-    python tools/vllm_conformance.py # stock alone python tools/vllm_conformance.py stock pool manager #
-    stock, and KVPOOL_VLLM=pool and =manager python tools/vllm_conformance.py stock pool --file
-    core/test_prefix_caching.py python tools/vllm_conformance.py offload-policy offload-manager
-    offload-tier
+    python tools/vllm_conformance.py                         # stock alone
+    python tools/vllm_conformance.py stock pool manager      # stock, and KVPOOL_VLLM=pool and =manager
+    python tools/vllm_conformance.py stock pool --file core/test_prefix_caching.py
+    python tools/vllm_conformance.py offload-policy offload-manager offload-tier
 
 Needs the environment of tools/vllm_env.py. The suites are those of the KV-cache core, of connectors and
 of offloading. Levels that begin with ``offload-`` run only the suites of offloading, with parts of vLLM

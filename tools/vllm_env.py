@@ -2,7 +2,7 @@
 """Makes .venv-vllm: a virtual environment with a real vLLM that runs on the CPU, kvpool, and vLLM's own
 tests.
 
-    python tools/vllm_env.py # makes the missing parts; takes seconds if none is missing
+    python tools/vllm_env.py                # makes the missing parts; takes seconds if none is missing
 
 The environment contains:
 

@@ -2,8 +2,8 @@
 """Checks in a real vLLM that a restarted engine loads stored KV if, and only if, nothing that
 determines KV has changed.
 
-    python tools/vllm_identity_check.py python tools/vllm_identity_check.py --case adapter --case
-    revision
+    python tools/vllm_identity_check.py
+    python tools/vllm_identity_check.py --case adapter --case revision
 
 Needs the environment of tools/vllm_env.py. Each case is two starts over one store, on the CPU, with a
 change of weights, settings or adapters between them. tools/vllm/identity_cases.py lists the cases. Exit

@@ -2,8 +2,8 @@
 """Lists all settings of vLLM, and whether each is part of the name of stored KV, for
 design/vllm-settings.md.
 
-    python tools/vllm_settings.py 0.32.0=vllm-0.32.0/vllm 0.33.0=vllm-0.33.0/vllm python
-    tools/vllm_settings.py --check # checks the installed vLLM
+    python tools/vllm_settings.py 0.32.0=vllm-0.32.0/vllm 0.33.0=vllm-0.33.0/vllm
+    python tools/vllm_settings.py --check           # checks the installed vLLM
 
 Reads the source of each version, without importing it. Without ``--check`` it writes the table. With
 it, it prints the settings that the table lacks for these versions. Exit code 0: written, or nothing is

@@ -2,9 +2,9 @@
 """Records the names and signatures of vLLM that kvpool's plug-in relies on, and compares them with
 vLLM's sources.
 
-    python tools/vllm_signatures.py --record SOURCE SOURCE ... # write a new table from these versions
-    of vLLM python tools/vllm_signatures.py --check SOURCE # compare the table with the sources of a
-    vLLM python tools/vllm_signatures.py --installed # compare it with the vLLM of this Python
+    python tools/vllm_signatures.py --record SOURCE SOURCE ...  # write a table of these versions
+    python tools/vllm_signatures.py --check SOURCE              # compare the table with the sources of a vLLM
+    python tools/vllm_signatures.py --installed                 # compare it with the vLLM of this Python
 
 SOURCE is a folder with vLLM's sources: an unpacked source distribution, or the folder of an installed
 package. It is not imported. So --record and --check also work for a vLLM that cannot be installed here.

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Checks kvpool's tier in a real vLLM engine that is restarted: the same tokens, and hits from disk.
 
-    python tools/vllm_tier_check.py # a disk, and a folder that engines share python
-    tools/vllm_tier_check.py --model full --prompts 200
+    python tools/vllm_tier_check.py                 # a disk, and a folder that engines share
+    python tools/vllm_tier_check.py --model full --prompts 200
 
 Needs the environment of tools/vllm_env.py. For each model three engines run the same prompts on the
 CPU, each in its own process: one without offloading, one that offloads to an empty folder, and one that

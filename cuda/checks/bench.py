@@ -1,4 +1,6 @@
-"""Measures rates: plain copies, copies on the device, and copies over the link with every method."""
+"""Measures the rates of plain copies, of copies on the device, and of copies between host and device
+with every method.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
 """Tests an installed kvpool. Needs only the standard library, so that it can run with any Python on any
 machine.
 
-python smoke.py README.md # the library alone
-
-python smoke.py README.md --cli # with the packages that kvpool[cli] installs
+    python smoke.py README.md            # the library alone
+    python smoke.py README.md --cli      # with what kvpool[cli] installs
 
 The test runs the README's first snippet, the plug-in's entry point, a pool under load, and the command
 line. Under load, the block counts of the pool are checked. If the packages of the command line are
