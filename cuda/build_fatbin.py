@@ -1,5 +1,4 @@
-"""Builds ``block_copy.fatbin``: machine code of ``block_copy.cu`` for every GPU since Turing, and PTX
-for later GPUs.
+"""Builds ``block_copy.fatbin``: code of ``block_copy.cu`` for every GPU since Turing, and PTX for later GPUs.
 
 The build needs only NVRTC and nvFatbin, two wheels from PyPI. It does not need nvcc, a host compiler, a
 GPU or a driver::
@@ -132,8 +131,9 @@ class Compiler:
             )
 
     def compile(self, source: bytes, architecture: str) -> tuple[bytes, str]:
-        """Compile for an architecture: ``sm_90`` gives machine code (a cubin), ``compute_75`` gives
-        PTX. Return the code and the log.
+        """Compile for an architecture: ``sm_90`` gives machine code (a cubin), ``compute_75`` gives PTX.
+
+        Return the code and the log.
         """
         program = ctypes.c_void_p()
         name = SOURCE.name.encode()  # without the folder, which would become part of the code

@@ -1,6 +1,4 @@
-"""Uses CacheFlow's block manager (ancestor 003): forks a prompt, copies a block on write, and swaps
-blocks out and in.
-"""
+"""Uses CacheFlow's block manager (ancestor 003): forks a prompt, copies on write, and swaps out and in."""
 
 from __future__ import annotations
 

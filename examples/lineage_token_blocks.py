@@ -1,6 +1,4 @@
-"""Uses Aphrodite's token blocks (ancestor 000): reuses the buffers of blocks, and hashes blocks with
-extra keys.
-"""
+"""Uses Aphrodite's token blocks (ancestor 000): reuses buffers, and hashes blocks with extra keys."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Uses vLLM v0's block manager over kvpool: shares a prompt, copies a block on write, and swaps blocks
-out and back.
-"""
+"""Uses vLLM v0's block manager over kvpool: shares a prompt, copies on write, and swaps out and back."""
 
 from __future__ import annotations
 
@@ -12,8 +10,9 @@ from kvpool.lineage.v0.block_manager_util import SequenceStatus
 
 
 def sequence(seq_id: int, tokens: list[int]) -> Any:
-    """Makes a sequence with the attributes of an engine's sequence. Any class with these attribute
-    names works.
+    """Makes a sequence with the attributes of an engine's sequence.
+
+    Any class with these attribute names works.
     """
     return SimpleNamespace(
         seq_id=seq_id, tokens=tokens, status=SequenceStatus.WAITING, get_token_ids=lambda: tokens

@@ -4,7 +4,7 @@
     python tools/fuzz.py pool --seconds 60       # one target, or several
     python tools/fuzz.py --all --seconds 30      # every target
     python tools/fuzz.py pool --driver           # without libFuzzer: random inputs without guidance
-    python tools/fuzz.py --all --merge           # reduces target/fuzz to a small fuzz/corpus that covers as much
+    python tools/fuzz.py --all --merge           # writes a small fuzz/corpus with equal coverage
 
 Stable Rust is enough: rustc generates the coverage data that libFuzzer reads, and a crate on crates.io
 has the C++ sources of libFuzzer. Without a C++ compiler the driver runs instead, and a message states

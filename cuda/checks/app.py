@@ -1,5 +1,6 @@
-"""Runs ``python cuda/gpu_check.py``, which checks and measures ``kvpool.transfer`` on a GPU. A run
-takes minutes.
+"""Runs ``python cuda/gpu_check.py``, which checks and measures ``kvpool.transfer`` on a GPU.
+
+A run takes minutes.
 
 It needs a driver, a GPU and kvpool, and uses torch with CUDA if it is installed. It prints each check
 and each figure at once, and writes the report after every section, so an interrupted run loses nothing.

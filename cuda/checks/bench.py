@@ -1,6 +1,4 @@
-"""Measures the rates of plain copies, of copies on the device, and of copies between host and device
-with every method.
-"""
+"""Measures the rates of plain copies, of copies on the device, and of copies to and from the host."""
 
 from __future__ import annotations
 

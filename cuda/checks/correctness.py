@@ -1,5 +1,6 @@
-"""Compares the results of every copy method in every direction with the CPU twin, which makes the same
-copies on the CPU. The layouts of the blocks are random.
+"""Compares every copy method in every direction with the CPU twin, which makes the same copies.
+
+The layouts of the blocks are random.
 """
 
 from __future__ import annotations
@@ -97,9 +98,7 @@ def check_copy(session: Session, copy: Copy, stream: int, numbers: random.Random
 
 
 def _ends(session: Session, numbers: random.Random) -> tuple[list[LaidOut], list[Blocks]]:
-    """Return two stores on the device and one host store of each kind. All have blocks of the same
-    form.
-    """
+    """Return two stores on the device and one host store of each kind. All have blocks of the same form."""
     limit = session.effort.arena
     pieces = random_pieces(numbers, limit // 2)
     on_device = []
@@ -205,8 +204,7 @@ def _many_pairs(session: Session) -> None:
 
 
 def _mapped(session: Session, stream: int, numbers: random.Random, rows: int) -> None:
-    """Check a mapping in device memory with holes (entries that are not set) and with ids that are out
-    of range.
+    """Check a mapping in device memory with holes (unset entries) and with ids that are out of range.
 
     The pairs in range must be copied, and no other bytes may be written.
     """

@@ -170,8 +170,9 @@ class Driver:
         self.call("cuMemFreeHost", address)
 
     def put(self, address: int, data: bytes) -> None:
-        """Write to the device and wait. Without the wait the call may return before bytes from pageable
-        memory have arrived.
+        """Write to the device and wait.
+
+        Without the wait the call may return before bytes from pageable memory have arrived.
         """
         self.call("cuMemcpyHtoD_v2", address, data, len(data))
         self.call("cuCtxSynchronize")

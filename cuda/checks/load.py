@@ -45,9 +45,7 @@ def _output(*command: str) -> str:
 
 
 def clocks(driver: Driver) -> str:
-    """Return the current clocks of the GPU as reported by nvidia-smi, or "" if nvidia-smi is
-    unavailable.
-    """
+    """Return the current clocks of the GPU as reported by nvidia-smi, or "" if nvidia-smi is unavailable."""
     if driver.is_fake:
         return ""
     values = _output("nvidia-smi", f"--query-gpu={','.join(_SMI)}", "--format=csv,noheader", "-i", driver.pci)

@@ -15,9 +15,7 @@ if TYPE_CHECKING:
 
 
 class DeviceMapping:
-    """The attributes of a tensor of shape [n, 2] that kvpool reads, over memory that the driver has
-    allocated.
-    """
+    """The attributes that kvpool reads of a tensor of shape [n, 2], over memory from the driver."""
 
     is_cpu = False
 

@@ -1,6 +1,4 @@
-"""Shared code of the benchmarks: timing, engines with different planner thresholds, and stores to copy
-between.
-"""
+"""Shared code of the benchmarks: timing, engines with different thresholds, and stores to copy between."""
 
 from __future__ import annotations
 
@@ -109,17 +107,13 @@ def timed(session: Session, submit: Callable[[], Transfer], repetitions: int, li
 
 
 def as_mapping(pairs: Sequence[tuple[int, int]]) -> Any:
-    """Return the pairs as an int64 array of shape [n, 2], because kvpool accepts this form at the
-    lowest cost.
-    """
+    """Return the pairs as an int64 array of shape [n, 2]. kvpool accepts this form at the lowest cost."""
     numbers = array("q", [number for pair in pairs for number in pair])
     return memoryview(numbers).cast("B").cast("q", (len(pairs), 2))
 
 
 def planes(memory: DeviceMemory, piece: int, num_blocks: int, regions: int, device: str) -> BlockStore:
-    """Return a store whose blocks have pieces of equal size in separate planes, like the layers of keys
-    and values.
-    """
+    """Return a store with pieces of equal size in separate planes, like layers of keys and values."""
     plane = num_blocks * piece
     where = [(memory.address + region * plane, piece, piece) for region in range(regions)]
     return BlockStore.from_regions(where, num_blocks, device=device, keep_alive=memory)
@@ -142,9 +136,7 @@ class Engines:
         return Path(self._folder.name) / f"{name}.json"
 
     def calibrate(self) -> dict[str, Any]:
-        """Calibrate with one engine, load the saved result with another engine, and return the
-        thresholds.
-        """
+        """Calibrate with one engine, load the saved result with another engine, and return the thresholds."""
         path = self.path("calibration")
         with TransferEngine(self._session.device) as engine:
             thresholds: dict[str, Any] = engine.calibrate(path)["thresholds"]
@@ -167,9 +159,7 @@ class Engines:
         return TransferEngine(self._session.device, calibration=file)
 
     def with_ctas(self, ctas: int) -> TransferEngine:
-        """Return an engine whose kernels use this number of thread blocks for copies between host and
-        device.
-        """
+        """Return an engine whose kernels use this number of thread blocks for copies to and from the host."""
         if ctas not in self._by_ctas:
             rows = [{"descriptors": 0, "bytes": 0}]
             thresholds = {"to_device": rows, "to_host": rows, "link_ctas": ctas}

@@ -121,9 +121,7 @@ class Layout:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Pieces:
-    """The pieces of a block: the number of bytes of each piece, which is a multiple of the element
-    size.
-    """
+    """The pieces of a block: the number of bytes of each piece, which is a multiple of the element size."""
 
     element: int
     sizes: tuple[int, ...]
@@ -255,8 +253,9 @@ class Pool:
 
 
 def random_pairs(rng: random.Random, sources: Sequence[int], targets: Sequence[int]) -> list[tuple[int, int]]:
-    """Return a mapping without duplicates. The pairs are scattered, or form ascending or descending
-    runs of adjacent blocks.
+    """Return a mapping without duplicates.
+
+    The pairs are scattered, or form ascending or descending runs of adjacent blocks.
     """
     most = min(len(sources), len(targets))
     count = rng.choice((1, min(3, most), most, most))

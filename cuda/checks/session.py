@@ -114,9 +114,7 @@ class Clock:
         return self._section_end - time.monotonic()
 
     def begin_section(self, seconds: float) -> None:
-        """Set the time of a section to this number of seconds, or to the remaining time of the run if
-        that is shorter.
-        """
+        """Set the time of a section to this number of seconds, or to the rest of the run's time if shorter."""
         self._section_end = min(self.end, time.monotonic() + seconds)
 
     def tick(self) -> None:
@@ -158,8 +156,10 @@ class Session:
 
     @contextlib.contextmanager
     def check(self, name: str) -> Iterator[list[str]]:
-        """Run a check. The body of the ``with`` statement raises an error if the check fails, and
-        appends remarks to the yielded list.
+        """Run a check.
+
+        The body of the ``with`` statement raises an error if the check fails, and appends remarks to
+        the yielded list.
         """
         self.clock.tick()
         with self.untimed_check(name) as notes:
@@ -186,9 +186,7 @@ class Session:
 
     @contextlib.contextmanager
     def bench(self, title: str) -> Iterator[None]:
-        """Measure a table of figures. A benchmark that ends with an error is recorded as a failed
-        check.
-        """
+        """Measure a table of figures. A benchmark that ends with an error is recorded as a failed check."""
         with self.check(title):
             yield
 

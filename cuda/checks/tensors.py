@@ -1,6 +1,4 @@
-"""Checks stores of torch tensors on the device: dtypes, torch's current stream, and torch's own pinned
-memory.
-"""
+"""Checks stores of torch tensors: dtypes, torch's current stream, and torch's own pinned memory."""
 
 from __future__ import annotations
 
@@ -29,8 +27,9 @@ def _same(torch: Any, left: Any, right: Any) -> bool:
 
 
 def _round_trip(session: Session, dtype_name: str) -> None:
-    """Swap blocks out and in again on torch's streams. The swap has to wait for work that torch has
-    enqueued before.
+    """Swap blocks out and in again on torch's streams.
+
+    The swap has to wait for work that torch has enqueued before.
     """
     torch, device = session.torch, session.device
     dtype = getattr(torch, dtype_name)

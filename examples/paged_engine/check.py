@@ -161,8 +161,9 @@ _JUNCTIONS: Final = _Mode("junctions", _ROOM, prefix_caching=True, keep="junctio
 
 
 def modes(model: Llama) -> tuple[_Mode, ...]:
-    """Returns the modes of the engine in which the check runs a model. The plain forward pass is not
-    one of them.
+    """Returns the modes of the engine in which the check runs a model.
+
+    The plain forward pass is not one of them.
     """
     return (*_MODES, _JUNCTIONS) if len(model.groups) > 1 else _MODES
 

@@ -94,8 +94,9 @@ class Weights:
 
 
 def random_weights(config: ModelConfig, seed: int = 0) -> Weights:
-    """Makes random weights. The generated text has no meaning, but the engine works as with a trained
-    model.
+    """Makes random weights.
+
+    The generated text has no meaning, but the engine works as with a trained model.
     """
     random = torch.Generator().manual_seed(seed)
 
@@ -265,8 +266,7 @@ class Tokenizer(Protocol):
 
 
 class AsciiTokenizer:
-    """A tokenizer whose tokens are the printable characters of ASCII, so that even meaningless output
-    is readable.
+    """A tokenizer whose tokens are the printable ASCII characters, so that all output is readable.
 
     Ids above 94 have no text.
     """
@@ -284,8 +284,9 @@ class AsciiTokenizer:
 
 
 class ByteTokenizer:
-    """A tokenizer whose tokens are bytes, for a checkpoint without a usable tokenizer. Ids above 255
-    have no text.
+    """A tokenizer whose tokens are bytes, for a checkpoint without a usable tokenizer.
+
+    Ids above 255 have no text.
     """
 
     def encode(self, text: str) -> list[int]:
@@ -311,8 +312,9 @@ class _JsonTokenizer:
 
 
 def _read_tokenizer(directory: Path, config: ModelConfig) -> Tokenizer:
-    """Returns the checkpoint's tokenizer. If it is missing, or the package tokenizers is not installed,
-    returns a tokenizer of bytes.
+    """Returns the checkpoint's tokenizer.
+
+    If it is missing, or the package tokenizers is not installed, returns a tokenizer of bytes.
     """
     path = directory / "tokenizer.json"
     if path.exists() and importlib.util.find_spec("tokenizers") is not None:

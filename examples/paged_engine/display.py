@@ -1,6 +1,4 @@
-"""Prints the output of the engine on a terminal: texts while they are generated, and the table of the
-check.
-"""
+"""Prints the output of the engine: texts while they are generated, and the table of the check."""
 
 from __future__ import annotations
 

@@ -247,8 +247,9 @@ class Engine:
         self.close()
 
     def _poison(self) -> None:
-        """Fills the blocks that became free with NaN. This is safe, because all copies that read them
-        have finished.
+        """Fills the blocks that became free with NaN.
+
+        This is safe, because all copies that read them have finished.
         """
         free = set(self.manager.diagnose.free_order())
         self.kv.poison(free - self._poisoned)
@@ -273,8 +274,9 @@ class Engine:
         ).to(self.device)
 
     def _sample(self, sequence: Sequence, logits: Tensor) -> Iterator[TokenEvent]:
-        """Draws the next token of a sequence. If the chunk completes the prompt, draws the first token
-        of each sample.
+        """Draws the next token of a sequence.
+
+        If the chunk completes the prompt, draws the first token of each sample.
         """
         request, position = sequence.request, len(sequence.tokens)
         first = position == len(request.prompt)

@@ -1,5 +1,4 @@
-"""A hybrid model: a recurrent layer, two sliding windows, and full attention, each in its own KV-cache
-group.
+"""A hybrid model: a recurrent layer, two sliding windows, and full attention, each in its own KV-cache group.
 
 It has random weights, and one layer of each kind that Gemma 3 (windows), Qwen3-Next and Nemotron-H
 (recurrent layers) use. Blocks of one pool have the same number of bytes, so each group has the same
@@ -137,9 +136,7 @@ class Hybrid(Llama):
         ]
 
     def probe(self, tile: int) -> Hybrid:
-        """Returns the model itself, because its layers differ from each other and all of them have to
-        be tested.
-        """
+        """Returns the model itself, because its layers differ and all of them have to be tested."""
         return Hybrid(self.config, self.weights, tile=tile)
 
     def _mix(

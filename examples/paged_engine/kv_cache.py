@@ -161,8 +161,9 @@ class PagedKV:
         return (slots[:, None, :] * self.num_heads + heads[:, None]).flatten(0, 1)
 
     def read(self, layer: int, part: int, head_rows: Tensor) -> Tensor:
-        """Gathers keys (``part`` 0) or values (``part`` 1). The result has the shape [rows * heads,
-        positions, head dimension].
+        """Gathers keys (``part`` 0) or values (``part`` 1).
+
+        The result has the shape [rows * heads, positions, head dimension].
         """
         rows = self.pages[self._page[layer]][part].flatten(0, 2).index_select(0, head_rows.flatten())
         return rows.view(*head_rows.shape, -1)

@@ -306,8 +306,7 @@ class Llama:
 
 
 def batch_invariant(model: Llama, tile: int) -> bool:
-    """Tests whether a row's logits and KV have the same bits at every position in a tile, with
-    different neighbours.
+    """Tests whether a row's logits and KV have the same bits at every tile position, with any neighbours.
 
     The neighbours are random tokens at random positions over random KV, so that the number of segments
     changes, too.

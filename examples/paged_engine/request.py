@@ -1,6 +1,4 @@
-"""The objects that the scheduler works with: requests, their sequences, and the chunks that a step
-computes.
-"""
+"""The objects of the scheduler: requests, their sequences, and the chunks that a step computes."""
 
 from __future__ import annotations
 

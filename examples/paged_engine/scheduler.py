@@ -300,8 +300,9 @@ class Scheduler:
             bisect.insort(self.waiting, victim, key=_age)
 
     def _drop(self, sequence: Sequence) -> None:
-        """Releases the blocks of a sequence in either tier. Keeps its tokens, which will be computed
-        again.
+        """Releases the blocks of a sequence in either tier.
+
+        Keeps its tokens, which will be computed again.
         """
         self._manager.preempt(sequence.key)
         sequence.tables, sequence.computed = [], 0
@@ -333,8 +334,9 @@ class Scheduler:
                 rows -= chunk.rows
 
     def _enter(self, sequence: Sequence) -> None:
-        """Starts a waiting sequence. According to its state, looks up its cached blocks or begins to
-        swap its blocks in.
+        """Starts a waiting sequence.
+
+        According to its state, looks up its cached blocks or begins to swap its blocks in.
 
         :meth:`_cover` later allocates the blocks to compute, because the end of the first chunk depends
         on the hit.
