@@ -114,7 +114,7 @@ class Clock:
         return self._section_end - time.monotonic()
 
     def begin_section(self, seconds: float) -> None:
-        """Set the time of a section to this number of seconds, or to the rest of the run's time if shorter."""
+        """Set the time of a section to this number of seconds, or to the rest of the run's time."""
         self._section_end = min(self.end, time.monotonic() + seconds)
 
     def tick(self) -> None:
