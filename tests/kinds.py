@@ -395,8 +395,8 @@ def store_bytes(name: str, optional: bool) -> Iterator[Wrong]:
 
 
 def regions(name: str, optional: bool) -> Iterator[Wrong]:
-    """The kind of a region's index, for a store with one region: the refused values are the indexes
-    around it.
+    """The kind of a range of regions: the first region, and the one after the last. The store has one
+    region.
     """
     for pair in ((0, 0), (1, 0), (0, 2), (2, 3), (0, 2**63), (2**64 - 1, 2**64 - 1)):
         yield Wrong(pair, VALUE, (f"regions is {pair}", "1 regions"))

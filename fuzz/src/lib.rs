@@ -9,7 +9,7 @@
 //! | [`manager`] | `CacheManager`, with KV-cache groups or without: every call | the laboratory |
 //! | [`mod@trace_reader`] | the readers of kvpool-replay, all formats | the traces that it writes itself |
 //! | [`mod@journal_reader`] | the reader and the replay of kvpool-journal | a second replay |
-//! | [`vllm_pool`] | `kvpool_vllm::Pool`: every call, policies, hints, writes of callers to its data | the laboratory |
+//! | [`vllm_pool`] | `kvpool_vllm::Pool`: every call, policies, hints, direct writes | the laboratory |
 //!
 //! The laboratory is [`kvpool_lab`]: a model, which computes expected answers, and oracles, which check
 //! the state. It draws calls from the bytes of [`pool`], [`manager`] and [`vllm_pool`], and shrinks a

@@ -131,8 +131,8 @@ def test_a_replay_is_answered_in_the_form_in_which_it_was_asked_for(context: Cli
 
 def test_a_replay_is_sent_in_parts_and_ends_though_there_are_always_more_batches(context: Client) -> None:
     # The replay is sent in small parts, because the interpreter is held during each part. The replay
-    # ends at the last batch that existed at the time of the request. No batch after the request's start
-    # is dropped meanwhile, however many there are.
+    # ends at the last batch that existed at the time of the request. The publisher keeps all batches
+    # before the request, whatever their number.
     manager, sink = kvpool.CacheManager(64, block_size=BLOCK), local(replay_batches=1 << 20)
     with publisher_of(manager, sink) as publisher:
         for _ in range(100):

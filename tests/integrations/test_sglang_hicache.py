@@ -109,7 +109,7 @@ def test_pages_are_lent_where_they_are_one_or_two_pieces(layout: str) -> None:
 
 def test_memory_with_a_wrong_description_is_not_lent() -> None:
     """Some memory has a wrong description: pieces in other memory, a page larger than its pieces, or
-    pages that move. Such pages are copied, and the store does not access them directly (lend).
+    pages that move. Such pages are copied, and their memory is not lent to the store.
     """
     elsewhere, partly, moving, odd = (MhaPool() for _ in range(4))
     other = torch.zeros_like(elsewhere.kv_buffer)

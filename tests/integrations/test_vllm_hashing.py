@@ -168,7 +168,7 @@ def test_extra_keys_are_hashed_as_vllm_hashes_them(vllm: Any, name: str) -> None
         images: list[tuple[str, int, int]],
         embedded: bool,
     ) -> None:
-        # Sort the images, because vLLM's images do not overlap.
+        # Images must not overlap. So sort them, and leave out those that overlap an earlier one.
         images = sorted(images, key=lambda image: image[1])
         placed = [image for at, image in enumerate(images) if not at or sum(images[at - 1][1:]) <= image[1]]
         embeds = [bytes([token % 256]) for token in tokens] if embedded else None

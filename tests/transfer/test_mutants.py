@@ -93,8 +93,8 @@ def test_staging_buffers_are_written_again_after_their_last_use(out: bool, lazy:
 def other_pinned(
     driver: Driver, regions: list[tuple[int, int, int]], blocks: int, nbytes: int
 ) -> tuple[int, BlockStore]:
-    """Returns a store in page-locked memory that kvpool did not allocate. ``offsets`` gives the
-    position of each region.
+    """Returns a store in page-locked memory that kvpool did not allocate. Each of ``regions`` has an
+    offset, a stride and a length.
     """
     address = driver.host_alloc(nbytes)
     ctypes.memset(address, 0xEE, nbytes)

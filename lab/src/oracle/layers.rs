@@ -48,8 +48,8 @@ struct Engine {
 
 impl Engine {
     /// Returns the number of tokens to commit if `computed` tokens are computed. If this number lies
-    /// between two steps, the manager takes the tokens as accepted drafts of the first step. If it
-    /// includes all tokens after a truncation, the manager takes it that the request has kept them.
+    /// between two steps, the manager treats the tokens as accepted drafts of the first step. If it
+    /// includes all tokens after a truncation, the manager assumes that the request has kept them.
     fn committable(&self, computed: usize, tokens: usize) -> usize {
         let oldest = self.drafting.first().copied().unwrap_or(computed);
         let all = tokens + usize::from(self.is_cut);

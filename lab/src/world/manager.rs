@@ -190,7 +190,8 @@ pub struct ManagerWorld {
     scrubber: ManagerScrubber,
 }
 
-/// Number of checked calls per phase. In one of every `PHASE.1` phases, all requests end.
+/// Number of checked calls per phase. The second number `n` means that all requests end in one of
+/// every `n` phases.
 const PHASE: (usize, usize) = (24, 6);
 
 impl ManagerWorld {
