@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-"""Checks that `vllm serve` on the CPU can be recorded as a trace from its KV events, and that
-`kvpool size` can compute a pool size from the trace.
+"""Checks that `vllm serve` on the CPU can be recorded as a trace, and that the trace gives a pool size.
 
     python tools/vllm_trace_check.py
 

@@ -16,7 +16,6 @@ pub const REQUEST_BLOCKS: usize = 512;
 /// been hashed.
 ///
 /// # Errors
-///
 /// There are no errors for the arguments that the benches use.
 pub fn chain(nth: u64, blocks: usize) -> Result<HashChain, PoolError> {
     let mut random = Random::new(nth);
@@ -67,7 +66,6 @@ impl Random {
 /// Creates a pool of `num_blocks` blocks.
 ///
 /// # Errors
-///
 /// Like [`BlockPool::new`].
 pub fn pool(num_blocks: usize) -> Result<BlockPool, PoolError> {
     BlockPool::new(PoolConfig { num_blocks, ..PoolConfig::default() })
@@ -76,7 +74,6 @@ pub fn pool(num_blocks: usize) -> Result<BlockPool, PoolError> {
 /// Allocates and registers a chain and marks it as computed, as a cold request does.
 ///
 /// # Errors
-///
 /// Like the pool's own methods.
 pub fn store(pool: &mut BlockPool, chain: &HashChain, table: &mut Vec<BlockId>) -> Result<(), PoolError> {
     table.clear();

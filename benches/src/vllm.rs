@@ -13,7 +13,6 @@ fn key(hash: &BlockHash) -> Option<Key> {
 /// Looks up a chain and touches the blocks that are found, as a request with a hit does.
 ///
 /// # Errors
-///
 /// There are no errors for the chains of the benches.
 pub fn hit(pool: &mut Pool, chain: &HashChain, table: &mut Vec<u32>) -> Result<(), VllmError> {
     table.clear();

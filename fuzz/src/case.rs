@@ -60,7 +60,6 @@ pub trait Machine: Sized {
     /// Creates a state from a setting.
     ///
     /// # Errors
-    ///
     /// A failure. No setting should cause one.
     fn new(setting: &Self::Setting) -> Result<Self, Failure>;
 

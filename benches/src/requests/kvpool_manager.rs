@@ -19,7 +19,6 @@ impl Kvpool {
     /// Creates a manager with default settings: blocks are identified by SHA-256.
     ///
     /// # Panics
-    ///
     /// If `num_blocks` or `block_size` is out of range.
     #[must_use]
     pub fn sha256(num_blocks: usize, block_size: usize) -> Self {
@@ -29,7 +28,6 @@ impl Kvpool {
     /// Creates a manager that finds blocks by XXH3, and verifies each hit by its tokens.
     ///
     /// # Panics
-    ///
     /// If `num_blocks` or `block_size` is out of range.
     #[must_use]
     pub fn verified(num_blocks: usize, block_size: usize) -> Self {

@@ -125,7 +125,6 @@ impl Bench {
     /// Prepares the prompts. With `large`, also prepares the three large pools.
     ///
     /// # Errors
-    ///
     /// The large pool cannot be allocated.
     pub fn new(large: bool) -> Result<Self, PoolError> {
         let cold = RESIDENT * REQUEST_BLOCKS;
@@ -164,7 +163,6 @@ impl Bench {
     /// Runs every variant once, one after the other.
     ///
     /// # Errors
-    ///
     /// Like the methods of the large pool.
     pub fn round(&mut self) -> Result<(), PoolError> {
         let sha256 = self.pass(Kvpool::sha256(POOL_BLOCKS, BLOCK_SIZE));

@@ -56,7 +56,6 @@ fn again(trace: &Trace, format: TraceFormat) -> Result<Option<Result<ReadTrace, 
 /// Reads the bytes.
 ///
 /// # Errors
-///
 /// A panic, a reader that continues after its end, or a trace that differs after it is written and read
 /// again.
 pub fn run(data: &[u8]) -> Result<(), Failure> {

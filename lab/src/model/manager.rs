@@ -385,7 +385,6 @@ impl Done {
 /// KV that it has loaded. If the subject is a hybrid model, returns the load that the call completes.
 ///
 /// # Errors
-///
 /// A layer reads other data than the engine wrote for it.
 pub(crate) fn before(world: &mut ManagerWorld, call: &C) -> Result<Option<Load>, Failure> {
     match call {
@@ -468,7 +467,6 @@ fn load(
 /// After a call that succeeded, updates the records of the callers and of the engine.
 ///
 /// # Errors
-///
 /// A plan cannot be executed.
 pub(crate) fn after(
     world: &mut ManagerWorld,

@@ -63,7 +63,6 @@ const fn lcm(a: usize, b: usize) -> usize {
 /// the hit that the admission reports.
 ///
 /// # Errors
-///
 /// The first difference.
 pub(crate) fn check(
     world: &ManagerWorld,
@@ -125,7 +124,6 @@ pub(crate) fn check(
 /// Checks that the tables of a request allow the state that it has after its load.
 ///
 /// # Errors
-///
 /// The request is in another state.
 pub(crate) fn check_load(world: &ManagerWorld, call: &C, load: Option<Load>) -> Result<(), Failure> {
     let (C::ExternalDone { request, .. }, Some(Load { state, .. })) = (call, load) else { return Ok(()) };
@@ -136,7 +134,6 @@ pub(crate) fn check_load(world: &ManagerWorld, call: &C, load: Option<Load>) -> 
 /// fail with an empty cache.
 ///
 /// # Errors
-///
 /// The call succeeds with an empty cache.
 pub(crate) fn check_refusal(world: &ManagerWorld, call: &C, answer: &Answer) -> Result<(), Failure> {
     let lacks = matches!(&answer.value, Value::Text(text) if text.starts_with("out of blocks"));

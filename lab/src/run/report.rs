@@ -50,7 +50,6 @@ pub fn report<W: World>(run: &Run<W>) -> Option<Report> {
 /// Returns the journal of a run. Makes the calls of the run again on a subject that records them.
 ///
 /// # Errors
-///
 /// A call cannot be recorded, or panics.
 pub fn journal<W: World>(run: &Run<W>, steps: usize) -> Result<Vec<u8>, Failure> {
     let header = W::header(&run.setting)?;
@@ -63,7 +62,6 @@ pub fn journal<W: World>(run: &Run<W>, steps: usize) -> Result<Vec<u8>, Failure>
 /// Converts a journal to a test.
 ///
 /// # Errors
-///
 /// The journal cannot be replayed, or a call panics.
 pub fn test(journal: &[u8], language: Language) -> Result<String, Failure> {
     let mut text = Vec::new();
@@ -78,7 +76,6 @@ pub fn test(journal: &[u8], language: Language) -> Result<String, Failure> {
 /// for settings with which Python gives different answers.
 ///
 /// # Errors
-///
 /// The settings cannot be written to a journal, or a call panics.
 pub fn python<W: World>(run: &Run<W>) -> Result<Option<String>, Failure> {
     if !W::is_of_python(&run.setting) {
