@@ -1,4 +1,4 @@
-"""Makes a dated table of the last bench runs: p50 and p99 per operation, beside its budget.
+"""Makes a dated table of the last bench runs, with p50, p99 and the budget of each operation.
 
 Reads criterion's samples and pytest-benchmark's JSON. ``make bench-report`` runs the benches and this
 script. A sample of criterion is the mean of one batch of iterations; a sample of pytest-benchmark is
@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 BLOCKS = 512  # blocks of one request in the pool benches
 PROMPT_BLOCKS = 2048  # blocks of a 32,768-token prompt
 
-# criterion id -> (divisor of one iteration, unit, budget in that unit)
+# For each criterion id: the divisor of one iteration, the unit, and the budget in that unit.
 BUDGETS: dict[str, tuple[int, str, float | None]] = {
     "pool/store_cold": (BLOCKS, "ns/block", 40),
     "pool/store_evicting": (BLOCKS, "ns/block", None),
@@ -76,7 +76,7 @@ def criterion_rows() -> list[list[str]]:
         values = [
             time / count / divisor for time, count in zip(sample["times"], sample["iters"], strict=True)
         ]
-        # Budgets of per-block costs apply to the 64 k-block pool, and to hashes without extra keys.
+        # Budgets per block apply to the pool of 64 k blocks, and to hashes without extra keys.
         if name.startswith("pool/") and not name.endswith("/65536"):
             budget = None
         if name.startswith("hash/") and not name.endswith("/none"):

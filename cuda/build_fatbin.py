@@ -1,18 +1,18 @@
-"""Builds ``block_copy.fatbin``: code of ``block_copy.cu`` for every GPU since Turing, and PTX for later ones.
+"""Builds ``block_copy.fatbin``: code of ``block_copy.cu`` for every GPU since Turing, and PTX for later GPUs.
 
-It needs only NVRTC and nvFatbin, two wheels from PyPI. It needs no nvcc, no host compiler, no GPU and
-no driver::
+The build needs only NVRTC and nvFatbin, two wheels from PyPI. It does not need nvcc, a host compiler, a
+GPU or a driver::
 
     pip install --no-deps nvidia-cuda-nvrtc-cu12==12.8.93 nvidia-nvfatbin-cu12==12.8.90
     python cuda/build_fatbin.py
 
 The fat binary is committed, so a build of kvpool does not need these wheels. The same source and the
-same versions give the same bytes: ``--check`` builds again and compares. ``--check-hashes`` needs no
-wheels: it compares the files with ``block_copy.fatbin.sha256`` (``sha256sum --check`` reads that file,
-too). So it detects a source that was changed without a build.
+same versions of the wheels give the same bytes. ``--check`` builds again and compares the bytes.
+``--check-hashes`` needs no wheels. It compares the files with ``block_copy.fatbin.sha256``, which
+``sha256sum --check`` also reads. So it detects a changed source without a new build.
 
-The version is 12.8 and not 13, because code of 12.8 for GPUs up to Hopper should load with every driver
-since R525. Code of 13 needs R580.
+The version of the wheels is 12.8 and not 13. Code of 12.8 for GPUs up to Hopper should load with every
+driver since R525, but code of 13 needs R580.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class CompileError(BuildError):
 
 
 class SpillError(BuildError):
-    """A kernel needs more registers than it may use."""
+    """A kernel needs more registers than allowed."""
 
 
 class StaleError(BuildError):
@@ -118,7 +118,7 @@ def load_library(wheel: str, version: str, name: str) -> ctypes.CDLL:
 
 
 class Compiler:
-    """NVRTC, NVIDIA's run-time compiler."""
+    """Compiles with NVRTC, NVIDIA's run-time compiler."""
 
     def __init__(self) -> None:
         self._library = load_library(*NVRTC)
@@ -131,7 +131,10 @@ class Compiler:
             )
 
     def compile(self, source: bytes, architecture: str) -> tuple[bytes, str]:
-        """Compile to ``sm_90`` (a cubin) or ``compute_75`` (PTX). Return the code and the log."""
+        """Compile for an architecture: ``sm_90`` gives machine code (a cubin), ``compute_75`` gives PTX.
+
+        Return the code and the log.
+        """
         program = ctypes.c_void_p()
         name = SOURCE.name.encode()  # without the folder, which would become part of the code
         self._check(
@@ -176,7 +179,7 @@ class Bundle:
         )
 
     def add_cubin(self, data: bytes, version: str) -> None:
-        """Add machine code for GPUs of a version, for example ``90``."""
+        """Add machine code for GPUs of this version, for example ``90``."""
         arguments = (data, ctypes.c_size_t(len(data)), version.encode(), SOURCE.stem.encode())
         self._check("nvFatbinAddCubin", self._library.nvFatbinAddCubin(self._handle, *arguments))
 
@@ -200,7 +203,7 @@ class Bundle:
 
 
 def parse_usage(log: str) -> list[KernelUsage]:
-    """Parse the usage that ptxas logged (``-v``) for each kernel."""
+    """Parse the resource usage of each kernel from the log of ptxas (``-v``)."""
     found = []
     for section in _KERNEL.split(log)[1:]:
         if section in KERNELS:
@@ -254,7 +257,7 @@ def hash_lines(source: bytes, fatbin: bytes) -> str:
 
 
 def check_hashes(source: bytes, fatbin: bytes) -> None:
-    """Raise unless the source and the fat binary are those of the last build."""
+    """Raise an error unless the hashes of the source and the fat binary are those of the last build."""
     again = (
         f"Run `python cuda/{Path(__file__).name}` and commit {SOURCE.name}, {FATBIN.name} and "
         f"{HASHES.name} together."
@@ -273,7 +276,7 @@ def check_hashes(source: bytes, fatbin: bytes) -> None:
 
 
 def check_build(built: Built, fatbin: bytes) -> None:
-    """Raise unless a new build gives the committed bytes."""
+    """Raise an error unless a new build gives the committed bytes."""
     if built.data != fatbin:
         raise StaleError(
             f"{FATBIN.name} is not what {SOURCE.name} compiles to: {len(fatbin)} bytes with sha256 "

@@ -8,8 +8,8 @@ from pathlib import Path
 
 
 def _main() -> int:
-    # Imports from the parent folder would find this folder as the package "cuda", which is also the
-    # name of NVIDIA's package.
+    # Remove this file's parent folder from the import path. Imports from there would find this folder
+    # as the package "cuda", which is also the name of NVIDIA's package.
     sys.path[0] = str(Path(__file__).resolve().parent)
     app = importlib.import_module("checks.app")
     return int(app.main())

@@ -1,4 +1,4 @@
-"""Uses CacheFlow's block manager (ancestor 003): a forked prompt, a copy-on-write, a swap out and in."""
+"""Uses CacheFlow's block manager (ancestor 003): forks a prompt, copies on write, and swaps out and in."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kvpool.lineage.cacheflow import BlockSpaceManager, SequenceStatus
 
 @dataclass
 class Sequence:
-    """The part of an engine's sequence that the manager uses."""
+    """The attributes of an engine's sequence that the manager uses."""
 
     seq_id: int
     logical_token_blocks: list[str]
@@ -18,7 +18,7 @@ class Sequence:
 
 @dataclass
 class SequenceGroup:
-    """The part of an engine's sequence group that the manager uses."""
+    """The attributes of an engine's sequence group that the manager uses."""
 
     seqs: list[Sequence]
 

@@ -1,4 +1,4 @@
-"""Uses Aphrodite's token blocks (ancestor 000): buffers that are reused, and block hashes with extra keys."""
+"""Uses Aphrodite's token blocks (ancestor 000): reuses buffers, and hashes blocks with extra keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Uses vLLM v0's block manager over kvpool: a shared prompt, a copy-on-write, a swap out and back."""
+"""Uses vLLM v0's block manager over kvpool: shares a prompt, copies on write, and swaps out and back."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from kvpool.lineage.v0.block_manager_util import SequenceStatus
 
 
 def sequence(seq_id: int, tokens: list[int]) -> Any:
-    """Makes a sequence as an engine has it. Any class with these names works."""
+    """Makes a sequence with the attributes of an engine's sequence.
+
+    Any class with these attribute names works.
+    """
     return SimpleNamespace(
         seq_id=seq_id, tokens=tokens, status=SequenceStatus.WAITING, get_token_ids=lambda: tokens
     )

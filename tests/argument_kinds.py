@@ -1,4 +1,4 @@
-"""The kind of each argument, by the argument's name or for one call alone."""
+"""Lists the kind of each argument: by the argument's name, or for one call alone."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ ALONE: Final[dict[str, Kind]] = {
     "CacheManager.fork (batch).parent_id": kinds.batch_of(kinds.request),
     "CacheManager.fork (batch).child_id": requests(kinds.new_request),
     "CacheManager.append (batch).request_ids": kinds.batch_of(kinds.request),
-    # In a row of one request, commit has no use; in a row of a batch, lookahead and multimodal have none.
+    # For a single request, `commit` has no effect. For a batch, `lookahead` and `multimodal` have none.
     "CacheManager.append.commit": kinds.flag,
     "CacheManager.append (batch).lookahead": kinds.integer,
     "CacheManager.append (batch).multimodal": kinds.anything,
@@ -104,7 +104,7 @@ ALONE: Final[dict[str, Kind]] = {
     "ManagerRetention.end_of_life.extra": kinds.anything,
     "CacheManager.append_ragged.out": kinds.rows_out,
     "CacheManager.release (batch).output_tokens": sequence(kinds.count),
-    # Any block may be read, and a match is only compared when it is acquired.
+    # Any block may be read. A match is only checked when it is acquired.
     **dict.fromkeys(("BlockPool.ref_count.block_id", "BlockPool.state.block_id"), kinds.one_block),
     **dict.fromkeys(
         ("BlockPool.ref_count (batch).block_id", "BlockPool.state (batch).block_id"), kinds.batch_of_blocks
@@ -115,7 +115,7 @@ ALONE: Final[dict[str, Kind]] = {
         ("Match.block_ids", "TieredPool.begin_swap.block_ids", "TieredPool.fit_swap.block_ids"),
         kinds.any_blocks,
     ),
-    # A block that is absent counts as already removed.
+    # If a block is absent, it is treated as already removed.
     **dict.fromkeys(("LruEvictor.remove.block_id", "PrefixIndex.remove.block_id"), kinds.block),
     **dict.fromkeys(("PoolDiagnose.copies.digest", "ChainLink.from_digest.digest"), kinds.digest),
     "BlockPool.set_payloads.payloads": sequence(kinds.payload),
@@ -123,7 +123,7 @@ ALONE: Final[dict[str, Kind]] = {
     **dict.fromkeys(("BlockStore.from_regions.num_blocks", "BlockStore.host.num_blocks"), kinds.count),
     "BlockStore.from_regions.regions": kinds.rows,
     "BlockStore.host.pinned": kinds.pinned,
-    # A hasher has its own error for a size, and groups call the size block_tokens.
+    # A hasher raises its own error for a block size, and groups name the size block_tokens.
     **dict.fromkeys(
         (
             f"{name}.block_size"

@@ -1,4 +1,4 @@
-"""The command line as tests run it: in a separate process, or in this one."""
+"""Runs the command line for tests: in a separate process, or in this one."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def run(*arguments: str | Path, stdin: bytes = b"") -> subprocess.CompletedProce
 
 
 def json_of(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> dict[str, Any]:
-    """Runs a command with ``--json`` in this process and returns its output. It has to succeed and
-    print nothing else.
+    """Runs a command with ``--json`` in this process and returns its output. The command has to succeed
+    and print nothing but the JSON.
     """
     code = main([str(argument) for argument in arguments] + ["--json"])
     captured = capsys.readouterr()

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, settings
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# A loaded machine is no reason to fail. Slow tests show in the duration of the suite.
+# A test must not fail because the machine is busy. The report of the suite shows which tests are slow.
 _PATIENT = [HealthCheck.too_slow]
 
 settings.register_profile(

@@ -51,7 +51,7 @@ class Example:
 
     @property
     def runs(self) -> bool:
-        """Whether the block is run, here or by another test."""
+        """Whether the block is run, by test_docs.py or by another test."""
         return self.language in ("python", "console")
 
 
@@ -73,8 +73,8 @@ def examples(page: Path) -> list[Example]:
 
 
 def matches(printed: str, wanted: str) -> bool:
-    """Returns whether the output matches the expected one. Ends of lines, blank lines at both ends, and
-    the number of consecutive spaces do not count.
+    """Returns whether the output matches the expected one. Ignores ends of lines, blank lines at both
+    ends, and the number of consecutive spaces.
     """
 
     def lines(text: str) -> str:
@@ -155,7 +155,7 @@ def run_command(line: str) -> tuple[int, str]:
 
 
 def parse_command(line: str) -> None:
-    """Checks a command that is not run: ``kvpool`` has to accept its options, and a make target has to
+    """Checks a command that is not run. ``kvpool`` has to accept its options, and a make target has to
     exist.
     """
     words = shlex.split(line, comments=True)

@@ -1,4 +1,4 @@
-"""A server whose answer does not end: it sends one byte after another until its client disconnects."""
+"""A server whose answer never ends: it sends one byte after another until its client disconnects."""
 
 from __future__ import annotations
 
@@ -40,14 +40,13 @@ def dripping(begin: bytes, drip: bytes = b"", *, pace: float = PACE) -> Iterator
                 peer.settimeout(pace if drip else None)
                 while True:
                     peer.sendall(drip)
-                    # A client that sends nothing is waited for, and one that disconnects ends this
-                    # loop.
+                    # Wait for a client that sends nothing. If the client disconnects, this loop ends.
                     with contextlib.suppress(TimeoutError):
                         if pace and not peer.recv(1 << 16):
                             return
 
         threading.Thread(target=serve, daemon=True).start()
         yield listener.getsockname()[1]
-        # Wakes the accepting thread.
+        # Wake the thread that accepts connections.
         with contextlib.suppress(OSError):
             listener.shutdown(socket.SHUT_RDWR)

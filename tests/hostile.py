@@ -1,7 +1,8 @@
-"""Calls every argument that is a sequence, a buffer or a count with values that claim a wrong size.
+"""Calls the extension with values that report a wrong size, for every argument that is a sequence, a
+buffer or a count.
 
 test_hostile.py runs this file as a program. The program makes the calls from a given number on, under a
-memory limit. It writes a line of JSON before and after each call, so a missing line shows which call
+memory limit. It writes a line of JSON before and after each call. So a missing line shows which call
 ended the process.
 """
 
@@ -29,12 +30,13 @@ from tests import kinds, rows  # noqa: E402
 from tests.argument_kinds import ALONE, KINDS  # noqa: E402
 
 HUGE = 2**40
-# Memory that a call may use beyond the current use. A value that never ends is read until this is full.
+# Memory in bytes that a call may use in addition to the current use. If a value never ends, the call
+# reads it until this memory is full.
 ROOM = 4 << 20
 
 
 class Liar(Sequence[Any]):
-    """Claims to have 2**40 items, but has two."""
+    """A sequence that reports 2**40 items, but has two."""
 
     def __init__(self, item: object, length: int = HUGE) -> None:
         self.item, self.length = item, length
@@ -49,7 +51,7 @@ class Liar(Sequence[Any]):
 
 
 class Endless(Liar):
-    """Claims to have 2**40 items, and never ends."""
+    """A sequence that reports 2**40 items, and never ends."""
 
     def __getitem__(self, at: Any) -> Any:
         return self.item
@@ -59,7 +61,7 @@ class Endless(Liar):
 
 
 class World(rows.World):
-    """The subjects of the rows, and those of the entries below."""
+    """The subjects of the calls in the tables of rows, and of the entries below."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -101,7 +103,7 @@ class World(rows.World):
 
 
 class Entry(NamedTuple):
-    """A call with one argument, and an item that the argument would accept."""
+    """A call with one argument to test, and an item that this argument would accept."""
 
     call: Callable[[World, Any], object]
     item: object = None
@@ -208,7 +210,7 @@ MORE_COUNTS: dict[str, Entry] = {
 
 
 def entries() -> Iterator[tuple[str, Entry]]:
-    """Yields the arguments of the rows that are sequences or counts."""
+    """Yields the arguments of all rows that are sequences or counts."""
     for name, row in rows.rows(rows.World(Path())).items():
         for argument in inspect.signature(row.call).parameters:
             place = f"{name}.{argument}"
@@ -278,7 +280,9 @@ def outcome(world: World, case: tuple[str, str, str]) -> str:
 
 
 def limit_memory() -> None:
-    """Gives each call the same amount of memory, whatever the earlier calls have allocated."""
+    """Limits the memory, so that each call gets the same amount, whatever the earlier calls have
+    allocated.
+    """
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + ROOM, hard))

@@ -1,4 +1,6 @@
-"""Kinds of arguments: the values that each refuses, with the error and the text of its message."""
+"""Defines kinds of arguments: for each kind, the values that it refuses, with the error and the text of
+its message.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,7 @@ class Strange:
 
 
 class Wrong(NamedTuple):
-    """A value that is refused."""
+    """A value that a kind refuses."""
 
     value: Any
     error: Error
@@ -57,8 +59,8 @@ Kind = Callable[[str, bool], Iterator[Wrong]]
 
 
 def others(name: str, *values: object, optional: bool = False, must: str = "") -> Iterator[Wrong]:
-    """Yields values of other types: the message names the argument and the class of the value, and
-    states what the value must be.
+    """Yields values of other types. The error message contains the argument's name and the value's
+    class, and states what is expected.
     """
     for value in (*values, Strange(), 1j, *([] if optional else [None])):
         yield Wrong(value, TYPE, (name, type(value).__name__, must))
@@ -80,7 +82,7 @@ def count(name: str, optional: bool) -> Iterator[Wrong]:
 
 
 def size(name: str, optional: bool) -> Iterator[Wrong]:
-    """A count of at least one, for which memory is allocated."""
+    """The kind of a count of at least one, for which memory is allocated."""
     yield from count(name, optional)
     yield from (Wrong(number, VALUE, (f"{name} is {number}",)) for number in (0, 2**32, 2**63 - 1))
 
@@ -184,7 +186,7 @@ def block(name: str, optional: bool) -> Iterator[Wrong]:
 
 
 def own_block(name: str, optional: bool) -> Iterator[Wrong]:
-    """A block that has to exist."""
+    """The kind of a block id that must exist."""
     yield from block(name, optional)
     yield from (Wrong(number, BLOCK, (number,)) for number in (2**31, 2**32 - 1))
 
@@ -198,13 +200,13 @@ def own_blocks(name: str, optional: bool) -> Iterator[Wrong]:
 
 
 def held_blocks(name: str, optional: bool) -> Iterator[Wrong]:
-    """Blocks that the call changes. None of them may be the null block."""
+    """The kind of blocks that the call changes. None of them may be the null block."""
     yield from own_blocks(name, optional)
     yield Wrong([0], BLOCK, ("block 0",))
 
 
 def request(name: str, optional: bool) -> Iterator[Wrong]:
-    """The id of a request that has to exist."""
+    """The kind of a request id that must exist."""
     for unknown in ("nobody", "", "1", 77, -1, 2**64 - 1):
         yield Wrong(
             unknown, errors.UnknownRequestError, (f'"{unknown}"' if isinstance(unknown, str) else unknown,)
@@ -238,12 +240,14 @@ def _has_items(value: object) -> bool:
 
 
 def one_request(name: str, optional: bool) -> Iterator[Wrong]:
-    """The id of a request where the call takes a batch, too: what has items would be a batch."""
+    """The kind of a request id in a call that also takes a batch. A value with items would be a batch."""
     return (one for one in request(name, optional) if isinstance(one.value, str) or not _has_items(one.value))
 
 
 def batch_of(of: Kind) -> Kind:
-    """A batch of requests where the call takes one request, too: what has no items would be one."""
+    """The kind of a batch of requests in a call that also takes one request. A value without items
+    would be one request.
+    """
 
     def kind(name: str, optional: bool) -> Iterator[Wrong]:
         for wrong in requests(of)(name, optional):
@@ -254,7 +258,7 @@ def batch_of(of: Kind) -> Kind:
 
 
 def prompt_or_request(tokens: Kind) -> Kind:
-    """The tokens of a prompt where the call takes the id of a request, too."""
+    """The kind of a prompt in a call that also takes the id of a request."""
 
     def kind(name: str, optional: bool) -> Iterator[Wrong]:
         yield from (Wrong(value, errors.UnknownRequestError, ()) for value in ("nobody", 77, 2**64 - 1))
@@ -272,12 +276,14 @@ def prompt_or_request(tokens: Kind) -> Kind:
 
 
 def one_block(name: str, optional: bool) -> Iterator[Wrong]:
-    """A block where the call takes a batch, too: what has items would be a batch."""
+    """The kind of a block in a call that also takes a batch. A value with items would be a batch."""
     return (one for one in own_block(name, optional) if not _has_items(one.value))
 
 
 def batch_of_blocks(name: str, optional: bool) -> Iterator[Wrong]:
-    """A batch of blocks where the call takes one block, too: what has no items would be one."""
+    """The kind of a batch of blocks in a call that also takes one block. A value without items would be
+    one block.
+    """
     return (one for one in own_blocks(name, optional) if _has_items(one.value))
 
 
@@ -292,7 +298,7 @@ def out(name: str, optional: bool) -> Iterator[Wrong]:
 
 
 def rows_out(name: str, optional: bool) -> Iterator[Wrong]:
-    """Three rows of equal length, one after another."""
+    """The kind of a buffer for three rows of equal length, one after another."""
     wide: Any = np.zeros((3, 8), dtype=np.int32)[:, ::2]
     shapes: list[Any] = [np.zeros(shape, dtype=np.int32) for shape in ((4, 3), (2, 6), (3, 2, 2), (0, 3), 13)]
     yield from out(name, optional)
@@ -389,7 +395,9 @@ def store_bytes(name: str, optional: bool) -> Iterator[Wrong]:
 
 
 def regions(name: str, optional: bool) -> Iterator[Wrong]:
-    """The first region, and the one after the last, of a store with one region."""
+    """The kind of a range of regions: the first region, and the one after the last. The store has one
+    region.
+    """
     for pair in ((0, 0), (1, 0), (0, 2), (2, 3), (0, 2**63), (2**64 - 1, 2**64 - 1)):
         yield Wrong(pair, VALUE, (f"regions is {pair}", "1 regions"))
     yield Wrong((0, 2**200), VALUE, (2**200,))

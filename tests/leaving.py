@@ -1,8 +1,8 @@
-"""Programs that end while a daemon thread runs Python code for a call of kvpool. test_exit.py runs
-them.
+"""Programs that end while a daemon thread is in a call of kvpool that runs Python code. test_exit.py
+runs them.
 
-The program named on the command line repeats its call in a daemon thread. The main thread ends as soon
-as the callback has run once.
+The command line names one program. A daemon thread repeats the call of this program. The main thread
+ends as soon as the callback has run once.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ entered = threading.Event()
 
 
 def busy() -> None:
-    """Runs Python code long enough to lose the interpreter from time to time."""
+    """Runs Python code for long enough that the thread sometimes loses the interpreter."""
     entered.set()
     for _ in range(1000):
         pass
@@ -57,7 +57,7 @@ class Mortal(Number):
 
 
 class Long(int):
-    """A number that appears in a message, whose text runs Python code."""
+    """A number that appears in an error message, and whose conversion to text runs Python code."""
 
     def __str__(self) -> str:
         busy()
@@ -139,7 +139,7 @@ class Request:
 
 
 class Backend:
-    """A back end one of whose methods takes long."""
+    """A store back end with one method that takes long."""
 
     def __init__(self, long: str) -> None:
         self.long = long
@@ -175,7 +175,7 @@ NAMESPACE |= {
 
 
 def over(method: str) -> Callable[[], object]:
-    """Returns calls of a store, of which one method of the back end takes long."""
+    """Returns calls of a store. One method of the store's back end takes long."""
     made = store.Store(
         store.Custom(Backend(method), 1 << 20),
         store.Arena(4, 64),
@@ -209,7 +209,7 @@ def evictions() -> Callable[[], object]:
 
 
 def collections() -> Callable[[], object]:
-    """Returns calls during which garbage is collected whenever they create a list."""
+    """Returns calls in which the garbage collector runs whenever they create a list."""
     pool = kvpool.BlockPool(64)
     gc.callbacks.append(lambda *_: busy())
 

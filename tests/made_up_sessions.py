@@ -1,4 +1,4 @@
-"""Sessions of which some return, for tests of policies that know which ones."""
+"""Makes sessions of which some return later, for tests of policies that are notified which ones."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ if TYPE_CHECKING:
 
 
 def returning_sessions(turns: int = 4000) -> Iterator[tuple[int, int, bool]]:
-    """Yields the turn, its session, and whether the session will return. A quarter of the new sessions
-    return once, after 60 turns or more.
+    """Yields a turn, its session, and whether the session will return. A quarter of the new sessions
+    return once, after at least 60 turns.
     """
     draw = random.Random(1)
     returns: dict[int, int] = {}

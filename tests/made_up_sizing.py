@@ -1,4 +1,4 @@
-"""An artificial report of ``kvpool size``: smooth curves, every part present."""
+"""Makes an artificial report of ``kvpool size`` with smooth curves and all parts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PERCENTS = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0)
 
 
 def curve(blocks: float) -> float:
-    """Returns an artificial hit rate of a cache of this number of blocks."""
+    """Returns an artificial hit rate for a cache with this number of blocks."""
     return CEILING * (1 - math.exp(-((blocks / (0.06 * UNIQUE)) ** 0.8)))
 
 

@@ -21,7 +21,7 @@ Sum = tuple[tuple[int, ...], ...]
 
 @dataclasses.dataclass(frozen=True)
 class Example:
-    """A model, the relevant fields of its configuration, and the sizes of its layers."""
+    """A model, the fields of its configuration that matter, and the sizes of its layers."""
 
     model: str
     config: dict[str, Any]

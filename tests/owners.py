@@ -1,8 +1,8 @@
-"""Every object that owns threads, with its calls. test_owners.py forks processes that have such
-objects, and ends others.
+"""Lists every object that owns threads, with its calls. test_owners.py forks processes that have such
+objects, and ends other processes that have them.
 
-As a program, it creates the object named on the command line, uses it in a daemon thread, and ends
-without closing it.
+As a program, this file creates the object named on the command line, uses it in a daemon thread, and
+ends without closing it.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ NAMESPACE |= {
 
 
 class Owner(NamedTuple):
-    """An object: the source that starts its threads, a function that creates it in a folder, and its
-    calls.
+    """The description of an object: the source file that starts its threads, a function that creates it
+    in a folder, and its calls.
     """
 
     source: str

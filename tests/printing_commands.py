@@ -1,5 +1,5 @@
-"""Every command that prints figures, over small files created here. Tests of units and of widths run
-them.
+"""Lists every command that prints figures, with small files that are created here. Tests of units and
+of output widths run these commands.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""One row for each call of the public classes that takes arguments: the call, with arguments with which
-it succeeds.
+"""Lists one row for each call of the public classes that takes arguments: the call, and arguments with
+which it succeeds.
 """
 
 from __future__ import annotations
@@ -43,9 +43,10 @@ class Row(NamedTuple):
 class World:
     """The subjects of the calls.
 
-    Requests of the manager: "run" holds blocks 1 to 3, of which two are computed, and "new" holds 4 and
-    5. "wait" is preempted, "far" is swapped out, "loads" is loading. In the pool, blocks 1 and 2 are
-    active, 2 has two references, 3 is fenced until step 5, and 4 is cached-free.
+    In the manager, request "run" holds blocks 1 to 3, of which two are computed, and "new" holds blocks
+    4 and 5. Request "wait" is preempted, "far" is swapped out, and "loads" is loading. In the pool,
+    blocks 1 and 2 are active, and 2 has two references. Block 3 is fenced until step 5, and 4 is
+    cached-free.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -108,9 +109,7 @@ class World:
         self.transfer.wait()
 
     def seen(self) -> object:
-        """Returns everything that a caller can see of the subjects. A call that fails must not change
-        it.
-        """
+        """Returns the complete visible state of the subjects. A failed call must not change it."""
         requests: list[str | int] = ["run", "new", "wait", "loads", "far", "moves", "other", 1]
         parts_seen = (
             self.free.order(),
@@ -132,7 +131,7 @@ def row(call: Callable[..., Any], /, **arguments: Any) -> Row:
 
 
 def batch(call: Callable[..., Any], /, **arguments: Any) -> Row:
-    """A second row of a call, with a batch instead of one request or block."""
+    """Adds a second row for a call, with a batch instead of one request or block."""
     return Row(f"{call.__qualname__} (batch)", call, arguments)
 
 
@@ -207,7 +206,7 @@ def rows(w: World) -> dict[str, Row]:
 
 
 def manager_rows(w: World) -> list[Row]:
-    """Rows of a manager and its facets."""
+    """Returns rows of a manager and of the objects in its properties."""
     m = w.manager
     ranges = [(0, None, w.retention)]
     return [
@@ -259,7 +258,7 @@ def manager_rows(w: World) -> list[Row]:
 
 
 def pool_rows(w: World) -> list[Row]:
-    """Rows of a pool and its facets."""
+    """Returns rows of a pool and of the objects in its properties."""
     p = w.pool
     looks = (p.diagnose.hash_of, p.diagnose.is_computed, p.diagnose.is_registered, p.diagnose.num_holders)
     return [

@@ -1,8 +1,8 @@
-"""Splits a large state machine into shares, each a separate run.
+"""Splits the examples of a large state machine into shares, each of which runs in a separate process.
 
-A run of Hypothesis keeps everything that it has drawn, in one process: 7,500 histories of the pool take
-more than 6 GB. The shares together draw the same number of histories, in parallel, and each frees its
-memory at its end.
+In one run, Hypothesis stores everything that it has drawn: 7,500 histories of the pool take more than 6
+GB. The shares together draw the same number of histories in parallel, and each frees its memory at its
+end.
 """
 
 from __future__ import annotations

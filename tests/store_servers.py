@@ -1,4 +1,4 @@
-"""Servers that the tests of stores start on this machine and stop again. Each test has its own.
+"""Servers that the tests of stores start on this machine and stop again. Each test has its own server.
 
 A test whose server is unavailable is skipped with the reason. With ``CI`` set, this is a failure.
 """
@@ -31,7 +31,7 @@ def cannot_be_had(why: str) -> NoReturn:
 
 
 def binary(*names: str) -> str:
-    """Returns the path of a program that is beside this interpreter or on the path."""
+    """Returns the path of a program in the folder of this interpreter or on the search path."""
     beside = Path(sys.executable).parent
     for name in names:
         for path in (str(beside / name), shutil.which(name)):
@@ -42,7 +42,7 @@ def binary(*names: str) -> str:
 
 @contextlib.contextmanager
 def running(command: list[str], answers: object, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Yields a process as soon as it answers."""
+    """Starts a process, and yields it as soon as it answers."""
     with (
         (folder / "log").open("wb") as log,
         subprocess.Popen(command, stdout=log, stderr=log, cwd=folder) as process,

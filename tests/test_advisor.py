@@ -1,5 +1,5 @@
-"""The advisor through Python: its advice compared with models written from the definitions, settings,
-docs.
+"""Tests the advisor through Python: compares its advice with models that are written from the
+definitions. Also tests settings and docs.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def prefix_hits(cached: Sequence[tuple[int, ...]], prompt: tuple[int, ...]) -> i
 
 
 def lru_hits(prompts: Iterable[tuple[int, ...]], capacity: int) -> list[int]:
-    """Returns the hits of an LRU cache of prefixes, by prompt: last block first, least recently used
-    first in a list.
+    """Returns the hits of an LRU cache of prefixes for each prompt. The last block of a prompt is
+    evicted first. The model is a list with the least recently used block first.
     """
     cached: list[tuple[int, ...]] = []
     hits = []
@@ -60,8 +60,8 @@ def lru_hits(prompts: Iterable[tuple[int, ...]], capacity: int) -> list[int]:
 
 
 def windowed(counts: Iterable[tuple[int, tuple[float, ...]]], window: int) -> tuple[float, ...]:
-    """Returns the sums of each lookup's contribution, halved whenever a window of references has
-    passed.
+    """Returns the sums of the lookups' contributions. They are halved whenever a window of references
+    has passed.
     """
     sums: tuple[float, ...] | None = None
     passed = 0
@@ -81,7 +81,7 @@ def chain_of(prompt: tuple[int, ...]) -> HashChain:
 
 
 def serve(pool: BlockPool, prompt: tuple[int, ...], tenant: int | None = None) -> int:
-    """Runs a request from its lookup to its end. Returns the number of blocks that it hit."""
+    """Runs a request from its lookup to its release. Returns the number of blocks that it has hit."""
     chain = chain_of(prompt)
     table = pool.match_and_acquire(chain, tenant=tenant)
     hits = len(table)
@@ -94,14 +94,14 @@ def serve(pool: BlockPool, prompt: tuple[int, ...], tenant: int | None = None) -
 
 @st.composite
 def streams(draw: st.DrawFn) -> list[tuple[int, tuple[int, ...]]]:
-    """Draws requests of a few tenants, with prompts that begin alike: tokens are 0, 1 or 2."""
+    """Draws requests of a few tenants with common prefixes. Tokens are 0, 1 or 2."""
     prompts = st.lists(st.integers(0, 2), min_size=1, max_size=6).map(tuple)
     known = draw(st.lists(prompts, min_size=1, max_size=6))
     return draw(st.lists(st.tuples(st.integers(0, 2), st.sampled_from(known)), min_size=1, max_size=40))
 
 
 # In an earlier version, S3-FIFO's ghost cache evicted once although there was nothing to evict. This
-# aged the blocks that the request held.
+# changed the recency of the blocks that the request held.
 AGED = [(0, prompt) for prompt in [(0,) * 4, (0,) * 4, (2,), (0,) * 4, (2,), (1,), (0,) * 4]]
 
 
@@ -115,8 +115,8 @@ def rates(curve: Sequence[AdvicePoint]) -> list[float]:
 def test_a_sample_of_everything_is_what_models_say(
     stream: list[tuple[int, tuple[int, ...]]], capacity: int, window: int | None
 ) -> None:
-    """Compares curves with LRU in a list, ghosts with a pool that runs the policy, and tenants with
-    their own requests.
+    """Compares the advisor's curves with LRU in a list, its ghosts (simulated caches) with a pool that
+    runs the policy, and its tenants with their own requests.
     """
     config = AdvisorConfig(policies=POLICIES, window=window)
     pool = BlockPool(capacity + 1, 1, advisor=config)

@@ -1,4 +1,4 @@
-"""A refused batch does nothing, and rows that share a block copy it once.
+"""A refused batch changes nothing, and rows that share a block copy it once.
 `operations/all_or_nothing.rs` has more tests.
 """
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def test_a_batch_whose_last_row_is_refused_has_done_nothing() -> None:
-    """The rows before the refused one keep their tokens, blocks, copies and computed tokens."""
+    """The rows before the refused row are unchanged: their tokens, blocks, copies and computed tokens."""
     manager = kvpool.CacheManager(8, 2)
     manager.admit("a", [1, 2, 3])
     manager.fork("a", "b")
@@ -58,7 +58,7 @@ def test_a_step_whose_rows_share_a_registered_block_copies_it_once_without_block
     manager.fork("a", "b")
     manager.admit("c", range(100, 104))
     assert manager.num_available == 1
-    # One request gets a copy, and the other one writes in place: the content of the block is not cached
+    # One request gets a copy. The other one writes in place, so the content of the block is not cached
     # any more.
     assert manager.append(["a", "b"], [1, 2]) == [(0, 1, 4)]
     assert (manager.block_ids("a"), manager.block_ids("b")) == ([1, 4], [1, 2])

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Index:
-    """A class of integers that is not Python's."""
+    """A class of integers other than Python's int."""
 
     def __init__(self, value: int) -> None:
         self.value = value
@@ -77,7 +77,7 @@ def test_a_cursor_stands_for_its_chain_in_every_call() -> None:
         assert index.copies(chain, 1) == [3]
         index.mark_computed(3)
         assert index.find(chain, 1) == 3
-    # The current chain counts: a cursor that has grown has more blocks.
+    # The current chain of the cursor is used: a cursor that has grown has more blocks.
     cursor.append([10, 11])
     used.register_table(used.allocate(1), cursor, 2)
     assert (used.probe(cursor).cached_blocks, other.probe(cursor).cached_blocks) == (3, 2)

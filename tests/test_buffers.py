@@ -1,5 +1,5 @@
-"""Tokens and block ids from every kind of sequence and buffer, and block ids written into a caller's
-buffer.
+"""Tests tokens and block ids in every kind of sequence and buffer, and block ids that are written into
+a caller's buffer.
 """
 
 from __future__ import annotations
@@ -203,7 +203,7 @@ def test_request_ids_from_an_int64_buffer() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_rows_and_counts_of_every_kind(kind: str) -> None:
-    """Covers tokens, offsets, computed and covered counts of a whole step, and the lengths of a
+    """Tests the tokens, offsets, computed and covered counts of a whole step, and the lengths of a
     truncation.
     """
     make = KINDS[kind]
@@ -322,7 +322,9 @@ CHANGES: dict[str, Callable[[int], Any]] = {
 
 @pytest.mark.parametrize("kind", CHANGES)
 def test_changes_go_to_the_front_of_each_row(kind: str) -> None:
-    """Rows, positions and blocks each get a third of the buffer. The bytes after them stay unchanged."""
+    """Rows, positions and blocks each get a third of the buffer. The remaining bytes of each third are
+    unchanged.
+    """
     manager, out = kvpool.CacheManager(64, 4), CHANGES[kind](4)
     for name in (1, 2):
         manager.admit(name, range(4 * name, 4 * name + 4))

@@ -1,4 +1,6 @@
-"""The published crates have a licence and a README. The overview of the manager names every method."""
+"""The published crates have a licence and a README. The overview in the docs of the manager contains
+every method.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``tools/cycles.py`` finds cycles of imports, and only those."""
+"""``tools/cycles.py`` finds cycles of imports, and reports nothing else."""
 
 import importlib.util
 import textwrap

@@ -151,7 +151,9 @@ def test_a_signature_with_overloads_keeps_the_first() -> None:
 
 
 def test_the_options_of_the_api_are_in_a_mapping() -> None:
-    """The written configuration would replace a list of plug-ins, and the options in it would be lost."""
+    """The configuration that the tool writes would replace a list of plug-ins, and the options in the
+    list would be lost.
+    """
     text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     assert "plugins:\n  search: {}\n  mkdocstrings:\n" in text
     assert "returns_multiple_items: false" in text
@@ -159,7 +161,7 @@ def test_the_options_of_the_api_are_in_a_mapping() -> None:
 
 @pytest.mark.parametrize("stub", sorted((ROOT / "python/kvpool").rglob("*.py*")), ids=lambda path: path.name)
 def test_no_returns_section_begins_with_a_word_and_a_colon(stub: Path) -> None:
-    """The docs would show the word as the name of the returned value."""
+    """The docs would show such a word as the name of the returned value."""
     if stub.suffix not in (".py", ".pyi"):
         return
     text = stub.read_text(encoding="utf-8")

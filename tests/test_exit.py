@@ -1,7 +1,7 @@
 """A process that ends while a daemon thread runs Python code for a call ends with exit code 0.
 
-CPython before 3.14 ends such a thread when it asks for the interpreter. ``make test-exit`` makes 50
-runs of each program.
+Before 3.14, CPython ends such a thread when the thread requests the interpreter. ``make test-exit``
+makes 50 runs of each program.
 """
 
 from __future__ import annotations

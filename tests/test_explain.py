@@ -1,7 +1,7 @@
-"""Explanations of misses through Python: answers, sums, settings, the replay's table, examples of the
-docs.
+"""Tests explanations of misses through Python: answers, sums, settings, the table of a replay, and the
+examples of the docs.
 
-The tests of the crate check the reasons themselves against a model that remembers everything.
+The tests of the crate compare the reasons themselves with a model that stores the whole history.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Pages over HTTP have one deadline and one limit of bytes, whatever a server sends and however slowly."""
+"""A read of a page over HTTP has one deadline and one limit of bytes, whatever the server sends and
+however slowly.
+"""
 
 from __future__ import annotations
 

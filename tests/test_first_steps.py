@@ -29,9 +29,10 @@ def test_pydoc_of_the_package_is_what_a_scheduler_needs() -> None:
 
 
 def test_the_docs_name_every_policy_that_is_accepted() -> None:
-    """The docs once named eleven policies, while twelve were accepted."""
+    """In an earlier version, the docs listed eleven policies although twelve were accepted."""
     pages = "\n".join(page.read_text(encoding="utf-8") for page in DOCS.glob("*.md"))
-    # The policy that orders by a caller's access times has no use if requests come one after another.
+    # The policy that orders blocks by a caller's access times has no effect if requests run one after
+    # another.
     assert [*POLICIES] == [name for name in eviction_policies() if name != "last-accessed"]
     for policy in eviction_policies():
         assert f"`{policy}`" in pages or f'`"{policy}"`' in pages, policy

@@ -1,4 +1,6 @@
-"""tools/fuzz.py and test_mutants.py: what they read, plant and conclude. Nothing is built here."""
+"""Tests tools/fuzz.py and test_mutants.py: the output that they read, the defects that they plant, and
+their conclusions. No test builds anything.
+"""
 
 from __future__ import annotations
 

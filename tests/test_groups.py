@@ -121,7 +121,7 @@ def test_a_first_chunk_ends_where_a_state_is_kept_whatever_was_hit() -> None:
         ("b", [*range(17), 99, 98], 16, [19]),
     ]:
         admission = m.admit(request, prompt, allocate_tokens=0)
-        # The admission has the cached blocks and a state, and no block for tokens to compute.
+        # The admission allocates the cached blocks and a state, but no block for the tokens to compute.
         assert (admission.cached_tokens, [len(table) for table in admission.tables]) == (
             cached,
             [cached // 4, 1],
@@ -241,7 +241,7 @@ def test_a_request_without_reuse_hits_nothing_and_brings_hits() -> None:
             assert step.resume("b", reuse=False) == 0
         assert m.resume("b", reuse=False).cached_tokens == 0
         m.release("b")
-        # Other requests can hit the tokens that it computes.
+        # Other requests can hit the tokens that this request computes.
         m.admit("c", range(50, 70), reuse=False)
         computed(m, "c", 20)
         assert m.admit("d", range(50, 74)).cached_tokens == 20
@@ -277,7 +277,7 @@ def test_a_group_that_keeps_nothing_limits_no_hit_and_brings_nothing() -> None:
         assert hit.tables[1][:-1] == [0] * (3 if draft.kind == "full" else 0)
         m.release("a")
         m.release("b")
-        # Its blocks are not cached, but those of the first group are.
+        # The blocks of the second group are not cached, but those of the first group are.
         assert m.stats().pool.cached_free == 5
 
 
@@ -312,7 +312,7 @@ def test_external_tokens_get_blocks_where_a_later_token_reads_them() -> None:
     assert (m.request("a").state, m.request("a").computed_tokens) == ("running", 24)
     m.admit("b", range(50, 80), external_tokens=24)
     m.external_done("b", failed=[(20, 24)])
-    # Neither the window nor the state has arrived, so the request has to be admitted again.
+    # Neither the window nor the state was loaded, so the request has to be admitted again.
     assert (m.request("b").state, m.block_ids("b")) == ("preempted", [])
     assert m.resume("b").cached_tokens == 0
     computed(m, "b", 30)

@@ -1,4 +1,6 @@
-"""Hashes: published vectors, vLLM's encodings rebuilt here, cursors, extra keys, processes."""
+"""Tests hashes: published vectors, vLLM's encodings rebuilt in Python, cursors, extra keys, and equal
+results in all processes.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Hints of engines: the table of docs/hints.md line by line, arbitrary input, effects, sessions."""
+"""Tests hints of engines: each line of the table in docs/hints.md, arbitrary input, effects, and
+sessions.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ def manager(**more: Any) -> kvpool.CacheManager:
 
 @pytest.mark.parametrize("entry", ENTRIES)
 def test_the_page_lists_what_a_hint_becomes(entry: str) -> None:
-    """An entry is a hint in backticks, the answer, and the retention or another effect."""
+    """An entry of the table has a hint in backticks, the answer of kvpool, and the resulting retention
+    or another effect.
+    """
     found = re.fullmatch(r"`(.+?)`: (accepted|clipped|ignored); (.+)", entry)
     assert found is not None
     hint, answered, becomes = found.groups()
@@ -89,7 +93,7 @@ def test_nothing_is_followed_until_it_is_switched_on() -> None:
     )
     assert [(answer.outcome, answer.why) for answer in hints.answers] == [("ignored", "off")] * 6
     assert hints.options == {}
-    # So a manager without retention accepts them.
+    # Every hint is off, so a manager without retention accepts the options.
     kvpool.CacheManager(16, 4).admit("a", range(10), **hints.options)
     assert read(ALL, tokens=10) == read(HintRules(), tokens=10)
 
@@ -264,8 +268,8 @@ def test_requests_of_vllm() -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_sessions_against_a_model(seed: int) -> None:
-    """A session equals naming each of its running requests and the prompt of the last one that was
-    released.
+    """A session has the same effect as naming each of its running requests, and the prompt of the
+    request that was released last.
     """
     draw, number = random.Random(seed), 0
     one, other = (kvpool.CacheManager(300, 4, retention=True, digest=True) for _ in range(2))

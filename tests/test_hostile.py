@@ -1,5 +1,5 @@
-"""Arguments that claim a wrong size: under a memory limit, each call ends with a typed error and never
-ends the process.
+"""Tests arguments that report a wrong size. Under a memory limit, each call raises a typed error, and
+none ends the process.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from tests import hostile
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the limit needs Linux")
 
-# Only three items of a row are read, an object that does not describe a tensor is not a tensor, and a
-# batch is bytes.
+# Arguments that are never read completely: of a row only three items are read, an object that does not
+# describe a tensor is no tensor, and a batch is bytes.
 WHOLLY_READ_NEVER = (
     "pass_on",
     "submit, row",
@@ -49,14 +49,14 @@ def is_refused(case: tuple[str, str, str], outcome: str) -> bool:
     if kind == "endless" and entry not in WHOLLY_READ_NEVER and not theirs:
         return "TooLargeError" in outcome
     if outcome == "done":
-        # These may succeed: two valid items, whatever their claimed number; a count that is only a
-        # limit; a lookup of nothing.
+        # These calls may succeed: two valid items with a wrong reported number, a count that is only a
+        # limit, and a lookup of nothing.
         return what == "count" or "liar" in kind or theirs
     return theirs or "KvpoolError" in outcome
 
 
 def test_every_hostile_argument_is_refused() -> None:
-    # This is one test, so that one pytest process makes the calls.
+    # This is a single test, so that only one pytest process makes the calls.
     found = outcomes()
     cases = {"-".join(case): (case, found[number]) for number, case in enumerate(hostile.CASES)}
     assert len(cases) == len(hostile.CASES) > 1000

@@ -1,5 +1,5 @@
-"""The example engine's hybrid model: whatever happens to its blocks, the output bits equal those of a
-plain forward pass.
+"""Tests the hybrid model of the example engine: whatever happens to its blocks, the bits of the output
+equal those of a plain forward pass.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def tokens(count: int, seed: int = 0) -> list[int]:
 
 
 def prompts() -> list[list[int]]:
-    """Returns prompts that branch from one another at several places. Two of them occur twice."""
+    """Returns prompts that branch from each other at several positions. Two of the prompts occur twice."""
     shared = tokens(56)
     made = [shared[: 36 + 4 * number] + tokens(6 + number, seed=number + 1) for number in range(5)]
     return [*made, made[1], made[3] + [1, 2, 3]]
@@ -110,7 +110,9 @@ def check_bits(events: Iterable[TokenEvent], requests: list[Request], plain: Any
 def run(
     model: Hybrid, plain: Any, n: int = 2, max_tokens: int = 7, **settings: Any
 ) -> tuple[EngineStats, list[Request]]:
-    """Runs the prompts, the last ones while the first are running, and compares every row."""
+    """Runs the prompts, and compares every row. The last prompts arrive while the first ones are
+    running.
+    """
     with Engine(model, dataclasses.replace(ROOMY, **settings)) as engine:
         first, last = prompts()[:4], prompts()[4:]
         requests = [
@@ -236,7 +238,7 @@ def test_a_sample_that_gets_no_block_for_its_state_is_computed_again(
         fork = engine.manager.fork
 
         class Manager:
-            """A manager that gives no block to any second sample."""
+            """A manager that has no block for a second sample."""
 
             def __getattr__(self, name: str) -> Any:
                 return getattr(engine.manager, name)
@@ -252,7 +254,7 @@ def test_a_sample_that_gets_no_block_for_its_state_is_computed_again(
 
         monkeypatch.setattr(engine.scheduler, "_manager", Manager())
         requests = [engine.submit(prompt, Sampling(n=3, max_tokens=5, seed=3)) for prompt in prompts()[:2]]
-        # Each sample has one token, so the sample ends before it has run.
+        # Each sample has only one token, so it finishes before it would run.
         requests.append(engine.submit(tokens(20), Sampling(n=2, max_tokens=1)))
         check_bits(engine.run(), requests, plain)
         assert_all_blocks_are_back(engine)
@@ -328,7 +330,7 @@ def test_random_loads_change_nothing(model: Hybrid, plain: Any, seed: int) -> No
 
 
 def in_turn(engine: Engine, plain: Any, *sequences: list[int]) -> list[Hit]:
-    """Runs prompts one after another, and compares them."""
+    """Runs prompts one after another, and compares every row."""
     hits = []
     for prompt in sequences:
         request = engine.submit(prompt, Sampling(max_tokens=3))
@@ -346,11 +348,11 @@ def test_a_hit_ends_where_a_state_was_kept(model: Hybrid, plain: Any) -> None:
             engine, plain, prompt, prompt[:60] + tokens(9), prompt, prompt[:60] + tokens(8, seed=1)
         )
         names = [group.name for group in model.groups]
-    # The hits are: cold; at a multiple of 32; where the prompt ended; where the second prompt branched
-    # and kept its state.
+    # The expected hits end: nowhere (cold), at a multiple of 32, at the end of the prompt, and where
+    # the second prompt branched and kept its state.
     assert [hit.cached for hit in hits] == [0, 32, 96, 56]
     assert limits(hits[0], names) == limits(hits[2], names) == limits(hits[3], names) == ""
-    # For hits of 32, 64 and 96 tokens, the wider window needs all blocks.
+    # For hits of 32, 64 and 96 tokens, the wider window needs all blocks of the hit.
     assert limits(hits[1], names) == (
         "; window of 12 and state had no more: full attention 56, window of 12 32, window of 40 56, state 32"
     )
@@ -363,14 +365,14 @@ def test_a_hit_ends_before_evicted_blocks_of_a_window(model: Hybrid, plain: Any,
         request = engine.submit(prompt, Sampling(max_tokens=3))
         while not engine.step():
             pass
-        # The last full block, which hits of the next tokens need, too. After it comes a block of 4
-        # tokens.
+        # This is the last full block. Hits of the next tokens need it, too. A block of 4 tokens follows
+        # it.
         lost = engine.manager.block_ids("0.0", group=group)[-2:-1]
         list(engine.run())
         assert engine.manager.drop_cached(lost) > 0
         (hit,) = in_turn(engine, plain, [*prompt, 5])
         assert request.hit == Hit(0, [0, 0, 0, 0])
-        # All that end after the block before it, however long the window is.
+        # All hits end after the block before it, whatever the length of the window.
         assert hit.cached == 88
         assert hit.reach == [88 if number == group else 96 for number in range(4)]
 
@@ -414,7 +416,7 @@ def test_a_lost_copy_of_a_state_shows(model: Hybrid, lost: str) -> None:
 
 
 class Dropping:
-    """An executor that takes plans and copies nothing."""
+    """An executor that accepts plans but copies nothing."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -433,7 +435,9 @@ def test_a_new_state_that_is_not_zero_shows(model: Hybrid, monkeypatch: pytest.M
     mix = Hybrid._mix
 
     def unaware(self: Hybrid, number: int, layer: Any, x: Tensor, tile: Tile, *rest: Any) -> Tensor:
-        """Continues a request from any content of its block, wherever it is."""
+        """Continues a request from the content that its block has, whatever it is, without a reset at
+        position 0.
+        """
         started = tile if number != 0 else dataclasses.replace(tile, positions=tile.positions.clamp(min=1))
         return mix(self, number, layer, x, started, *rest)
 

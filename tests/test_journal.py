@@ -1,8 +1,8 @@
-"""Journals: pinned ones replay bit by bit, a cut at any byte loses at most one frame, and no file is
-overwritten.
+"""Tests journals: committed journals replay bit by bit, a cut at any byte loses at most one frame, and
+no file is overwritten.
 
-The tests plant a journal whose records come from another pool than its header describes, so its answers
-differ.
+Some tests make a journal whose records come from another pool than its header describes. So its answers
+differ in a replay.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ HEAD = 12  # length and checksum of a frame
 
 
 def ring(every: int = 3, frame_bytes: int = 64) -> kvpool.journal.Journal:
-    """Returns a ring that drops nothing in a test."""
+    """Returns a ring that is large enough to drop nothing in these tests."""
     return kvpool.journal.Journal(ring_bytes=1 << 24, digest_every=every, frame_bytes=frame_bytes)
 
 
@@ -57,7 +57,7 @@ def frames(image: bytes) -> list[bytes]:
 
 
 def spliced(settings_of: bytes, operations_of: bytes) -> bytes:
-    """Returns the operations of one journal after the header of another."""
+    """Returns a journal with the header of one journal and the operations of another one."""
     return MAGIC + frames(settings_of)[0] + b"".join(frames(operations_of)[1:])
 
 
@@ -123,7 +123,7 @@ def test_a_journal_holds_no_tokens() -> None:
 
 
 def hundred() -> kvpool.BlockPool:
-    """Returns a pool with 100 operations in its journal, and a digest after every tenth."""
+    """Returns a pool with 100 operations in its journal, with a digest after every tenth operation."""
     pool = kvpool.BlockPool(9, 2, journal=ring(10, frame_bytes=128))
     for _ in range(50):
         pool.release(pool.allocate(2))
@@ -324,7 +324,7 @@ def test_a_process_that_is_killed_leaves_a_journal(tmp_path: Path, seed: int) ->
     command = [sys.executable, "-c", _RECORDER, str(path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
-        # The process is killed while it works, at any byte. Nothing waits for it.
+        # Let the process work for a random time. It is then killed, and its file may end at any byte.
         for _ in range(random.Random(seed).randrange(1, 300)):
             flushed = int(child.stdout.readline())
         os.kill(child.pid, signal.SIGKILL)
@@ -492,7 +492,7 @@ def test_without_digests_answers_are_compared() -> None:
 
 
 class Newest(kvpool.policies.Policy):
-    """A policy of the caller's own."""
+    """A policy that the caller defines in Python."""
 
     def __init__(self) -> None:
         self.blocks: list[int] = []
@@ -637,7 +637,8 @@ def test_a_state_that_differs_is_reported() -> None:
         difference = report.difference
         assert difference is not None
         assert not report.is_exact
-        # The free lists of the two pools differ from the start, which the first digest shows.
+        # The free lists of the two pools differ from the start, and the first digest shows the
+        # difference.
         assert (difference.kind, difference.operation, difference.since) == ("digest", 5, 0)
         assert (difference.asked, difference.found) == (None, None)
         assert repr(difference) == "JournalDifference(kind='digest', operation=5)"
@@ -645,8 +646,8 @@ def test_a_state_that_differs_is_reported() -> None:
 
 
 def refused_in_the_smaller_pool() -> bytes:
-    """Returns a journal without digests whose answer at operation 40 differs: the smaller pool refuses
-    that allocation.
+    """Returns a journal without digests. Its answer at operation 40 differs in the replay, because the
+    smaller pool refuses that allocation.
     """
     large, small = (kvpool.BlockPool(blocks, 2, journal=ring(0)) for blocks in (9, 7))
     for _ in range(20):

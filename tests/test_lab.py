@@ -1,8 +1,9 @@
-"""Makes calls that the laboratory draws through the bindings: each gives the same answer as in Rust.
+"""Makes the calls that the laboratory draws through the Python bindings. Each call must give the same
+answer as in Rust.
 
 The laboratory compares the answers with its models, and exports its journals as Python tests. The tests
-here run these exports. After every call they compare the attributes of a pool and of a manager with
-each other.
+here run these exports. After every call they also check that the attributes of a pool or manager agree
+with each other.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ LOOK: Final = ".check_invariants()"
 
 
 def look_at_pool(pool: kvpool.BlockPool) -> None:
-    """Compares the attributes of a pool's blocks with each other."""
+    """Checks that the attributes of a pool's blocks agree with each other."""
     pool.diagnose.check_invariants()
     blocks = range(1, pool.num_blocks)
     states, held = pool.state(blocks), pool.ref_count(blocks)
@@ -58,7 +59,7 @@ def look_at_pool(pool: kvpool.BlockPool) -> None:
 
 
 def look_at_manager(manager: kvpool.CacheManager) -> None:
-    """Compares the attributes of a manager's blocks and counts with each other."""
+    """Checks that the attributes of a manager's blocks and counts agree with each other."""
     manager.diagnose.check_invariants()
     stats = manager.stats()
     pool, host = stats.pool, manager.swaps.host_stats()

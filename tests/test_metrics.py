@@ -1,5 +1,5 @@
-"""Metrics: pages compared with the counts, the text format, HTTP, OpenTelemetry. Also the names in
-docs, dashboard and alerts.
+"""Tests metrics: compares pages with the counts, and tests the text format, HTTP and OpenTelemetry.
+Also checks the metric names in docs, dashboard and alerts.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def total(samples: dict[str, dict[tuple[tuple[str, str], ...], float]], name: st
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_page_says_what_is_counted(seed: int) -> None:
-    """Checks sums that always hold, and that counters only rise."""
+    """Checks sums that hold at any time, and that counters never decrease."""
     manager = everything()
     traffic, metrics = Traffic(manager, seed), Metrics()
     metrics.add("main", manager)
@@ -476,7 +476,7 @@ def selectors(node: Any) -> Iterator[Any]:
 
 @pytest.mark.parametrize(("where", "expression"), list(expressions()))
 def test_dashboard_and_alerts_ask_for_what_there_is(where: str, expression: str) -> None:
-    """Checks that every expression is PromQL with names and labels that pages contain."""
+    """Every expression is valid PromQL, with names and labels that the pages contain."""
     found = list(selectors(promql_parser.parse(expression)))
     assert found, where
     known: dict[str, tuple[str, ...]] = {}

@@ -1,5 +1,5 @@
-"""The page of metrics with slow, huge or odd clients: threads, time and bytes are bounded, and nothing
-is printed.
+"""Tests the page of metrics with slow, huge or unusual clients: threads, time and bytes are bounded,
+and nothing is printed.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ def test_a_client_that_drips_loses_its_connection_at_the_deadline(monkeypatch: p
     with metrics.start_http(0) as server, connected(server) as client:
         client.sendall(b"GET / HTTP/1.1\r\nX: ")
         client.settimeout(0.02)
-        # Sends a byte whenever nothing arrived. Each byte is in time, but all together are not.
+        # Send a byte whenever nothing has arrived. Each byte comes within its timeout, but all bytes
+        # together take too long.
         for _ in range(int(AGES / 0.02)):
             try:
                 if client.recv(100) == b"":

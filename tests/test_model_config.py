@@ -1,5 +1,5 @@
-"""Shapes from a ``config.json``: the sizes that follow from each family's fields, and refused
-configurations. The tests write the files.
+"""Tests shapes from a ``config.json``: the sizes that follow from each family's fields, and refused
+configurations. The tests write the configuration files.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def read(config: dict[str, Any], dtype: str | None = None, quantization: Any = N
 
 
 def sizes(shape: KvShape) -> tuple[int, dict[int, int], int]:
-    """Returns the bytes of a token in full attention, those in windows and chunks by span, and those of
-    states.
+    """Returns the bytes per token in full attention, the bytes per token in windows and chunks by span,
+    and the bytes of states.
     """
     full, windows = 0, dict[int, int]()
     for kind, one in zip(shape.layers, shape.token_bytes(), strict=True):
@@ -82,7 +82,7 @@ def test_a_field_that_suggests_another_layout_is_refused_by_name(example: Exampl
         ) as refused:
             read(config)
         assert refused.value.field == path + name
-        # A field that is null counts as absent.
+        # A field that is null is treated as absent.
         part[name] = None
         assert read(config) == read(example.config)
 
@@ -133,8 +133,8 @@ def test_the_catalogue_has_the_sizes_of_the_configuration(name: str, model: str)
 @pytest.mark.parametrize(
     ("model", "change"),
     [
-        # One model in two spellings: of transformers 4 and 5, with lists instead of numbers, with
-        # nulls.
+        # The same model in several spellings: of transformers 4 and 5, with lists instead of numbers,
+        # and with nulls.
         ("Qwen3-Next-80B-A3B", {"layer_types": (["linear_attention"] * 3 + ["full_attention"]) * 12}),
         ("Llama-3.1-8B", {"head_dim": 128, "quantization_config": None, "sliding_window": None}),
         (
@@ -271,8 +271,8 @@ def test_fields_of_published_configurations_that_change_nothing_are_accepted(mod
             8 * 2 * 8 * 128 * 2,
             0,
         ),
-        # Without kv_lora_rank, a DeepSeek model has heads. v_head_dim 0 means that values are as long
-        # as keys.
+        # Without kv_lora_rank, a DeepSeek model has ordinary heads. v_head_dim 0 means that values have
+        # the size of keys.
         (
             {
                 "model_type": "deepseek_v2",
@@ -363,7 +363,7 @@ def test_defaults_of_a_class_count_inside_another_configuration_alone() -> None:
     assert read({"model_type": "gemma3", "text_config": inner}).layers == kv_shape("Gemma-3-4B").layers
     with pytest.raises(ModelConfigError, match="num_key_value_heads is missing"):
         read(inner)
-    # A null does not stand for a default.
+    # A null is not replaced by a default.
     window = {"model_type": "mistral", **HEADS, "num_hidden_layers": 2}
     assert read({"model_type": "llava_next", "text_config": window}).in_words() == "2 sliding 4,096"
     assert (

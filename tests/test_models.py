@@ -1,5 +1,5 @@
-"""KV shapes: bytes computed by hand, look-up by name, groups of equal blocks, and the blocks of a
-request.
+"""Tests KV shapes: bytes computed by hand, look-up by name, groups with blocks of equal size, and the
+number of blocks of a request.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def test_published_sizes(name: str, kib_per_token: float) -> None:
 @pytest.mark.parametrize(
     ("name", "token_bytes", "state_bytes"),
     [
-        # Layers times a key and a value with this number of heads and elements, in two bytes each.
+        # Number of layers, times a key and a value with this number of heads and elements of two bytes.
         ("Llama-4-Scout", (12 + 36) * 2 * 8 * 128 * 2, 0),
         ("Llama-4-Maverick", 48 * 2 * 8 * 128 * 2, 0),
         ("Mistral-7B-v0.1", 32 * 2 * 8 * 128 * 2, 0),
@@ -191,7 +191,7 @@ def test_layers_that_keep_less_per_token_have_longer_blocks() -> None:
     # 4 heads of 512 are half of 16 heads of 256, so a page holds 32 tokens.
     assert layout(groups) == [("full", 10, 32), *[("sliding 1,024", 10, 16)] * 5]
     assert all(groups.padding(group) == 0 for group in groups.groups)
-    # Three fifths do not divide evenly, so the page is padded.
+    # The ratio of the sizes is three fifths and not a divisor, so the page is padded.
     odd = KvShape("odd", (attention(2, 3, 64), attention(2, 5, 64, window=128))).groups(16)
     assert layout(odd) == [("full", 2, 16), ("sliding 128", 2, 16)]
     assert odd.padding(odd.groups[0]) == pytest.approx(0.4)
@@ -201,7 +201,8 @@ def test_layers_that_keep_less_per_token_have_longer_blocks() -> None:
 def test_blocks_grow_until_they_hold_a_state() -> None:
     shape = kv_shape("Qwen3-Next-80B-A3B")
     groups = shape.groups(16)
-    # A state of 1,097,728 bytes; a token takes 2,048 in a layer: 536 tokens, in steps of 16.
+    # A state takes 1,097,728 bytes, and a token takes 2,048 in a layer. So a block has 536 tokens,
+    # rounded up to a multiple of 16.
     state = 3 * 8192 * 2 + 32 * 128 * 128 * 2
     assert state == 1_097_728
     assert 33 * 16 * 2048 < state <= 34 * 16 * 2048
@@ -219,8 +220,8 @@ def test_blocks_grow_until_they_hold_a_state() -> None:
 
 
 def held(kind: str, span: int, block: int, tokens: int, chunk: int) -> int:
-    """Returns the largest number of blocks that any step of at most ``chunk`` tokens reads and writes,
-    counted one by one.
+    """Returns the maximum number of blocks in any step of at most ``chunk`` tokens, counted step by
+    step. Counts the blocks that the step reads and writes.
     """
 
     def first(position: int) -> int:
@@ -255,7 +256,7 @@ def test_a_request_takes_what_its_steps_read_and_write(kind: Any, span: int, blo
     for chunk in (1, 2, 5, 8, 30):
         for tokens in range(60):
             assert group.blocks(tokens, chunk) == held(kind, span, block, tokens, chunk), (tokens, chunk)
-        # If the blocks of all steps are bounded, more tokens change nothing.
+        # If the number of blocks is bounded, more tokens do not change it.
         assert kind == "full" or group.blocks(10**6, chunk) == group.blocks(10**3, chunk)
     assert group.blocks(60) == -(-60 // block) or kind == "state"
 
@@ -291,8 +292,8 @@ def test_a_manager_serves_the_longest_request_in_the_blocks_that_it_is_said_to_t
     )
     unit = groups.block_tokens
     manager = kvpool.CacheManager(num_blocks=1 + blocks, block_size=unit, groups=specs_of(groups))
-    # The first step is shorter than the others, as beside requests that decode. The last tokens are
-    # decoded.
+    # The first step is shorter than the others, as in a batch with requests that decode. The last
+    # tokens are decoded.
     manager.admit("x", range(longest), allocate_tokens=0)
     ends = [*range(min(3, chunk), longest - 20, chunk), *range(max(1, longest - 20), longest + 1)]
     for end in ends:

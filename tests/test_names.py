@@ -1,4 +1,6 @@
-"""The names that the stubs allow are exactly those that the binary accepts or returns."""
+"""The names that the stubs list for an argument or result are exactly those that the binary accepts or
+returns.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Readers of block tables skip null entries (block 0): swaps, copies, events, snapshots, headers of
-slots.
+"""Code that reads block tables skips null entries (block 0): swaps, copies, events, snapshots, headers
+of slots.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ KINDS: dict[str, list[kvpool.GroupSpec] | None] = {
 
 
 class Requests:
-    """Requests that grow in chunks, and give up the blocks that their windows, chunks or trims do not
-    need.
+    """Requests that grow in chunks, and that release the blocks that their windows, chunks or trims do
+    not need.
     """
 
     def __init__(self, kind: str, seed: int) -> None:
@@ -73,7 +73,7 @@ def test_no_plan_and_no_event_names_the_null_block(kind: str, seed: int) -> None
         swap = manager.swaps.begin_in([name])
         pairs += manager.take_plan().transfers
         manager.swaps.complete(swap)
-        # The swap has not brought back blocks that the request had given up.
+        # The swap has not allocated blocks for entries that the request had released.
         assert [[block == 0 for block in table] for table in requests.tables(name)] == [
             [block == 0 for block in table] for table in before
         ]

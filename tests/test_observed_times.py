@@ -1,4 +1,4 @@
-"""observe_time refuses invalid times and earlier times, with and without metrics."""
+"""observe_time refuses invalid times and times before the latest one, with and without metrics."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Subject = kvpool.CacheManager | kvpool.BlockPool
 
 @pytest.fixture(params=[kvpool.CacheManager, kvpool.BlockPool])
 def kind(request: pytest.FixtureRequest) -> type[Subject]:
-    """Returns a class that has observe_time."""
+    """Returns a class with the method observe_time."""
     found: type[Subject] = request.param
     return found
 

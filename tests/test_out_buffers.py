@@ -1,5 +1,5 @@
-"""Every call with ``out=``, with buffers of every length: a buffer that is too short is refused before
-anything changes.
+"""Tests every call with ``out=`` with buffers of every length. If a buffer is too short, the call is
+refused before anything changes.
 """
 
 from __future__ import annotations
@@ -66,10 +66,10 @@ def driven(
     state: Callable[[Any], object] = state_of,
     columns: int = 1,
 ) -> Iterator[tuple[Any, object, list[list[int]]]]:
-    """Makes calls with more and more room: refused calls change nothing.
+    """Makes calls with larger and larger buffers. Refused calls must change nothing.
 
-    Yields the results of the other calls: the subject, the return value, and the content of each column
-    of the buffer.
+    Yields the results of the calls that succeed: the subject, the return value, and the content of each
+    column of the buffer.
     """
     for room in range(needed + 4):
         subject, out = make(), buffer(room * columns)
@@ -144,8 +144,8 @@ def decoding(manager: kvpool.CacheManager) -> Step:
 
 
 def chunks(manager: kvpool.CacheManager) -> Step:
-    """Prepares a chunk of a prompt, whose commit gives up the blocks before a window, and a request
-    that decodes.
+    """Prepares a chunk of a prompt, and a request that decodes. The commit of the chunk releases the
+    blocks before a window.
     """
     manager.admit("a", range(100, 140), allocate_tokens=12)
     return ["a", "old"], [5], [0, 0, 1], {"computed": [12, 23], "covered": [30, 24]}

@@ -1,5 +1,5 @@
-"""Objects that own threads: a forked child refuses their calls and breaks nothing, and a process with
-such objects ends.
+"""Tests objects that own threads. A forked child refuses their calls without damage, and a process with
+such objects can end.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def in_a_child(work: Any) -> str:
     """Returns the output of a forked child."""
     read, write = os.pipe()
     with warnings.catch_warnings():
-        # The process has threads, which is the point of the test.
+        # The process has threads on purpose, so ignore the warning about forking with threads.
         warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
     if child == 0:
@@ -90,8 +90,8 @@ def test_a_forked_child_refuses_every_call(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", OWNERS)
 def test_a_forked_child_drops_it_without_harm(name: str, tmp_path: Path) -> None:
     owner: Owner = OWNERS[name]
-    # The child collects only objects created from here on, because a scan of pytest's objects takes
-    # half a second.
+    # The child's collector only checks objects that are created after this line, because a scan of
+    # pytest's objects takes half a second.
     gc.freeze()
     held = [owner.make(tmp_path)]
 

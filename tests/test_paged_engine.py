@@ -1,4 +1,4 @@
-"""The example engine: its check, its promises about blocks and bits, and its command line."""
+"""Tests the example engine: its check, the guarantees about blocks and bits, and the command line."""
 
 from __future__ import annotations
 
@@ -95,7 +95,9 @@ def collect(events: Iterable[TokenEvent]) -> tuple[Outputs, dict[tuple[int, int,
 
 @pytest.fixture
 def _small_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Uses a smaller model than the command line's default, which `make engine-check` runs."""
+    """Replaces the command line's default model by a smaller one. `make engine-check` runs the default
+    model.
+    """
     small = dataclasses.replace(TINY, vocab_size=96, end_tokens=(95,), max_positions=2048)
     monkeypatch.setattr("examples.paged_engine.__main__.ModelConfig", lambda: small)
 
@@ -125,7 +127,7 @@ def test_the_check_finds_a_difference(
     step = Engine.step
 
     def scribbling(engine: Engine) -> list[TokenEvent]:
-        """Changes one value of one running sequence's KV by a thousandth."""
+        """In one running sequence, changes one value of its KV by a thousandth."""
         if engine.config.preempt == "recompute" and engine.stats().steps == 3:
             block = engine.scheduler.running[0].tables[0][0]
             engine.kv.pages[0][1, block, 0, 0, 0] += 0.001
@@ -140,7 +142,7 @@ def test_the_check_finds_a_difference(
     differing = {line.split("  ")[0] for line in lines if line.rstrip().endswith(" no")}
     assert differing == {"recompute"}
     assert any(re.match(r"recompute: request \d+, sample \d, position \d+: logits ", line) for line in lines)
-    # The whole table fits into a small terminal.
+    # The whole table fits into a terminal of 80 columns.
     assert max(map(len, lines)) <= 80
     assert not any("…" in line for line in lines)
 
@@ -346,7 +348,7 @@ def test_what_can_never_fit_is_refused_up_front(model: Llama) -> None:
             with pytest.raises(ValueError, match=words):
                 engine.submit(prompt, Sampling())
         assert not engine.scheduler.busy
-        # A request that fits exactly runs beside others.
+        # A request of exactly the maximum size runs together with others.
         engine.submit([1] * 60, Sampling(n=2, max_tokens=room - 60 + 1, temperature=0.0))
         submit_all(engine)
         outputs, _ = collect(engine.run())

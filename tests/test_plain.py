@@ -1,4 +1,4 @@
-"""``tools/plain.py`` finds the patterns that its rules name, where prose is and nowhere else."""
+"""``tools/plain.py`` finds the patterns of its rules in prose, and nowhere else."""
 
 import importlib.util
 import sys
@@ -20,7 +20,7 @@ def tool() -> ModuleType:
     return module
 
 
-# One sentence for each rule, and the sentence that replaces it.
+# For each rule, a sentence that breaks it, and the sentence that should replace it.
 EXAMPLES = {
     "headless": ("Whose last pin ended.", "The last pin of the block ended."),
     "talk": ("The policy is told of it.", "The pool notifies the policy."),

@@ -1,5 +1,5 @@
-"""tools/plant.py and race.py: the mutants that they plant, and the conclusions that they draw. Nothing
-is built here.
+"""Tests tools/plant.py and race.py: the mutants that they plant, and their conclusions. No test builds
+anything.
 """
 
 from __future__ import annotations
@@ -68,7 +68,9 @@ def test_checks_and_what_cannot_change_at_run_time_stay(head: str) -> None:
 
 
 def off(text: str) -> str:
-    """Returns a planted text as it works without a mutant, without its parentheses."""
+    """Returns the effect of a planted text without an enabled mutant: the original text, without
+    parentheses.
+    """
     chosen = re.compile(
         r"\(if crate::mutant\(\d+\) \{ (?:(?!crate::mutant).)*? \} else \{ ((?:(?!crate::mutant).)*?) \}\)"
     )

@@ -1,5 +1,5 @@
 """Eviction policies written in Python: a correct one behaves like the same policy in Rust, and a broken
-one breaks nothing.
+one does not damage the pool.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Lru(kvpool.policies.Policy):
 
 
 class ShortLru(kvpool.policies.Policy):
-    """LRU with only the required methods and ``hit``."""
+    """LRU that defines only the required methods and ``hit``."""
 
     def __init__(self) -> None:
         self.order: dict[int, None] = {}
@@ -92,7 +92,7 @@ class Recorder(Lru):
 
 
 class Broken(Lru):
-    """LRU that fails at its nth call, in one of several ways."""
+    """LRU whose nth call fails, in one of several ways."""
 
     def __init__(self, method: str, nth: int, wrong: Callable[[Broken], Any]) -> None:
         super().__init__()
@@ -155,8 +155,8 @@ METHODS = ["admit", "hit", "release", "pop", "unpop", "evicted", "forget", "clea
 ANSWERS: dict[str, Callable[[Broken], Any]] = {
     "an exception": fail,
     "None": lambda _: None,
-    # The block must not have been released again since, because that would be another order and not an
-    # error.
+    # The block must not have been released again since it was given, because giving it then would be a
+    # different order and no error.
     "a block twice": lambda policy: next(
         (one for one in reversed(policy.given) if one not in policy.order), 0
     ),
@@ -173,8 +173,8 @@ ANSWERS: dict[str, Callable[[Broken], Any]] = {
 
 
 class Machine(RuleBasedStateMachine):
-    """Chains and pressure on pools that differ only in their policy. The others are compared with the
-    first pool.
+    """Runs chains under pressure on pools that differ only in their policy. Compares the other pools
+    with the first one.
     """
 
     pools: list[kvpool.BlockPool]
@@ -218,9 +218,9 @@ class Machine(RuleBasedStateMachine):
 
     @rule(ids=st.lists(st.integers(1, 5), max_size=3))
     def drop(self, ids: list[int]) -> None:
-        # A parent may be dropped by id while its child is held, then cached again and released before
-        # the child. In that case "lru" by name, which knows no parents, evicts the parent first, and a
-        # closed order does not. So such blocks are left out.
+        # A parent may be dropped by id while its child is held, then cached again, and released before
+        # the child. In that case the built-in "lru", which does not know parents, evicts the parent
+        # first, but a policy in a closed order does not. So the test leaves such blocks out.
         parents = {block for table in self.tables for block in table[:-1]}
         ids = [block for block in ids if block < self.pools[0].num_blocks and block not in parents]
         self.each(lambda pool: pool.drop_cached(ids))
@@ -258,7 +258,9 @@ TestGood = GoodMachine.TestCase
 
 
 class BrokenMachine(Machine):
-    """A policy that is LRU until it breaks: the built-in order takes over without a difference."""
+    """Tests a policy that is LRU until it breaks. Afterwards the pool uses the built-in order, without
+    a difference.
+    """
 
     @initialize(
         usable=st.integers(2, 9),
@@ -305,8 +307,8 @@ TestBroken = BrokenMachine.TestCase
 
 
 def test_a_block_is_given_twice_only_if_it_was_not_cached_again_in_between() -> None:
-    """The fourth pop returned a block that had been released again meanwhile. That is a valid answer in
-    another order.
+    """The fourth pop returned a block that had been released again in the meantime. This is a valid
+    answer of a policy with another order.
     """
     machine = BrokenMachine()
     machine.start(usable=5, method="pop", nth=3, answer="a block twice", retention=False)
@@ -319,7 +321,9 @@ def test_a_block_is_given_twice_only_if_it_was_not_cached_again_in_between() -> 
 
 
 class ArbitraryMachine(Machine):
-    """A policy with random answers: every available block can be allocated, and held blocks cannot."""
+    """Tests a policy with random answers: every available block can be allocated, and held blocks
+    cannot.
+    """
 
     @initialize(usable=st.integers(2, 9), answers=st.lists(st.integers(0, 10), max_size=40))
     def start(self, usable: int, answers: list[int]) -> None:
@@ -428,8 +432,8 @@ def test_an_exception_in_any_method(method: str) -> None:
     with pytest.warns(RuntimeWarning, match=rf"{method}\(\) gave ZeroDivisionError: a bug"):  # noqa: PT031
         first, _ = fill(pool, [1, 2], [3])
         held = pool.match_and_acquire(HASHER.cursor([1, 2, 9]).chain())
-        # The head of the chain is released first, and so would be the next victim. It waits for its
-        # tail, and is given back then.
+        # The head of the chain is released first, so it would be the next victim. It has to wait until
+        # its tail is evicted, and is given back to the policy then.
         pool.release(held[:1])
         pool.release(held[1:])
         pool.allocate(3)
@@ -453,12 +457,13 @@ def test_a_warning_that_is_an_error_does_not_cost_the_allocation() -> None:
 EXITS = [KeyboardInterrupt, SystemExit]
 
 
-# A head that waits for its tail is given back. These calls give nothing back.
+# If a head waits for its tail, the pool gives it back to the policy. The calls of these methods give
+# nothing back.
 @pytest.mark.parametrize("method", [method for method in METHODS if method != "unpop"])
 @pytest.mark.parametrize("exit_", EXITS)
 def test_an_interrupt_in_a_policy_reaches_the_caller(exit_: type[BaseException], method: str) -> None:
-    """The interrupt is raised by the call itself, with any warning filters and in any thread.
-    Afterwards the pool is still valid.
+    """The call itself raises the interrupt, with any warning filters and in any thread. Afterwards the
+    pool is still valid.
     """
 
     def interrupt(_policy: Broken) -> None:
@@ -540,7 +545,7 @@ def test_an_interrupt_in_a_policys_copy_reaches_the_caller(where: str) -> None:
 
 
 class Reentrant(Lru):
-    """A policy that calls its pool, or another callable, whenever it is asked for a victim."""
+    """A policy that calls its pool, or another callable, in each request for a victim."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -580,7 +585,7 @@ def test_a_policy_that_calls_its_pool_is_refused(call: str) -> None:
 
 
 class Haunted(Lru):
-    """A policy that calls its pool when it is copied, and when each copy is dropped."""
+    """A policy that calls its pool when the policy is copied, and when each copy is destroyed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -606,7 +611,7 @@ class Haunted(Lru):
 
 @pytest.mark.parametrize("call", CALLS)
 def test_a_copy_that_asks_its_pool_as_it_goes_is_refused(call: str) -> None:
-    """The copy is dropped under the pool's lock. In an earlier version, this blocked forever."""
+    """The copy is destroyed while the pool's lock is held. In an earlier version, this blocked forever."""
     policy = Haunted()
     pool = kvpool.BlockPool(3, 1, eviction=policy)
     fill(pool, [1], [2])
@@ -619,7 +624,7 @@ def test_a_copy_that_asks_its_pool_as_it_goes_is_refused(call: str) -> None:
 
 
 def test_what_a_collection_drops_while_a_policy_is_asked_is_refused() -> None:
-    """The collector may drop any object in a cycle during such a call."""
+    """The garbage collector may destroy any object in a cycle during such a call."""
     heard: list[str] = []
 
     class Cycle:
@@ -645,8 +650,8 @@ def test_what_a_collection_drops_while_a_policy_is_asked_is_refused() -> None:
 
 
 def test_a_policy_that_failed_asks_as_it_goes() -> None:
-    """Objects that are dropped with it may be dropped in the call that ended it, or in the next failing
-    call.
+    """Objects that are destroyed together with the policy may be destroyed in the call in which the
+    policy failed, or in the next failing call.
     """
     heard: list[str] = []
 

@@ -1,5 +1,5 @@
-"""The README is one page: a snippet, a picture, commands and links. Each of them works alone and as
-printed.
+"""Tests the README: it is one page with a snippet, a picture, commands and links, and each of them
+works alone and as printed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Calls that a state or another argument forbids: they raise a typed error and change nothing.
+"""Tests calls that the state or another argument does not allow. They raise a typed error and change
+nothing.
 
-`test_wrong_arguments.py` has the values that an argument never accepts, and
-`rust/kvpool/tests/operations/bad_input.rs` the states of pools and managers. These tests check the
+`test_wrong_arguments.py` tests the values that an argument never accepts, and
+`rust/kvpool/tests/operations/bad_input.rs` the states of pools and managers. The tests here cover
 decisions of the bindings: classes of errors, plans, batches, settings.
 """
 
@@ -44,7 +45,7 @@ def refused(call: Callable[[], object], error: Error, *words: object) -> kvpool.
 
 #: Calls that are refused in the initial state of the world.
 CALLS: list[tuple[Call, Error, tuple[object, ...]]] = [
-    # Requests that are named twice, or that are already known.
+    # Requests that are named twice or already known.
     (lambda w: w.manager.admit("run", [1]), TWICE, ('"run"',)),
     (lambda w: w.manager.admit("wait", [1]), TWICE, ('"wait"',)),
     (lambda w: w.manager.append(["run", "run"], [1, 2]), TWICE, ('"run"', "twice")),

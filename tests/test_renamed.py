@@ -1,4 +1,4 @@
-"""Every old name of CacheManager and BlockPool works, warns, and does what the new name does."""
+"""Every old name of CacheManager and BlockPool works like the new name, and emits a warning."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Replays: figures computed by hand in lookup mode, sums and determinism in engine mode, and invalid
-traces.
+"""Tests replays: figures computed by hand in lookup mode, sums and determinism in engine mode, and
+invalid traces.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def test_a_partial_last_block_weighs_its_tokens() -> None:
 
 
 def test_blocks_that_the_trace_does_not_name_are_never_hit() -> None:
-    # Such traces leave partial blocks out: they have two ids for ten tokens.
+    # Such traces leave partial blocks out: ten tokens have only two ids.
     found = report(trace(line([1, 2], 10), line([1, 2], 10)), block_size=4, capacity_blocks=10)
     hits = found["hits"]
     assert (hits["blocks"], hits["block_hits"], hits["tokens"], hits["token_hits"]) == (4, 2, 20, 8)
@@ -197,8 +197,8 @@ def server(arrivals: list[float], outputs: list[int] | None = None) -> dict[str,
 
 
 def test_more_arrive_than_are_served() -> None:
-    # Ten requests per second are served, and twenty arrive. At 950 ms, when the last one arrives, nine
-    # are done and one runs.
+    # Ten requests per second can be served, and twenty arrive. At 950 ms, when the last one arrives,
+    # nine are finished and one is running.
     engine = server([50 * one for one in range(20)])
     assert engine["overloaded"] is True
     assert engine["arrivals_per_s"] == pytest.approx(20 / 0.95)
@@ -218,11 +218,11 @@ def test_no_request_waits_for_a_server_without_overload() -> None:
     ("arrivals", "outputs"),
     [
         ([0, 0, 0, 0, 0, *range(1000, 6000, 500)], None),
-        # A rush at the end is no overload either: only a few requests arrive, and the server could
+        # Many requests at the end are no overload either: there are only a few, and the server could
         # serve them.
         ([*range(0, 5000, 500), 5000, 5000, 5000], None),
-        # One request takes ten seconds, and others have to wait for it. They are slow while they wait,
-        # and done when the last one arrives.
+        # One request takes ten seconds, and others wait for it. They are slow because of the wait, but
+        # finished when the last request arrives.
         ([float(at) for at in range(0, 60_000, 1000)], [10] * 20 + [1000] + [10] * 39),
     ],
     ids=["at the beginning", "at the end", "behind a long one"],
@@ -257,7 +257,7 @@ def test_a_tiny_pool_preempts_and_still_finishes_all() -> None:
     engine = found["engine"]
     assert engine["preemptions"] > 0
     assert engine["rejected"] == 0
-    # Nothing is lost or done twice, however often a request was preempted.
+    # Nothing is lost or repeated, however often a request was preempted.
     assert engine["decode_appends"] == 6 * 24
     assert (found["hits"]["requests"], found["hits"]["tokens"], found["hits"]["token_hits"]) == (6, 48, 0)
     assert engine["resumed_tokens"] >= 8 * engine["preemptions"]
@@ -272,14 +272,14 @@ def test_a_request_that_never_fits_is_rejected_and_the_others_run() -> None:
     found = report(made, mode="engine", block_size=4, capacity_blocks=8)
     assert found["engine"]["rejected"] == 1
     assert (found["hits"]["requests"], found["hits"]["tokens"]) == (2, 16)
-    # The last token of a prompt is left to compute, so one of its two blocks is a hit.
+    # The last token of a prompt must be computed, so only one of its two blocks is a hit.
     assert found["hits"]["block_hits"] == 1
     assert found["engine"]["decode_appends"] == 2
 
 
 def test_output_that_outgrows_the_pool_is_rejected() -> None:
     found = report(trace(line([1], output=100)), mode="engine", block_size=4, capacity_blocks=5)
-    # Five blocks hold 20 tokens: the prompt's 4 and 16 more.
+    # Five blocks hold 20 tokens: the 4 tokens of the prompt and 16 more.
     assert (found["engine"]["rejected"], found["engine"]["decode_appends"]) == (1, 16)
 
 
@@ -378,8 +378,8 @@ def test_an_id_with_two_parents_is_refused_unless_not_checked() -> None:
     assert len(kvpool.traces.Trace.parse(data, block_tokens=4, check_prefixes=False)) == 2
 
 
-# The archive contains no time, because the name of a test contains the archive, and all test processes
-# must collect the same names.
+# The parameters contain archives without a time, because the test's name contains the archive and all
+# test processes must collect the same names.
 @pytest.mark.parametrize("data", [b"", b"\n\n  \n", gzip.compress(b"", mtime=0), b"\xef\xbb\xbf"])
 def test_a_trace_without_requests_is_refused(data: bytes) -> None:
     with pytest.raises(kvpool.errors.TraceError) as raised:
@@ -439,8 +439,8 @@ def test_files_plain_and_gzip_are_the_same_trace(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", ["lookup", "engine"])
 def test_an_advance_can_be_interrupted(mode: ReplayMode) -> None:
-    """A signal's handler runs during the replay. The requests replayed so far stay, and the replay
-    continues from there.
+    """The handler of a signal runs during the replay. The requests that were replayed so far are kept,
+    and the replay can continue from there.
     """
     made = kvpool.traces.Trace.generate(2000, block_tokens=16)
     whole = kvpool.traces.Replay(made, mode=mode, block_size=16)
@@ -468,8 +468,8 @@ def test_an_advance_can_be_interrupted(mode: ReplayMode) -> None:
 
     before = signal.signal(signal.SIGUSR1, interrupt)
     try:
-        # The signal may come before the call or after a quick one. It has to come during one of a
-        # hundred calls.
+        # The signal may arrive before the call, or after a quick call. In one of a hundred attempts it
+        # has to arrive during the call.
         attempts = (attempt() for _ in range(100))
         replay = next((one for one in attempts if 0 < one.advance(0) < one.total), None)
     finally:

@@ -1,5 +1,5 @@
-"""``kvpool replay`` with tiers below the device: options, report and table. The crate's tests check the
-figures.
+"""``kvpool replay`` with tiers below the device: options, report and table. The tests of the crate
+check the figures themselves.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ TIERS: Final = (
 
 @pytest.fixture
 def trace(tmp_path: Path) -> Path:
-    """Writes a trace of sessions that return in turn, a second apart."""
+    """Writes a trace of sessions that return one after the other, with a second between them."""
     path = tmp_path / "trace.jsonl"
     lines: list[dict[str, Any]] = []
     for turn in range(4):

@@ -36,7 +36,7 @@ def namespace(weights: str = "w") -> Namespace:
 
 
 class Engine:
-    """A manager over memory in a file. The KV of a block is its digest, repeated."""
+    """An engine whose memory is a file. The KV of a block is its digest, repeated."""
 
     def __init__(self, folder: Path, *, weights: str = "w", payloads: bool = True, **more: Any) -> None:
         folder.mkdir(exist_ok=True)
@@ -73,7 +73,9 @@ class Engine:
         return save_index(self.manager, self.folder / "index", self.namespace)
 
     def restarted(self, **more: Any) -> Engine:
-        """Returns the engine after a restart. The old manager stays, for comparisons."""
+        """Returns the engine after a restart. The old manager is kept, so that the test can compare the
+        two.
+        """
         del self.slots
         return Engine(self.folder, **more)
 

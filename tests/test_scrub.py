@@ -1,4 +1,6 @@
-"""Digests of the state, the scrubber, and the errors of a poisoned pool in Python."""
+"""Tests digests of the state, the scrubber, and the errors of a poisoned pool (one that found a broken
+invariant) in Python.
+"""
 
 from __future__ import annotations
 
@@ -89,8 +91,8 @@ def test_a_manager_scrubs_tables_too() -> None:
         manager.admit(request, range(9))
     report = manager.diagnose.scrub(100)
     assert (report.blocks, report.requests, report.passes) == (60, 3, 1)
-    # Each table has five entries, and each call checks three: 3, 2 + 1, 3, 1 + 2, 3, and then from the
-    # start.
+    # Each of the tables has five entries, and each call checks three entries: 3, 2 + 1, 3, 1 + 2, 3,
+    # and then from the start again.
     assert [manager.diagnose.scrub(3).requests for _ in range(6)] == [0, 1, 0, 1, 1, 0]
     assert manager.diagnose.poison_reason is None
 
@@ -113,7 +115,7 @@ def test_steps_scrub_if_scrub_blocks_is_set() -> None:
 
 
 class Lossy(kvpool.policies.Policy):
-    """A policy that loses blocks. A pool does not have to trust it."""
+    """A policy that loses blocks. The pool must not rely on a policy."""
 
     def __init__(self) -> None:
         self.order: list[int] = []

@@ -1,5 +1,5 @@
-"""Promises of SECURITY.md that no other test checks: no connection is opened, no program is started,
-and no secret is printed.
+"""Tests the promises of SECURITY.md that no other test checks: kvpool opens no connection, starts no
+program, and prints no secret.
 """
 
 from __future__ import annotations
@@ -114,7 +114,8 @@ def test_no_source_of_the_package_reaches_out_or_runs_text() -> None:
                 f"{path.name}: {ast.unparse(node)}" for name in names if name in REACHES_OUT | RUNS_TEXT
             ]
     assert found == [
-        # A publisher of KV events, which a caller creates, closes connections beyond a limit.
+        # A publisher of KV events, which a caller creates, uses the socket to close connections beyond
+        # a limit.
         "zmq_bounds.py: import socket as sockets",
         "zmq_bounds.py: from urllib.parse import urlsplit",
         # kvpool top and `kvpool store show mooncake://` read the page whose URL the user passes.
@@ -178,7 +179,7 @@ def test_unsafe_code_is_where_security_md_says() -> None:
         has = {
             str(path.relative_to(sources))
             for path in sources.rglob("*.rs")
-            # Tests at the end of a file are not shipped.
+            # Tests at the end of a file are not part of the wheel.
             if unsafe.search(path.read_text(encoding="utf-8").partition("#[cfg(test)]")[0])
         }
         assert has <= UNSAFE.get(crate.name, set()), crate.name

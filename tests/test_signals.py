@@ -1,4 +1,4 @@
-"""Signals at release: how a request ended, as a hint to policies."""
+"""Tests signals at release: the caller passes how a request ended, and policies use it as a hint."""
 
 from __future__ import annotations
 
@@ -69,10 +69,10 @@ def test_a_policy_that_measures_ages_takes_the_time_without_retention() -> None:
 
 
 def hits_of_agents(*, said: bool) -> int:
-    """Returns the number of hit tokens in a small pool with retention: sessions that call tools return
-    once, others never.
+    """Returns the number of hit tokens in a small pool with retention. Sessions that call tools return
+    once, and others never return.
     """
-    # The blocks released in 60 turns exceed the pool.
+    # The blocks that are released in 60 turns do not fit into the pool.
     made = kvpool.CacheManager(num_blocks=161, block_size=4, eviction="hazard", retention=True)
     hits = 0
     for turn, session, calls_tools in returning_sessions():
@@ -92,7 +92,7 @@ def test_a_class_is_learned_beside_retention() -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_a_signal_is_no_rule(seed: int) -> None:
-    """For blocks with retention rules, signals change neither the evictions nor the rules."""
+    """If blocks have retention rules, signals change neither their eviction nor the rules."""
     draw = random.Random(seed)
     rules = [kvpool.Retention(priority) for priority in (0, 20, 60, 100)]
     rules += [

@@ -1,4 +1,4 @@
-"""Sizing: every estimator compared with a simulation that is written from its definition."""
+"""Tests sizing: compares every estimator with a simulation that is written from its definition."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def trace_of(prompts: list[tuple[int, ...]]) -> kvpool.traces.Trace:
 
 
 def lru_of(prompts: list[tuple[int, ...]], capacity: int, form: SizingForm) -> int:
-    """Returns the hits of LRU, least recently used first in a list."""
+    """Returns the hits of LRU. The model is a list with the least recently used block first."""
     cached: list[int] = []
     hits = 0
     for prompt in prompts:
@@ -105,7 +105,7 @@ def test_the_pool_form_is_what_the_pool_does(prompts: list[tuple[int, ...]], cap
 
 @st.composite
 def documents(draw: st.DrawFn) -> list[tuple[int, ...]]:
-    """Draws beginnings of texts that share no block, repeatedly."""
+    """Draws the beginnings of a few texts that share no block, with repetitions."""
     lengths = draw(st.lists(st.integers(1, 9), min_size=1, max_size=8))
     begins = [sum(lengths[:at]) for at in range(len(lengths))]
     texts = [tuple(range(begin, begin + length)) for begin, length in zip(begins, lengths, strict=True)]
@@ -117,9 +117,10 @@ def documents(draw: st.DrawFn) -> list[tuple[int, ...]]:
 def test_hazard_is_what_the_pool_does_where_one_content_follows_another(
     prompts: list[tuple[int, ...]], capacity: int
 ) -> None:
-    """A ghost remembers the blocks after it by two bits of their keys, and the grid uses other keys
-    than the pool. If several contents can follow one, or if blocks of two texts left one after the
-    other, both may mistake other blocks. With other keys, a pool mistakes none, or the same ones.
+    """A ghost (the record of an evicted block) stores two bits of the key of each block that followed.
+    The grid uses other keys than the pool. If different contents can follow a block, or if blocks of
+    two texts were evicted one after the other, grid and pool may confuse different blocks. If only
+    one content can follow, they confuse none or the same blocks.
     """
     grid = in_the_grid(References(trace_of(prompts)), capacity, "hazard")
     named = ([tuple(1000 * name + block for block in prompt) for prompt in prompts] for name in range(2000))
@@ -204,7 +205,7 @@ def test_a_sample_of_everything_is_exact(
 
 @pytest.mark.parametrize("blocks", ["all", "full"])
 def test_a_tenth_of_the_blocks_is_close(blocks: Literal["all", "full"]) -> None:
-    """The estimate is within 1.5 points at every size of a report, with any sample."""
+    """The estimate differs by at most 1.5 points at every size of a report, with any sample."""
     trace = kvpool.traces.Trace.generate(40_000, seed=5)
     references = References(trace, blocks=blocks)
     exact, most = references.lru(), references.unique_blocks // 10
@@ -242,7 +243,7 @@ def test_a_sample_that_is_none(arguments: dict[str, Any], message: str) -> None:
 def test_a_report_from_a_sample_is_consistent(
     prompts: list[tuple[int, ...]], blocks: Literal["all", "full"], most: int
 ) -> None:
-    """Counted figures equal those of the full report. Estimated figures do so, too, if the sample
+    """Counted figures equal those of the full report. Estimated figures also equal them if the sample
     contains everything.
     """
     trace = trace_of(prompts)
@@ -408,8 +409,8 @@ def test_bad_usage(arguments: list[str], message: str, capsys: pytest.CaptureFix
 def test_what_is_refused_is_refused_before_anything_is_read_or_shown(
     arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The refusal comes with a progress bar, too, and with a trace that cannot be read, which would be
-    another error.
+    """Invalid arguments are refused before anything else happens. This also holds with a progress bar,
+    and with an unreadable trace, which would be another error.
     """
     assert main(["size", str(tmp_path / "none"), *arguments]) == 2
     captured = capsys.readouterr()
@@ -448,8 +449,8 @@ def test_the_library_checks_before_it_reads() -> None:
 
 
 def test_progress_of_cells_equals_progress_of_work() -> None:
-    """At any time, the share of the cells that are done equals the share of the work that is done,
-    although the costs of policies differ by a factor of twenty.
+    """At any time, the share of finished cells equals the share of finished work, although the costs of
+    policies differ by a factor of twenty.
     """
     cost = dict.fromkeys(DEFAULT_POLICIES, 1.0) | {"adaptive": 20.0}
     by_capacity = [1.6, 1.4, 1.2, 1.1, 1.0, 0.9, 0.8, 0.7]
@@ -544,14 +545,14 @@ def test_the_command_writes_what_the_library_says(tmp_path: Path, capsys: pytest
 
 
 def ending(*, told: bool) -> bytes:
-    """Returns a trace of agents: a turn that calls tools returns after a while, and one that ends does
-    not. The prompts look the same.
+    """Returns a trace of agents. A session that calls tools returns after a while, and one whose turn
+    ends normally does not. The prompts of both kinds are alike.
     """
     lines = []
     for at in range(3000):
         comes_back = at % 3 == 0
-        # In every three requests, one repeats the prompt of 120 requests ago or is new. The prompts of the
-        # other two are used only once.
+        # In every three requests, one repeats the prompt of 120 requests earlier or is new. The prompts
+        # of the other two are used only once.
         number = at % 120 + 120 * (at // 240) if comes_back else 100_000 + at
         line = {
             "timestamp": 100 * at,

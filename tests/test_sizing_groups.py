@@ -1,5 +1,5 @@
-"""Sizing of hybrid models: each size is a replay with the model's groups. The table, the page and the
-JSON show its results.
+"""Tests sizing of hybrid models: each size is a replay with the model's groups, and the table, the page
+and the JSON show its results.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def test_windows_make_more_of_the_same_memory(trace: kvpool.traces.Trace) -> Non
     groups = sized(trace, WINDOWS)["groups"]
     small, large = groups["sizes"]
     assert small["token_hit_rate"] > small["in_full_rate"]
-    # With room for everything, keeping all of it loses nothing: the result is the ceiling of the whole
+    # With room for everything, nothing is lost. So the result is the maximum hit rate of the whole
     # trace.
     ceiling = json.loads(trace.stats_json())["ideal_token_hit_rate"]
     assert large["in_full_rate"] <= ceiling
@@ -86,7 +86,7 @@ def test_spacing_has_each_way_to_keep_once(trace: kvpool.traces.Trace) -> None:
     rounded = [-(-tokens // block) * block for tokens in (512, 1024, 2048, 4096)]
     assert [run["keep"] for run in states["spacing"]] == ["all", *dict.fromkeys(rounded), "junctions"]
     assert len({run["gib"] for run in windows["spacing"]}) == 1
-    # The fewer states are kept, the fewer are copied.
+    # The fewer states are kept, the fewer states are copied.
     kept = [run["checkpoints"] for run in states["spacing"]]
     assert kept == sorted(kept, reverse=True)
     assert kept[0] > kept[-1] > 0

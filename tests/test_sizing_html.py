@@ -1,4 +1,6 @@
-"""The page and the picture of ``kvpool size`` as text and bytes: they show the figures of the report."""
+"""Tests the page and the picture of ``kvpool size`` as text and bytes: they show the figures of the
+report.
+"""
 
 from __future__ import annotations
 
@@ -106,7 +108,8 @@ def test_the_best_of_a_column_is_the_best_policy_and_ties_share_it() -> None:
     report["policies"][-1]["hits"][0]["block_hit_rate"] = 0.0899
     rows = grid_rows(report, "block_hit_rate")
     assert [row.name for row in rows if row.cells[0].best] == ["ARC"]
-    # Hints and optimum are at least as high, and do not compete.
+    # The rates of hints and of the optimum are at least as high, but they are not candidates for the
+    # best policy.
     assert max(row.cells[0].rate for row in rows) > 0.0901
     assert (
         len({round(row.cells[-1].rate, 4) for row in rows if row.cells[-1].best or row.kind != "policy"}) == 1
@@ -177,7 +180,7 @@ def test_a_height_of_the_plot_is_the_rate_of_the_report() -> None:
     figures, _ = figures_of(report)
     (figure,) = (each for each in figures if each.key == "capacity")
     arc = next(index for index, series in enumerate(figure.series) if series.name == "ARC")
-    # Two ticks of the axis give the scale, and the marks must fit it.
+    # Two ticks of the axis define the scale, and the marks must match it.
     (plot,) = (each for each in parsed(render(report)).iter("svg") if each.get("id") == "plot-capacity")
     ticks = {
         text_of(each): float(each.get("y") or "nan") - 4
@@ -203,8 +206,8 @@ def test_a_bar_of_worth_is_tokens_by_gib() -> None:
 
 
 def test_every_bar_of_worth_can_be_seen(tmp_path: Path) -> None:
-    """The first GiB may be worth thousands of times the last ones, because the common beginning of all
-    prompts is small.
+    """The first GiB may be worth thousands of times as much as the last ones, because the common
+    beginning of all prompts is small.
     """
     report = made_up()
     for place, step in enumerate(report["worth"]):

@@ -1,8 +1,8 @@
-"""The page of ``kvpool size`` in a headless browser: the plots are drawn and react, and the page
-requests nothing.
+"""Tests the page of ``kvpool size`` in a headless browser: the plots are drawn and react to the mouse,
+and the page makes no requests.
 
-``make test`` installs the browser from PyPI. Without it these tests are skipped with the reason. With
-CI set they fail.
+``make test`` installs the browser from PyPI. Without the browser these tests are skipped with the
+reason. If CI is set, they fail.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Tiers below the device: the output of ``kvpool size`` compared with a simulated chain of caches."""
+"""Tests tiers below the device: compares the output of ``kvpool size`` with a simulated chain of
+caches.
+"""
 
 from __future__ import annotations
 
@@ -53,8 +55,8 @@ def workloads(draw: st.DrawFn) -> list[Prompt]:
 
 
 def served_by(prompts: list[Prompt], holds: list[int]) -> tuple[list[int], list[int]]:
-    """Returns the blocks and tokens that each tier serves. Each tier is a separate LRU cache, which
-    gets every use, tail first.
+    """Returns the blocks and tokens that each tier serves. Each tier is a separate LRU cache that gets
+    every use of a block, the last block of a prompt first.
     """
     tiers: list[list[int]] = [[] for _ in holds]
     blocks, tokens = [0] * len(holds), [0] * len(holds)
@@ -102,7 +104,7 @@ def test_each_tier_serves_what_caches_one_beneath_the_other_do(
     prompts: list[Prompt], one: int, other: int, host: int, disk: int, rest: float
 ) -> None:
     """Compares rates, seconds of loading and seconds to the first token, for any order of sizes."""
-    # A capacity below one block counts as none.
+    # A capacity of less than one block is treated as none.
     host_gib, disk_tib = (
         max(blocks + rest, 0.25) * BLOCK_BYTES / 2**unit for blocks, unit in ((host, 30), (disk, 40))
     )

@@ -1,5 +1,5 @@
-"""``kvpool.store``: the parts that Python adds to the crate. The crate's tests have the back end that
-fails, stalls and returns wrong data.
+"""Tests the parts of ``kvpool.store`` that Python adds to the crate. The tests of the crate use a back
+end that fails, stalls and returns wrong data.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 SLOT = 8192
 #: The time limit of every wait, far longer than any machine needs. No test measures time with it.
 AGES = 120.0
-# These settings tolerate a slow machine: a late load is a miss, and only tests of deadlines want that.
+# These settings tolerate a slow machine. With other settings a late load would be a miss, and only
+# tests of deadlines need that.
 PATIENT: dict[str, Any] = {"admission": "always", "deadline": AGES}
 FIELDS: dict[str, Any] = {
     "model": "llama",
@@ -118,8 +119,8 @@ def test_objects_of_groups_and_lengths_are_apart(tmp_path: Path) -> None:
         assert store.contains([key(1)] * 3, groups=[0, 1, 2]) == ["here", "here", "absent"]
         assert finish(store, store.get([key(1)], [2], groups=1, lengths=100)) == ["ok"]
         assert arena.read(2, 100) == payload(1, 100)
-        # A different length means a different object: no bytes are handed out, and the object is not
-        # kept.
+        # An object of another length is not the requested one. The load returns no bytes, and the
+        # object is removed.
         assert finish(store, store.get([key(1)], [2], groups=1)) == ["damaged"]
         assert store.contains([key(1)] * 2, groups=[0, 1]) == ["here", "absent"]
         assert store.remove([key(1)] * 2, groups=[0, 1]) == 1
@@ -265,7 +266,7 @@ def test_settings_out_of_range_are_named(tmp_path: Path) -> None:
             Store(disk(tmp_path), arena, namespace(), **settings)
     with pytest.raises(InvalidArgumentError, match="eviction"):
         Store(disk(tmp_path), arena, namespace(), eviction="none")  # type: ignore[arg-type]
-    # No call states when an object was last used.
+    # No call passes the time at which an object was last used.
     with pytest.raises(InvalidArgumentError, match="last-accessed: must be a policy that defines an order"):
         Store(disk(tmp_path), arena, namespace(), eviction="last-accessed")
     with pytest.raises(StoreError, match=f"{tmp_path}: the disk has room for 0 of .* each replica on a disk"):
@@ -295,7 +296,7 @@ def test_a_capacity_above_the_room_of_the_disk_is_a_warning(tmp_path: Path) -> N
 
 
 def test_replicas_take_the_first_folder_that_no_engine_has(tmp_path: Path) -> None:
-    """Engines that are restarted find the stored objects, in whatever order they start."""
+    """Engines that are restarted find the stored objects, in whatever order the engines start."""
 
     def start() -> Store:
         arena = Arena(8, SLOT)
@@ -355,7 +356,7 @@ def test_an_event_loop_is_notified_of_ends(tmp_path: Path) -> None:
 
 
 def test_threads_share_a_store(tmp_path: Path) -> None:
-    """Each thread has its own slot. The thread that polls passes the results on."""
+    """Each thread has its own slot. The thread that polls passes the results to the others."""
     threads, rounds = 4, 25
     store, arena = opened(tmp_path, queue=64)
     ends: dict[int, list[str]] = {}
@@ -396,7 +397,9 @@ def test_threads_share_a_store(tmp_path: Path) -> None:
 
 
 def carried(texts: Mapping[str, Namespace | None], of: Namespace) -> str:
-    """Returns the digest in the objects of a namespace: that of its text with a generation."""
+    """Returns the digest in the objects of a namespace. It covers the text of the namespace and a
+    generation.
+    """
 
     def plain(text: Namespace) -> Any:
         fields = json.loads(text.to_json())

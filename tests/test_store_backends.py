@@ -1,7 +1,8 @@
-"""Back ends that several engines share, from Python: folders, Redis, S3, and those written in Python.
+"""Tests back ends that several engines share, from Python: folders, Redis, S3, and back ends written in
+Python.
 
-The crate's own tests damage, stop and kill them. These tests check that each has the behaviour that a
-store needs.
+The tests of the crate damage the objects and stop the servers. The tests here check that each back end
+behaves as a store requires.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class Dictionary:
 
     @property
     def objects(self) -> dict[str, bytes]:
-        """Returns all values except the records of generations."""
+        """Returns all values except those that record generations of the store."""
         return {name: value for name, value in self.values.items() if not name.endswith("/0")}
 
     def _enter(self) -> None:
@@ -82,7 +83,7 @@ def redis_socket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(params=KINDS)
 def backends(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Backend]:
-    """Returns a function that creates back ends which share one empty place."""
+    """Returns a function that creates back ends over the same storage, which is empty at first."""
     match request.param:
         case "folder":
             return lambda: SharedFolder(tmp_path, ROOM)
@@ -245,7 +246,7 @@ def test_an_exception_is_a_failure_and_no_room_is_none() -> None:
 def test_a_back_end_that_answers_nonsense_fails(answer: object) -> None:
     class Nonsense(Dictionary):
         def read(self, name: str, address: int, length: int) -> Any:
-            # The record of the generation is valid, because a store cannot be opened without it.
+            # The record of the generation must be valid, because without it a store cannot be opened.
             return super().read(name, address, length) if name.endswith("/0") else answer
 
         def exist(self, names: list[str]) -> Any:

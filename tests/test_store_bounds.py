@@ -1,5 +1,5 @@
-"""Inspecting shared stores: servers that list without end, links and pipes in a folder, objects that
-claim large sizes.
+"""Tests that inspecting shared stores is bounded: servers that list without end, links and pipes in a
+folder, and objects that report large sizes.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def test_links_and_pipes_in_a_folder_are_no_objects_and_do_not_block(tmp_path: P
         assert whole.read_bytes()
         assert not path.is_symlink()
         assert not path.exists()
-    # A folder that is a link is not entered.
+    # A folder that is a symbolic link is skipped.
     (tmp_path / "shared" / ("ab" * 32)).symlink_to(whole.parent.parent)
     pages = list(SharedFolderInspector(tmp_path / "shared").pages(verify=True))
     assert [sum(len(page.objects) for page in pages), sum(page.others for page in pages)] == [1, 1]

@@ -1,7 +1,7 @@
-"""Inspects a Mooncake Store from outside, with a stand-in for its client and a master that lists keys
-over HTTP.
+"""Inspects a Mooncake Store without a KV store of kvpool, with a stand-in for its client and a master
+that lists keys over HTTP.
 
-``make store-servers-check`` does this with a real one.
+``make store-servers-check`` does this with a real server.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ def master(values: dict[str, bytes], status: int = 200) -> Iterator[int]:
 
 @pytest.fixture
 def values(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
-    """Creates three objects as a store writes them, the text of their namespace, and two foreign
-    values.
+    """Creates three objects in the form that a store writes, the text of their namespace, and two
+    values that are not kvpool's.
     """
     shared = Dictionary()
     arena = Arena(4, SLOT)

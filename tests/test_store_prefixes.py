@@ -1,5 +1,5 @@
-"""``PrefixStore``: a manager over a store, with KV that follows from the tokens. No block ever contains
-another block's bytes.
+"""Tests ``PrefixStore``, which connects a manager with a store. The test computes KV from the tokens. A
+block must never contain the bytes of another block.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ class Engine:
             self.arena.write(slot, self.device[block])
 
     def admit(self, name: str, prompt: list[int], started: Prefetch, *, loading: bool = False) -> int:
-        """Admits a request, and checks the tokens that it does not have to compute. Returns the number
-        of tokens that were loaded from the store.
+        """Admits a request, and checks the KV of the tokens that it does not have to compute. Returns
+        the number of tokens that were loaded from the store.
         """
         admission = self.prefixes.admit(name, started, loading=loading)
         self.tokens[name], self.weights_of[name] = list(prompt), self.weights
@@ -239,7 +239,7 @@ def test_only_managers_with_one_group_and_blocks_that_fit() -> None:
 
 
 def test_blocks_that_the_device_has_meanwhile_are_not_written() -> None:
-    """The blocks are shared, so another request may be reading them."""
+    """The blocks are shared, so another request may be reading them while the load would write."""
     engine = Engine(Custom(Dictionary(), 1 << 20))
     engine.run("a", PROMPT)
     engine.prefixes.wait(60)
@@ -288,7 +288,9 @@ def test_only_what_is_computed_is_saved() -> None:
 
 
 def test_weights_that_are_renewed_twice_are_apart() -> None:
-    """Epochs count from 0 in every process, so the namespace identifies the weights of the KV."""
+    """Epochs start at 0 in every process, so the namespace and not the epoch identifies the weights of
+    the KV.
+    """
     shared = Dictionary()
     for weights in (1, 2):
         engine = Engine(Custom(shared, 1 << 20), believed_for=5.0)
@@ -303,15 +305,15 @@ def test_weights_that_are_renewed_twice_are_apart() -> None:
 def test_what_is_saved_after_renewals_is_found_after_a_restart_and_by_others(
     tmp_path: Path, host: bool
 ) -> None:
-    """Each engine counts its own epochs, so they are in no name of a stored object."""
+    """Each engine counts its own epochs, so no name of a stored object contains an epoch."""
     room = 64 * (BYTES + 4096)
     for backends in (
         [Disk(tmp_path, room, free_floor_bytes=0)] * 3,
         [Custom(Dictionary(), 1 << 20)] * 3,
     ):
-        # The first engine changes its weights while it runs, and the second one is started with the new
-        # weights. A third one that changes to them finds on a disk the objects that it has stored
-        # itself.
+        # The first engine changes its weights while it runs, and the second one starts with the new
+        # weights. A third engine changes to them later; with a disk, it finds the objects that it has
+        # stored itself.
         for renewals, backend in zip((3, 0, 1), backends, strict=True):
             new = namespace(weights="new")
             engine = Engine(backend, believed_for=0.0, host=host, of=namespace() if renewals else new)
@@ -345,8 +347,8 @@ def test_what_another_engine_wrote_is_asked_for() -> None:
 
 
 def test_kv_of_weights_that_were_replaced_is_never_stored() -> None:
-    """A request continues over a change of weights, and a manager's epoch changes without the store's
-    knowledge.
+    """A request continues across a change of weights, and the epoch of a manager changes without the
+    store being notified.
     """
     engine = Engine(Custom(Dictionary(), 1 << 20))
     engine.admit("old", PROMPT, engine.prefixes.prefetch(PROMPT))
@@ -407,7 +409,9 @@ def test_what_is_written_back_is_written_late_and_once() -> None:
 
 
 def test_what_is_dirty_when_weights_change_is_never_written() -> None:
-    """It would be stored as KV of the new weights, and found by a process that starts with them."""
+    """Otherwise the block would be stored as KV of the new weights, and a process that starts with them
+    would find it.
+    """
     shared = Dictionary()
     engine = Engine(Custom(shared, 1 << 20), host=True, write="back")
     engine.run("a", PROMPT)
@@ -444,7 +448,7 @@ def test_a_request_that_loads_runs_when_its_blocks_are_there() -> None:
     engine.manager.release("c")
     engine.prefixes.wait(60)
     assert engine.manager.stats().releasing == 0
-    # A copy that breaks off is reported, and none of its blocks is used.
+    # A copy that fails is reported, and none of its blocks is used.
     engine.manager.reset()
     engine.admit("d", PROMPT, engine.prefixes.prefetch(PROMPT), loading=True)
     engine.breaks = True
@@ -453,8 +457,8 @@ def test_a_request_that_loads_runs_when_its_blocks_are_there() -> None:
     engine.breaks = False
     assert (engine.manager.request("d").state, engine.manager.request("d").computed_tokens) == ("running", 0)
     engine.manager.release("d")
-    # A load fails in the middle. This case is the last one, because from then on the store has to ask
-    # before it starts a load.
+    # A load fails in the middle. This is the last case, because afterwards the store has to query the
+    # back end before it starts a load.
     (damaged,) = [name for name in shared.values if engine.manager.prepare(PROMPT).digests()[1].hex() in name]
     shared.values[damaged] = shared.values[damaged][:-1] + b"?"
     engine.manager.reset()
@@ -475,11 +479,11 @@ def test_writing_back_needs_host_memory() -> None:
 
 
 class Machine(RuleBasedStateMachine):
-    """Requests of a few related prompts over a small device, a few slots, and a store that is damaged
-    and fails.
+    """Requests of a few related prompts over a small device, with a few slots, and a store that fails
+    and whose objects are damaged.
 
-    The model: only blocks that were computed with these weights and offered may come back. After a save
-    that was waited for, with nothing lost, they must come back.
+    The model is: only blocks that were computed with the current weights and saved may be loaded. If
+    the test waited for a save and nothing was lost, these blocks must be loaded.
     """
 
     prompts = st.builds(
@@ -525,7 +529,7 @@ class Machine(RuleBasedStateMachine):
     def admit_or_drop(self, data: st.DataObject, drop: bool, loading: bool) -> None:
         prompt, started, weights = self.started.pop(data.draw(st.integers(0, len(self.started) - 1)))
         if drop or weights != self.engine.weights:
-            # A prepared prompt belongs to the epoch in which it was prepared.
+            # A prepared prompt belongs to the epoch of its preparation.
             self.engine.prefixes.drop(started)
             return
         self.count += 1
@@ -540,8 +544,8 @@ class Machine(RuleBasedStateMachine):
         if loaded:
             assert (weights, *prompt[:end]) in self.offered, "loaded, and never offered"
 
-    # The number of running requests depends on when loads end, so nothing that is drawn may depend on
-    # it.
+    # The number of running requests depends on the time at which loads finish, so no drawn value may
+    # depend on it.
     @rule(nth=st.integers(0, 1 << 16), save=st.booleans())
     def finish(self, nth: int, save: bool) -> None:
         if not self.running:
@@ -549,7 +553,7 @@ class Machine(RuleBasedStateMachine):
         name = self.running.pop(nth % len(self.running))
         tokens, weights = self.engine.tokens[name], self.engine.weights_of[name]
         if self.engine.manager.request(name).state == "loading":
-            # The request is aborted; its blocks are free when the load has ended.
+            # The request is aborted. Its blocks become free when the load has finished.
             self.engine.manager.release(name)
             return
         self.engine.compute(name)
@@ -610,7 +614,7 @@ class Machine(RuleBasedStateMachine):
         self.engine.prefixes.flush(60)
         assert self.engine.manager.stats().loading == self.engine.manager.stats().releasing == 0
         assert self.engine.prefixes.free_slots == self.slots, "a slot is lost"
-        # If nothing failed, saved blocks come back.
+        # If nothing has failed, saved blocks must be loaded.
         for name in self.running:
             self.engine.manager.release(name)
         self.engine.prefixes.renew(namespace(weights="last"))

@@ -1,4 +1,4 @@
-"""``PrefixStore`` stores no blocks that windows, chunks and trims have given up."""
+"""``PrefixStore`` does not store blocks that windows, chunks and trims have released."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GARBAGE = b"\xee" * BYTES
 
 
 class Trimming(Engine):
-    """An engine whose null block contains garbage, as on a device that writes padding to it."""
+    """An engine whose null block contains garbage, as on a device whose kernels write padding to it."""
 
     def __init__(self, groups: Sequence[kvpool.GroupSpec] | None, **more: Any) -> None:
         self.stored = Dictionary()

@@ -1,4 +1,4 @@
-"""Redis over TLS: through a proxy that speaks TLS, and with a server that speaks it itself, if one is
+"""Tests Redis over TLS: through a TLS proxy, and with a server that supports TLS itself, if one is
 available.
 """
 
@@ -35,7 +35,7 @@ PASSWORD = "of-nobody-else"
 
 
 class Certificates:
-    """A certificate authority, and the certificates that it signs: for 127.0.0.1, and for a client."""
+    """A certificate authority, and two certificates that it signs: for 127.0.0.1, and for a client."""
 
     def __init__(self, folder: Path) -> None:
         authority, self.folder = trustme.CA(), folder
@@ -53,7 +53,7 @@ class Certificates:
 
 
 class Proxy:
-    """Speaks TLS with its clients, and passes their data to a Unix socket."""
+    """A proxy that uses TLS with its clients, and passes their data to a Unix socket."""
 
     def __init__(self, path: Path, certificates: Certificates, *, asks: bool, newest: ssl.TLSVersion) -> None:
         self._path = path
@@ -216,7 +216,7 @@ def test_a_server_may_require_a_client_certificate(server: Path, certificates: C
 
 
 def test_a_handshake_that_drips_ends_after_the_timeout(certificates: Certificates) -> None:
-    """The deadline works below TLS, which reads until a record is complete."""
+    """The deadline also applies to the socket below TLS, because TLS reads until a record is complete."""
     with dripping(b"\x16\x03\x03\x3f\xff", b"x") as port:
         backend = backend_from_url(url(port, certificates), 1 << 24, timeout=0.3)
         arena = Arena(1, LONG)
@@ -225,7 +225,7 @@ def test_a_handshake_that_drips_ends_after_the_timeout(certificates: Certificate
 
 
 def test_a_server_without_tls_receives_no_password(certificates: Certificates) -> None:
-    """Behaves like a misconfigured server or an attacker in between."""
+    """The server behaves like one that is misconfigured, or like an attacker between client and server."""
     heard = bytearray()
 
     def answer(listening: socket.socket) -> None:

@@ -1,6 +1,6 @@
-"""The stubs describe the binary, their examples run, and importing kvpool stays cheap.
+"""The stubs match the binary, their examples run, and importing kvpool remains cheap.
 
-stubtest compares signatures (`make stubs-check`). These tests cover the rest.
+stubtest compares signatures (`make stubs-check`). The tests here check everything else.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _stub_docs() -> dict[str, tuple[str | None, Path, int]]:
     """Returns every module, function, class, method and property of the stubs, such as
     ``pool.BlockPool.allocate``.
 
-    Each comes with its docstring (None without one), file and line.
+    Each has its docstring (None if there is none), file and line.
     """
     docs: dict[str, tuple[str | None, Path, int]] = {}
 
@@ -131,8 +131,8 @@ def test_names_of_the_binary_are_public_names() -> None:
 
 
 def test_a_name_has_one_place() -> None:
-    """The exceptions are the base of all errors and the constructors of chains, which are also in the
-    modules of their topics.
+    """Some names are in two modules: the base class of all errors, and the constructors of chains,
+    which are also in the modules of their topics.
     """
     modules = (*PUBLIC, errors, models, testing)
     # errors and models have no __all__: everything that they define is public.

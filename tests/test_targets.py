@@ -1,6 +1,4 @@
-"""Every check has a make target, and every target that checks something runs for each change or at
-night.
-"""
+"""Every check has a make target, and every target with a check runs for each change or at night."""
 
 from __future__ import annotations
 
@@ -43,7 +41,7 @@ NO_CHECK: Final = {
 
 
 class Makefile:
-    """The targets of a Makefile: the prerequisites of each, and its recipe."""
+    """The targets of a Makefile, with the prerequisites and the recipe of each."""
 
     def __init__(self, text: str) -> None:
         self.needs: dict[str, list[str]] = {}
@@ -65,7 +63,7 @@ class Makefile:
         self.phony = set(phony[1].split())
 
     def reached(self, first: set[str]) -> set[str]:
-        """Returns these targets, and those that they make."""
+        """Returns these targets, and all targets that they make."""
         found: set[str] = set()
         left = list(first)
         while left:
@@ -105,7 +103,7 @@ def scripts() -> list[Path]:
 def test_every_script_that_can_be_run_has_a_target(makefile: Makefile) -> None:
     recipes = "".join(makefile.recipes.values())
     named = {path for path in scripts() if f" {path.relative_to(ROOT)}" in recipes}
-    # A script may run another one as a module, or import parts of it.
+    # A script may run another script as a module, or import parts of it.
     texts = [path.read_text(encoding="utf-8") for path in named]
     modules = {path: str(path.relative_to(ROOT).with_suffix("")).replace("/", ".") for path in scripts()}
     helpers = {path for path, module in modules.items() if any(module in text for text in texts)}
@@ -118,7 +116,7 @@ def test_every_target_that_checks_is_run_for_every_change_or_at_night(makefile: 
     assert makefile.phony == set(makefile.needs), "every target is phony and every phony one is there"
     run = run_for_every_change(makefile) | makefile.reached({"nightly"})
     assert {"lint", "test-rust", "test-python", "stubs-check", "vllm-env", "vllm-conformance", "soak"} <= run
-    # Targets that only build or install are reached through the targets that need them.
+    # Targets that only build or install are run as prerequisites of other targets.
     never = makefile.phony - run - set(NO_CHECK)
     assert not never, f"neither .ci/run nor make nightly runs {sorted(never)}"
     assert not set(NO_CHECK) - makefile.phony
@@ -151,8 +149,8 @@ def draws(function: ast.FunctionDef) -> bool:
 
 
 def test_what_draws_more_in_test_slow_is_run_there(makefile: Makefile) -> None:
-    """test-slow leaves out tests that `make test` runs in the same way. Markers select the tests that
-    draw more. Hypothesis marks the tests that it calls itself.
+    """test-slow leaves out the tests that `make test` already runs in the same way. Markers select the
+    tests that draw more examples. Hypothesis itself marks the tests that it calls.
     """
     assert '-m "slow or longer or hypothesis"' in makefile.recipes["test-slow-python"]
     longer, unmarked = 0, []
@@ -203,7 +201,7 @@ def test_what_is_measured_is_built_as_shipped(tmp_path: Path, target: str, build
 
 @pytest.fixture
 def ci(tmp_path: Path) -> Path:
-    """Creates a checkout with only .ci/run, in which every command only records how it was called."""
+    """Creates a checkout with only .ci/run. Every command in it only records its arguments."""
     (tmp_path / ".ci").mkdir()
     shutil.copy(ROOT / ".ci/run", tmp_path / ".ci/run")
     (tmp_path / "bin").mkdir()

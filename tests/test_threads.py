@@ -1,5 +1,5 @@
-"""Real threads on one pool and one manager: calls are atomic, and nothing is lost. No sleeps, no
-timing.
+"""Tests real threads on one pool and one manager: calls are atomic, and nothing is lost. The tests use
+no sleeps and no timing.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def test_a_pool_of_many_threads() -> None:
 
 
 def test_threads_that_want_more_than_there_is() -> None:
-    """Each refusal is right at its moment and reports the number of missing blocks. At the end nothing
+    """Each refusal is correct at its time and reports the number of missing blocks. At the end no block
     is held.
     """
     pool = kvpool.BlockPool(10, 4)
@@ -205,7 +205,9 @@ def test_a_step_is_stale_once_another_thread_changed_the_manager() -> None:
 
 
 def test_of_steps_planned_at_once_each_is_whole() -> None:
-    """Steps race: a commit executes all of its plan, or nothing if another step was first."""
+    """Threads commit steps concurrently. A commit executes its whole plan, or nothing if another step
+    was committed first.
+    """
     manager = kvpool.CacheManager(4000, 4)
     names = list(range(5))
     for name in names:

@@ -1,5 +1,5 @@
-"""Real threads: readers beside steps, epochs, fences, events, policies, replays, transfers. No sleeps,
-no timing.
+"""Tests real threads that read while others run steps, epochs, fences, events, policies, replays and
+transfers. The tests use no sleeps and no timing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ROUNDS = 150
 
 
 def matchable(pool: kvpool.BlockPool) -> set[bytes]:
-    """Returns the contents that a pool would match, from its blocks alone."""
+    """Returns the contents that a lookup could find, computed only from the pool's blocks."""
     computed = [block for block in range(1, pool.num_blocks) if pool.diagnose.is_computed(block)]
     return {digest for block in computed if (digest := pool.diagnose.hash_of(block)) is not None}
 
@@ -98,8 +98,8 @@ def test_readers_of_every_kind_beside_steps() -> None:
         assert 0 <= advice["block_hit_rate"] <= 1
         assert manager.retention.stats() is not None
         assert manager.swaps.host_stats() is not None
-        # Each of the two orders is a snapshot of a different moment, so a block may move from one to
-        # the other in between.
+        # Each of the two orders is a snapshot of a different moment. Between them, a block may move
+        # from one order to the other.
         for order in (manager.diagnose.free_order(), manager.diagnose.eviction_order()):
             assert len(set(order)) == len(order)
             assert set(order) <= set(range(1, 600))
@@ -175,9 +175,7 @@ def test_several_consumers_share_the_events() -> None:
 
 
 def test_many_events_at_once_while_others_append() -> None:
-    """A consumer that is far behind converts its events while steps continue, and gets all of them in
-    order.
-    """
+    """A slow consumer converts its many events while steps continue, and gets all of them in order."""
     events = 20_000
     pool = kvpool.BlockPool(events + 1, 1, event_capacity=events)
     chain = kvpool.BlockHasher(block_size=1).cursor(range(events)).chain()
@@ -197,8 +195,8 @@ def test_many_events_at_once_while_others_append() -> None:
 
 
 def test_a_prompt_hashed_before_the_epoch_changed_never_hits() -> None:
-    """Hashing runs without the lock, so the weights may change before the admission. The admission is
-    then refused, and the prompt hashed again.
+    """Hashing runs without the lock, so the weights may change before the admission. In that case the
+    admission is refused, and the prompt is hashed again.
     """
     manager = kvpool.CacheManager(400, 4)
     prompt = list(range(200))
@@ -234,8 +232,8 @@ def test_a_prompt_hashed_before_the_epoch_changed_never_hits() -> None:
 
 
 def test_a_device_completes_steps_behind_the_scheduler() -> None:
-    """The step of an aborted request writes the request's blocks until it ends. Until then no other
-    request gets them.
+    """The step of an aborted request may write to the request's blocks until the step completes. Until
+    then no other request gets these blocks.
     """
     pool = kvpool.BlockPool(40, 4)
     memory = [0] * pool.num_blocks
@@ -283,8 +281,8 @@ def test_a_device_completes_steps_behind_the_scheduler() -> None:
 
 
 def test_a_policy_whose_helper_looks_at_its_pool() -> None:
-    """A policy's own thread is refused during a call of the policy. Another thread that the policy uses
-    gets its answer as soon as the call ends.
+    """The thread in which a policy runs cannot call the pool. If the policy uses another thread, that
+    thread gets its answer as soon as the policy's call ends.
     """
     asked: queue.SimpleQueue[int | None] = queue.SimpleQueue()
     refused: list[bool] = []
@@ -395,8 +393,8 @@ def store_of(count: int) -> BlockStore:
 
 
 def test_one_engine_of_many_threads() -> None:
-    """Every thread copies within its own blocks. The end of each transfer is reported once, to a thread
-    that waits or polls.
+    """Each thread copies only within its own blocks. The end of each transfer is reported once, to a
+    thread that waits or polls.
     """
     count = 16 * WORKERS
     source, target = store_of(count), store_of(count)

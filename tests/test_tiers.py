@@ -1,5 +1,5 @@
-"""Tiers and plans from Python, and the manager's forks and swaps: conversions, errors, and one life of
-each.
+"""Tests tiers and plans from Python, and the manager's forks and swaps: conversions, errors, and one
+complete use of each.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""The workflows of a forge use make targets that exist, and have no more rights than they need."""
+"""The workflows of the hosting platform use make targets that exist, and have no more rights than they
+need.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +81,7 @@ def test_what_ci_checks_is_checked_for_every_change(makefile: Makefile) -> None:
     assert calls[0] == "lint"
     assert calls[1].split() == ["test", "test-threads", "test-soak", "dynamo-check"]
     assert {"lint", *calls[1].split()} <= reached
-    # A real vLLM takes hours of machine time, so it runs at night.
+    # The tests with a real vLLM take hours of machine time, so they run at night.
     (night,) = [job for workflow, name, job in jobs() if (workflow, name) == ("nightly", "check")]
     assert set(calls[2].split()) <= set(made(night))
 
@@ -112,8 +114,8 @@ def test_no_job_runs_for_ever_or_keeps_a_token() -> None:
 
 
 def test_what_comes_from_outside_is_in_no_command() -> None:
-    """A branch or a tag can be named ``$(...)``, so the value of an expression is passed through the
-    environment.
+    """A branch or a tag can have a name like ``$(...)``, which a shell would execute. So the value of
+    an expression is passed in the environment.
     """
     for workflow, name, job in jobs():
         for step in job.get("steps", []):

@@ -38,7 +38,9 @@ ELSEWHERE: dict[str, str] = {
 
 
 def amiss(call: Any, wrong: Wrong) -> str:
-    """Returns a description of a wrong refusal of a value, or "" for a right one."""
+    """Checks the refusal of a value. Returns a description of what is wrong with it, or "" if it is
+    correct.
+    """
     try:
         call(wrong.value)
     except Exception as error:

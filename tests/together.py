@@ -1,4 +1,4 @@
-"""Real threads for tests: they start at the same moment, with readers beside them."""
+"""Runs real threads for tests: they start at the same moment, and readers run while they work."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 
 
 def together(*tasks: Callable[[], Any]) -> list[Any]:
-    """Runs each task in its own thread, all from the same moment. Raises the exception of a task."""
+    """Runs each task in its own thread, all starting at the same moment. Raises the exception of a
+    failed task.
+    """
     barrier = threading.Barrier(len(tasks))
 
     def run(task: Callable[[], Any]) -> Any:
@@ -60,6 +62,6 @@ def watched(
 
 
 def check_sums(stats: kvpool.PoolStats) -> None:
-    """Checks that every block is counted once."""
+    """Checks that every block is counted exactly once in the pool's sums."""
     assert stats.free + stats.cached_free + stats.active + stats.fenced == stats.usable
     assert stats.available == stats.free + stats.cached_free

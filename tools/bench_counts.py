@@ -1,5 +1,5 @@
-"""Counts the instructions per block of the pool's operations with callgrind. The counts are equal on
-any machine, however busy.
+"""Counts the instructions per block of the pool's operations with callgrind. The counts are the same on
+every machine and do not depend on its load.
 
 Needs valgrind. ``python tools/bench_counts.py`` builds ``benches/src/bin/counts.rs`` and prints a
 table. ``--binary`` counts an existing binary, for example that of an older commit.
@@ -20,7 +20,7 @@ BUILD = ["cargo", "build", "--quiet", "--release", "--locked", "-p", "kvpool-ben
 
 
 def count(binary: Path) -> dict[str, float]:
-    """Returns the instructions per block, by operation."""
+    """Returns the number of instructions per block for each operation."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "callgrind.out"
         command = [

@@ -1,7 +1,8 @@
-"""Connects Playwright to a headless Chromium from PyPI: Qt WebEngine.
+"""Connects Playwright to the headless Chromium of Qt WebEngine, which is installed from PyPI.
 
-``make .venv/.browser`` installs both in a separate folder. Playwright's own browsers are not on PyPI.
-So Qt opens an empty window without a display, and Playwright connects to its debugging port.
+``make .venv/.browser`` installs Playwright and Qt WebEngine in a separate folder. Playwright's own
+browsers are not on PyPI. So this module lets Qt open an empty window without a display, and connects
+Playwright to the window's debugging port.
 """
 
 from __future__ import annotations
@@ -64,7 +65,8 @@ def opened_page(packages: Path = PACKAGES) -> Iterator[Any]:
             "XDG_RUNTIME_DIR": home,
             "PYTHONPATH": str(packages),
             "QT_QPA_PLATFORM": "offscreen",
-            # The sandbox needs rights that a container does not have. Only our own pages are opened.
+            # The sandbox needs rights that a container does not have. The sandbox is not necessary,
+            # because only this project's pages are opened.
             "QTWEBENGINE_DISABLE_SANDBOX": "1",
             "QTWEBENGINE_CHROMIUM_FLAGS": "--disable-gpu --force-device-scale-factor=1",
             "QTWEBENGINE_REMOTE_DEBUGGING": f"127.0.0.1:{port}",
@@ -76,7 +78,8 @@ def opened_page(packages: Path = PACKAGES) -> Iterator[Any]:
             address = f"http://127.0.0.1:{port}"
             _wait(process, address, log)
             with sync_playwright() as playwright:
-                # Qt has one context. It refuses the settings that Playwright gives to contexts of its own.
+                # Qt has one browser context. It refuses the settings that Playwright passes to a new
+                # context.
                 browser = playwright.chromium.connect_over_cdp(address, no_defaults=True)
                 yield browser.contexts[0].pages[0]
         finally:

@@ -1,14 +1,14 @@
-"""Finds import cycles: files of the Rust crates and of the Python package that need each other.
+"""Finds import cycles among the files of the Rust crates and of the Python package.
 
-A file of a crate needs the files of the names that it uses, in ``use`` declarations and in paths that
-begin with ``crate``, ``super`` or one of its own modules. A name that a file re-exports belongs to the
-file that defines it. Comments and unit tests do not count. An ``impl`` of a type in another file does
-not count either: the files of one type count as one.
+A file of a crate depends on each file that defines a name that it uses. Uses are found in ``use``
+declarations and in paths that begin with ``crate``, ``super`` or one of its own modules. A name that a
+file re-exports belongs to the file that defines it. Comments and unit tests do not count. An ``impl``
+of a type in another file does not count either: the files of one type count as one.
 
-A module of the package is a file. It needs the modules that it imports when it is imported itself.
-Imports under ``TYPE_CHECKING`` and in functions do not count.
+A module of the package is a file. It depends on the modules that its import statements load when the
+module itself is imported. Imports under ``TYPE_CHECKING`` and in functions do not count.
 
-    python tools/cycles.py            # prints each circle and its names; fails if there are more than --most
+    python tools/cycles.py            # prints each cycle and its names; fails if there are more than --most
 """
 
 import argparse
@@ -34,7 +34,7 @@ TESTS = re.compile(r"#\[cfg\((?:all\()?test[^\n]*\n(?:\s*#\[[^\n]*\n)*\s*mod ")
 
 @dataclass
 class Source:
-    """A file of a crate: its code, its re-exported paths by name, and its used paths."""
+    """A file of a crate: its code, the paths that it re-exports by name, and the paths that it uses."""
 
     code: str
     exports: dict[str, str] = field(default_factory=dict)
@@ -101,7 +101,9 @@ def resolve(
 
 
 def rust_files(folder: Path) -> Graph:
-    """Returns for each file of a crate the files and names that it needs."""
+    """Returns, for each file of a crate, the files that it depends on and the names that it uses from
+    them.
+    """
     modules = sources(folder)
     types = {module: set(TYPE.findall(source.code)) for module, source in modules.items()}
     graph: Graph = {}
@@ -121,7 +123,9 @@ def rust_files(folder: Path) -> Graph:
 
 
 def python_modules(package: Path) -> Graph:
-    """Returns for each file of a package the modules and names that it imports when it is imported."""
+    """Returns, for each file of a package, the modules that its import loads and the names that it uses
+    from them.
+    """
     names = {}
     for path in package.rglob("*.py"):
         parts = path.relative_to(package.parent).with_suffix("").parts
@@ -131,7 +135,8 @@ def python_modules(package: Path) -> Graph:
         for module, what in imports(ast.parse(path.read_text()).body):
             # The imported name may be a module of the package.
             needed = f"{module}.{what}" if f"{module}.{what}" in names else module
-            # A package's own __init__ is imported before its modules, so it does not count as a need.
+            # A package's own __init__ is imported before its modules, so it does not count as a
+            # dependency.
             if needed in names and needed != name and not name.startswith(f"{needed}."):
                 graph[name].setdefault(needed, set()).add(what or needed)
     return graph
@@ -157,8 +162,8 @@ def imports(body: list[ast.stmt]) -> list[tuple[str, str]]:
 
 
 def cycles(graph: Graph) -> list[list[str]]:
-    """Returns one cycle of each connected group of files. Cuts one edge of each found cycle until none
-    is left.
+    """Returns one cycle of each group of files that depend on each other. To find the next cycle,
+    removes one edge of the cycle that was found, until no cycle is left.
     """
     graph = {name: dict(needed) for name, needed in graph.items()}
     found = []
@@ -166,7 +171,7 @@ def cycles(graph: Graph) -> list[list[str]]:
         try:
             list(TopologicalSorter(graph).static_order())
         except CycleError as error:
-            # The sorter lists each module before the one that needs it.
+            # The sorter lists each module before the module that depends on it.
             cycle: list[str] = error.args[1][::-1]
             found.append(cycle)
             del graph[cycle[0]][cycle[1]]

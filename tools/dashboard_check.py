@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Checks the Grafana dashboard, the alert rules and the page of ``kvpool.metrics`` with Prometheus and
-promtool.
+"""Checks the Grafana dashboard, the alert rules and the metrics page of ``kvpool.metrics`` with
+Prometheus and promtool.
 
     python tools/dashboard_check.py
 
 - ``promtool check rules`` and ``promtool test rules`` accept the alert rules. In the tests each alert
   fires in one case and stays silent in another.
-- ``promtool check metrics`` accepts the page.
-- Prometheus reads the page of a load (``tools/dashboard/load.py``) once a second and evaluates the
-  alert rules.
+- ``promtool check metrics`` accepts the metrics page.
+- Prometheus reads the metrics page of a running load (``tools/dashboard/load.py``) once a second and
+  evaluates the alert rules.
 - Prometheus then answers every query of the dashboard without an error or a warning, and no panel is
   empty.
 
@@ -69,7 +69,7 @@ class PrometheusError(Exception):
 
 
 def queries(panel: dict[str, Any]) -> list[str]:
-    """The queries of a panel with their variables replaced."""
+    """Returns the queries of a panel, with their variables replaced by values."""
 
     def value(found: re.Match[str]) -> str:
         if found[1] not in VARIABLES:
@@ -116,8 +116,8 @@ class Prometheus:
         return document["data"]
 
     def problems(self) -> Iterator[str]:
-        """Yields failed reads of the page, failed evaluations of rules, and panels that were always
-        empty.
+        """Yields failed reads of the metrics page, failed evaluations of rules, and panels that were
+        always empty.
         """
         for target in self.ask("targets", state="active")["activeTargets"]:
             if target["health"] != "up" or target["lastError"]:
@@ -142,7 +142,7 @@ class Prometheus:
 
 @contextlib.contextmanager
 def running(target: str) -> Iterator[Prometheus]:
-    """Starts Prometheus, which reads the page at ``target``.
+    """Starts Prometheus, which reads the metrics page at ``target``.
 
     Raises:
         PrometheusError: Prometheus does not start.
@@ -154,7 +154,7 @@ def running(target: str) -> Iterator[Prometheus]:
         "scrape_configs": [{"job_name": "kvpool", "static_configs": [{"targets": [target]}]}],
     }
     with tempfile.TemporaryDirectory() as folder, (Path(folder) / "log").open("w+b") as log:
-        # Every JSON text is also YAML.
+        # Every JSON text is also valid YAML.
         path = Path(folder) / "prometheus.yml"
         path.write_text(json.dumps(config), encoding="utf-8")
         command = ["prometheus", f"--config.file={path}", f"--storage.tsdb.path={folder}/data"]

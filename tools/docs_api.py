@@ -1,11 +1,12 @@
-"""The API pages of the site: one page per class, written from the stubs and the sources.
+"""Writes the API pages of the site from the stubs and the sources: one page per class.
 
-Every module of :data:`MODULES` has a page with its functions and a list of its classes. Every class that
-a module exports has a page of its own, with its methods below it. A class that an exported class returns,
-and that no module exports, gets a page beside that class: this is how ``manager.swaps`` and the other
-parts of a manager are found. Exceptions have no methods, so all of them stay on the page of their module.
+Every module of :data:`MODULES` has a page with its functions and a list of its classes. Every class
+that a module exports has its own page, which documents its methods. Some classes are not exported, but
+a method or property of an exported class returns them, such as ``manager.swaps``. Each of them gets a
+page beside that exported class. Exceptions have no methods, so they are documented on the page of their
+module.
 
-Nothing is imported: the sources are parsed. So the pages can be written without the extension.
+The sources are parsed and not imported, so the pages can be written without the compiled extension.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class Member:
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """A class, function or constant that has a place in the API."""
+    """A class, function or constant of the documented API."""
 
     #: The module under which it is documented.
     module: str
@@ -76,17 +77,19 @@ class Entry:
 
     @property
     def page(self) -> str | None:
-        """The file of its own page, relative to the folder ``api``; None if it is on its module's page."""
+        """Returns the entry's own page, relative to the folder ``api``, or None if the entry is on its
+        module's page.
+        """
         return f"{topic_of(self.module)}/{self.name}.md" if self.kind == "class" else None
 
 
 def topic_of(module: str) -> str:
-    """The last part of a module's name, which names its folder of pages."""
+    """Returns the last part of a module's name. It is also the name of the module's folder of pages."""
     return module.rpartition(".")[2]
 
 
 def source_of(root: Path, module: str) -> Path:
-    """The file of a module of the package: a stub for modules of the extension."""
+    """Returns the source file of a module. For modules of the extension this is a stub."""
     path = root / "python" / module.replace(".", "/")
     for candidate in (path.with_suffix(".py"), path.with_suffix(".pyi"), path / "__init__.py"):
         if candidate.exists():
@@ -95,12 +98,14 @@ def source_of(root: Path, module: str) -> Path:
 
 
 def documented(root: Path) -> list[str]:
-    """The modules of :data:`MODULES` that the package has."""
+    """Returns the modules of :data:`MODULES` that exist in the package."""
     return [module for module in MODULES if source_of(root, module).exists()]
 
 
 def exported(source: Path, module: str) -> list[str]:
-    """The names that a module exports: its ``__all__``, or its classes if it has none."""
+    """Returns the names that a module exports: its ``__all__``, or its classes if it has no
+    ``__all__``.
+    """
     text = source.read_text(encoding="utf-8")
     listed = re.search(r"^__all__ = \[(.*?)\]", text, flags=re.MULTILINE | re.DOTALL)
     names = (
@@ -112,14 +117,14 @@ def exported(source: Path, module: str) -> list[str]:
 
 
 class Sources:
-    """Parsed files of the package, each read once."""
+    """Parses files of the package, each file once."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
         self._trees: dict[str, ast.Module | None] = {}
 
     def tree(self, module: str) -> ast.Module | None:
-        """The syntax tree of a module; None if the package has no such module."""
+        """Returns the syntax tree of a module, or None if the package has no such module."""
         if module not in self._trees:
             path = source_of(self._root, module)
             self._trees[module] = ast.parse(path.read_text(encoding="utf-8")) if path.exists() else None
@@ -155,7 +160,9 @@ class Sources:
 
 
 def summary_of(node: ast.AST) -> str:
-    """The first sentence of a docstring on one line, in Markdown; empty without a docstring."""
+    """Returns the first sentence of a docstring on one line, in Markdown. Empty if there is no
+    docstring.
+    """
     if not isinstance(node, ast.ClassDef | ast.FunctionDef | ast.Module):
         return ""
     first = (ast.get_docstring(node) or "").partition("\n\n")[0]
@@ -166,12 +173,14 @@ _ROLE: Final = re.compile(r":(?:class|meth|func|mod|data|attr|exc|obj):`~?([^`]+
 
 
 def plain_code(text: str) -> str:
-    """Turns roles and double backticks of reStructuredText into code of Markdown."""
+    """Replaces roles and double backticks of reStructuredText by Markdown code."""
     return _ROLE.sub(r"`\1`", text).replace("``", "`")
 
 
 def members_of(node: ast.ClassDef) -> tuple[Member, ...]:
-    """The public methods and properties of a class, in order; of overloads the first."""
+    """Returns the public methods and properties of a class, in source order. Of several overloads,
+    returns the first.
+    """
     found: dict[str, Member] = {}
     for one in node.body:
         if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name):
@@ -208,7 +217,7 @@ def _entry(sources: Sources, module: str, name: str, path: str, where: str, node
 
 
 def entries(root: Path) -> list[Entry]:
-    """Everything that the API documents, module by module.
+    """Returns all documented names, one module after the other.
 
     A public class that a documented class returns is documented, too, even if no module exports it.
 
@@ -235,7 +244,8 @@ def entries(root: Path) -> list[Entry]:
             if key in found or not definition[0].startswith("kvpool."):
                 continue
             found[key] = _entry(sources, owner.module, name, ".".join(key), *definition)
-            # At the front: a part of a part belongs to the same module.
+            # Insert at the front, because a nested part belongs to the same module as the part that
+            # contains it.
             waiting.insert(0, (key, found[key]))
     order = {module: at for at, module in enumerate(MODULES)}
     return sorted(found.values(), key=lambda one: order[one.module])
@@ -250,9 +260,9 @@ def _directive(path: str, **options: object) -> list[str]:
 
 
 def class_page(entry: Entry) -> str:
-    """The page of a class: its docstring, and its methods below it.
+    """Returns the page of a class: its docstring, followed by its methods.
 
-    The heading is that of mkdocstrings, because links to the class in signatures lead to it.
+    The heading is the one that mkdocstrings makes, because the links in signatures lead to that heading.
     """
     head = UNSEARCHED if entry.module in NOT_SEARCHED else ""
     is_exported = entry.path == f"{entry.module}.{entry.name}"
@@ -266,7 +276,7 @@ def class_page(entry: Entry) -> str:
 
 
 def module_page(module: str, all_entries: list[Entry]) -> str:
-    """The page of a module: its docstring, its classes one line each, and its functions."""
+    """Returns the page of a module: its docstring, one line per class, and its functions."""
     own = [entry for entry in all_entries if entry.module == module]
     head = UNSEARCHED if module in NOT_SEARCHED else ""
     lines = [f"# {module}", "", f"{MODULES[module]}.", "", *_directive(module, members="[]")]
@@ -281,7 +291,9 @@ def module_page(module: str, all_entries: list[Entry]) -> str:
 
 
 def names_page(all_entries: list[Entry]) -> str:
-    """The page that lists every name of the large classes, and of what their properties return."""
+    """Returns the page that lists every name of the large classes, and of the classes that their
+    properties return.
+    """
     by_name = {entry.name: entry for entry in all_entries if entry.kind == "class"}
     lines = [
         "# All names of CacheManager and BlockPool",
@@ -300,7 +312,8 @@ def names_page(all_entries: list[Entry]) -> str:
         for member, part in parts:
             if part.members and any(not one.is_property for one in part.members):
                 lines += ["", f"### {listed}.{member.name}", "", f"{part.summary}", "", *_name_lines(part)]
-    # The search leads to the entry of a name itself, not to this list.
+    # Exclude this page from the search, so that a result leads to the entry of a name and not to this
+    # list.
     return UNSEARCHED + "\n".join([*lines, ""])
 
 
@@ -312,7 +325,7 @@ def _name_lines(entry: Entry) -> Iterator[str]:
 
 
 def write_pages(folder: Path, root: Path) -> list[object]:
-    """Writes all API pages into a folder ``api``; returns their part of the navigation."""
+    """Writes all API pages into a folder ``api``. Returns their part of the site's navigation."""
     all_entries = entries(root)
     nav: list[object] = [{"All names": "api/names.md"}]
     folder.mkdir(parents=True, exist_ok=True)
@@ -334,9 +347,10 @@ def write_pages(folder: Path, root: Path) -> list[object]:
 
 
 def readable_stubs(source: Path, target: Path) -> None:
-    """Copies the package for mkdocstrings, in the form that it reads.
+    """Copies the package for mkdocstrings, in the form that mkdocstrings can read.
 
-    Roles become code, examples become blocks of code, and constructors have their parameters' docs.
+    In the copy, roles are code, examples are code blocks, and the docs of a constructor include those
+    of its parameters.
     """
     for path in sorted(source.rglob("*.py*")):
         if path.suffix not in (".py", ".pyi") or "__pycache__" in path.parts:
@@ -351,7 +365,9 @@ def readable_stubs(source: Path, target: Path) -> None:
 
 
 def fenced(source: str) -> str:
-    """Puts the examples of docstrings into blocks of code: Markdown would read them as quotations."""
+    """Puts the examples of docstrings into code blocks. Otherwise Markdown would read ``>>>`` as
+    quotations.
+    """
     lines: list[str] = []
     indent: str | None = None
     for line in source.split("\n"):
@@ -367,7 +383,7 @@ def fenced(source: str) -> str:
 
 
 def without_overloads(stub: str) -> str:
-    """Keeps the first form of each function that has several: it has the docs."""
+    """Keeps the first overload of each overloaded function, because it has the docs."""
     lines = stub.splitlines(keepends=True)
     seen: set[tuple[int, str]] = set()
     for node in ast.walk(ast.parse(stub)):

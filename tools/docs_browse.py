@@ -1,8 +1,4 @@
-"""Checks of the built site: its search index, and every page in the headless browser.
-
-Each page is opened at the widths of a desktop and of a telephone. No text may be cut, no page may be
-wider than its window, and on the desktop no table may need to be scrolled.
-"""
+"""Checks the search index of the built site, and opens every page in the headless browser."""
 
 from __future__ import annotations
 
@@ -75,7 +71,7 @@ def layout_faults(page: Any, width: int) -> list[str]:
 
 
 def search_index(site: Path) -> list[dict[str, Any]]:
-    """The sections that the search knows: location, title and text of each."""
+    """Returns the location, title and text of each section in the search index."""
     items: list[dict[str, Any]] = json.loads((site / "search.json").read_text(encoding="utf-8"))["items"]
     return items
 
@@ -107,11 +103,11 @@ def missing_in_search(site: Path, words: list[str]) -> list[str]:
 def browse(site: Path, words: dict[str, tuple[str, ...]]) -> list[str]:
     """Opens every page in the headless browser at each width, and searches for every word.
 
-    ``words`` has for each word the pages that answer it.
+    ``words`` has the pages that should be found for each word.
 
-    Returns one line per problem. Problems are faults of the layout, pages without a heading, messages on the
-    console, and requests to addresses outside of the site. A word that the search does not lead to its
-    pages is a problem, too.
+    Returns one line per problem. Problems are faults of the layout, pages without a heading, messages
+    on the console, and requests to addresses outside of the site. It is also a problem if the search
+    for a word does not find its pages.
     """
     problems = missing_in_search(site, list(words))
     with served(site) as address, opened_page() as page:
@@ -146,7 +142,8 @@ def _answered(links: list[str], answers: tuple[str, ...]) -> bool:
 def searched(page: Any, address: str, word: str, answers: tuple[str, ...]) -> list[str]:
     """Types a word into the search of the first page; returns the links of the first results.
 
-    The search answers while the word is typed. So this function waits for a link to one of ``answers``.
+    The search shows results while the word is still being typed. So this function waits until a link to
+    one of ``answers`` appears.
     """
     for attempt in range(ATTEMPTS):
         page.goto(f"{address}index.html")
@@ -159,7 +156,7 @@ def searched(page: Any, address: str, word: str, answers: tuple[str, ...]) -> li
 
 
 def _results(page: Any, answers: tuple[str, ...]) -> list[str]:
-    # The results are in a shadow tree, which selectors of Playwright look into.
+    # The results are in a shadow tree. Playwright's selectors also search shadow trees.
     links = page.locator("ol a, [role=listbox] a, .focus-visible a")
     until = time.monotonic() + SEARCH_S
     while True:
@@ -171,7 +168,7 @@ def _results(page: Any, answers: tuple[str, ...]) -> list[str]:
 
 @contextlib.contextmanager
 def served(site: Path) -> Iterator[str]:
-    """Serves the site at an address of this machine."""
+    """Serves the site on this machine and yields its address."""
 
     class Quiet(http.server.SimpleHTTPRequestHandler):
         def log_message(self, *_: object) -> None:

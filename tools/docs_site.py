@@ -1,15 +1,16 @@
-"""The site of the docs: prepares its pages, builds it strictly, opens it in a browser.
+"""Builds the site of the docs: prepares its pages, runs the generator, and opens the result in a
+browser.
 
     python tools/docs_site.py build      # target/docs/site; any warning of the generator is a failure
     python tools/docs_site.py browse     # opens every page of the built site in the headless browser
 
 The pages come from five places: the README, the documents of the repository's root, ``docs/``,
-``design/`` and the examples. The API pages are written by ``tools/docs_api.py``. A page in ``docs/`` that
-no section below names comes under "More". Links to files of the repository that are no pages become the
-names of these files.
+``design/`` and the examples. The API pages are written by ``tools/docs_api.py``. A page in ``docs/``
+that no section below names is listed under "More". A link to a file that has no page is replaced by the
+name of the file.
 
-The generator is Zensical, which reads ``mkdocs.yml``. It is in the dependency group ``docs``. ``browse``
-needs the headless browser of the tests.
+The generator is Zensical, which reads ``mkdocs.yml``. It is in the dependency group ``docs``.
+``browse`` needs the headless browser of the tests.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ class SiteError(Exception):
 
 
 def prepare(out: Path = OUT, root: Path = ROOT) -> Path:
-    """Writes the pages, the stubs that the API is read from, and the configuration.
+    """Writes the pages, the configuration, and the stubs from which mkdocstrings reads the API.
 
     Returns:
         The path of the configuration.
@@ -147,7 +148,7 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def site_pages(root: Path) -> dict[str, str]:
-    """The page of each file of the repository that has one: path in the repository, path in the site."""
+    """Maps each file of the repository that has a page to the path of that page in the site."""
     pages = {f"docs/{path.name}": path.name for path in sorted((root / "docs").glob("*.md"))}
     pages |= {f"design/{path.name}": f"design/{path.name}" for path in sorted((root / "design").glob("*.md"))}
     pages |= {source: f"{name}.md" for source, name in ROOT_PAGES.items()}
@@ -162,7 +163,9 @@ def site_pages(root: Path) -> dict[str, str]:
 
 
 def page_text(source: Path, pages: dict[str, str], root: Path) -> str:
-    """The text of a page: that of a Markdown file with the links of the site, or a program with its docs."""
+    """Returns the text of a page. In a Markdown file, links are adapted to the site. For a program, its
+    documentation precedes its code.
+    """
     name = source.relative_to(root).as_posix()
     if source.suffix != ".md":
         return program_page(source, pages, root)
@@ -171,7 +174,7 @@ def page_text(source: Path, pages: dict[str, str], root: Path) -> str:
 
 
 def program_page(source: Path, pages: dict[str, str], root: Path) -> str:
-    """The page of an example: its documentation, and the whole program below it."""
+    """Returns the page of an example: its documentation, followed by the whole program."""
     name = source.relative_to(root).as_posix()
     code = source.read_text(encoding="utf-8")
     title, _, rest = program_docs(source).partition("\n\n")
@@ -184,7 +187,7 @@ def program_page(source: Path, pages: dict[str, str], root: Path) -> str:
 
 
 def program_docs(source: Path) -> str:
-    """The documentation at the head of a program, in Markdown."""
+    """Returns the documentation at the start of a program, in Markdown."""
     text = source.read_text(encoding="utf-8")
     if source.suffix == ".py":
         return docs_api.plain_code(ast.get_docstring(ast.parse(text)) or "")
@@ -198,7 +201,7 @@ def _end_of_docstring(code: str) -> int:
 
 
 def examples_page(pages: dict[str, str], root: Path) -> str:
-    """The page that lists every example with the first sentence of its documentation."""
+    """Returns the page that lists every example with the first sentence of its documentation."""
     lines = [
         "# Examples",
         "",
@@ -227,7 +230,7 @@ def examples_page(pages: dict[str, str], root: Path) -> str:
 
 
 def navigation(pages: dict[str, str], api: list[object]) -> list[object]:
-    """The pages in sections; each page once, and no page left out."""
+    """Returns the pages by section. Every page is listed exactly once."""
     user = {Path(page).stem for source, page in pages.items() if source.startswith("docs/")}
     nav: list[object] = [{"Overview": "index.md"}]
     for title, names in SECTIONS.items():
@@ -246,7 +249,8 @@ def navigation(pages: dict[str, str], api: list[object]) -> list[object]:
 
 
 def linked(text: str, folder: Path, pages: dict[str, str], root: Path, page: str) -> str:
-    """Makes the links of a page those of the site. A link to a file that is no page becomes its name.
+    """Replaces the links of a page by links of the site. A link to a file that has no page becomes the
+    file's name.
 
     Args:
         text: The page in Markdown.
@@ -284,14 +288,14 @@ def linked(text: str, folder: Path, pages: dict[str, str], root: Path, page: str
 
 
 def _titled(words: str, path: Path, root: Path) -> str:
-    """Gives a link whose words are the path of a page in ``docs/`` the title of that page."""
+    """If the text of a link is the path of a page in ``docs/``, replaces it by the title of that page."""
     if path.suffix != ".md" or words.strip("`") not in (path.name, path.relative_to(root).as_posix()):
         return words
     return title_of(path) if path.parent.name == "docs" else words
 
 
 def title_of(page: Path) -> str:
-    """The first heading of a page."""
+    """Returns the first heading of a page."""
     heading = re.search(r"^# (.+)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
     if heading is None:
         raise SiteError(f"{page.name} has no heading")
@@ -299,9 +303,9 @@ def title_of(page: Path) -> str:
 
 
 def glossary(root: Path = ROOT) -> dict[str, tuple[str, ...]]:
-    """The words that the search must find: each heading of the glossary, with the pages that answer it.
+    """Returns each heading of the glossary with the pages that the search must find for it.
 
-    These pages are the glossary itself and those that the entry links.
+    These pages are the glossary itself and the pages that the entry links to.
     """
     text = (root / "docs" / "glossary.md").read_text(encoding="utf-8")
     words = {}
@@ -315,7 +319,7 @@ def glossary(root: Path = ROOT) -> dict[str, tuple[str, ...]]:
 
 
 def build(out: Path = OUT) -> Path:
-    """Prepares and builds the site, strictly.
+    """Prepares and builds the site. Any warning is an error.
 
     Returns:
         The folder of the site.

@@ -1,19 +1,20 @@
 #!/usr/bin/env python3
-"""Publishes to Dynamo's own indexer, and compares the indexer's content with the pools.
+"""Publishes KV events to Dynamo's own indexer, and compares the indexer's content with the pools.
 
     python tools/dynamo_check.py                   # every scenario, and 1,000 random histories
     python tools/dynamo_check.py --histories 100 --seed 7
 
-Needs the package ``ai-dynamo-runtime``, which ``make dynamo-check`` installs into --packages: 250 MB
-from the package index. Its HTTP server listens on every interface. So everything runs in a network
-namespace with only a loopback interface; --any-interface runs without that.
+Needs the package ``ai-dynamo-runtime``. ``make dynamo-check`` installs its 250 MB from the package
+index into --packages. The indexer's HTTP server listens on every interface. So everything runs in a
+network namespace that has only a loopback interface. --any-interface runs without such a namespace.
 
-Scenarios: a late join, a gap, restarts, overflows, moves between tiers, storms of evictions, every
-event format, and a control that must fail. After each, and at random moments of the histories,
-``/dump`` is compared with the pool, content by content and tier by tier.
+The scenarios are: a late join, a gap, restarts, overflows, moves between tiers, mass evictions, every
+event format, and a control that must fail. After each scenario, and at random moments of the histories,
+the indexer's ``/dump`` is compared with the pool, for each content and tier.
 
 Exit code 0: no difference, or the indexer is unavailable and the last line states that nothing was
-checked. With CI set in the environment the latter is 1. 1: a difference. 2: bad usage. 130: Ctrl-C.
+checked. If CI is set in the environment, an unavailable indexer gives exit code 1. 1: a difference. 2:
+bad usage. 130: Ctrl-C.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def apart() -> list[str]:
     """Returns the command prefix that runs a command in its own network namespace.
 
     Raises:
-        UnavailableError: This machine or this user may not create one.
+        UnavailableError: This machine or this user may not create a network namespace.
     """
     program = shutil.which("unshare")
     if program is None:

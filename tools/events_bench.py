@@ -7,13 +7,15 @@ consumers.
 One thread runs the steps of a load of prompts; each step admits, commits and releases. Each round runs
 the load without a publisher, and with a publisher for each kind of consumer. The kinds are: a
 subscriber that reads, one that requests replays all the time, one that reads nothing, one that died,
-and a function whose queue is full. The figures of a kind are compared with those without a consumer in
-the same round. A comparison needs a quiet machine; the last line shows how busy it was.
+and a function whose queue is full. The times with each kind of consumer are compared with the times
+without a publisher in the same round. A comparison needs a quiet machine; the last line shows how busy
+it was.
 
-Each step has three times. *Wall* is the elapsed time. *Own* is wall less the time that the thread
-waited for a core, as the kernel counts it. That waiting time comes from other processes, including the
-consumers. So own is the step's work, plus its waits for the interpreter and for locks, which the
-publisher may cause. *CPU* is the time that the thread ran; own less CPU is the waiting alone.
+Each step has three times. *Wall* is the elapsed time. *Own* is the elapsed time minus the time that the
+thread waited for a core, as the kernel measures it. Other processes, including the consumers, cause
+these waits. So *own* is the time of the step's work and of its waits for the interpreter and for locks.
+The publisher may cause such waits. *CPU* is the time that the thread ran. *Own* minus *CPU* is the time
+of the waits for the interpreter and for locks.
 
 Exit code 0: measured. 2: bad usage.
 """
@@ -46,8 +48,8 @@ WAITED: Final = Path("/proc/thread-self/schedstat")
 #: The times of each step.
 TIMES: Final = ("wall", "own", "cpu")
 
-# A subscriber to its first argument. It reads everything or nothing, or requests replays from its third
-# argument, one by one.
+# A subscriber that connects to its first argument. It reads everything, reads nothing, or requests
+# replays from its third argument, one by one.
 READER: Final = """
 import sys, time, zmq
 context = zmq.Context()

@@ -3,13 +3,13 @@
 
     python tools/fuzz.py pool --seconds 60       # one target, or several
     python tools/fuzz.py --all --seconds 30      # every target
-    python tools/fuzz.py pool --driver           # without libFuzzer: random inputs, guided by nothing
-    python tools/fuzz.py --all --merge           # target/fuzz into fuzz/corpus: as few inputs as cover it
+    python tools/fuzz.py pool --driver           # without libFuzzer: random inputs without guidance
+    python tools/fuzz.py --all --merge           # writes a small fuzz/corpus with equal coverage
 
-Stable Rust is enough: rustc generates the coverage that libFuzzer reads, and libFuzzer comes from
-crates.io as C++. Without a C++ compiler the driver runs instead, and a message states that. Inputs that
-reach new code are kept in target/fuzz/corpus, and failing inputs in target/fuzz/artifacts. The report
-of a failure, a small Rust test, is printed.
+Stable Rust is enough: rustc generates the coverage data that libFuzzer reads, and a crate on crates.io
+has the C++ sources of libFuzzer. Without a C++ compiler the driver runs instead, and a message states
+that. Inputs that reach new code are stored in target/fuzz/corpus, and failing inputs in
+target/fuzz/artifacts. A failure is printed as a small Rust test.
 
 Exit code 0: no failure was found. 1: a failure was found. 2: bad usage, or a failed build. 130: Ctrl-C.
 """
@@ -36,8 +36,8 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 TARGETS: Final = ("free_list", "index", "pool", "manager", "trace_reader", "journal_reader", "vllm_pool")
 #: Targets of other crates than the core, with the feature that builds them.
 FEATURES: Final = dict.fromkeys(("trace_reader", "journal_reader"), "readers")
-# Longer inputs make longer cases, but no new kinds of cases. Calls of the laboratory take more bytes,
-# and the file of a trace or a journal is longer still.
+# Maximum length of an input, in bytes. Longer inputs make longer cases, but no new kinds of cases. A
+# call of the laboratory uses more bytes, and a trace or journal file is longer still.
 LONGEST: Final = dict.fromkeys(("pool", "manager", "vllm_pool", *FEATURES), 2048)
 #: Largest number of inputs of a committed corpus.
 MOST_INPUTS: Final = 60
@@ -53,7 +53,7 @@ CARGO: Final = os.environ.get("CARGO", "cargo")
 
 
 class FuzzError(Exception):
-    """A build failed, or a fuzzer broke."""
+    """A build failed, or a fuzzer ended for another reason than a failure in the tested code."""
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ def command(
 
 
 def run(base: list[str], target: str, seconds: float, seeds: Path, work: Path, *, driver: bool) -> Outcome:
-    """Runs a target until a failure is found or the time is over."""
+    """Runs a target until it finds a failure or the time limit is reached."""
     start = time.monotonic()
     done = subprocess.run(
         command(base, target, seconds, seeds, work, driver=driver),
@@ -204,15 +204,15 @@ def read_outcome(target: str, output: str, code: int, seconds: float, *, driver:
 
 def merge(base: list[str], target: str, seeds: Path, work: Path) -> tuple[int, int, float]:
     """Replaces the committed corpus by a small one. Returns the number of inputs, their bytes, and the
-    share of the edges that they reach.
+    share of the code edges that they cover.
     """
     corpus, merged, control = work / "corpus" / target, work / "merged", work / f"merge-{target}"
     corpus.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(merged, ignore_errors=True)
     merged.mkdir(parents=True)
     control.unlink(missing_ok=True)
-    # Count only edges, not how often each is taken: this gives a corpus of tens of inputs instead of
-    # thousands.
+    # Use only edges as features, not how often an input takes each edge. This gives a corpus of tens of
+    # inputs instead of thousands.
     flags = [
         "-set_cover_merge=1",
         "-use_counters=0",
@@ -236,8 +236,8 @@ def merge(base: list[str], target: str, seeds: Path, work: Path) -> tuple[int, i
 
 
 def read_control(text: str) -> dict[str, set[int]]:
-    """Reads the control file of a merge: counts, paths, then the features of each input. Returns the
-    features by input.
+    """Reads the control file of a merge: counts, paths, then the features (covered code) of each input.
+    Returns the features by input.
     """
     lines = text.splitlines()
     paths = lines[2 : 2 + int(lines[0])]
@@ -246,8 +246,8 @@ def read_control(text: str) -> dict[str, set[int]]:
 
 
 def cover(features: dict[str, set[int]], most: int) -> list[str]:
-    """Chooses at most ``most`` inputs. Always adds the input that reaches the most remaining features;
-    for equal inputs, the first by name.
+    """Chooses at most ``most`` inputs. In each round, adds the input that covers the most remaining
+    features. If several cover equally many, adds the first by name.
     """
     left, chosen = set[int]().union(*features.values()), list[str]()
     while left and len(chosen) < most:

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Records a trace in a journal, replays it bit by bit, and kills the recording at random bytes.
+"""Checks the journal with a trace: replays the whole recording, cut recordings and killed recordings.
 
     python tools/journal_check.py TRACE
 
 - The whole journal: the trace runs through a CacheManager as in a continuous-batching server. Few
   requests run at once, so that there are many operations. Then every operation is replayed, and every
   answer and digest is compared.
-- Cuts: the file is cut at a random byte. The rest has to replay exactly, and at most one frame may be
-  lost.
+- Cuts: the file is cut at a random byte. The remaining file has to replay exactly, and at most one
+  frame may be lost.
 - Kills: another process makes the same recording and gets SIGKILL after its file has passed a random
   byte. The file has to be the beginning of the whole journal, and has to replay exactly.
 
@@ -35,7 +35,7 @@ TIMES = 20
 
 
 def record(trace: Path, journal: Path) -> kvpool.journal.JournalStats:
-    """Runs the trace until ``OPERATIONS`` operations are recorded, or to its end."""
+    """Runs the trace until ``OPERATIONS`` operations are recorded or the trace ends."""
     settings = kvpool.journal.Journal(journal)
     replay = kvpool.traces.Replay(
         kvpool.traces.Trace.read(trace), mode="engine", max_running=MAX_RUNNING, journal=settings
@@ -70,7 +70,7 @@ def frame_ends(journal: bytes) -> list[int]:
 
 
 def cut(whole: bytes, at: int) -> None:
-    """Checks that the first bytes of the journal replay to the end of the last whole frame."""
+    """Checks that a journal that is cut after some bytes replays to the end of its last whole frame."""
     report = must_replay(whole[:at], f"cut at byte {at:,}")
     if at - report.cut_bytes != max(end for end in frame_ends(whole) if end <= at):
         sys.exit(f"cut at byte {at:,}: {report.cut_bytes:,} bytes are lost")
@@ -81,7 +81,9 @@ def cut(whole: bytes, at: int) -> None:
 
 
 def kill(whole: bytes, at: int, trace: Path, folder: Path) -> None:
-    """Checks that a recording which is killed after a position leaves the beginning of the journal."""
+    """Checks that a recording that is killed after a position leaves a file equal to the beginning of
+    the journal.
+    """
     path = folder / f"killed-{at}.kvj"
     child = multiprocessing.get_context("spawn").Process(target=record, args=(trace, path))
     child.start()

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes the bytes of KV events as test vectors, from ``docs/events.md`` alone, without code of the
-package.
+"""Writes the bytes of KV events as test vectors, following ``docs/events.md`` alone. Does not use code
+of the package.
 
     python tools/make_event_vectors.py          # writes rust/kvpool-observe/tests/publish/vectors.json
     python tools/make_event_vectors.py --check  # compares; make lint runs it
@@ -26,7 +26,7 @@ TOKENS: Final = [1, 2, 3, 4, 100000, 6, 7, 8]
 
 
 class LongMap(dict[str, Any]):
-    """A map whose header has two bytes of length."""
+    """A map that is packed with the longer header, with two bytes of length."""
 
 
 def pack(value: Any) -> bytes:
@@ -81,7 +81,9 @@ def pack_int(value: int) -> bytes:
 
 
 def stored(hashes: list[Any], parent: Any, tokens: list[int], medium: str, **more: Any) -> LongMap:
-    """Makes vLLM's map: eight keys that always exist, and the others in their order."""
+    """Makes a map as vLLM does: eight keys that always exist, followed by the optional keys in their
+    order.
+    """
     event = LongMap(
         type="BlockStored",
         block_hashes=hashes,

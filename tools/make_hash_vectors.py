@@ -205,7 +205,7 @@ EDGES = [0, 1, 23, 24, 255, 256, 65535, 65536, 2**31 - 1, 2**31, 2**32 - 1]
 
 
 def formula(count: int, mul: int, add: int, mod: int) -> dict[str, int]:
-    """Describes tokens: token i is (i * mul + add) % mod."""
+    """Describes tokens by a formula: token i is (i * mul + add) % mod."""
     return {"count": count, "mul": mul, "add": add, "mod": mod}
 
 
@@ -276,7 +276,7 @@ def cases() -> list[dict[str, Any]]:
     for i, (name, key) in enumerate({"zeros": "00" * 32, "counting": bytes(range(32)).hex()}.items()):
         case(f"key of {name}", 16, plain, algorithms=["blake3"], seed=None, key=key)
         case(f"key of {name}, seed", 16, plain, algorithms=["blake3"], key=key, tenant=text(f"t{i}"))
-    # Extra keys that every encoding supports.
+    # Extra keys that every algorithm supports.
     case("adapter", 4, [1, 2, 3, 4, 5, 6, 7, 8], adapter={"id": text("content-93b1")})
     case("adapter with path", 4, [1, 2, 3, 4, 5, 6, 7, 8], adapter={"id": text("a"), "path": "/lora/a"})
     case("adapter, path equal to id", 4, [1, 2, 3, 4], adapter={"id": text("same"), "path": "same"})
@@ -321,7 +321,7 @@ def cases() -> list[dict[str, Any]]:
     )
     case("epoch", 4, [1, 2, 3, 4, 5, 6, 7, 8], epoch=1)
     case("epoch, largest", 4, [1, 2, 3, 4], epoch=2**64 - 1, salt=text("s"))
-    # Extra keys that only the native encoding supports, and the same string in each field.
+    # Extra keys that only the native algorithms support. Some cases have the same string in each field.
     case("tenant", 4, [1, 2, 3, 4], algorithms=NATIVE, tenant=text("same"))
     case("user", 4, [1, 2, 3, 4], algorithms=NATIVE, user=text("same"))
     case("salt, same string", 4, [1, 2, 3, 4], algorithms=NATIVE, salt=text("same"))
@@ -345,7 +345,7 @@ def cases() -> list[dict[str, Any]]:
 
 
 def expected(case: dict[str, Any]) -> dict[str, Any]:
-    """Adds the digests to a case: the root's first, then one per block."""
+    """Adds the expected digests to a case: first the root's, then one per block."""
     tokens, size, extra = tokens_of(case["tokens"]), case["block_size"], case["extra"]
     blocks = [(start, tokens[start : start + size]) for start in range(0, len(tokens), size)]
     assert all(len(block) == size for _, block in blocks), case["name"]
@@ -372,7 +372,7 @@ def expected(case: dict[str, Any]) -> dict[str, Any]:
     return {**case, "fingerprints": [f.hex() for f in fingerprints], "digests": digests}
 
 
-# --- vLLM blocks with extra keys made by the engine, where object identity counts
+# --- vLLM blocks with extra keys that the engine makes; their hash depends on object identity
 
 
 def vllm_blocks() -> list[dict[str, Any]]:
@@ -424,8 +424,8 @@ def vllm_blocks() -> list[dict[str, Any]]:
         ],
         [[b(b"", 1), b(b"a" * 255, 2), b(b"a" * 256, 3), s("", 4), s("ü" * 127, 5), s("ü" * 128, 6)]],
         [[s(f"n{i}", i), s(f"n{i // 2}", i // 2)] for i in range(300)],
-        # Data outside of frames, and the rests between them, also shorter than the least length of a
-        # frame.
+        # pickle writes long data outside of its frames. These cases have such data, and short frames
+        # between them, some below the minimum length of a frame.
         [[s("a", 1, 65535)], [s("b", 2, 65536)], [s("c", 3, 65537), None], [s("b", 2, 65536)], [1]],
         [
             [b(b"a", 1, 65536), b(b"b", 2, 65536), 5, b(b"c", 3, 70000)],
@@ -438,8 +438,8 @@ def vllm_blocks() -> list[dict[str, Any]]:
         # The last extras are large, so one token list is enough for them.
         lists = ([1, 2, 3, 4], [7], []) if extra is None or len(extra) < 2 else ([1, 2, 3, 4],)
         inputs += [(tokens, extra) for tokens in lists]
-    # Tokens of two bytes each. With parents of 32 and of 16 bytes, a frame is exactly full after 32,750
-    # and 32,758 tokens.
+    # Tokens that take two bytes each. A frame is exactly full after 32,750 tokens if the parent has 32
+    # bytes, and after 32,758 if it has 16.
     for count in (32749, 32750, 32751, 32757, 32758, 32759):
         inputs += [(formula(count, 1, 0, 200), extra) for extra in (None, [[s("x", 1)]])]
     out = []

@@ -1,10 +1,11 @@
-"""The page of model configurations, ``docs/models.md``.
+"""Writes the page of model configurations, ``docs/models.md``.
 
     python tools/models_page.py            # writes the page
-    python tools/models_page.py --check    # the page is what this writes
+    python tools/models_page.py --check    # compares the page with that text
 
-This file owns the text of the page. Its tables come from the families of ``kvpool.models`` and the
-examples of the tests (``tests/model_configs.py``). So the tests compare each number on the page.
+The text of the page is in this folder, not in ``docs/``. Its tables come from the families of
+``kvpool.models`` and the examples of the tests (``tests/model_configs.py``). So the tests compare each
+number on the page.
 """
 
 from __future__ import annotations
@@ -130,7 +131,7 @@ def _sum(products: Sum) -> str:
 
 
 def main() -> int:
-    """Write the page, or compare it."""
+    """Write the page, or compare it with the existing page."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="compare the page and write nothing")
     pages = {PAGE: page(), DETAILS: details()}

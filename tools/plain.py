@@ -1,7 +1,8 @@
-"""Plain English: finds prose that a reader has to decode, and lines that are too wide.
+"""Checks for plain English: finds prose that is hard to understand, and lines that are too wide.
 
 Reads the comments, docstrings and Markdown paragraphs of the tracked files. The rules and limits are in
-tools/plain.toml. A file without hits can still be a riddle: this check only finds known patterns.
+tools/plain.toml. A file without hits can still be hard to understand, because this check only finds
+known patterns.
 
     python tools/plain.py              # fails, and lists the hits, if a limit is exceeded
     python tools/plain.py --list       # lists every hit and every wide line
@@ -42,7 +43,7 @@ class Report:
 
     @property
     def rate(self) -> float:
-        """Hits per 1,000 words."""
+        """Returns the number of hits per 1,000 words."""
         return 1000 * len(self.hits) / max(self.words, 1)
 
 
@@ -74,7 +75,7 @@ def blocks(path: str, text: str) -> Iterator[tuple[int, str]]:
 
 
 def hits(text: str) -> Iterator[tuple[str, str]]:
-    """Yields the name of a rule and the words around each of its hits."""
+    """Yields the rule and the surrounding words of each hit."""
     bare = VERBATIM.sub("X", text)
     for name, pattern, _ in PATTERNS:
         for found in pattern.finditer(bare):
@@ -107,7 +108,7 @@ def git(*arguments: str) -> list[str]:
 
 
 def long_subjects() -> list[str]:
-    """Returns the subjects over the limit, of the commits since `after`.
+    """Returns the subjects over the limit, of the commits after the commit `after`.
 
     A shallow clone may not contain that commit: then only the last commit is checked.
     """

@@ -1,18 +1,18 @@
-"""Plants hundreds of defects in a copy of the sources. Each has a number. One build contains all of
-them, and the variable KVPOOL_MUTANT enables one.
+"""Plants hundreds of defects in a copy of the sources. Each defect has a number. One build contains all
+of them, and the variable KVPOOL_MUTANT enables one.
 
 A mutant is one change of one line:
 
-    negate    the condition of an `if` is the opposite
+    negate    the condition of an `if` is inverted
     omit      a statement is left out
-    side      one side of `&&` or `||` does not count
-    bound     `<` becomes `<=`, `<=` becomes `<`; `>` and `>=` the same
+    side      one operand of `&&` or `||` is ignored
+    bound     `<` becomes `<=`, `<=` becomes `<`; likewise `>` and `>=`
     one       `+ 1` or `- 1` is left out
     accept    the closure of `filter`, `any`, `is_some_and` or `is_none_or` accepts everything
 
-Checks of invariants, debug assertions, const functions, macros, formatting and tests get no mutants. A
-hash of its text puts a mutant into one of two halves. `tuning` may be used while a driver is improved;
-`blind` judges the driver.
+No mutants are planted in checks of invariants, debug assertions, const functions, macros, formatting
+and tests. A hash of its text assigns each mutant to one of two halves. A developer may use the mutants
+of `tuning` to improve a driver. Those of `blind` are only for judging the driver.
 """
 
 from __future__ import annotations
@@ -116,12 +116,14 @@ class Mutant:
 
     @property
     def half(self) -> str:
-        """Returns the half of the mutant. A driver may be tuned only with mutants of `tuning`."""
+        """Returns the half of the mutant, `tuning` or `blind`. A driver may be tuned only with mutants
+        of `tuning`.
+        """
         return "tuning" if int(self.key[-1], 16) % 2 else "blind"
 
 
 def split(text: str, operator: str) -> list[str]:
-    """Returns the operands of an operator outside of parentheses."""
+    """Returns the operands of an operator. Operators inside of parentheses are ignored."""
     sides, depth, start = list[str](), 0, 0
     for at, sign in enumerate(text):
         depth += (sign in "([{") - (sign in ")]}")
@@ -132,7 +134,9 @@ def split(text: str, operator: str) -> list[str]:
 
 
 def closing(text: str, at: int) -> int:
-    """The position of the parenthesis that closes the one at `at`; -1 if it is on another line."""
+    """Returns the position of the parenthesis that closes the one at `at`, or -1 if it is on another
+    line.
+    """
     depth = 0
     for end in range(at, len(text)):
         depth += (text[end] in "([{") - (text[end] in ")]}")
@@ -142,7 +146,9 @@ def closing(text: str, at: int) -> int:
 
 
 def change_sides(condition: str, take: Callable[[Change], int]) -> str:
-    """Returns a condition in which each operand of `||`, or otherwise of `&&`, can be disabled."""
+    """Returns a condition whose operands can be disabled one by one. These are the operands of `||`, or
+    of `&&` if there is no `||`.
+    """
     for operator, with_mutant in (
         ("||", "(({side}) && !crate::mutant({n}))"),
         ("&&", "(({side}) || crate::mutant({n}))"),
@@ -165,8 +171,8 @@ def change_closures(line: str, take: Callable[[Change], int]) -> str:
 
 
 def change(line: str, before: str, after: str, take: Callable[[Change], int]) -> str:
-    """Returns a line with all its mutants. `take` numbers them. `before` and `after` are the lines
-    around it.
+    """Returns a line with all its mutants. `take` assigns their numbers. `before` and `after` are the
+    lines around it.
     """
     whole = line
 
@@ -203,7 +209,7 @@ def change(line: str, before: str, after: str, take: Callable[[Change], int]) ->
 
 
 def open_lines(lines: list[str]) -> Iterable[tuple[int, str]]:
-    """Yields the lines that may get mutants, with their positions."""
+    """Yields the lines in which mutants may be planted, with their positions."""
     leave: str | None = None
     for at, line in enumerate(lines):
         if leave is not None:
@@ -222,7 +228,7 @@ def open_lines(lines: list[str]) -> Iterable[tuple[int, str]]:
 
 
 class Planter:
-    """Numbers mutants, file by file."""
+    """Assigns numbers to mutants, one file after the other."""
 
     def __init__(self, left_out: frozenset[tuple[str, int]]) -> None:
         #: Lines without mutants, each as file and line number. Their mutants still get numbers.
@@ -245,7 +251,7 @@ class Planter:
         return self.number
 
     def plant(self, subject: str, file: str, text: str) -> str:
-        """Returns a file with all its mutants. Each mutant stays in its line."""
+        """Returns a file with all its mutants. A mutant never adds a line."""
         code, tests, rest = text.partition("#[cfg(test)]\nmod ")
         lines = code.split("\n")
         planted = list(lines)
@@ -260,8 +266,8 @@ class Planter:
 def plant(
     tree: Path, left_out: frozenset[tuple[str, int]] = frozenset()
 ) -> tuple[dict[Path, str], list[Mutant]]:
-    """Plants mutants in the files of a tree. Returns the changed files and the mutants. Lines in
-    `left_out` get none.
+    """Plants mutants in the files of a tree, except in the lines of `left_out`. Returns the changed
+    files and the mutants.
     """
     planter, files = Planter(left_out), dict[Path, str]()
     for subject, places in SOURCES.items():

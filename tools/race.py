@@ -1,19 +1,20 @@
 #!/usr/bin/env python3
-"""Races drivers of random calls over planted mutants: which driver kills which mutant.
+"""Compares drivers, programs that make random calls, by the planted mutants that each of them kills.
 
-    python tools/race.py                          # every driver over a sample of the mutants; half an hour
+    python tools/race.py                          # every driver over some of the mutants; half an hour
     python tools/race.py --drivers lab --each 50
     python tools/race.py --report                 # tables of the results so far
     python tools/race.py --list                   # the mutants as JSON, without a build
 
 `tools/plant.py` plants all mutants in a copy of the sources (target/race/tree), and one build contains
-them all. First every driver runs without a mutant and must pass. Then each driver runs over the mutants
-of its subject. A driver kills a mutant if it fails, crashes, or does not end. Results are appended to
-target/race/results.jsonl, and a later run skips existing results. Remove that file after a change of a
-driver.
+them all. First every driver runs without a mutant and must pass. Then each driver runs once with each
+mutant of the code that it tests. A driver kills a mutant if the driver fails, crashes, or does not end.
+Results are appended to target/race/results.jsonl, and a later run skips existing results. Remove that
+file after a change of a driver.
 
-Exit code 0: the laboratory killed every mutant that it ran over and that another driver killed. 1: it
-missed one. 2: bad usage, a failed build, or a driver that fails without a mutant. 130: Ctrl-C.
+Exit code 0: the laboratory (`lab/`) killed every mutant that it ran with and that another driver
+killed. 1: it missed such a mutant. 2: bad usage, a failed build, or a driver that fails without a
+mutant. 130: Ctrl-C.
 """
 
 from __future__ import annotations
@@ -56,7 +57,9 @@ ENVIRONMENT: Final = {
 
 @dataclass(frozen=True)
 class Driver:
-    """A program that makes random calls of a subject, and fails if an answer is wrong."""
+    """A program that makes random calls of a subject (a pool or a manager), and fails if an answer is
+    wrong.
+    """
 
     name: str
     subjects: tuple[str, ...]
@@ -75,7 +78,7 @@ class Driver:
         return "{seed}" not in self.arguments
 
     def is_in(self, tree: Path) -> bool:
-        """Whether a tree contains the driver."""
+        """Returns whether the driver exists in a tree."""
         place = tree / self.crate / (f"tests/{self.binary}" if self.is_test else "Cargo.toml")
         return place.exists() or place.with_suffix(".rs").exists()
 
@@ -154,8 +157,8 @@ class Race:
         return done.returncode, messages, done.stderr[-3000:]
 
     def plant(self) -> None:
-        """Plants all mutants that compile. Stores the lines of those that do not, so that unchanged
-        files keep their times.
+        """Plants all mutants that compile. Stores the lines of the others, so that the next build
+        leaves them out and unchanged files keep their modification times.
         """
         packages = [word for crate in plant.CRATES for word in ("-p", crate)]
         note = self.work / "left_out.json"
@@ -186,8 +189,8 @@ class Race:
             self.console.print(f"{len(left_out)} lines left out, whose mutants do not compile")
 
     def build(self, drivers: Iterable[Driver]) -> None:
-        """Builds the drivers: first the tests, then the programs, for which cargo builds the crates
-        with other features.
+        """Builds the drivers. Builds the tests first and then the programs, because cargo builds the
+        crates with other features for programs.
         """
         for tests in (True, False):
             options = ["test", "--no-run"] if tests else ["build"]
@@ -283,8 +286,8 @@ def read(path: Path) -> list[Run]:
 
 
 def report(mutants: list[plant.Mutant], runs: list[Run]) -> tuple[Table, list[plant.Mutant]]:
-    """Returns a table of the mutants that each driver kills, and the mutants that only other drivers
-    than the laboratory kill.
+    """Returns a table of the mutants that each driver kills. Also returns the mutants that the
+    laboratory misses and another driver kills.
     """
     ran, kills = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)
     for run in runs:
@@ -375,7 +378,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def race_all(race: Race, drivers: list[Driver], mutants: list[plant.Mutant], results: Path) -> None:
-    """Runs the drivers over the mutants of their subjects. Skips runs that exist."""
+    """Runs each driver with the mutants of its subject. Skips runs that already have a result."""
     for driver in drivers:
         control = race.run(driver, 0, "", 1)
         race.console.print(f"{driver.name}: {control.outcome}, {control.seconds} s without a mutant")

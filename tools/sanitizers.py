@@ -4,12 +4,12 @@
     python tools/sanitizers.py address    # Rust crates with unsafe code, and Python tests that touch memory
     python tools/sanitizers.py thread     # Rust crates with threads
 
-Planted faults run first: a sanitizer that does not report them would not report other faults. Any other
-report is a failure, from any process, and so is a failed test.
+Code with planted faults runs first, to check that the sanitizer reports faults at all. Any other report
+from any process is a failure, and so is a failed test.
 
 The toolchain has the runtimes of the sanitizers, but no instrumented standard library. AddressSanitizer
-needs none. For ThreadSanitizer, `tools/sanitizers/std_locks.rs` announces the parts of the standard
-library's locks that it cannot see.
+does not need one. For ThreadSanitizer, `tools/sanitizers/std_locks.rs` announces the parts of the
+standard library's locks that it cannot see.
 
 Exit code 0: only the planted faults were reported. 1: a check failed.
 """
@@ -44,7 +44,7 @@ CRATES: Final = {
         ("kvpool-hash", ("--test", "properties", "process_state")),
     ),
 }
-# Planted faults, and words of the report of each.
+# Planted faults, and words that the report of each must contain.
 PLANTED: Final = {
     "address": {"read_out_of_bounds": "heap-buffer-overflow", "read_after_free": "heap-use-after-free"},
     "thread": {"data_race": "data race"},
@@ -56,14 +56,15 @@ PYTHON_TESTS: Final = (
     "tests/test_out_buffers.py",
     "tests/test_store.py",
 )
-# Settings that limit the number of random cases, because instrumented code is five to twenty times
+# Settings that reduce the number of random cases, because instrumented code is five to twenty times
 # slower.
 FEW: Final = {"PROPTEST_CASES": "32", "KVPOOL_STORE_FLIPS": "200", "KVPOOL_STORE_KILLS": "5"}
-# Lets tests print at once. The test harness is not instrumented, so tests must not share captured
-# output with it.
+# Makes tests print at once. The test harness is not instrumented, so the threads of tests must not
+# write to the output that it captures.
 UNCAPTURED: Final = {"RUST_TEST_NOCAPTURE": "1"}
 OPTIONS: Final = {
-    # Processes leak some memory on purpose, such as the context of a device.
+    # Leaks are not reported, because processes leak some memory on purpose, such as the context of a
+    # device.
     "address": "detect_leaks=0:abort_on_error=0:exitcode=66",
     "thread": f"exitcode=66:suppressions={HERE / 'tsan_suppressions.txt'}",
 }
@@ -89,9 +90,7 @@ TSAN_FUNCTIONS: Final = ("64_fetch_add", "64_fetch_sub", "_thread_fence")
 
 
 class CheckFailedError(Exception):
-    """A check found a fault, or could not be made. The message contains the output of the failed
-    program.
-    """
+    """A check found a fault or could not run. The message contains the output of the failed program."""
 
 
 def call(*command: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -156,7 +155,7 @@ def std_locks(folder: Path, target: str) -> list[str]:
 
 @dataclass
 class Run:
-    """The folder, flags and target of a sanitizer's builds and tests."""
+    """The folder, flags and target of one sanitizer's builds and tests."""
 
     sanitizer: str
     folder: Path
@@ -182,7 +181,7 @@ class Run:
         return Run(sanitizer, folder, environment | FEW | UNCAPTURED, target)
 
     def options(self, reports: Path) -> dict[str, str]:
-        """Returns the settings by which every process writes its reports to a folder. Empties the
+        """Returns the settings that make every process write its reports to a folder. Empties the
         folder.
         """
         shutil.rmtree(reports, ignore_errors=True)
@@ -191,7 +190,8 @@ class Run:
         return {name: f"{OPTIONS[self.sanitizer]}:log_path={reports / 'report'}"}
 
     def cargo(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        # With `--target`, the flags do not apply to build scripts and macros, which rustc loads.
+        # With `--target`, the flags do not apply to build scripts and macros. rustc loads these and is
+        # not instrumented.
         first, *rest = words
         return call(
             os.environ.get("CARGO", "cargo"),
@@ -218,7 +218,7 @@ class Run:
         return nothing_found(done, folder, r"(\d+) passed")
 
     def python(self) -> Iterable[tuple[str, Callable[[], str]]]:
-        """Returns the checks of the Python tests, with an instrumented extension."""
+        """Returns the checks that run the Python tests with an instrumented extension."""
         package = self.folder / "python" / "kvpool"
         # Use the runtime of the C compiler. The toolchain's runtime is an archive, which no interpreter
         # can load.

@@ -5,14 +5,14 @@ the test.
     python tools/store_servers.py                     # Redis, S3 (moto), Mooncake
     python tools/store_servers.py --packages target/store-servers
 
-For each server: one store finds and reads the objects that another one wrote. A server that is stopped
-in the middle of loads causes misses, and no call of the caller's thread waits for it. A server that is
-killed and restarts empty causes misses. Every loaded byte is compared. The table shows the latencies of
-calls while the server was stopped.
+For each server, the program checks the following. A store finds and reads the objects that another
+store wrote. A server that is stopped during loads causes misses, and no call in the caller's thread
+waits for the server. A server that is killed and restarts without content causes misses. Every loaded
+byte is compared. The table shows the latencies of calls while the server was stopped.
 
 Packages of the servers are taken from --packages, where ``make store-servers-check`` installs them.
 Exit code 0: all checks passed. 1: a check failed. 2: bad usage. 3: no check failed, but a server is
-unavailable; with CI set in the environment that is 1. 130: Ctrl-C.
+unavailable; if CI is set in the environment, the code is then 1. 130: Ctrl-C.
 """
 
 from __future__ import annotations
@@ -158,11 +158,11 @@ def mooncake(folder: Path, packages: Path | None) -> Server:
 
 
 class Engine:
-    """A store, its slots, and objects whose bytes follow from their numbers."""
+    """A store, its buffer slots, and objects. The number of an object determines its bytes."""
 
     def __init__(self, server: Server, object_bytes: int) -> None:
         self.bytes = object_bytes
-        # The slots of single transfers follow those of loads.
+        # The slots of single transfers come after those of loads.
         self.arena = Arena(SLOTS + CALLS // EVERY, object_bytes)
         namespace = Namespace(
             model="check", weights="", kv_dtype="", scales="", layouts=[], block_size=16, layers=(0, 1),
@@ -214,8 +214,8 @@ class Engine:
         return kept
 
     def fill_at_length(self, numbers: Sequence[int]) -> int:
-        """Stores objects, and repeats those that were not stored. On a busy machine that is not the
-        server's fault.
+        """Stores objects, and repeats those that were not stored. On a busy machine the first attempt
+        may fail without a fault of the server.
         """
         end = time.monotonic() + AGES
         while (kept := self.fill(numbers)) < len(numbers) and time.monotonic() < end:
@@ -247,7 +247,9 @@ class Engine:
         return found
 
     def calls(self) -> dict[str, list[float]]:
-        """Returns the microseconds of single calls that a scheduler makes, by name."""
+        """Returns the times in microseconds of single calls that a scheduler makes, by name of the
+        call.
+        """
         keys = [key(number) for number in range(100)]
         lookups: dict[str, Callable[[], object]] = {
             "contains": lambda: self.store.contains(keys),

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
 """Plants defects, and checks that the model tests and the fuzzer find and shrink each of them.
 
-    python tools/test_mutants.py                          # every defect; minutes, most of them cargo's
+    python tools/test_mutants.py                          # every defect; takes minutes, mostly for builds
     python tools/test_mutants.py lost-unlink --json
     python tools/test_mutants.py --list
 
-A defect replaces a text that must occur exactly once in the sources. So a defect cannot silently
-disappear. It is planted in a copy (target/mutants/tree), and all defects share one build folder. First
-the copy without a defect must pass everything. Then every test that should find a defect must fail
-within its time limit. The fuzzer starts from the committed corpus. It must find the defect within its
-own limit, and shrink it to at most 12 operations, which are printed as a Rust test.
+A defect replaces a text that must occur exactly once in the sources. So a change of the sources cannot
+silently remove a defect. It is planted in a copy (target/mutants/tree), and all defects share one build
+folder. First the copy without a defect must pass everything. Then every test that should find a defect
+must fail within its time limit. The fuzzer starts from the committed corpus. It must find the defect
+within its own limit, and shrink it to at most 12 operations, which are printed as a Rust test.
 
 Exit code 0: every defect was found by all that should find it. 1: a defect survived, or the sources
 themselves fail. 2: bad usage, a defect that cannot be planted, or a failed build. 130: Ctrl-C.
@@ -108,14 +108,14 @@ class Result:
 
     @property
     def found(self) -> bool:
-        """Whether all tests have found the defect, and the fuzzer's case is small."""
+        """Returns whether all tests found the defect and the fuzzer's case is small enough."""
         by_tests = bool(self.tests) and all(seconds is not None for seconds in self.tests.values())
         is_small = self.operations is not None and self.operations <= MOST_OPERATIONS
         return by_tests and (is_small or not self.target)
 
     @property
     def clean(self) -> bool:
-        """Whether no test and no fuzzer has found a failure."""
+        """Returns whether no test and no fuzzer found a failure."""
         return all(seconds is None for seconds in self.tests.values()) and self.fuzzer_seconds is None
 
 
@@ -128,7 +128,7 @@ class Copy:
     def refresh(self, planted: Mapping[Path, str] = MappingProxyType({})) -> None:
         """Makes the copy equal to the sources, except for the texts of `planted`.
 
-        Equal files keep their times, so nothing is rebuilt for them.
+        Files that are already equal are not written, so cargo does not rebuild them.
         """
         wanted = set[Path]()
         for name in COPIED:
@@ -158,7 +158,7 @@ class Copy:
 
 
 def planted(defect: Defect, source: Path) -> dict[Path, str]:
-    """Returns the files that a defect changes, with the defect."""
+    """Returns the changed texts of the files that contain the defect."""
     files: dict[Path, str] = {}
     for replacement in defect.replacements:
         crate, _, below = replacement.file.partition("/")
@@ -202,7 +202,7 @@ class Runner:
     def run_test(self, executable: str) -> float | None:
         """Runs a test binary. Returns the seconds until it failed, or ``None``."""
         start = time.monotonic()
-        # Do not shrink here: the fuzzer does that.
+        # Do not let the test shrink its case, because the fuzzer does that.
         environment = {**os.environ, "PROPTEST_MAX_SHRINK_ITERS": "0"}
         try:
             done = subprocess.run(
@@ -215,7 +215,7 @@ class Runner:
             )
         except subprocess.TimeoutExpired:
             return None
-        # Exit code 101 means that a test failed. Other codes mean that the binary broke.
+        # Exit code 101 means that a test failed. Other codes mean that the binary ended abnormally.
         if done.returncode not in {0, 101, -6}:
             raise MutantError(f"{executable} ended with {done.returncode}:\n{done.stdout.decode()[-2000:]}")
         return round(time.monotonic() - start, 1) if done.returncode else None
@@ -229,7 +229,7 @@ class Runner:
             result.tests[test] = self.run_test(executables[test])
 
     def run_fuzzer(self, result: Result, target: str) -> None:
-        """Runs a fuzz target from the committed corpus, without inputs of earlier runs."""
+        """Runs a fuzz target from the committed corpus, without the inputs that earlier runs found."""
         self.say(f"{result.name}: building the fuzz target {target}")
         driver = self.driver
         programs = fuzz.build(
@@ -246,7 +246,7 @@ class Runner:
             result.report = outcome.report
 
     def control(self, defects: tuple[Defect, ...], seconds: float) -> Result:
-        """Runs everything on the sources without a defect, where no failure may be found."""
+        """Runs all tests and fuzzers on the unmodified sources, where they must not find a failure."""
         self.copy.refresh()
         result = Result("(none)")
         self.run_tests(result, tuple(sorted({test for defect in defects for test in defect.tests})))

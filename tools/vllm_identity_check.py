@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""Checks in a real vLLM that a restarted engine loads stored KV exactly if nothing that determines KV
-has changed.
+"""Checks in a real vLLM that a restarted engine loads stored KV if, and only if, nothing that
+determines KV has changed.
 
     python tools/vllm_identity_check.py
     python tools/vllm_identity_check.py --case adapter --case revision
 
 Needs the environment of tools/vllm_env.py. Each case is two starts over one store, on the CPU, with a
 change of weights, settings or adapters between them. tools/vllm/identity_cases.py lists the cases. Exit
-code 0: the second start loaded chunks exactly in the cases without a change of KV, and all tokens equal
-those of an engine without a store. 1: a difference, or a run that broke. 2: bad usage. 130: Ctrl-C.
+code 0: the second start loaded chunks in all cases without a change of KV, and in no others, and all
+tokens equal those of an engine without a store. 1: a difference, or a failed run. 2: bad usage. 130:
+Ctrl-C.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 design/vllm-settings.md.
 
     python tools/vllm_settings.py 0.32.0=vllm-0.32.0/vllm 0.33.0=vllm-0.33.0/vllm
-    python tools/vllm_settings.py --check           # the vLLM that is installed
+    python tools/vllm_settings.py --check           # checks the installed vLLM
 
 Reads the source of each version, without importing it. Without ``--check`` it writes the table. With
 it, it prints the settings that the table lacks for these versions. Exit code 0: written, or nothing is
@@ -130,7 +130,7 @@ def listed(page: str) -> dict[str, dict[str, str | None]]:
 
 
 def missing(settings: Settings, page: str) -> list[str]:
-    """Returns the settings that the page lacks, or lists with another reason."""
+    """Returns the settings that the page lacks or lists with a different reason."""
     documented_reasons = listed(page)
     problems = []
     for kind, fields in settings.items():

@@ -2,7 +2,7 @@
 """Records the names and signatures of vLLM that kvpool's plug-in relies on, and compares them with
 vLLM's sources.
 
-    python tools/vllm_signatures.py --record SOURCE SOURCE ...  # write the table again, only from these vLLMs
+    python tools/vllm_signatures.py --record SOURCE SOURCE ...  # write a table of these versions
     python tools/vllm_signatures.py --check SOURCE              # compare the table with the sources of a vLLM
     python tools/vllm_signatures.py --installed                 # compare it with the vLLM of this Python
 
@@ -101,7 +101,7 @@ class Module:
         return False
 
     def form(self, name: str) -> str | None:
-        """Returns the item with a name in the form of the table, or None."""
+        """Returns the entry of the table for a name, or None."""
         owner, _, attribute = name.rpartition(".")
         if not owner:
             if name in self.functions:
@@ -125,8 +125,8 @@ class Module:
         return kind + gate.canonical(signature_of(method.args))
 
     def call_of(self, name: str) -> inspect.Signature:
-        """Returns the signature of a class, from its ``__init__`` or from the fields of a dataclass or
-        a struct.
+        """Returns the signature by which a class is called: that of its ``__init__``, or the fields of
+        a dataclass or a struct.
         """
         init = self.method(name, "__init__")
         if init is not None:
@@ -214,7 +214,7 @@ class Source:
         return self.modules[name]
 
     def recorded(self, wanted: Mapping[str, str]) -> Recorded:
-        """Returns the forms of the wanted names. Missing names are omitted."""
+        """Returns the table entries of the wanted names. Missing names are omitted."""
         tables: Recorded = {}
         for module_name, names in wanted.items():
             module = self.module(module_name)
@@ -234,7 +234,7 @@ class Source:
 
 
 def table_of(tables: dict[str, Recorded]) -> dict[str, dict[str, str | dict[str, str]]]:
-    """Merges the tables of all versions into the table of one level."""
+    """Merges the tables of several versions into the table of one level."""
     merged: dict[str, dict[str, str | dict[str, str]]] = {}
     for module in dict.fromkeys(module for one in tables.values() for module in one):
         newest_first = [one.get(module, {}) for one in reversed(tables.values())]

@@ -5,9 +5,9 @@
     python tools/vllm_tier_check.py --model full --prompts 200
 
 Needs the environment of tools/vllm_env.py. For each model three engines run the same prompts on the
-CPU, each in its own process: one without offloading, one that offloads to an empty folder, and then one
-over the folder that it left. Exit code 0: all generated the same tokens, and the last loaded what the
-previous one had written. 1: a difference, or a run that broke. 2: bad usage. 130: Ctrl-C.
+CPU, each in its own process: one without offloading, one that offloads to an empty folder, and one that
+starts with this folder. Exit code 0: all generated the same tokens, and the third engine loaded chunks
+that the second had written. 1: a difference, or a failed run. 2: bad usage. 130: Ctrl-C.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-"""Checks that `vllm serve` on the CPU can be recorded as a trace from its KV events, and that the trace
-gives a size.
+"""Checks that `vllm serve` on the CPU can be recorded as a trace, and that the trace gives a pool size.
 
     python tools/vllm_trace_check.py
 
@@ -8,8 +7,8 @@ Needs the environment of tools/vllm_env.py, and `kvpool` with `kvpool[cli,events
 it. The server has a made-up model of two layers. Clients send completions: prompts with a common
 prefix, and repeated prompts, which events do not show. Runs the four commands of docs/traces.md:
 `vllm serve`, `kvpool trace record`, `kvpool trace stats`, `kvpool size`. Exit code 0: the trace has the
-blocks of the prompts, and the recorder reports the share of requests that it has recorded. 1: it does
-not. 130: Ctrl-C.
+blocks of the prompts, and the recorder reports the share of requests that it has recorded. 1: a check
+failed. 130: Ctrl-C.
 """
 
 from __future__ import annotations
@@ -39,8 +38,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 BLOCK: Final = 32
-# Number of prompts with a tail of their own. The first `REPEATED` of them are sent a second time, when
-# all their blocks are cached.
+# Number of prompts with different last tokens. The first `REPEATED` of them are sent a second time,
+# when all their blocks are cached.
 DISTINCT: Final = 24
 REPEATED: Final = 8
 #: Number of requests that ask vLLM to publish their hits.
@@ -75,7 +74,7 @@ def environment(settings: dict[str, Any]) -> dict[str, str]:
 
 @contextlib.contextmanager
 def ended(process: subprocess.Popen[Any]) -> Iterator[subprocess.Popen[Any]]:
-    """Ends a process and those that it started, after the context."""
+    """When the context ends, stops a process and the processes that it started."""
     try:
         yield process
     finally:

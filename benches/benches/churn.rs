@@ -2,7 +2,7 @@
 //! of 917,505 blocks, whose index is as full as possible from the start. Prints the mean, the median,
 //! the 99th percentile and the worst time of each call, in microseconds.
 //!
-//! The same calls are made in several runs, and each call counts with its best time. If a call is slow
+//! The same calls are made in several runs, and the best time of each call is used. If a call is slow
 //! in every run, the pool is the cause. If it is slow in one run, another process used the core. The
 //! last column is the worst time of all runs, whatever its cause.
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a report, not a library")]

@@ -1,9 +1,11 @@
-//! Measures the cost of KV events: the part of a step, which is the pool's per-block operations with a
-//! feed; and the part of the publisher, which encodes the feed in a separate thread.
+//! Measures the cost of KV events in two places. One is the scheduler's step: the pool's per-block
+//! operations with a feed (the log of changes that the publisher reads). The other is the publisher,
+//! which encodes the feed in a separate thread.
 //!
-//! Guards: with events, a stored block costs a step at most 25 ns more (`store_fed` less `store`), and
-//! so does an evicted one (`churn_fed` less `churn`). `publish` is a whole turn of the publisher per
-//! stored and removed block: its state, the changes, the bytes. `encode` is the bytes alone.
+//! Limits: with events, storing a block costs a step at most 25 ns more (`store_fed` less `store`), and
+//! so does evicting one (`churn_fed` less `churn`). `publish` is the publisher's complete work per
+//! stored and removed block: its state, the changes, and the bytes. `encode` is the time for the bytes
+//! alone.
 #![expect(clippy::unwrap_used, reason = "a bench stops at the first error")]
 
 use std::hint::black_box;
@@ -20,7 +22,7 @@ use kvpool_observe::{FeedBatch, PoolWatch};
 const SIZES: [usize; 2] = [1 << 14, 1 << 17];
 const TOKENS: usize = 16;
 
-/// Returns prompts with tokens like those of real vocabularies: most need five bytes.
+/// Returns prompts with token ids like those of real vocabularies. Most ids need five bytes.
 fn chains(count: usize) -> Vec<HashChain> {
     let hasher = Arc::new(BlockHasher::new(HasherConfig::default()).unwrap());
     let mut token = 1_u32;
@@ -51,8 +53,7 @@ impl State {
         if fed {
             pool.keep_feed(1 << 22).unwrap();
         }
-        // There are twice as many prompts as fit, so each one evicts an earlier one when its turn comes
-        // again.
+        // Twice as many prompts as fit. So each prompt has been evicted when it is used again.
         let chains = chains(2 * num_blocks / REQUEST_BLOCKS);
         Self { pool, chains, turn: 0, table: Vec::new(), batch: FeedBatch::default() }
     }

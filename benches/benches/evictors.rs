@@ -1,10 +1,11 @@
-//! Measures the policies per block, over pool sizes: a hit with its release, and an eviction with
-//! everything that follows.
+//! Measures the time of each policy per block, for several pool sizes. One figure is for a hit and its
+//! release. The other is for an eviction and all work that it causes.
 //!
-//! Guards: "flat from 64 k to 4 M blocks" for every policy except those that state O(log n). Each
-//! figure is for a request of 512 blocks in a full pool. Chains change from one iteration to the next
-//! and cover the whole pool, so a large pool pays for its cache misses. `lru` is measured twice: as in
-//! a plain pool, and inside `Closed` with retention (`+r`, which all other policies have, too).
+//! Checked limit: the time is "flat from 64 k to 4 M blocks" for every policy, except those that state
+//! O(log n). Each figure is for a request of 512 blocks in a full pool. Each iteration uses other
+//! chains, and the chains cover the whole pool. So the figures for a large pool include its cache
+//! misses. `lru` is measured twice: in a plain pool, and inside `Closed` with retention (`+r`), because
+//! all other policies run in that form.
 #![expect(clippy::unwrap_used, reason = "a bench stops at the first error")]
 
 use std::hint::black_box;
@@ -32,7 +33,7 @@ impl State {
         Self { pool, chains, turn: 0, table: Vec::new(), fresh: 1 << 40 }
     }
 
-    /// Returns the next chain. The stride is far from all chains in use.
+    /// Returns the next chain. The stride leads to a chain that is far from all chains in use.
     fn next(&mut self) -> usize {
         self.turn = (self.turn + 37) % self.chains.len();
         self.turn
@@ -64,8 +65,8 @@ fn per_block(criterion: &mut Criterion) {
                 let state = state.get_or_insert_with(full);
                 bencher.iter_custom(|n| time(n, state, State::hit_and_release, |_| Ok(())).unwrap());
             });
-            // New content in a full pool: every block evicts another one. Creating the chain and
-            // releasing its blocks are not timed.
+            // New content in a full pool: every block evicts another one. The times to create the chain
+            // and to release its blocks are not included.
             group.bench_function(BenchmarkId::new("evict", size), |bencher| {
                 let state = state.get_or_insert_with(full);
                 bencher.iter_custom(|n| {

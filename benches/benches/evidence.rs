@@ -1,9 +1,9 @@
-//! Measures the cost of evidence: the pool's per-block operations with a digest, the digest itself, the
-//! scrubber, and metrics.
+//! Measures the cost of checking a pool: the per-block operations with a digest of the state, the
+//! digest itself, the scrubber, and metrics.
 //!
-//! Guards: a digest costs a few nanoseconds per changed block, and a scrubbed block costs some tens.
-//! Except for cache misses, neither depends on the size of the pool. Compare with the rows of `pool`,
-//! which have no digest.
+//! Limits: a digest costs a few nanoseconds per changed block, and the scrubber costs some tens of
+//! nanoseconds per checked block. Except for cache misses, neither depends on the size of the pool.
+//! Compare the results with the benchmark `pool`, which has no digest.
 #![expect(clippy::unwrap_used, reason = "a bench stops at the first error")]
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};

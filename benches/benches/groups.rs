@@ -1,7 +1,7 @@
-//! Measures hybrid models: lookups of a 32k prompt that is entirely cached, and the life of requests in
-//! a manager, with one group and with several.
+//! Measures hybrid models: lookups of a 32k prompt that is entirely cached, and whole requests in a
+//! manager, with one group and with several.
 //!
-//! Guards: a lookup of six groups costs at most three times as much as one of a single group.
+//! Limits: a lookup of six groups costs at most three times as much as one of a single group.
 //! Admission, commit and release cost at most 1.5 times as much per block and group.
 #![expect(clippy::unwrap_used, reason = "a bench stops at the first error")]
 
@@ -33,7 +33,7 @@ fn window() -> GroupSpec {
     GroupSpec::new(GroupKind::Sliding { window: 1024 }, BLOCK)
 }
 
-/// Full attention with blocks that are as large as a state's.
+/// Full attention with blocks as large as those of a state.
 fn large(partial_hits: bool) -> GroupSpec {
     GroupSpec { partial_hits, ..GroupSpec::new(GroupKind::Full, 32 * BLOCK) }
 }
@@ -84,7 +84,7 @@ fn lookup(criterion: &mut Criterion) {
 }
 
 /// Cold prompts of 2,048 tokens, one after another, in a pool with room for 33 of them. Each prompt
-/// evicts as many blocks as it takes, in whatever groups.
+/// evicts as many blocks as it allocates, from any group.
 fn life(criterion: &mut Criterion) {
     const PROMPT: usize = 128 * BLOCK;
     const PROMPTS: usize = 256;

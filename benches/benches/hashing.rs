@@ -1,7 +1,7 @@
 //! Measures hashing per 16-token block: the incremental cursor over a 32,768-token prompt, for every
 //! algorithm.
 //!
-//! Guards: SHA-256 takes most of the time of a cold prompt.
+//! This benchmark is important because SHA-256 takes most of the time of a cold prompt.
 #![expect(clippy::unwrap_used, reason = "a bench stops at the first error")]
 
 use std::hint::black_box;

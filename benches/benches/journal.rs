@@ -1,16 +1,16 @@
 //! Measures the cost of a journal: runs a trace through managers without one, with a ring, and with a
 //! file, and then replays the file.
 //!
-//! Guards the claims of design/journal.md: the time of recording, the bytes per operation, and a
+//! Checks the claims of design/journal.md: the time of recording, the bytes per operation, and a
 //! bit-exact replay.
 //!
 //! `cargo bench -p kvpool-benches --bench journal -- TRACE [MAX_RUNNING [WAY]]`
 //!
 //! Without a trace, one is generated. A small number of running requests makes many small steps. WAY is
-//! the beginning of a name: only that way runs, for a profiler. All ways run in turn in one thread, a
-//! few requests at a time, so that they see the same machine. The time is the thread's time from the
-//! kernel. Separate threads hash the prompts: their time is the process's time less the thread's, and
-//! it is the same for every way.
+//! the beginning of a name: only that way runs, for a profiler. All ways take turns in one thread, a
+//! few requests at a time, so that other load of the machine affects them equally. The time is the
+//! thread's time from the kernel. Separate threads hash the prompts: their time is the process's time
+//! less the thread's, and it is the same for every way.
 #![expect(clippy::print_stdout, reason = "a report, not a library")]
 
 use std::error::Error;
@@ -27,9 +27,9 @@ use kvpool_replay::trace::Trace;
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
-/// Number of requests that a way runs before the next way has its turn.
+/// Number of requests that one way runs before the next way runs its requests.
 const TURN: usize = 8;
-/// A size that a server might use: the ring is soon full, and from then on its memory is reused.
+/// A size that a server might use. The ring is soon full, and afterwards its memory is reused.
 const RING: usize = 1 << 23;
 
 struct Way {
@@ -44,7 +44,8 @@ fn ways(trace: &Arc<Trace>, config: &ReplayConfig, path: &Path, only: &str) -> O
     type Begin<'a> = &'a dyn Fn() -> Option<Result<Journal, JournalError>>;
     let journals: [(&'static str, Begin<'_>); 7] = [
         ("no journal", &|| None),
-        // This way runs twice. The difference between the two is the resolution of the measurement.
+        // This way is the same as the first one. The difference between their times is the resolution
+        // of the measurement.
         ("no journal, again", &|| None),
         ("ring, no digests", &|| Some(ring(0))),
         ("ring, every 65536", &|| Some(ring(65_536))),

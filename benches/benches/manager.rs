@@ -1,7 +1,7 @@
 //! Measures the manager: a decode step of a batch, a cold 32k prompt from tokens to block table, and
 //! forks.
 //!
-//! Guards: the cost per step and per request that a scheduler sees.
+//! These are the costs per step and per request for a scheduler.
 #![expect(clippy::unwrap_used, reason = "a bench stops at the first error")]
 
 use std::hint::black_box;
@@ -25,8 +25,8 @@ fn decode(criterion: &mut Criterion) {
             let ids: Vec<_> = names.iter().map(|name| RequestRef::Str(name)).collect();
             let admit = |manager: &mut CacheManager| {
                 for (i, name) in names.iter().enumerate() {
-                    // The lengths differ, so in each step a sixteenth of the batch crosses a block
-                    // boundary.
+                    // The lengths of the prompts differ. So in each step a sixteenth of the batch
+                    // crosses a block boundary.
                     let prompt: Vec<u32> = (0..512 + i as u32 % 16).map(|t| t + 1000 * i as u32).collect();
                     let cursor = manager.prepare(&prompt, ExtraKeys::default()).unwrap();
                     manager.admit(name.as_str(), cursor).unwrap();
@@ -38,7 +38,7 @@ fn decode(criterion: &mut Criterion) {
             bencher.iter(|| {
                 steps += 1;
                 if steps % 4096 == 0 {
-                    // Starts over before the pool is full. This happens in one step of 4,096.
+                    // Start over before the pool is full. This happens in one of 4,096 steps.
                     for name in &names {
                         manager.release(name.as_str(), None).unwrap();
                     }
@@ -80,8 +80,8 @@ fn cold_prompt(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// A fork, a token in a copy of the shared tail, and the end of the fork: linear in the number of the
-/// request's blocks.
+/// A fork, a token in a copy of the shared last block, and the release of the fork. The cost is linear
+/// in the number of the request's blocks.
 fn fork(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("fork_append_release");
     for blocks in [2048usize, 1_000_000] {

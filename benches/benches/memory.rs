@@ -1,5 +1,5 @@
-//! Measures the bytes per block of a pool, with every policy, and of vLLM's pool: all memory that the
-//! allocator handed out for it.
+//! Measures the bytes per block of a pool, with every policy, and of vLLM's pool: all memory that was
+//! allocated for it, divided by the number of blocks.
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a report, not a library")]
 
 use std::alloc::System;
@@ -45,7 +45,7 @@ fn main() {
             let region = Region::new(ALLOCATOR);
             let held = || {
                 let change = region.change();
-                // Growth in place counts as allocated, too.
+                // The allocator also counts an allocation that grows in place as allocated bytes.
                 change.bytes_allocated as i64 - change.bytes_deallocated as i64
             };
             let config = PoolConfig { num_blocks, verify, ..PoolConfig::default() };

@@ -1,8 +1,9 @@
 //! Measures the pool per block, over pool sizes: cold allocate and register, hit, release, allocation
 //! with eviction.
 //!
-//! Guards: "cost never depends on pool size". Each figure is for a request of 512 blocks. Chains change
-//! from one iteration to the next and cover the whole pool, so a large pool pays for its cache misses.
+//! Checked rule: "cost never depends on pool size". Each figure is for a request of 512 blocks. Each
+//! iteration uses other chains, and the chains cover the whole pool. So the figures for a large pool
+//! include its cache misses.
 #![expect(clippy::unwrap_used, reason = "a bench stops at the first error")]
 
 use std::hint::black_box;
@@ -15,7 +16,7 @@ use kvpool_observe::{AdvisorConfig, PoolWatch, WatchConfig};
 /// 64 k blocks fit partly into the second-level cache, and 16 M blocks fit into no cache.
 const SIZES: [usize; 4] = [1 << 16, 1 << 20, 1 << 22, 1 << 24];
 
-/// Returns a pool with the default advisor of the bindings.
+/// Returns a pool with the advisor that the Python package uses by default.
 fn advised(num_blocks: usize) -> Result<BlockPool, PoolError> {
     let advisor = Some(AdvisorConfig::default());
     pool(num_blocks)?.watched(&WatchConfig { advisor, ..WatchConfig::default() })
@@ -38,7 +39,7 @@ impl State {
         Self { pool, chains, turn: 0, table: Vec::new() }
     }
 
-    /// Returns the next chain. The stride is far from all chains in use.
+    /// Returns the next chain. The stride leads to a chain that is far from all chains in use.
     fn next(&mut self) -> usize {
         self.turn = (self.turn + 37) % self.chains.len();
         self.turn
@@ -62,8 +63,8 @@ fn per_block(criterion: &mut Criterion) {
                 time(n, &mut state, hit, |s| s.pool.release_table(&s.table)).unwrap()
             });
         });
-        // This measurement has an advisor: 2,048 sampled blocks represent the pool, so most references
-        // are not sampled.
+        // This measurement has an advisor: It samples 2,048 blocks that represent the pool, so most
+        // references are not sampled.
         let mut advised = State::of(advised(size).unwrap());
         group.bench_function(BenchmarkId::new("hit_advised", size), |bencher| {
             bencher.iter_custom(|n| {

@@ -1,9 +1,9 @@
-//! Measures a warm restart of a pool of 2^20 blocks: its image, its file, and a pool that is restored
-//! from it.
+//! Measures a warm restart of a pool of 2^20 blocks: taking its image, saving the image to a file, and
+//! restoring a pool from the file.
 //!
-//! Guards: restoring a million blocks, with reading the file and the headers of slots, takes less than
-//! a second. Taking the image, during which the pool waits, takes less than a fifth of a second. All
-//! figures are CPU time of the thread, except for the save, which waits for a disk.
+//! Limits: restoring a million blocks, including reading the file and the headers of slots, takes less
+//! than a second. Taking the image takes less than a fifth of a second, because no other call can run
+//! in that time. All figures are CPU time of the thread, except for the save, which waits for a disk.
 #![expect(clippy::unwrap_used, reason = "a bench stops at the first error")]
 
 use std::hint::black_box;
@@ -44,7 +44,7 @@ fn restart(criterion: &mut Criterion) {
         let key = ObjectKey { hash: saved.hash, group: 0 };
         slots.seal(saved.block.get(), key, b"KV").unwrap();
     }
-    // The loads below need this file, whichever benches the filter selects.
+    // The loads below need this file, even if the filter excludes the benchmark that saves it.
     save(&index, &image, OURS, 0).unwrap();
     let mut group = criterion.benchmark_group("restart");
     group.sample_size(10).throughput(Throughput::Elements(image.blocks.len() as u64));

@@ -1,7 +1,7 @@
 //! Measures vLLM's pool and the core's own pool in one run: hit, release, cold store and store with
 //! eviction, per block.
 //!
-//! Guards: vLLM's pool costs at most a third more than the core for the same request.
+//! Limit: vLLM's pool costs at most a third more than the core for the same request.
 #![expect(clippy::unwrap_used, reason = "a bench stops at the first error")]
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};

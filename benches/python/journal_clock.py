@@ -1,13 +1,13 @@
-"""Measures the cost of a journal with the clock of ``kvpool.traces.Replay``: a trace with and without a
-journal, all ways in turn.
+"""Measures the cost of a journal with the clock of ``kvpool.traces.Replay``: runs a trace with and
+without a journal. All ways take turns.
 
     python benches/python/journal_clock.py TRACE [--rounds 11] [--running 4] [--json]
 
-A small number of running requests makes many small steps, for which a journal costs most. Other threads
-hash the prompts ahead. So if a core is free, the clock shows the manager's thread, and the processor
-time is that of all threads. "No journal" runs twice: the difference between the two is the resolution.
-Each round runs all ways in another order. The fastest round is the one that a busy machine disturbed
-least.
+A small number of running requests makes many small steps, in which a journal has its highest relative
+cost. Other threads hash the prompts in advance. So if a core is free, the elapsed time is that of the
+manager's thread. The processor time is that of all threads. "No journal" runs twice: the difference
+between the two is the resolution of the measurement. The order of the ways differs in each round. The
+report uses the fastest round, because other load on the machine only adds time.
 """
 
 from __future__ import annotations

@@ -4,11 +4,12 @@ time of steps with readers.
 ``python benches/python/readers.py [--blocks 65536 1048576] [--steps 2000]`` prints the tables of
 design/threads.md.
 
-Alone: the processor time of every read call on a manager of each size, without other threads. The lock
-is held for a shorter time. Together: one thread runs steps, and a second one calls one reader without a
-pause. A step adds a token to each of 256 requests. In every 16th step, a prompt of 32k tokens is
-admitted and another one released. Two Python threads also wait for each other's turn in the
-interpreter, whatever they do: in the row `control`, the second thread never touches the manager.
+The table "alone" has the processor time of every read call on a manager of each size, without other
+threads. The call holds the lock for less than this time. For the table "together", one thread runs
+steps, and a second one calls one reader without a pause. A step adds a token to each of 256 requests.
+In every 16th step, a prompt of 32k tokens is admitted and another one released. Two Python threads also
+wait for each other because only one can use the interpreter. The row `control` shows this effect alone:
+its second thread never calls the manager.
 """
 
 from __future__ import annotations
@@ -76,14 +77,14 @@ class Steps:
 
 
 def timed(call: Callable[[], object]) -> float:
-    """Returns the microseconds on the clock."""
+    """Returns the elapsed microseconds of a call."""
     start = time.perf_counter_ns()
     call()
     return (time.perf_counter_ns() - start) / 1000
 
 
 def worked(call: Callable[[], object]) -> float:
-    """Returns the microseconds of processor time, which exclude other processes."""
+    """Returns the microseconds of processor time of a call, which exclude other processes."""
     start = time.thread_time_ns()
     call()
     return (time.thread_time_ns() - start) / 1000
@@ -128,7 +129,7 @@ def alone(blocks: int) -> None:
                 steps.append()
             times.append(worked(call))
         print(row(name, times))
-    # A consumer that is far behind: the log holds this number of events.
+    # A slow consumer: the event log holds this number of events that it has not read.
     behind = kvpool.BlockPool(1 << 18, 1, event_capacity=1 << 18)
     for events in (1 << 10, 1 << 14, 1 << 17):
         chain = kvpool.BlockHasher(block_size=1).cursor(range(events)).chain()

@@ -1,4 +1,5 @@
-"""Measures calls from Python: the cost of a step and of a request for a scheduler, crossing included.
+"""Measures calls from Python: the cost of a step and of a request for a scheduler, including the
+crossing from Python to Rust.
 
 Budgets (see benches/results): a decode append of 256 requests in 25 us, a cold 32k-token prompt in 0.4
 ms.
@@ -45,8 +46,8 @@ def test_decode_append_256(benchmark: BenchmarkFixture, ids: str, commit: bool) 
 
 @pytest.mark.parametrize("algorithm", ["sha256", "blake3", "vllm-sha256"])
 def test_prompt_32k_cold(benchmark: BenchmarkFixture, algorithm: HashAlgorithm) -> None:
-    """Hashes, looks up, allocates and registers new tokens, in an empty pool whose memory has been
-    touched before.
+    """Hashes, looks up, allocates and registers new tokens in an empty pool. All memory of the pool was
+    used before.
     """
     manager = kvpool.CacheManager(num_blocks=1 << 16, algorithm=algorithm)
     for number in range(31):
@@ -86,8 +87,8 @@ def test_prompt_32k_cached(benchmark: BenchmarkFixture, algorithm: HashAlgorithm
 
 
 def test_prompt_32k_cached_prepared(benchmark: BenchmarkFixture) -> None:
-    """The part of an admission that needs the scheduler. The prompt was hashed before, perhaps on
-    another thread.
+    """Measures the part of an admission that runs in the scheduler's thread. The prompt was hashed
+    before, possibly on another thread.
     """
     manager = kvpool.CacheManager(num_blocks=1 << 16)
     prompt = manager.prepare(np.arange(PROMPT, dtype=np.int32))
@@ -119,7 +120,9 @@ def test_stats(benchmark: BenchmarkFixture) -> None:
 
 
 def sampled(algorithm: HashAlgorithm = "sha256") -> kvpool.CacheManager:
-    """Returns a manager with one computed prompt whose tail is partial, so that every sample copies it."""
+    """Returns a manager with one computed prompt. Its last block is partly filled, so that every sample
+    copies it.
+    """
     manager = kvpool.CacheManager(num_blocks=1 << 14, algorithm=algorithm)
     manager.admit(0, np.arange(PROMPT - 8, dtype=np.int32))
     manager.commit(0, PROMPT - 8)
@@ -146,7 +149,9 @@ def test_parallel_sampling_8x32k(benchmark: BenchmarkFixture) -> None:
 
 
 def test_swap_out_plan_4096(benchmark: BenchmarkFixture) -> None:
-    """Swaps out a request of 4,096 blocks: destination blocks, copies, and the plan."""
+    """Swaps out a request of 4,096 blocks: allocates destination blocks, plans the copies, and takes
+    the plan.
+    """
     manager = kvpool.CacheManager(num_blocks=1 << 13, host_blocks=1 << 13)
     manager.admit(0, np.arange(4096 * 16, dtype=np.int32))
     manager.commit(0, 4096 * 16)

@@ -1,10 +1,10 @@
-"""Measures steps of schedulers with 256 requests, and the ports of examples/ports beside plain Python
-managers of the same shape.
+"""Measures steps of schedulers with 256 requests, and compares the ports of examples/ports with plain
+Python managers of the same design.
 
-A step is one call for the batch. Costs that a request has once (admission, end, fork) are extra, and
-each docstring states them. Budgets: a step with drafts 40 us. For a 32,768-token prompt: free 0.1 ms,
-cold allocate 0.15 ms, match 1 ms, including its hash. Each benchmark has p50 and p99 in its
-``extra_info``, and ``make bench-report`` writes both.
+A step is one call for the batch. Costs that occur once per request (admission, end, fork) are not part
+of a step unless the docstring says so. Budgets: a step with drafts 40 us. For a 32,768-token prompt:
+free 0.1 ms, cold allocate 0.15 ms, match 1 ms, including its hash. Each benchmark has p50 and p99 in
+its ``extra_info``, and ``make bench-report`` writes both.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def test_step_decode_256(benchmark: BenchmarkFixture) -> None:
 
 @pytest.mark.benchmark(group="step: decode")
 def test_step_decode_256_plain(benchmark: BenchmarkFixture) -> None:
-    """A decode step with the plain manager over sequence objects, with one call per sequence."""
+    """Measures a decode step of the plain manager over sequence objects, with one call per sequence."""
     manager = PlainBlockManager(1 << 18, SIZE)
     seqs = [Sequence(number, prompt(512 + number % SIZE).tolist()) for number in range(BATCH)]
     for seq in seqs:
@@ -109,8 +109,8 @@ def test_step_decode_256_plain(benchmark: BenchmarkFixture) -> None:
 
 @pytest.mark.benchmark(group="step: chunks")
 def test_step_chunked_prefill_256(benchmark: BenchmarkFixture) -> None:
-    """248 requests decode, and 8 prompts of 32k take 512 tokens each. Prompts are admitted and released
-    between the steps.
+    """Measures a step in which 248 requests decode and 8 prompts of 32k compute 512 tokens each.
+    Prompts are admitted and released between the steps.
     """
     prefills, chunk = 8, 512
     manager, out = decoding(BATCH - prefills), changes()
@@ -128,7 +128,7 @@ def test_step_chunked_prefill_256(benchmark: BenchmarkFixture) -> None:
                     manager.release(int(ids[row - prefills]))
                 ids[row - prefills] = next(keys)
                 manager.admit(int(ids[row - prefills]), prompt(PROMPT), allocate_tokens=chunk)
-                # The lengths differ, so that not all prompts end in the same step.
+                # The lengths of the prompts differ, so that they do not all end in the same step.
                 ends[row] = chunk
         computed = np.concatenate([lengths, ends])
         lengths[:] += 1
@@ -142,15 +142,17 @@ def test_step_chunked_prefill_256(benchmark: BenchmarkFixture) -> None:
 
 
 def accepted() -> tuple[tuple[Any, Any], dict[str, Any]]:
-    """Returns the tokens of a step: the accepted drafts, zero to three of three, and the sampled token."""
+    """Returns the tokens of a step: the accepted drafts (zero to three of three), and the sampled
+    token.
+    """
     offsets = np.concatenate([[0], np.cumsum(RANDOM.integers(1, 5, BATCH))]).astype(np.int64)
     return (np.full(offsets[-1], 7, dtype=np.int32), offsets), {}
 
 
 @pytest.mark.benchmark(group="step: drafts")
 def test_step_drafts_256(benchmark: BenchmarkFixture) -> None:
-    """A step with three drafts, some of which are rejected. Drafts have slots after the last token,
-    which the next step overwrites.
+    """Measures a step with three drafts per request, of which some are rejected. Drafts use slots after
+    the last token. The next step overwrites these slots.
     """
     manager, out = decoding(), changes()
 
@@ -162,8 +164,8 @@ def test_step_drafts_256(benchmark: BenchmarkFixture) -> None:
 
 @pytest.mark.benchmark(group="step: drafts")
 def test_step_drafts_truncated_256(benchmark: BenchmarkFixture) -> None:
-    """A step for an engine that appends its drafts as tokens and takes rejected ones back, with two
-    calls.
+    """Measures a step of an engine that appends its drafts as tokens and removes rejected ones, with
+    two calls.
     """
     manager, out = decoding(), changes()
     offsets = np.arange(0, 4 * BATCH + 1, 4, dtype=np.int64)
@@ -183,7 +185,7 @@ def test_step_drafts_truncated_256(benchmark: BenchmarkFixture) -> None:
 
 @pytest.mark.benchmark(group="step: drafts")
 def test_step_drafts_256_plain(benchmark: BenchmarkFixture) -> None:
-    """A step with drafts with the plain manager over sequence objects, with one call per token."""
+    """Measures a step with drafts of the plain manager over sequence objects, with one call per token."""
     manager = PlainBlockManager(1 << 18, SIZE)
     seqs = [Sequence(number, prompt(512 + number % SIZE).tolist()) for number in range(BATCH)]
     for seq in seqs:
@@ -200,8 +202,8 @@ def test_step_drafts_256_plain(benchmark: BenchmarkFixture) -> None:
 
 @pytest.mark.benchmark(group="step: in flight")
 def test_step_in_flight_256(benchmark: BenchmarkFixture) -> None:
-    """Two steps run while the third is planned, and a step ends. In between, a request ends with a
-    fence, and a new one is admitted.
+    """Measures a step while two other steps are running: plans the step, and completes the oldest one.
+    Between the steps, a request is released with a fence, and a new one is admitted.
     """
     manager, out, ids = decoding(), changes(), IDS.copy()
     steps, keys = itertools.count(), itertools.count(BATCH)
@@ -223,8 +225,8 @@ def test_step_in_flight_256(benchmark: BenchmarkFixture) -> None:
 
 @pytest.mark.benchmark(group="step: external")
 def test_step_external_256(benchmark: BenchmarkFixture) -> None:
-    """The decode side of P/D, with 4 calls: a request of 2,048 tokens is admitted, one arrives with a
-    hole, and one ends.
+    """Measures the decode side of disaggregated prefill and decode (P/D) with 4 calls. A request of
+    2,048 tokens is admitted, one arrives with missing tokens, and one ends.
     """
     manager, out, ids = decoding(), changes(), IDS.copy()
     keys, rows, loading = itertools.count(BATCH), itertools.cycle(range(BATCH)), deque[int]()
@@ -248,8 +250,8 @@ def test_step_external_256(benchmark: BenchmarkFixture) -> None:
 
 @pytest.mark.benchmark(group="step: beams")
 def test_step_beams_256(benchmark: BenchmarkFixture) -> None:
-    """32 searches of 8 beams. In each step, two beams of each search end and two fork: 4 calls for 64
-    forks and 64 releases.
+    """Measures 32 beam searches with 8 beams each. In each step, two beams of each search end and two
+    fork, with 4 calls for 64 forks and 64 releases.
     """
     manager = kvpool.CacheManager(1 << 18)
     searches = [[search * 1_000_000 + beam for beam in range(8)] for search in range(32)]
@@ -277,8 +279,8 @@ def test_step_beams_256(benchmark: BenchmarkFixture) -> None:
 @pytest.mark.benchmark(group="step: index only")
 @pytest.mark.parametrize("kind", [PlainRadixCache, IndexOnly])
 def test_step_index_only_256(benchmark: BenchmarkFixture, kind: type[Any]) -> None:
-    """256 requests over the engine's own ids: one ends, and one of 2,048 tokens is admitted, half of it
-    cached. Includes its hash.
+    """Measures 256 requests of an engine that allocates block ids itself. One request ends, and one of
+    2,048 tokens is admitted, half of which is cached. The time includes its hash.
 
     A step without an admission or an end makes no call, because the engine takes ids from its own
     allocator.
@@ -315,14 +317,18 @@ POOL = 1 << 14
 
 
 def tokens_32k() -> array[int]:
-    """Returns a prompt in a form that both managers accept: a sequence of ints, and a buffer."""
+    """Returns a prompt in two forms: a sequence of ints, and a buffer. Both managers accept one of
+    them.
+    """
     return array("i", prompt(PROMPT).tolist())
 
 
 @pytest.mark.benchmark(group="32k prompt: cold allocate")
 @TRIES
 def test_port_allocate_32k(benchmark: BenchmarkFixture, kind: type[Any]) -> None:
-    """Allocates 2,048 ids without a hash, because they are registered when the prompt is computed."""
+    """Measures the allocation of 2,048 ids. It needs no hash, because the blocks are registered when
+    the prompt is computed.
+    """
     cache = kind(POOL, SIZE)
     held: list[Any] = []
 
@@ -337,7 +343,7 @@ def test_port_allocate_32k(benchmark: BenchmarkFixture, kind: type[Any]) -> None
 @pytest.mark.benchmark(group="32k prompt: free")
 @TRIES
 def test_port_free_32k(benchmark: BenchmarkFixture, kind: type[Any]) -> None:
-    """Releases the last reference to cached blocks."""
+    """Measures the release of the last reference to cached blocks."""
     cache, tokens = kind(POOL, SIZE), tokens_32k()
     first = cache.allocate(PROMPT // SIZE)
     cache.insert(tokens, first, 0)
@@ -348,7 +354,7 @@ def test_port_free_32k(benchmark: BenchmarkFixture, kind: type[Any]) -> None:
 @pytest.mark.benchmark(group="32k prompt: match")
 @TRIES
 def test_port_match_32k(benchmark: BenchmarkFixture, kind: type[Any]) -> None:
-    """Matches a whole prompt, and computes its hash."""
+    """Measures matching a whole prompt, including its hash."""
     cache, tokens = kind(POOL, SIZE), tokens_32k()
     held: list[Any] = []
     cache.insert(tokens, cache.allocate(PROMPT // SIZE), 0)

@@ -1,9 +1,10 @@
-"""Measures copies by the CPU, beside torch indexing and a plain loop of memcpy, and the cost of a call
-before it copies.
+"""Measures copies by the CPU, and compares them with torch indexing and a plain loop of memcpy. Also
+measures the time of a call before it begins to copy.
 
-64 MiB are copied from adjacent blocks to blocks in random order, so no way can merge neighbours. Every
-way copies the same bytes. GB/s of the median is in ``extra_info``. Targets: 3 times ``index_copy_`` at
-32 KiB, within 20 % of the plain loop on one thread, 5 us for a call by handle.
+64 MiB are copied from adjacent blocks to blocks in random order, so no way can merge adjacent blocks.
+Every way copies the same bytes. ``extra_info`` has the GB/s of the median. Targets: 3 times the rate of
+``index_copy_`` at 32 KiB, at most 20 % slower than the plain loop on one thread, and 5 us for a call by
+handle.
 """
 
 from __future__ import annotations
@@ -157,7 +158,9 @@ def test_call_copy(benchmark: BenchmarkFixture, small: list[BlockStore], form: s
 
 @pytest.mark.parametrize("tensors", [1, 32])
 def test_call_copy_blocks(benchmark: BenchmarkFixture, tensors: int) -> None:
-    """Copies lists of K and V per layer with 16 pairs, as an engine does for copy-on-write."""
+    """Measures copies in lists of K and V per layer with 16 pairs of blocks, as an engine makes them
+    for copy-on-write.
+    """
     op = torch.ops.kvpool.copy_blocks.default
     src, dst = ([torch.zeros(2, 1024, SMALL, dtype=torch.uint8) for _ in range(tensors)] for _ in range(2))
     mapping = scattered(16)
@@ -172,7 +175,7 @@ def test_call_swap_blocks_of_vllm(benchmark: BenchmarkFixture) -> None:
 
 
 def test_call_submit_and_wait(benchmark: BenchmarkFixture, small: list[BlockStore]) -> None:
-    """Measures the way to the engine's thread and back."""
+    """Measures the time to submit work to the engine's thread and to wait for its result."""
     (source, target), mapping = small, scattered(16)
     with TransferEngine(threads=1) as engine:
         call(benchmark, lambda: engine.submit(source, target, mapping).wait(), 20)

@@ -1,9 +1,10 @@
-"""Runs the copies of ``test_bench_transfer``, all ways in turn in each round.
+"""Runs the copies of ``test_bench_transfer`` round by round. In each round all ways of copying take
+turns.
 
 Run it with ``python benches/python/transfer_interleaved.py``.
 
-A shared machine changes its speed from second to second. Ways that take turns see the same machine, so
-their ratios are reliable.
+The speed of a shared machine changes from second to second. Ways that take turns are affected equally,
+so their ratios are reliable.
 """
 
 from __future__ import annotations

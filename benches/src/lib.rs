@@ -1,4 +1,4 @@
-//! Shared set-up of the benches: chains without the cost of hashing, and timing without the cost of
+//! Shared code of the benches: chains without the cost of hashing, and timing without the cost of
 //! cleaning up.
 
 pub mod requests;
@@ -8,14 +8,15 @@ use std::time::{Duration, Instant};
 
 use kvpool::{BlockHash, BlockId, BlockPool, HashAlgorithm, HashChain, PoolConfig, PoolError};
 
-/// Blocks of one request in the pool benches: a prompt of 8,192 tokens at 16 tokens per block, as in
-/// the table of peers.
+/// Blocks of one request in the benches of the pool: a prompt of 8,192 tokens at 16 tokens per block.
+/// The published figures of similar projects use this size.
 pub const REQUEST_BLOCKS: usize = 512;
 
-/// Returns chain number `nth`: `blocks` distinct, uniform digests, as if hashed.
+/// Returns chain number `nth`. Its digests are distinct and uniformly distributed, as if prompts had
+/// been hashed.
 ///
 /// # Errors
-/// None for the arguments that the benches use.
+/// There are no errors for the arguments that the benches use.
 pub fn chain(nth: u64, blocks: usize) -> Result<HashChain, PoolError> {
     let mut random = Random::new(nth);
     let mut digest = || {
@@ -29,15 +30,16 @@ pub fn chain(nth: u64, blocks: usize) -> Result<HashChain, PoolError> {
     Ok(HashChain::from_digests(HashAlgorithm::Sha256, 16, 0, digests)?)
 }
 
-/// Uniform numbers of the generator `SplitMix64`, which returns each 64-bit number once in 2^64 calls.
+/// A generator of uniform random numbers (`SplitMix64`). It returns each 64-bit number once in 2^64
+/// calls.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
 impl Random {
     const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
-    /// The numbers of a seed. The seed is mixed first: otherwise the sequences of two seeds in a row would be
-    /// shifted copies of each other.
+    /// Creates the generator for a seed. It mixes the seed first. Otherwise the sequences of two
+    /// consecutive seeds would be shifted copies of each other.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self(Self::mix(seed.wrapping_add(Self::STEP)))
@@ -49,19 +51,19 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// The next number of all 64-bit numbers.
+    /// Returns the next number, from all 64-bit numbers.
     pub fn word(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(Self::STEP);
         Self::mix(self.0)
     }
 
-    /// A number below `bound`, which is at least 1 and much less than 2^64.
+    /// Returns a number below `bound`, which must be at least 1 and much less than 2^64.
     pub fn below(&mut self, bound: usize) -> usize {
         (self.word() % bound as u64) as usize
     }
 }
 
-/// A pool of `num_blocks`.
+/// Creates a pool of `num_blocks` blocks.
 ///
 /// # Errors
 /// Like [`BlockPool::new`].
@@ -69,7 +71,7 @@ pub fn pool(num_blocks: usize) -> Result<BlockPool, PoolError> {
     BlockPool::new(PoolConfig { num_blocks, ..PoolConfig::default() })
 }
 
-/// Allocates, registers and marks a chain, as a cold request does.
+/// Allocates and registers a chain and marks it as computed, as a cold request does.
 ///
 /// # Errors
 /// Like the pool's own methods.

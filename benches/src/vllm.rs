@@ -1,5 +1,5 @@
-//! The calls of vLLM's scheduler to its block pool for one request, over the digests that the core's
-//! benches use.
+//! Makes the calls of vLLM's scheduler to its block pool for one request, with the same digests as the
+//! core's benches.
 
 use kvpool::{BlockHash, HashChain, PoolError};
 use kvpool_vllm::{Key, Pool, Start, VllmError};
@@ -13,7 +13,7 @@ fn key(hash: &BlockHash) -> Option<Key> {
 /// Looks up a chain and touches the blocks that are found, as a request with a hit does.
 ///
 /// # Errors
-/// None for the chains of the benches.
+/// There are no errors for the chains of the benches.
 pub fn hit(pool: &mut Pool, chain: &HashChain, table: &mut Vec<u32>) -> Result<(), VllmError> {
     table.clear();
     pool.find_run(chain.hashes().iter().map(|hash| &hash.as_bytes()[..]), 0, table);

@@ -1,9 +1,10 @@
-//! Random requests in kvpool and in the yardsticks, compared with a reference model.
+//! Compares random requests in kvpool and in the yardsticks with a reference model.
 //!
-//! The model knows each request, and which content each block has. It does not know the order of eviction,
-//! which differs. Until a block is evicted, hits are compared exactly. Afterwards a hit may be shorter, and
-//! the test checks that its blocks have the content of the prompt. In both cases no block belongs to two
-//! contents, and the number of available blocks is compared exactly.
+//! The model knows each request and the content of each block. It does not know the order of eviction,
+//! because the managers differ in it. Until a block is evicted, the test compares hits exactly.
+//! Afterwards a hit may be shorter, and the test checks that the blocks of the hit have the content of
+//! the prompt. In both cases no block may have two contents, and the test compares the number of
+//! available blocks exactly.
 #![expect(clippy::unwrap_used, reason = "a test fails at the first error")]
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -13,7 +14,7 @@ use kvpool_benches::requests::{Batch, Kvpool, Manager, Map, Radix};
 
 const BLOCK_SIZE: usize = 4;
 
-/// When a manager registers the blocks of generated tokens.
+/// The time at which a manager registers the blocks of generated tokens.
 #[derive(Clone, Copy, PartialEq)]
 enum Registers {
     WithTheNextToken,
@@ -35,7 +36,7 @@ struct Model {
     /// Prefixes that were registered at any time.
     registered: HashSet<Vec<u32>>,
     running: BTreeMap<i64, Request>,
-    /// The tokens from the start of the prompt to the end of the block, by full block.
+    /// The content of each full block: all tokens from the start of the prompt to the end of the block.
     contents: HashMap<u32, Vec<u32>>,
 }
 
@@ -51,13 +52,13 @@ impl Model {
         }
     }
 
-    /// Blocks that no running request has.
+    /// Returns the number of blocks that no running request has.
     fn available(&self) -> usize {
         let held: HashSet<_> = self.running.values().flat_map(|request| &request.table).collect();
         self.usable - held.len()
     }
 
-    /// The number of blocks that a hit has if nothing is evicted.
+    /// Returns the number of blocks that a hit has if nothing was evicted.
     fn longest_hit(&self, prompt: &[u32]) -> usize {
         let most = prompt.len().saturating_sub(1) / BLOCK_SIZE;
         (0..most).take_while(|at| self.registered.contains(&prompt[..(at + 1) * BLOCK_SIZE])).count()
@@ -83,7 +84,7 @@ impl Model {
         self.note_contents(id, hit);
     }
 
-    /// Checks that a block that is handed out belongs to no request.
+    /// Checks that an allocated block does not belong to a request.
     fn take(&mut self, block: u32) {
         assert!((1..=self.usable as u32).contains(&block));
         let mut tables = self.running.values().map(|request| &request.table);
@@ -132,8 +133,8 @@ impl Model {
         self.running.remove(&id);
     }
 
-    /// Notes the content of the full blocks of a request from block `from` on. Every other request that has
-    /// one of these blocks must have the same content.
+    /// Records the content of the full blocks of a request, from block `from` on. Every other request
+    /// that has one of these blocks must have the same content.
     fn note_contents(&mut self, id: i64, from: usize) {
         let request = &self.running[&id];
         for at in from..request.tokens.len() / BLOCK_SIZE {
@@ -144,7 +145,7 @@ impl Model {
     }
 }
 
-/// A prompt of few different blocks, so that prompts share prefixes.
+/// Makes a prompt from a few different blocks, so that prompts share prefixes.
 fn prompt(random: &mut Random) -> Vec<u32> {
     let length = 1 + random.below(8 * BLOCK_SIZE);
     let mut prompt = Vec::new();
@@ -155,7 +156,7 @@ fn prompt(random: &mut Random) -> Vec<u32> {
     prompt
 }
 
-/// Runs random operations. Returns how many blocks were hits.
+/// Runs random operations. Returns the number of blocks that were hits.
 fn run(
     manager: &mut impl Manager,
     num_blocks: usize,
@@ -185,7 +186,7 @@ fn run(
                 }
             }
             (3..5, Some(id)) => {
-                // Often a part of the prompt, as with chunked prefill.
+                // Often only a part of the prompt is computed, as with chunked prefill.
                 let Request { tokens, computed, .. } = &model.running[&id];
                 let computed = computed + random.below(tokens.len() - computed + 1);
                 manager.commit(id, computed);
@@ -219,7 +220,7 @@ fn run(
     hits
 }
 
-/// Runs 20 sequences in a pool that never evicts, and 20 in one that evicts all the time.
+/// Runs 20 sequences in a pool that never evicts, and 20 sequences in a pool that evicts all the time.
 fn check<M: Manager>(new: impl Fn(usize) -> M, registers: Registers) {
     let mut hits = 0;
     for seed in 0..20 {
@@ -249,7 +250,8 @@ fn the_radix_tree_agrees_with_the_model() {
     check(Radix::<BLOCK_SIZE>::new, Registers::AtRelease);
 }
 
-/// Three prompts of three full blocks are cached, and the first is used again. Three blocks are free.
+/// Three prompts of three full blocks are cached, and the first prompt is used again. Three blocks are
+/// free.
 fn evicts_the_least_recently_used_prefix(mut manager: impl Manager) {
     let prompt = |first| (first..first + 3 * BLOCK_SIZE as u32 + 1).collect::<Vec<_>>();
     let [a, b, c, d] = [0, 100, 200, 300].map(prompt);

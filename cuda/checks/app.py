@@ -1,4 +1,6 @@
-"""``python cuda/gpu_check.py``: checks and measures ``kvpool.transfer`` on a GPU, in minutes.
+"""Runs ``python cuda/gpu_check.py``, which checks and measures ``kvpool.transfer`` on a GPU.
+
+A run takes minutes.
 
 It needs a driver, a GPU and kvpool, and uses torch with CUDA if it is installed. It prints each check
 and each figure at once, and writes the report after every section, so an interrupted run loses nothing.
@@ -56,7 +58,7 @@ def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _missing(ordinal: int) -> str:
-    """Return what a run needs and does not find, or "" if nothing is missing."""
+    """Return what is missing for a run, or "" if nothing is missing."""
     try:
         from kvpool.errors import KvpoolError
         from kvpool.transfer import TransferEngine
@@ -73,7 +75,7 @@ def _missing(ordinal: int) -> str:
 
 
 def _torch(ordinal: int, *, wanted: bool, dry_run: bool) -> tuple[Any, Any]:
-    """Return torch if it uses the device, and its int64 if torch is installed."""
+    """Return torch if it can use the device, and torch's int64 if torch is installed."""
     if not wanted:
         return None, None
     try:
@@ -87,7 +89,7 @@ def _torch(ordinal: int, *, wanted: bool, dry_run: bool) -> tuple[Any, Any]:
 
 
 def _path(folder: Path, facts: dict[str, str]) -> Path:
-    """Return the path of a new report. Several runs of one day get different names."""
+    """Return the path of a new report. Several runs on the same day get different names."""
     card = re.sub(r"[^a-z0-9]+", "-", facts["card"].lower()).strip("-")
     name = f"gpu-{card}-{facts['date']}"
     path, number = folder / f"{name}.md", 2
@@ -97,7 +99,7 @@ def _path(folder: Path, facts: dict[str, str]) -> Path:
 
 
 class _Run:
-    """Runs the sections in turn, and writes the report."""
+    """Runs the sections one after the other, and writes the report."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         from kvpool.transfer import TransferEngine
@@ -115,7 +117,7 @@ class _Run:
             **load.facts(driver, torch),
             "run": f"{size}, sections: {', '.join(arguments.only or SECTIONS)}",
         }
-        # Results of a fake driver are never reported as those of a GPU.
+        # Results of a fake driver must never be reported as results of a GPU.
         self.report = Report(facts, dry_run=arguments.dry_run or driver.is_fake)
         folder = arguments.out or load.ROOT / (
             "target/gpu-check" if self.report.dry_run else "benches/results"
@@ -153,13 +155,14 @@ class _Run:
     def _section(self, name: str, run: Callable[[Session], object]) -> None:
         session = self._session
         session.section = name
-        # A dry run says nothing about the speed of a GPU, and its time depends on how busy the machine
-        # is.
+        # A dry run does not measure a GPU, and its time depends on the load of the machine. So its
+        # sections have no time limit.
         session.clock.begin_section(1e9 if session.dry_run else _SECONDS[name])
         try:
             run(session)
         except Exception as error:
-            # Errors outside of a check: the time of the section is over, or no part of it can run.
+            # Errors outside of a check can occur, for example when the time of the section has run out
+            # or when no part of the section can run.
             with session.untimed_check("the rest of the section"):
                 raise error from None
         finally:
@@ -191,7 +194,8 @@ class _Run:
 def _section(name: str) -> Callable[[Session], object]:
     """Return the function that runs a section.
 
-    It is imported late, so that a message appears even if kvpool is missing.
+    The function imports the section only when it is called, so that a message appears even if kvpool is
+    missing.
     """
     from . import bench, correctness
 
@@ -212,7 +216,7 @@ def _end_at_once(run: _Run, reason: str) -> None:
 
 
 def _watch(run: _Run, seconds: float) -> threading.Timer:
-    """End a run that hangs, and print the stacks of all threads."""
+    """If a run hangs, ends it and prints the stacks of all threads."""
 
     def end() -> None:
         faulthandler.dump_traceback(all_threads=True)
@@ -225,9 +229,9 @@ def _watch(run: _Run, seconds: float) -> threading.Timer:
 
 
 def _heed_signals(run: _Run) -> None:
-    """End the run on a signal.
+    """End the run when a signal arrives.
 
-    The handler raises no exception, because the exception could arrive anywhere, even while a library
+    The handler raises no exception, because an exception could interrupt any code, even a library that
     holds a lock.
     """
 

@@ -1,4 +1,4 @@
-"""Measures rates: plain copies, copies on the device, and copies over the link with every method."""
+"""Measures the rates of plain copies, of copies on the device, and of copies to and from the host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Compares every method in every direction with the CPU twin, over random layouts."""
+"""Compares every copy method in every direction with the CPU twin, which makes the same copies.
+
+The layouts of the blocks are random.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,7 @@ class Copy:
 
 
 def why_refused(copy: Copy, *, has_batch: bool) -> str:
-    """Return why a method cannot make a copy, or "" if it can."""
+    """Return why a method does not support a copy, or "" if it does."""
     ends = (copy.src.store, copy.dst.store)
     host = next((store for store in ends if store.device == "cpu"), None)
     pinned = host is None or host.pinned
@@ -77,7 +80,7 @@ def run(session: Session, copy: Copy, stream: int) -> None:
 
 
 def check_copy(session: Session, copy: Copy, stream: int, numbers: random.Random) -> None:
-    """Make a copy on the device and with the CPU twin, and compare all bytes."""
+    """Make a copy on the device and another one with the CPU twin, and compare all bytes."""
     copy.dst.refill(numbers)
     reason = why_refused(copy, has_batch=session.driver.has_batch)
     try:
@@ -95,7 +98,7 @@ def check_copy(session: Session, copy: Copy, stream: int, numbers: random.Random
 
 
 def _ends(session: Session, numbers: random.Random) -> tuple[list[LaidOut], list[Blocks]]:
-    """Return two stores on the device and one of each kind on the host, all with equal blocks."""
+    """Return two stores on the device and one host store of each kind. All have blocks of the same form."""
     limit = session.effort.arena
     pieces = random_pieces(numbers, limit // 2)
     on_device = []
@@ -123,7 +126,7 @@ def _random_regions(numbers: random.Random, store: BlockStore) -> tuple[int, int
 
 
 def copies(numbers: random.Random, on_device: list[LaidOut], hosts: list[Blocks]) -> Iterator[Copy]:
-    """Yield copies with every method and every way, between all kinds of stores."""
+    """Yield copies with every method, in every way of passing the mapping, between all kinds of stores."""
     first, second = on_device
     ends: list[tuple[Blocks, Blocks]] = [(first, second)]
     ends += [(first, host) for host in hosts] + [(host, second) for host in hosts]
@@ -201,9 +204,9 @@ def _many_pairs(session: Session) -> None:
 
 
 def _mapped(session: Session, stream: int, numbers: random.Random, rows: int) -> None:
-    """Check a mapping on the device with holes and ids out of range.
+    """Check a mapping in device memory with holes (unset entries) and with ids that are out of range.
 
-    The pairs in range are copied, and nothing else is written.
+    The pairs in range must be copied, and no other bytes may be written.
     """
     pieces = random_pieces(numbers, 64)
     src, dst = (

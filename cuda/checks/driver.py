@@ -1,6 +1,6 @@
-"""The CUDA driver through ctypes, with and without torch: memory, streams, events and graphs.
+"""Calls the CUDA driver through ctypes, with or without torch: memory, streams, events and graphs.
 
-It uses the primary context, as torch and kvpool do, so all of them share memory and streams.
+The module uses the primary context, as torch and kvpool do. So all three share memory and streams.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class DriverError(RuntimeError):
 
 
 class Driver:
-    """One device. Creating this object makes the context current for the calling thread."""
+    """One device. The constructor makes its context current for the calling thread."""
 
     def __init__(self, ordinal: int) -> None:
         self.path = os.environ.get("KVPOOL_LIBCUDA", "libcuda.so.1")
@@ -114,7 +114,7 @@ class Driver:
 
     @property
     def has_batch(self) -> bool:
-        """Whether the driver has ``cuMemcpyBatchAsync`` in the form of version 12.8."""
+        """Whether the driver has ``cuMemcpyBatchAsync`` with the parameters of version 12.8."""
         found, status = c_void_p(), c_int()
         name = b"cuMemcpyBatchAsync"
         code = self.library.cuGetProcAddress_v2(name, byref(found), 12_080, 0, byref(status))
@@ -122,7 +122,7 @@ class Driver:
 
     @property
     def is_fake(self) -> bool:
-        """Whether this is the tests' fake driver, which runs kernels on the CPU."""
+        """Whether the driver is the fake driver of the tests, which runs kernels on the CPU."""
         return self.has("fake_violation")
 
     @property
@@ -133,7 +133,7 @@ class Driver:
         return (function() or b"").decode()
 
     def attribute(self, name: str) -> int:
-        """Return one of ``ATTRIBUTES``, or 0 if the driver does not know it."""
+        """Return the value of one of ``ATTRIBUTES``, or 0 if the driver does not know the attribute."""
         try:
             return int(self.get(c_int, "cuDeviceGetAttribute", ATTRIBUTES[name], self.device))
         except DriverError:
@@ -170,7 +170,10 @@ class Driver:
         self.call("cuMemFreeHost", address)
 
     def put(self, address: int, data: bytes) -> None:
-        """Write to the device and wait, because the call may return before pageable bytes have arrived."""
+        """Write to the device and wait.
+
+        Without the wait the call may return before bytes from pageable memory have arrived.
+        """
         self.call("cuMemcpyHtoD_v2", address, data, len(data))
         self.call("cuCtxSynchronize")
 
@@ -208,7 +211,7 @@ class Driver:
         self.call("cuStreamSynchronize", stream)
 
     def seconds(self, work: Callable[[], object], stream: int) -> float:
-        """Return how many seconds some work takes on a stream, by the device's clock."""
+        """Return the number of seconds that the work takes on a stream, measured by the device's clock."""
         start, end = self.get(c_void_p, "cuEventCreate", 0), self.get(c_void_p, "cuEventCreate", 0)
         self.call("cuEventRecord", start, stream)
         work()

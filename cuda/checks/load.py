@@ -1,4 +1,4 @@
-"""Facts about the machine: the driver, the GPU, its clocks."""
+"""Collects facts about the machine: the driver, the GPU and its clocks."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _output(*command: str) -> str:
 
 
 def clocks(driver: Driver) -> str:
-    """Return the clocks of the GPU as nvidia-smi reports them now, or "" if it is unavailable."""
+    """Return the current clocks of the GPU as reported by nvidia-smi, or "" if nvidia-smi is unavailable."""
     if driver.is_fake:
         return ""
     values = _output("nvidia-smi", f"--query-gpu={','.join(_SMI)}", "--format=csv,noheader", "-i", driver.pci)

@@ -1,4 +1,4 @@
-"""A mapping on the device, for tests that have torch's int64 but no tensor on the device."""
+"""A mapping in device memory, for tests in which torch is installed but cannot use the device."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class DeviceMapping:
-    """The interface that kvpool reads of a tensor of shape [n, 2], over memory from the driver."""
+    """The attributes that kvpool reads of a tensor of shape [n, 2], over memory from the driver."""
 
     is_cpu = False
 

@@ -1,4 +1,4 @@
-"""Shared code of the benchmarks: timing, engines with their own thresholds, and stores to copy between."""
+"""Shared code of the benchmarks: timing, engines with different thresholds, and stores to copy between."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _WARM_UP = 0.02
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Timing:
-    """The medians of several copies."""
+    """The median times of several copies."""
 
     seconds: float
     submit_seconds: float
@@ -79,16 +79,16 @@ class Rates:
     swaps: dict[tuple[Direction, int], dict[str, float]] = dataclasses.field(default_factory=dict)
 
     def share(self, rate: float, of: str) -> float | None:
-        """Return this rate as a share of the plain copy's rate, if that was measured."""
+        """Return this rate divided by the rate of the plain copy, if that was measured."""
         plain = self.plain.get(of, 0.0)
         return rate / plain if plain else None
 
 
 def timed(session: Session, submit: Callable[[], Transfer], repetitions: int, limit: float = 2.0) -> Timing:
-    """Time a transfer.
+    """Measure the time of a transfer.
 
-    The first copies create buffers and warm up. The next ones are measured, up to a number of
-    repetitions or of seconds.
+    The first copies create buffers and warm up. The copies after them are measured, up to a maximum
+    number of repetitions or seconds.
     """
     end = time.monotonic() + _WARM_UP
     session.finish(submit())
@@ -107,20 +107,20 @@ def timed(session: Session, submit: Callable[[], Transfer], repetitions: int, li
 
 
 def as_mapping(pairs: Sequence[tuple[int, int]]) -> Any:
-    """Return the pairs as int64 of shape [n, 2], the form that costs the least to pass."""
+    """Return the pairs as an int64 array of shape [n, 2]. kvpool accepts this form at the lowest cost."""
     numbers = array("q", [number for pair in pairs for number in pair])
     return memoryview(numbers).cast("B").cast("q", (len(pairs), 2))
 
 
 def planes(memory: DeviceMemory, piece: int, num_blocks: int, regions: int, device: str) -> BlockStore:
-    """Return a store of equal pieces in planes one after another, like layers of keys and values."""
+    """Return a store with pieces of equal size in separate planes, like layers of keys and values."""
     plane = num_blocks * piece
     where = [(memory.address + region * plane, piece, piece) for region in range(regions)]
     return BlockStore.from_regions(where, num_blocks, device=device, keep_alive=memory)
 
 
 class Engines:
-    """Engines whose planners use different thresholds."""
+    """Engines whose transfer planners use different thresholds."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -136,7 +136,7 @@ class Engines:
         return Path(self._folder.name) / f"{name}.json"
 
     def calibrate(self) -> dict[str, Any]:
-        """Calibrate with one engine, load the saved result with another one, and return the thresholds."""
+        """Calibrate with one engine, load the saved result with another engine, and return the thresholds."""
         path = self.path("calibration")
         with TransferEngine(self._session.device) as engine:
             thresholds: dict[str, Any] = engine.calibrate(path)["thresholds"]
@@ -159,7 +159,7 @@ class Engines:
         return TransferEngine(self._session.device, calibration=file)
 
     def with_ctas(self, ctas: int) -> TransferEngine:
-        """Return an engine whose kernels use this number of thread blocks to cross the link."""
+        """Return an engine whose kernels use this number of thread blocks for copies to and from the host."""
         if ctas not in self._by_ctas:
             rows = [{"descriptors": 0, "bytes": 0}]
             thresholds = {"to_device": rows, "to_host": rows, "link_ctas": ctas}
@@ -175,7 +175,7 @@ class Engines:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Way:
-    """One of the compared ways to copy."""
+    """One of the ways to copy that are compared."""
 
     name: str
     engine: TransferEngine
@@ -187,7 +187,7 @@ class Way:
 
 
 def ways(session: Session, engines: Engines, ctas: Sequence[int]) -> list[Way]:
-    """Return the ways across the link.
+    """Return the ways to copy between host and device.
 
     These are single driver calls, staging, the driver's batch, kernels, and the planner's choices.
     """
@@ -201,7 +201,7 @@ def ways(session: Session, engines: Engines, ctas: Sequence[int]) -> list[Way]:
 class Ground:
     """A store on the device, a pinned pool that is twice as large, and scattered mappings.
 
-    Both contain random bytes.
+    The store and the pool contain random bytes.
     """
 
     def __init__(self, session: Session, kib: int, num_blocks: int, regions: int) -> None:
@@ -215,7 +215,7 @@ class Ground:
             pairs = [(block, first + block) for block in range(num_blocks)]
             session.finish(session.engine.submit(self._device, self._host, pairs, after=None))
         numbers = rng((kib, num_blocks))
-        # Half of the pool is used, so few pairs of blocks are neighbours in both stores.
+        # Only half of the pool is used. So few pairs of blocks are adjacent in both stores.
         out, back = (
             list(
                 zip(
@@ -231,7 +231,7 @@ class Ground:
 
     @classmethod
     def of_payload(cls, session: Session, kib: int) -> Ground:
-        """Create a store of many layers, with the number of blocks that makes up the payload."""
+        """Create a store of many layers. The number of blocks follows from the size of the payload."""
         regions = session.effort.regions
         return cls(session, kib, max(2, session.effort.payload // ((kib << 10) * regions)), regions)
 
@@ -247,7 +247,7 @@ class Ground:
         return timing
 
     def look(self, direction: Direction) -> None:
-        """Compare some blocks of the last copy."""
+        """Compare some of the blocks that the last copy has written."""
         for src, dst in self._pairs[direction][:_LOOKED_AT]:
             block, of_host = (src, dst) if direction == TO_HOST else (dst, src)
             take = self._session.driver.take

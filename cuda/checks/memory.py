@@ -1,7 +1,7 @@
-"""Memory of every kind, random layouts of blocks in it, and a twin of each on the host.
+"""Memory of every kind, random layouts of blocks in it, and a twin of each layout on the host.
 
-Each copy is made twice: on the device, and by the CPU twin over the same bytes. Afterwards all bytes
-have to be equal, including those around and between the blocks.
+Each copy is made twice: on the device, and by the CPU twin over the same bytes. Afterwards all bytes of
+both have to be equal, including the bytes around and between the blocks.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ GUARD = 256
 
 
 class Memory(Protocol):
-    """A piece of memory, which is freed with the object."""
+    """A piece of memory that is freed together with this object."""
 
     address: int
     nbytes: int
@@ -43,7 +43,7 @@ class Memory(Protocol):
 
 
 def _give_back(driver: Driver, free: Callable[[int], None], address: int) -> None:
-    """Free memory from any thread. A lost context has no memory to free."""
+    """Free memory from any thread. If the context is lost, its memory is already freed."""
     with contextlib.suppress(DriverError):
         driver.enter()
         free(address)
@@ -107,11 +107,11 @@ class Layout:
     nbytes: int
 
     def at(self, address: int) -> list[Region]:
-        """Return the regions for memory that begins at an address."""
+        """Return the regions of this layout in memory that begins at an address."""
         return [(address + offset, stride, nbytes) for offset, stride, nbytes in self.regions]
 
     def owner(self, offset: int) -> str:
-        """Return a text that says which region and block a byte belongs to."""
+        """Return a text with the region and the block of a byte."""
         for index, (base, stride, nbytes) in enumerate(self.regions):
             block, within = divmod(offset - base, stride)
             if 0 <= block < self.num_blocks and within < nbytes:
@@ -121,14 +121,14 @@ class Layout:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Pieces:
-    """The pieces of a block: the bytes of each piece, which are multiples of the element size."""
+    """The pieces of a block: the number of bytes of each piece, which is a multiple of the element size."""
 
     element: int
     sizes: tuple[int, ...]
 
 
 def random_pieces(rng: random.Random, limit: int) -> Pieces:
-    """Choose the pieces of a block that is no larger than ``limit``."""
+    """Choose random pieces for a block of at most ``limit`` bytes."""
     element = rng.choice((1, 2, 4, 8))
     count = rng.choice((1, 2, 3, 8))
 
@@ -144,20 +144,20 @@ def random_pieces(rng: random.Random, limit: int) -> Pieces:
 def random_layout(
     rng: random.Random, pieces: Pieces, limit: int, shape: str = "", num_blocks: int | None = None
 ) -> Layout:
-    """Choose a layout for such blocks that an engine might use.
+    """Choose a layout that an engine might use for blocks of these pieces.
 
     Args:
-        rng: The source of the choices.
+        rng: The source of random numbers.
         pieces: The pieces of a block.
         limit: Approximate size of the memory in bytes.
-        shape: ``planes`` that are separate, pieces of a block ``side by side`` with holes, or
-            ``packed``. None chooses one.
-        num_blocks: The number of blocks, whatever the limit.
+        shape: ``planes`` (each piece in a separate plane), ``side by side`` (the pieces of a block
+            together, with holes), or ``packed`` (together, without holes). None chooses one.
+        num_blocks: The number of blocks. If given, ``limit`` does not apply.
     """
     shape = shape or rng.choice(("planes", "planes", "side by side", "packed"))
     if num_blocks is None:
         num_blocks = max(2, min(rng.choice((3, 17, 64, 700)), limit // sum(pieces.sizes)))
-    # Elements are aligned. Blocks need not be.
+    # The addresses of elements are aligned. Those of blocks need not be.
     start = GUARD + pieces.element * rng.choice((0, 0, 1, 3))
     hole = 0 if shape == "packed" else pieces.element * rng.choice((0, 0, 1, 16, 48))
     regions: list[Region] = []
@@ -184,14 +184,14 @@ class Blocks(Protocol):
     twin: BlockStore
 
     def refill(self, rng: random.Random) -> None:
-        """Write new random bytes to both, the same in each."""
+        """Write the same new random bytes to the store and to its twin."""
 
     def check(self) -> None:
-        """Fail unless both have the same bytes."""
+        """Fail unless the store and its twin have the same bytes."""
 
 
 class LaidOut:
-    """Blocks in memory, of which the check compares every byte."""
+    """Blocks in a piece of memory. The check compares every byte of the memory."""
 
     def __init__(self, memory: Memory, layout: Layout, kind: str, device: str = "cpu") -> None:
         self.name = f"{kind}, {layout.name}"
@@ -208,13 +208,13 @@ class LaidOut:
         )
 
     def refill(self, rng: random.Random) -> None:
-        """Write new random bytes to both, the same in each."""
+        """Write the same new random bytes to the store and to its twin."""
         data = rng.randbytes(self._layout.nbytes)
         self._memory.write(data)
         self._copy.write(data)
 
     def check(self) -> None:
-        """Fail unless both have the same bytes."""
+        """Fail unless the store and its twin have the same bytes."""
         found = self._memory.read(0, self._layout.nbytes)
         wanted = self._copy.read(0, self._layout.nbytes)
         if found != wanted:
@@ -236,14 +236,14 @@ class Pool:
         self.twin = BlockStore.host(num_blocks, like, pinned=False)
 
     def refill(self, rng: random.Random) -> None:
-        """Write new random bytes to both, the same in each."""
+        """Write the same new random bytes to the store and to its twin."""
         for block in range(self.store.num_blocks):
             data = rng.randbytes(self.store.bytes_per_block)
             self.store.write_block(block, data)
             self.twin.write_block(block, data)
 
     def check(self) -> None:
-        """Fail unless both have the same bytes."""
+        """Fail unless the store and its twin have the same bytes."""
         differ = [
             block
             for block in range(self.store.num_blocks)
@@ -253,7 +253,10 @@ class Pool:
 
 
 def random_pairs(rng: random.Random, sources: Sequence[int], targets: Sequence[int]) -> list[tuple[int, int]]:
-    """Return a mapping without duplicates: scattered, or runs of neighbours that ascend or descend."""
+    """Return a mapping without duplicates.
+
+    The pairs are scattered, or form ascending or descending runs of adjacent blocks.
+    """
     most = min(len(sources), len(targets))
     count = rng.choice((1, min(3, most), most, most))
     src, dst = rng.sample(sources, count), rng.sample(targets, count)

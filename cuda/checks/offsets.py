@@ -1,4 +1,4 @@
-"""Offsets beyond 2^31 and 2^32 bytes, where a product of 32-bit numbers would wrap."""
+"""Checks offsets beyond 2^31 and 2^32 bytes, where a product of 32-bit numbers would overflow."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _WATCHED = sorted({border + step for border in _BORDERS for step in range(-3, 5)
 
 
 class _Mapped:
-    """Memory that takes space only where it is touched. It replaces device memory in a dry run."""
+    """Memory that only uses the pages that are written. In a dry run it replaces device memory."""
 
     def __init__(self, nbytes: int) -> None:
         self.map = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -33,7 +33,7 @@ class _Mapped:
 
 
 def _large(session: Session, nbytes: int) -> tuple[int, object]:
-    """Return the address of large device memory, and its owner."""
+    """Return the address of large device memory, and the object that owns the memory."""
     if session.dry_run and session.driver.is_fake:
         mapped = _Mapped(nbytes)
         return mapped.address, mapped
@@ -45,7 +45,7 @@ def _large(session: Session, nbytes: int) -> tuple[int, object]:
 
 
 def host_has(nbytes: int) -> bool:
-    """Return whether this number of bytes can be page-locked without harm to the machine."""
+    """Return whether this number of bytes can be page-locked without slowing the machine down."""
     with open("/proc/meminfo") as lines:  # noqa: PTH123  # no file of ours
         fields = dict(line.split(":") for line in lines)
     return int(fields["MemAvailable"].split()[0]) * KIB > 2 * nbytes

@@ -1,4 +1,4 @@
-"""The results of a run: checks, figures and verdicts, as Markdown and JSON."""
+"""The report of a run: checks, figures and verdicts, as Markdown and JSON."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 class Report:
-    """All results of a run so far."""
+    """All results of a run up to now."""
 
     def __init__(self, facts: dict[str, str], *, dry_run: bool) -> None:
         self.facts = facts
@@ -105,7 +105,7 @@ class Report:
 
     @property
     def failed(self) -> bool:
-        """Whether a check failed or a target was missed."""
+        """Whether a check has failed or a target was not reached."""
         return any(check.outcome == "FAILED" for check in self.checks) or any(
             verdict.judgement == "FAIL" for verdict in self.verdicts
         )
@@ -118,7 +118,7 @@ class Report:
         return tables
 
     def summary(self) -> str:
-        """Return the most important results: every check that is not ok, and the verdicts."""
+        """Return the most important results: every check that did not pass, and all verdicts."""
         bad = [check.cells() for check in self.checks if check.outcome != "ok"]
         parts = [f"{len(self.checks) - len(bad)} of {len(self.checks)} checks are ok"]
         if bad:
@@ -161,7 +161,7 @@ class Report:
         return json.dumps(whole, indent=2) + "\n"
 
     def write(self, markdown: Path, for_programs: Path | None) -> None:
-        """Write the files again."""
+        """Write the report files again with the current results."""
         markdown.parent.mkdir(parents=True, exist_ok=True)
         markdown.write_text(self.markdown())
         if for_programs is not None:

@@ -46,13 +46,13 @@ def expect(holds: object, otherwise: str) -> None:
 
 
 def rng(seed: object) -> random.Random:
-    """Return a generator whose numbers are the same in every run."""
+    """Return a random generator that gives the same numbers in every run."""
     return random.Random(repr(seed))  # noqa: S311  # test data
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Effort:
-    """Sizes and numbers that set how long a run takes."""
+    """Sizes and numbers that determine how long a run takes."""
 
     #: Maximum number of random layouts, and the seconds for them.
     trials: int
@@ -110,18 +110,18 @@ class Clock:
 
     @property
     def left(self) -> float:
-        """Seconds that the section has left."""
+        """Number of seconds that remain for the section."""
         return self._section_end - time.monotonic()
 
     def begin_section(self, seconds: float) -> None:
-        """Give a section this number of seconds, or the rest of the run's time if that is shorter."""
+        """Set the time of a section to this number of seconds, or to the rest of the run's time."""
         self._section_end = min(self.end, time.monotonic() + seconds)
 
     def tick(self) -> None:
-        """End the section if its time is over.
+        """End the section if its time has run out.
 
         Raises:
-            OutOfTimeError: The time is over.
+            OutOfTimeError: The time has run out.
         """
         if self.left < 0:
             raise OutOfTimeError
@@ -156,14 +156,18 @@ class Session:
 
     @contextlib.contextmanager
     def check(self, name: str) -> Iterator[list[str]]:
-        """Run a check. The body raises if the check fails, and adds remarks to the yielded list."""
+        """Run a check.
+
+        The body of the ``with`` statement raises an error if the check fails, and appends remarks to
+        the yielded list.
+        """
         self.clock.tick()
         with self.untimed_check(name) as notes:
             yield notes
 
     @contextlib.contextmanager
     def untimed_check(self, name: str) -> Iterator[list[str]]:
-        """Like ``check``, but it also runs when the time is over."""
+        """Like ``check``, but also runs when the time has run out."""
         notes: list[str] = []
         outcome: Outcome = "ok"
         start = time.monotonic()
@@ -182,7 +186,7 @@ class Session:
 
     @contextlib.contextmanager
     def bench(self, title: str) -> Iterator[None]:
-        """Measure a table of figures. A benchmark that breaks off is a failed check."""
+        """Measure a table of figures. A benchmark that ends with an error is recorded as a failed check."""
         with self.check(title):
             yield
 
@@ -195,7 +199,8 @@ class Session:
     def finish(self, transfer: Transfer) -> Transfer:
         """Wait for a transfer with the driver's own functions.
 
-        ``wait`` would sleep between polls to react to Ctrl-C.
+        ``wait`` of kvpool would sleep between polls so that it can react to Ctrl-C, which makes the
+        measured time longer.
         """
         if self._waiting is None:
             self._waiting = self.driver.stream()

@@ -1,4 +1,4 @@
-"""Stores of torch's tensors on the device: dtypes, torch's current stream, torch's own pinned memory."""
+"""Checks stores of torch tensors: dtypes, torch's current stream, and torch's own pinned memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _DTYPES = ("uint8", "float8_e4m3fn", "float16", "bfloat16", "float32", "int64")
 
 
 def _random(torch: Any, shape: tuple[int, ...], dtype: Any, device: str, *, pinned: bool = False) -> Any:
-    """Return a tensor of random bytes. The dtype's bytes are in its last dimension."""
+    """Return a tensor of random bytes. Its last dimension contains the bytes of an element."""
     wide = (*shape[:-1], shape[-1] * dtype.itemsize)
     return torch.randint(0, 256, wide, dtype=torch.uint8, device=device, pin_memory=pinned).view(dtype)
 
@@ -27,7 +27,10 @@ def _same(torch: Any, left: Any, right: Any) -> bool:
 
 
 def _round_trip(session: Session, dtype_name: str) -> None:
-    """Swap out and in again, on torch's streams. Work that torch enqueued before is waited for."""
+    """Swap blocks out and in again on torch's streams.
+
+    The swap has to wait for work that torch has enqueued before.
+    """
     torch, device = session.torch, session.device
     dtype = getattr(torch, dtype_name)
     for shape, dim in (((2, 40, 16, 4, 32), 1), ((40, 2, 16, 4, 32), 0), ((40, 16, 18), 0)):

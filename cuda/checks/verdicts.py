@@ -1,4 +1,4 @@
-"""Decides whether the targets are reached."""
+"""Decides for each target whether the measured rates reach it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _on_device(rates: Rates, kib: int, *, measured: bool) -> Verdict:
 
 
 def _swap(rates: Rates, direction: Direction, kib: int, *, measured: bool) -> Verdict:
-    """Judge a swap by the rate that a user gets: the planner's choice on a calibrated GPU."""
+    """Judge a swap by the rate that a user gets: the rate of the planner's choice on a calibrated GPU."""
     reached = rates.swaps.get((direction, kib), {})
     rate = reached.get("auto, calibrated", reached.get("auto"))
     share = None if rate is None else rates.share(rate, direction)
@@ -46,7 +46,7 @@ def _swap(rates: Rates, direction: Direction, kib: int, *, measured: bool) -> Ve
 
 
 def judge(rates: Rates, *, measured: bool) -> list[Verdict]:
-    """Return all verdicts. Those of a dry run are not measured."""
+    """Return all verdicts. In a dry run every verdict is "not measured"."""
     verdicts = [_on_device(rates, kib, measured=measured) for kib in (16, 32, 64)]
     for direction in (TO_HOST, TO_DEVICE):
         verdicts += [_swap(rates, direction, kib, measured=measured) for kib in (8, 16, 32, 64)]

@@ -172,7 +172,7 @@ def _load(model: str, device: str) -> tuple[Llama, Tokenizer]:
         else:
             config, weights, tokenizer = load_checkpoint(Path(model))
         return Llama(config, weights.to(device)), tokenizer
-    # torch raises AssertionError if it was built without the device.
+    # torch raises an AssertionError if it was built without support for the device.
     except (RuntimeError, AssertionError) as error:
         raise typer.BadParameter(f"{device}: {str(error).splitlines()[0]}", param_hint="--device") from error
 

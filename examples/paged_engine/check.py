@@ -1,9 +1,10 @@
-"""The check: every logits row and every token has the same bits, whatever the scheduler does.
+"""Checks that every row of logits and every token has the same bits, whatever the scheduler does.
 
-Engines sample from prompts with shared prefixes. They cache or do not, cut prompts into larger or
-smaller chunks, and have room or must preempt, by swap or by recompute. The reference is a plain forward
-pass of each whole sequence, without cache, blocks or batch. Unused KV memory is NaN, so that a read of
-unwritten memory shows. For each logits row, a digest of its bytes is stored.
+The engines sample from prompts with shared prefixes. Their modes differ: with and without caching, with
+large and small chunks, with enough room or with preemption by swap or by recompute. The reference is a
+plain forward pass of each whole sequence, without cache, blocks or batch. Unused KV memory is NaN, so
+that a read of unwritten memory changes the result. For each row of logits, the check stores a digest of
+its bytes.
 """
 
 from __future__ import annotations
@@ -42,14 +43,14 @@ _TIGHT: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Prompts in groups that share a prefix, and the sampling parameters of each."""
+    """Prompts in groups with a common prefix, and the sampling parameters of each prompt."""
 
     prompts: list[list[int]]
     sampling: list[Sampling]
 
     @classmethod
     def make(cls, vocab_size: int, *, prompts: int, n: int = 4, max_tokens: int = 12) -> Workload:
-        """Makes up four system prompts with questions. Some prompts repeat an earlier one."""
+        """Makes four system prompts with questions. Some prompts repeat an earlier prompt."""
         random = torch.Generator().manual_seed(0)
 
         def text(least: int, most: int) -> list[int]:
@@ -65,13 +66,13 @@ class Workload:
 
     @property
     def num_tokens(self) -> int:
-        """Largest number of tokens that are sampled."""
+        """Maximum number of tokens that are sampled."""
         return sum(sampling.n * sampling.max_tokens for sampling in self.sampling)
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The results of one mode."""
+    """The results of the engine in one mode."""
 
     mode: str
     seconds: float
@@ -121,7 +122,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class _Mode:
-    """A way to run the engine."""
+    """A mode: one way to run the engine."""
 
     name: str
     blocks: int
@@ -154,13 +155,16 @@ _MODES: Final = (
     _Mode("recompute uncached", _TIGHT, prefix_caching=False, preempt="recompute"),
 )
 
-# The mode of models with several KV-cache groups that keeps states only where prompts diverge. Hits are
-# shorter, and chunks longer.
+# A mode for models with several KV-cache groups. It keeps states only where prompts diverge. So hits
+# are shorter, and chunks are longer.
 _JUNCTIONS: Final = _Mode("junctions", _ROOM, prefix_caching=True, keep="junctions")
 
 
 def modes(model: Llama) -> tuple[_Mode, ...]:
-    """Returns the modes in which the check runs a model, besides the plain forward pass."""
+    """Returns the modes of the engine in which the check runs a model.
+
+    The plain forward pass is not one of them.
+    """
     return (*_MODES, _JUNCTIONS) if len(model.groups) > 1 else _MODES
 
 
@@ -170,7 +174,7 @@ def check(model: Llama, workload: Workload, *, on_tokens: Callable[[str, int], N
     Args:
         model: The model.
         workload: The prompts.
-        on_tokens: Called with the mode and a number of tokens, whenever tokens were sampled.
+        on_tokens: Called after tokens were sampled, with the mode and the number of tokens.
     """
     fast = model.choose_tile()
     report_tokens = on_tokens or (lambda _mode, _tokens: None)
@@ -203,7 +207,7 @@ def _run(model: Llama, workload: Workload, mode: _Mode, report_tokens: Callable[
 def _run_plain(
     model: Llama, workload: Workload, sampled: dict[Key, Row], report_tokens: Callable[[str, int], None]
 ) -> Outcome:
-    """Computes each sample as a whole, from its first token to its last, and draws every token again."""
+    """Computes each sample in one pass over the whole sequence, and draws every token again."""
     began, rows = time.perf_counter(), {}
     outputs: dict[tuple[int, int], list[int]] = {}
     for (request, sample, _), (_, token) in sorted(sampled.items()):
@@ -234,7 +238,7 @@ def _compared(outcome: Outcome, before: list[Outcome]) -> Outcome:
 
 
 def _shortfalls(model: Llama, mode: _Mode, outcome: Outcome) -> list[str]:
-    """Returns the features that a mode should exercise and did not."""
+    """Returns the features that a mode should have used but did not."""
     stats = outcome.stats
     assert stats is not None
     wanted = {

@@ -63,7 +63,7 @@ class ModelConfig:
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
-    """Weights of one layer. Projections of the same input are one matrix."""
+    """Weights of one layer. Projections of the same input are joined in one matrix."""
 
     attention_norm: Tensor
     #: Rows of queries, keys and values.
@@ -94,7 +94,10 @@ class Weights:
 
 
 def random_weights(config: ModelConfig, seed: int = 0) -> Weights:
-    """Makes random weights. The generated text is noise; everything else is like in a trained model."""
+    """Makes random weights.
+
+    The generated text has no meaning, but the engine works as with a trained model.
+    """
     random = torch.Generator().manual_seed(seed)
 
     def matrix(outputs: int, inputs: int, gain: float = 1.0) -> Tensor:
@@ -116,7 +119,7 @@ def random_weights(config: ModelConfig, seed: int = 0) -> Weights:
         embedding=torch.randn(config.vocab_size, config.hidden_size, generator=random),
         layers=[layer() for _ in range(config.num_layers)],
         norm=torch.ones(config.hidden_size),
-        # Some tokens are more likely than others, as in a trained model.
+        # Make some tokens more likely than others, as in a trained model.
         head=matrix(config.vocab_size, config.hidden_size, gain=2.0),
     )
 
@@ -134,7 +137,7 @@ def load_checkpoint(directory: Path) -> tuple[ModelConfig, Weights, Tokenizer]:
     return config, _assemble(config, _read_tensors(directory)), _read_tokenizer(directory, config)
 
 
-# Settings that change what a model computes, and the values that
+# Settings that change the arithmetic of a model, and the values of them that
 # :class:`~examples.paged_engine.model.Llama` supports.
 _SUPPORTED: Final[dict[str, tuple[object, ...]]] = {
     "model_type": ("llama", "mistral"),
@@ -161,7 +164,7 @@ def _read_config(directory: Path) -> ModelConfig:
         if raw.get(name, allowed[0]) not in allowed:
             values = " or ".join(json.dumps(value) for value in allowed if value is not None) or "none"
             raise CheckpointError(f"{path}: {name} is {json.dumps(raw.get(name))}; supported: {values}")
-    # Transformers 5 has moved the rotary settings into a separate table.
+    # Since Transformers 5, the rotary settings are in a separate table.
     rope: dict[str, Any] = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind != "default":
@@ -256,14 +259,14 @@ class Tokenizer(Protocol):
     """Converts text to tokens and back."""
 
     def encode(self, text: str) -> list[int]:
-        """Returns the tokens of a text; at least one, if it is not empty."""
+        """Returns the tokens of a text. A text that is not empty has at least one token."""
 
     def decode(self, tokens: list[int]) -> str:
         """Returns the text of tokens."""
 
 
 class AsciiTokenizer:
-    """Uses the printable characters of ASCII as tokens, so that even noise is readable.
+    """A tokenizer whose tokens are the printable ASCII characters, so that all output is readable.
 
     Ids above 94 have no text.
     """
@@ -281,7 +284,10 @@ class AsciiTokenizer:
 
 
 class ByteTokenizer:
-    """Uses bytes as tokens, for a checkpoint without a usable tokenizer. Ids above 255 have no text."""
+    """A tokenizer whose tokens are bytes, for a checkpoint without a usable tokenizer.
+
+    Ids above 255 have no text.
+    """
 
     def encode(self, text: str) -> list[int]:
         """Returns the bytes of a text."""
@@ -293,7 +299,7 @@ class ByteTokenizer:
 
 
 class _JsonTokenizer:
-    """Uses a tokenizer.json with the package tokenizers."""
+    """A tokenizer that reads a tokenizer.json with the package tokenizers."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
@@ -306,7 +312,10 @@ class _JsonTokenizer:
 
 
 def _read_tokenizer(directory: Path, config: ModelConfig) -> Tokenizer:
-    """Returns the checkpoint's tokenizer if it and the package to read it exist, otherwise bytes."""
+    """Returns the checkpoint's tokenizer.
+
+    If it is missing, or the package tokenizers is not installed, returns a tokenizer of bytes.
+    """
     path = directory / "tokenizer.json"
     if path.exists() and importlib.util.find_spec("tokenizers") is not None:
         return _JsonTokenizer(importlib.import_module("tokenizers").Tokenizer.from_file(str(path)))

@@ -1,4 +1,4 @@
-"""The output of the engine on a terminal: growing texts, and the table of the check."""
+"""Prints the output of the engine: texts while they are generated, and the table of the check."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Outputs = dict[tuple[int, int], list[int]]
 
 
 class _Screen:
-    """The ends of some texts, the numbers of sequences and blocks, and a progress bar."""
+    """A display with the ends of some texts, the numbers of sequences and blocks, and a progress bar."""
 
     _TEXTS: Final = 16
     _TAIL: Final = 64
@@ -59,13 +59,13 @@ class _Screen:
 def generate(
     engine: Engine, tokenizer: Tokenizer, prompts: list[tuple[list[int], Sampling]], *, in_turn: bool = False
 ) -> tuple[Outputs, list[Request]]:
-    """Runs prompts to the end. Shows the progress if stderr is a terminal.
+    """Runs prompts until all are finished. Shows the progress if stderr is a terminal.
 
     Args:
-        engine: Runs the prompts.
+        engine: The engine that runs the prompts.
         tokenizer: Converts tokens to text.
         prompts: The tokens and sampling parameters of each prompt.
-        in_turn: Whether to run one prompt after the other.
+        in_turn: Whether to run the prompts one after the other.
 
     Returns:
         The tokens of each sample, and the requests.
@@ -93,7 +93,7 @@ def print_outputs(
 ) -> None:
     """Prints prompts, their cached tokens, their samples, and the statistics of the engine.
 
-    ``names`` are those of the groups.
+    ``names`` contains the names of the groups.
     """
     console = Console(highlight=False)
     for number, (prompt, request) in enumerate(zip(prompts, requests, strict=True)):
@@ -115,7 +115,7 @@ def print_outputs(
 
 
 def limits(hit: Hit, names: list[str]) -> str:
-    """Describes which groups have shortened a hit; empty if all groups would have served the same tokens."""
+    """Describes the groups that have shortened a hit. Empty if no group has shortened it."""
     least, most = min(hit.reach), max(hit.reach)
     if hit.cached == most:
         return ""
@@ -127,7 +127,7 @@ def limits(hit: Hit, names: list[str]) -> str:
 
 
 def name(key: tuple[int, int]) -> str:
-    """Returns the name of a sample: request and sample."""
+    """Returns the name of a sample, made of its request and its number."""
     return f"{key[0]}.{key[1]}"
 
 

@@ -1,7 +1,7 @@
-"""The engine: a model, the memory of its KV cache, and the scheduler, joined.
+"""The engine joins a model, the memory of its KV cache, and the scheduler.
 
-The engine owns the bytes, and kvpool decides in which blocks they are. A request is submitted, and the
-engine is stepped until its samples have ended. Each step streams the tokens that it has sampled.
+The engine owns the bytes, and kvpool decides which block they are in. The caller submits requests, and
+then runs steps until all samples are finished. Each step returns the tokens that it has sampled.
 """
 
 from __future__ import annotations
@@ -53,8 +53,9 @@ class EngineConfig:
     max_running: int = 64
     #: Share of the pool that an admission leaves for running sequences.
     watermark: float = 0.05
-    # The cached blocks of windows and states at which hits can end: all, those that end at multiples of
-    # this number of tokens, or those where prompts end or diverge.
+    # The cached blocks of windows and states at which hits can end. A number allows ends at multiples
+    # of this number of tokens. Other values allow all ends, or only the ends at which prompts end or
+    # diverge.
     keep: Keep = 64
     #: Whether unused KV memory is NaN, so that wrong reads show: for tests.
     poison: bool = False
@@ -114,10 +115,10 @@ class EngineStats:
 class Engine:
     """An inference engine over kvpool.
 
-    It is a context manager, because it owns threads that move blocks, and memory.
+    It is a context manager, because it owns memory, and threads that copy blocks.
 
     Args:
-        model: The model. Engines may share it.
+        model: The model. Several engines may share a model.
         config: Sizes and policies.
     """
 
@@ -135,7 +136,7 @@ class Engine:
             poison=config.poison,
             device=str(self.device),
         )
-        # A single group of full attention needs no name.
+        # If there is only one group, of full attention, the manager does not need its specification.
         specs = [group.spec(config.block_size, config.keep) for group in model.groups]
         self.manager = CacheManager(
             blocks,
@@ -187,11 +188,11 @@ class Engine:
         return request
 
     def abort(self, request: Request) -> None:
-        """Ends a request whose result is no longer needed. Its computed blocks stay cached."""
+        """Ends a request whose result is no longer needed. Its computed blocks remain cached."""
         self.scheduler.abort(request)
 
     def run(self) -> Iterator[TokenEvent]:
-        """Runs steps until all requests have ended, and streams their tokens."""
+        """Runs steps until all requests are finished, and yields their tokens."""
         while self.scheduler.busy:
             yield from self.step()
 
@@ -218,7 +219,8 @@ class Engine:
             steps=self._steps,
             prompt_tokens=manager.prompt_tokens,
             hit_tokens=manager.hit_tokens,
-            # Each appended token was computed once as a decode. All other rows are prefill.
+            # Each appended token was computed once, in a decode. All other computed rows are rows of
+            # prefill.
             prefill_tokens=self._rows - manager.appended_tokens,
             saved_tokens=manager.hit_tokens + manager.resumed_hit_tokens,
             decoded_tokens=manager.appended_tokens,
@@ -245,13 +247,16 @@ class Engine:
         self.close()
 
     def _poison(self) -> None:
-        """Fills blocks that became free with NaN. All copies that read them have ended."""
+        """Fills the blocks that became free with NaN.
+
+        This is safe, because all copies that read them have finished.
+        """
         free = set(self.manager.diagnose.free_order())
         self.kv.poison(free - self._poisoned)
         self._poisoned = free
 
     def _batch(self, chunks: list[Chunk]) -> Batch:
-        """Makes one row per token of the chunks."""
+        """Makes a batch with one row for each token of the chunks."""
         counts = torch.tensor([chunk.rows for chunk in chunks])
         tokens = [token for chunk in chunks for token in chunk.sequence.tokens[chunk.start : chunk.stop]]
         positions = [position for chunk in chunks for position in range(chunk.start, chunk.stop)]
@@ -269,7 +274,10 @@ class Engine:
         ).to(self.device)
 
     def _sample(self, sequence: Sequence, logits: Tensor) -> Iterator[TokenEvent]:
-        """Draws the next token of a sequence. After the prompt, draws the first token of each sample."""
+        """Draws the next token of a sequence.
+
+        If the chunk completes the prompt, draws the first token of each sample.
+        """
         request, position = sequence.request, len(sequence.tokens)
         first = position == len(request.prompt)
         for sample in self.scheduler.branch(sequence) if first else [sequence]:

@@ -1,10 +1,10 @@
 """A hybrid model: a recurrent layer, two sliding windows, and full attention, each in its own KV-cache group.
 
-It has one layer of each kind of which Gemma 3 (windows), Qwen3-Next and Nemotron-H (recurrent layers)
-consist, with random weights. Blocks of one pool have the same number of bytes, so each group has the
-same number of layers: here one. The windows have two widths. So each keeps and releases its own blocks,
-and either may limit a hit. Two layers of one width would have to be two groups, too, and would always
-agree.
+It has random weights, and one layer of each kind that Gemma 3 (windows), Qwen3-Next and Nemotron-H
+(recurrent layers) use. Blocks of one pool have the same number of bytes, so each group has the same
+number of layers: here one. The windows have two widths. So each keeps and releases its own blocks, and
+either may limit a hit. Two layers with windows of the same width would also need two groups, but these
+groups would always limit a hit to the same length.
 
 The recurrent layer is linear attention with a decay, after a short convolution. Head ``h`` has a matrix
 ``S``. The token at position ``t`` has a key ``k``, a value ``v``, a query ``q``, a decay ``a`` between
@@ -17,8 +17,8 @@ Its *state* contains what the next token needs: the last inputs of the convoluti
 state is zero, whatever the block contains.
 
 The result does not depend on how the tokens are cut into chunks. The recurrence and the convolution are
-products and sums, one token after the other in the order of the sequence, which no kernel reorders.
-Everything else is computed in tiles, as in ``model``.
+products and sums, one token after the other in the order of the sequence, and no kernel changes this
+order. Everything else is computed in tiles, as in ``model``.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class HybridConfig(ModelConfig):
 
     @property
     def conv_channels(self) -> int:
-        """Number of inputs of the convolution: a query, a key and a value of each head."""
+        """Number of channels of the convolution: a query, a key and a value for each head."""
         return self.state_heads * (2 * self.state_key + self.state_value)
 
     @property
@@ -76,7 +76,7 @@ class HybridConfig(ModelConfig):
 class RecurrentWeights(LayerWeights):
     """Weights of a recurrent layer.
 
-    ``qkv`` has rows of the convolution's inputs, of gates, and of decays.
+    The rows of ``qkv`` compute the inputs of the convolution, the gates, and the decays.
     """
 
     #: One row per token, oldest first: [width, channels].
@@ -101,7 +101,7 @@ def hybrid_weights(config: HybridConfig, seed: int = 0) -> Weights:
             gate_up=layer.gate_up,
             down=layer.down,
             conv=torch.randn(config.conv_width, config.conv_channels, generator=random),
-            # Some heads forget within a few tokens, others hardly at all.
+            # The decays differ: some heads forget within a few tokens, others hardly at all.
             decay=torch.linspace(1.0, 6.0, config.state_heads),
         )
 
@@ -111,7 +111,7 @@ def hybrid_weights(config: HybridConfig, seed: int = 0) -> Weights:
 
 
 class Hybrid(Llama):
-    """The model. Everything that is not defined here is as in :class:`Llama`.
+    """The hybrid model. It inherits everything else from :class:`Llama`.
 
     Args:
         config: The shape.
@@ -122,8 +122,8 @@ class Hybrid(Llama):
     config: HybridConfig
 
     def _group(self) -> list[Group]:
-        # If there is full attention, it should be the first group, because hits are counted in its
-        # blocks.
+        # If there is a group with full attention, it should be the first group, because hits are
+        # counted in blocks of the first group.
         kinds = sorted(set(self.config.kinds), key=lambda kind: (kind != "full", kind == "state", str(kind)))
         layers = {kind: tuple(n for n, own in enumerate(self.config.kinds) if own == kind) for kind in kinds}
         return [
@@ -136,7 +136,7 @@ class Hybrid(Llama):
         ]
 
     def probe(self, tile: int) -> Hybrid:
-        """Returns the model itself, because its layers differ."""
+        """Returns the model itself, because its layers differ and all of them have to be tested."""
         return Hybrid(self.config, self.weights, tile=tile)
 
     def _mix(
@@ -145,11 +145,11 @@ class Hybrid(Llama):
         if not isinstance(layer, RecurrentWeights):
             return super()._mix(number, layer, x, tile, context, kv)
         table = tile.tables[self._group_of[number]]
-        # The rows of one sequence are consecutive, and have one block.
+        # The rows of one sequence are consecutive, and all use the block of its state.
         blocks, counts = torch.unique_consecutive(table[: tile.rows, 0], return_counts=True)
         first = counts.cumsum(0) - counts
         states = kv.read_states(number, blocks, self.config.state_numbers)
-        # The block of a new request does not contain a state.
+        # For a new request, the block has old content and not its state. Use zeros instead.
         states = states.where(tile.positions[first, None] > 0, 0.0)
         inputs, gates, decays = self._inputs(layer, x)
         convolved, tails = self._convolve(
@@ -199,7 +199,8 @@ class Hybrid(Llama):
             The outputs, and the tails after the last rows.
         """
         width, padding = self.config.conv_width, len(inputs) - sum(counts)
-        # Join every sequence's tail and rows, and cut the outputs of the rows out of the result.
+        # Join the tail and the rows of every sequence. Afterwards take the outputs of the rows from the
+        # result.
         before = tails.view(len(counts), width - 1, -1)
         *rows, rest = inputs.split([*counts, padding])
         parts = [torch.cat(pair) for pair in zip(before, rows, strict=True)]
@@ -239,7 +240,7 @@ class Hybrid(Llama):
         return normed.view(len(convolved), -1) * gates
 
     def _split(self, convolved: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Splits into queries, keys and values: [rows, heads, numbers]."""
+        """Splits the outputs of the convolution into queries, keys and values: [rows, heads, numbers]."""
         config = self.config
         queries, keys, values = convolved.split(
             [config.state_heads * size for size in (config.state_key, config.state_key, config.state_value)],

@@ -1,16 +1,16 @@
-"""The KV memory that kvpool's block ids refer to, and the places of slots and states in it.
+"""The KV memory that kvpool's block ids refer to, and the positions of slots and states in it.
 
-Layers that keep the same data of a request form a :class:`Group`, which shares a block table. The
-blocks of all groups come from one pool. So all blocks have the same number of bytes, and every group
-has the same number of layers. A block is a *page* in each of these layers. Page ``n`` of all blocks is
-one tensor, which layer ``n`` of each group uses. In a group with keys and values, slot ``offset`` of
-block ``block`` is row ``block * block_size + offset`` of the tensor. In a group with states, the page
-is a row of numbers: the state, followed by padding.
+Layers that store the same data of a request form a :class:`Group`. The layers of a group share a block
+table. The blocks of all groups come from one pool. So all blocks have the same number of bytes, and
+every group has the same number of layers. A block has a *page* in each layer of its group. One tensor
+contains page ``n`` of all blocks, and layer ``n`` of each group uses it. In a group with keys and
+values, slot ``offset`` of block ``block`` is row ``block * block_size + offset`` of the tensor. In a
+group with states, the page is a row of numbers: the state, followed by padding.
 
-Block 0, the null block, replaces the blocks that a window has released. kvpool never hands it out, and
-nothing reads it. For a position that a row must not see, it reads a block of zeros after those of the
-pool instead. So neither old content of a reused block nor a NaN can reach a result. A weight of zero
-would not help, because ``0 * NaN`` is NaN.
+Block 0, the null block, replaces the blocks that a window has released. kvpool never allocates it, and
+no layer reads it. For a position that a row must not see, the row reads a block of zeros instead, which
+is stored after the blocks of the pool. So neither old content of a reused block nor a NaN can change a
+result. A weight of zero would not be enough, because ``0 * NaN`` is NaN.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Keep = Literal["all", "junctions"] | int
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Layers that keep the same data of a request."""
+    """Layers that store the same data of a request."""
 
     layers: tuple[int, ...]
     #: Number of tokens that a token reads, including itself; None for all tokens before it.
@@ -61,15 +61,15 @@ class Group:
         return GroupSpec("sliding", block_size, window=self.window, keep=keep)
 
     def most_blocks(self, tokens: int, block_size: int, chunk: int) -> int:
-        """Returns the largest number of blocks that a request of ``tokens`` tokens holds.
+        """Returns the maximum number of blocks that a request of ``tokens`` tokens holds.
 
-        At most ``chunk`` tokens are computed and committed at a time.
+        The engine computes and commits at most ``chunk`` tokens at a time.
         """
         if self.state:
             return 1
         every = -(-tokens // block_size)
-        # The first token of a chunk may be the last of a block, and so may the first token that it
-        # reads.
+        # The first token of a chunk may be the last token of a block. The first token that it reads may
+        # be, too. Each of these cases needs one more block.
         return every if self.window is None else min(every, -(-(self.window - 1 + chunk) // block_size) + 1)
 
 
@@ -81,7 +81,8 @@ class PagedKV:
         groups: The model's groups.
         num_blocks: Number of blocks of the pool, including the null block.
         block_size: Number of token slots per block.
-        poison: Whether unwritten memory is NaN, so that wrong reads show; otherwise it is zero.
+        poison: Whether unwritten memory is NaN, so that a wrong read changes the result. Otherwise
+            unwritten memory is zero.
         device: The device of the memory.
 
     Raises:
@@ -125,11 +126,11 @@ class PagedKV:
 
     @property
     def block_bytes(self) -> int:
-        """Number of bytes of one block over all pages."""
+        """Number of bytes of a block: the sum over its pages."""
         return sum(page[:, 0].numel() * page.element_size() for page in self.pages)
 
     def poison(self, blocks: Iterable[int]) -> None:
-        """Fills unused blocks with NaN, so that wrong reads show."""
+        """Fills unused blocks with NaN, so that a wrong read changes the result."""
         ids = torch.tensor(list(blocks), dtype=torch.int64)
         for page in self.pages:
             page.index_fill_(1, ids.to(page.device), float("nan"))
@@ -137,7 +138,7 @@ class PagedKV:
     # --- Keys and values
 
     def slots(self, tables: Tensor, positions: Tensor) -> Tensor:
-        """Returns the slots of positions, by the block tables of their rows.
+        """Converts positions to slots by the block tables of their rows.
 
         Args:
             tables: One block table per row: [rows, blocks].
@@ -151,26 +152,30 @@ class PagedKV:
             part.flatten(0, 1).index_copy_(0, slots, rows)
 
     def head_rows(self, slots: Tensor) -> Tensor:
-        """Returns the rows that :meth:`read` needs for slots, by head.
+        """Returns the tensor rows from which :meth:`read` gathers the given slots, for each head.
 
-        The shape of the slots is [rows, positions], that of the result [rows * heads, positions].
+        The slots have the shape [rows, positions], and the result has the shape [rows * heads,
+        positions].
         """
         heads = torch.arange(self.num_heads, device=slots.device)
         return (slots[:, None, :] * self.num_heads + heads[:, None]).flatten(0, 1)
 
     def read(self, layer: int, part: int, head_rows: Tensor) -> Tensor:
-        """Gathers keys (part 0) or values (part 1): [rows * heads, positions, head dimension]."""
+        """Gathers keys (``part`` 0) or values (``part`` 1).
+
+        The result has the shape [rows * heads, positions, head dimension].
+        """
         rows = self.pages[self._page[layer]][part].flatten(0, 2).index_select(0, head_rows.flatten())
         return rows.view(*head_rows.shape, -1)
 
     # --- States
 
     def read_states(self, layer: int, blocks: Tensor, size: int) -> Tensor:
-        """Returns the first numbers of blocks' pages: [blocks, size]."""
+        """Returns the state in the page of each block: [blocks, size]."""
         return self.pages[self._page[layer]][:, blocks].transpose(0, 1).flatten(1)[:, :size]
 
     def write_states(self, layer: int, blocks: Tensor, states: Tensor) -> None:
-        """Writes the first numbers of blocks' pages in place."""
+        """Writes the state in the page of each block, in place."""
         page = self.pages[self._page[layer]]
         numbers = page[:, blocks].transpose(0, 1).flatten(1)
         numbers[:, : states.shape[1]] = states

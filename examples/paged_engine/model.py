@@ -7,8 +7,9 @@ an engine whose batches change from step to step, one prompt therefore has sever
 scheduling bug cannot be distinguished from rounding. Here every kernel that sums always gets the same
 shape:
 
-- Rows (tokens) are computed in *tiles* of a fixed number of rows; the last tile is padded. Neither the
-  neighbours of a row nor whether it belongs to a prefill chunk or a decode change anything.
+- Rows (tokens) are computed in *tiles* of a fixed number of rows; the last tile is padded. So the
+  result of a row does not depend on its neighbours in the batch, nor on whether it belongs to a prefill
+  chunk or a decode.
 - Attention processes the context in *segments* of :data:`SEGMENT` positions, first to last. A segment
   that a row does not see adds an exact zero, so it does not matter which segments a tile needs.
   Segments are cut by positions, not by blocks, so the block size does not matter either.
@@ -17,9 +18,9 @@ A model with other layers is a subclass. It defines the groups of its layers (``
 layer mixes tokens, in a tile over paged memory and over a whole sequence (``_mix``, ``_mix_plain``).
 ``hybrid`` is an example.
 
-One assumption about the kernels remains: a row's result does not depend on its place in the tile or on
-its neighbours. :func:`batch_invariant` tests this on the machine, and :meth:`Llama.choose_tile` takes
-the largest tile that passes. A tile of one row is correct by construction, and slow.
+One assumption about the kernels remains: a row's result does not depend on its position in the tile or
+on its neighbours. :func:`batch_invariant` tests this on the machine, and :meth:`Llama.choose_tile`
+takes the largest tile that passes. A tile of one row is correct by construction, and slow.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class Batch:
     wanted: Tensor
 
     def to(self, device: torch.device) -> Batch:
-        """Returns the batch on a device."""
+        """Returns a copy of the batch on a device."""
         tables = [table.to(device) for table in self.tables]
         return Batch(self.tokens.to(device), self.positions.to(device), tables, self.wanted.to(device))
 
@@ -84,7 +85,7 @@ class Tile:
 
 
 class Context:
-    """The keys and values of a group that the rows of a tile see, and their places in memory.
+    """The keys and values of a group that the rows of a tile read, and their positions in memory.
 
     Args:
         tile: The rows.
@@ -130,13 +131,13 @@ class Llama:
         self._cosines, self._sines = _rotations(config, weights.embedding.device)
 
     def _group(self) -> list[Group]:
-        """Puts layers that keep the same data into one group."""
+        """Puts layers that store the same data into one group."""
         return [Group(tuple(range(self.config.num_layers)))]
 
     def probe(self, tile: int) -> Llama:
         """Returns a model with the same arithmetic and as few layers as possible.
 
-        Here all layers have the same shapes, so one is enough.
+        All layers of this model have the same shapes, so one layer is enough.
         """
         config = dataclasses.replace(self.config, num_layers=1)
         return Llama(config, dataclasses.replace(self.weights, layers=self.weights.layers[:1]), tile=tile)
@@ -180,7 +181,7 @@ class Llama:
     def _tiles(self, batch: Batch, padding: int) -> Iterator[Tile]:
         """Cuts a batch into tiles.
 
-        Rows of padding have the position of the last row, and a block of zeros.
+        Padding rows have the position of the last row, and read a block of zeros.
         """
         count = len(batch.tokens)
         for start in range(0, count, self.tile):
@@ -206,7 +207,7 @@ class Llama:
     ) -> Tensor:
         """Mixes the rows of a tile with the tokens before them, in one layer.
 
-        Writes what later rows read of them.
+        Writes the data of these rows that later rows read.
         """
         assert context is not None
         queries, keys, values = self._project(layer, x, tile.positions)
@@ -220,7 +221,7 @@ class Llama:
     def _mix_plain(
         self, number: int, layer: LayerWeights, hidden: list[Tensor], tiles: list[Tile]
     ) -> list[Tensor]:
-        """Does the work of :meth:`_mix` for all tiles of one sequence, without paged memory."""
+        """Like :meth:`_mix`, but for all tiles of one sequence, and without paged memory."""
         group, count = self.groups[self._group_of[number]], sum(tile.rows for tile in tiles)
         projected = [self._project(layer, x, tile.positions) for x, tile in zip(hidden, tiles, strict=True)]
         _, *parts = (torch.cat(rows)[:count] for rows in zip(*projected, strict=True))
@@ -234,9 +235,9 @@ class Llama:
         return [self._attend(queries, visible(tile, group), read) for (queries, _, _), tile in rows]
 
     def _shared_segments(self, rows: Tensor) -> list[Tensor]:
-        """Cuts the keys or values of one sequence into segments for a whole tile.
+        """Cuts the keys or values of one sequence into segments. All rows of a tile share them.
 
-        Their shape is [positions, heads, head dimension].
+        The keys or values have the shape [positions, heads, head dimension].
         """
         segments = rows.view(-1, SEGMENT, *rows.shape[1:]).transpose(1, 2).unbind(0)
         return [segment.repeat(self.tile, 1, 1) for segment in segments]
@@ -295,7 +296,7 @@ class Llama:
         return x * torch.rsqrt(x.square().mean(dim=1, keepdim=True) + self.config.norm_eps) * weight
 
     def _logits(self, hidden: Tensor) -> Tensor:
-        """Computes the logits of hidden rows, in tiles like everything else."""
+        """Computes the logits of hidden rows. The rows are computed in tiles, like everything else."""
         logits = []
         for start in range(0, len(hidden), self.tile):
             rows = hidden[start : start + self.tile]
@@ -305,7 +306,7 @@ class Llama:
 
 
 def batch_invariant(model: Llama, tile: int) -> bool:
-    """Tests whether a row's logits and KV have the same bits at every place of a tile, with any neighbours.
+    """Tests whether a row's logits and KV have the same bits at every tile position, with any neighbours.
 
     The neighbours are random tokens at random positions over random KV, so that the number of segments
     changes, too.
@@ -317,8 +318,8 @@ def batch_invariant(model: Llama, tile: int) -> bool:
     blocks = -(-length // SEGMENT)
     held = blocks * len(probe.groups)
     kv = PagedKV(config, probe.groups, 1 + tile * held, SEGMENT, device=str(device))
-    # The probe row has the first tables and the same context at every place. Its neighbours have the
-    # other tables.
+    # At every position in the tile, the probe row has the first tables and the same context. Its
+    # neighbours have the other tables.
     (page,) = kv.pages
     _, own, others, _ = page.tensor_split([1, 1 + held, 1 + tile * held], dim=1)
     content, position = torch.randn(own.shape, generator=random), length * 5 // 8
@@ -337,7 +338,7 @@ def batch_invariant(model: Llama, tile: int) -> bool:
 
 
 def visible(tile: Tile, group: Group) -> dict[int, Tensor]:
-    """Returns for each segment that a row sees the visible positions: [rows, positions]."""
+    """Returns, for each segment that a row reads, a mask of the visible positions: [rows, positions]."""
     own = tile.positions[:, None]
     first = 0 if group.window is None else max(int(own.min()) - group.window + 1, 0) // SEGMENT
     last = int(own.max()) // SEGMENT
@@ -349,7 +350,7 @@ def visible(tile: Tile, group: Group) -> dict[int, Tensor]:
 
 
 def _pad_rows(rows: Tensor, count: int, value: int = 0) -> Tensor:
-    """Appends rows that contain a value."""
+    """Appends rows that contain ``value``."""
     return functional.pad(rows, (0, 0) * (rows.dim() - 1) + (0, count - len(rows)), value=value)
 
 

@@ -1,4 +1,4 @@
-"""The objects of a scheduler: requests, their sequences, and the chunks that a step computes."""
+"""The objects of the scheduler: requests, their sequences, and the chunks that a step computes."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ __all__ = ["Chunk", "Hit", "Request", "RequestTooLargeError", "Sequence"]
 
 
 class RequestTooLargeError(ValueError):
-    """A request that would not fit into an empty pool."""
+    """The request would not fit even into an empty pool."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """The cached tokens that a request has found when it was admitted."""
+    """The cached tokens that the admission of a request has found."""
 
     cached: int
     #: Number of tokens that each group alone would have served.
@@ -42,7 +42,7 @@ class Request:
 
 @dataclass(eq=False, slots=True)
 class Sequence:
-    """One sample of a request: its tokens, and how far they are computed."""
+    """One sample of a request: its tokens, and the number of them that are computed."""
 
     request: Request
     sample: int
@@ -62,12 +62,12 @@ class Sequence:
 
     @property
     def age(self) -> tuple[int, int]:
-        """Sort key: oldest first."""
+        """Sort key by age; the oldest sequence comes first."""
         return (self.request.number, self.sample)
 
     @property
     def left(self) -> int:
-        """Number of tokens to compute: one, except for a prompt or a resumed sequence."""
+        """Number of tokens that remain to be computed: one, except for a prompt or a resumed sequence."""
         return len(self.tokens) - self.computed
 
 
@@ -86,8 +86,8 @@ class Chunk:
 
     @property
     def samples(self) -> bool:
-        """Whether its last token decides the next one.
+        """Whether a token is sampled after the chunk.
 
-        Otherwise the chunk is an inner part of a prompt, or recomputes KV that was lost.
+        Otherwise the chunk is an inner part of a prompt, or computes lost KV again.
         """
         return self.stop == len(self.sequence.tokens)

@@ -1,7 +1,8 @@
-"""Sampling that does not depend on scheduling.
+"""Sampling whose results do not depend on scheduling.
 
-Each token is drawn with its own random number, made of the request's seed, the sample's index and the
-token's position. There is no generator whose state would depend on earlier samples.
+Each token is drawn with its own random number. The number is computed from the request's seed, the
+sample's index and the token's position. There is no generator with a state that would depend on earlier
+samples.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ class Scheduler:
 
     Args:
         manager: The manager of the blocks.
-        executor: Moves the content of blocks.
+        executor: Copies the content of blocks.
         groups: The groups of the model's layers.
         preempt: How a sequence is preempted: its blocks are moved to the host tier, or dropped and
             computed again.
@@ -108,7 +108,7 @@ class Scheduler:
 
     @property
     def busy(self) -> bool:
-        """Whether any sequence has not ended."""
+        """Whether any sequence is not finished."""
         return bool(self.running or self.waiting or self.moving)
 
     # --- What requests do
@@ -119,9 +119,10 @@ class Scheduler:
         Raises:
             RequestTooLargeError: The request could never run.
         """
-        # Preempted samples resume one by one, so a single one has to fit. The last token needs no slot.
+        # Preempted samples resume one by one, so it is enough that a single sample fits. The last token
+        # needs no slot, because no token reads it.
         slots, size = len(request.prompt) + request.sampling.max_tokens - 1, self._manager.block_size
-        # Without commits, windows release no blocks.
+        # Without commits, windows release no blocks, so the whole request counts as one chunk.
         chunk = min(self._token_budget, slots) if self._prefix_caching else slots
         needed = sum(group.most_blocks(slots, size, chunk) for group in self._groups)
         usable = self._manager.num_blocks - 1
@@ -145,7 +146,7 @@ class Scheduler:
     # --- One step
 
     def schedule(self) -> list[Chunk]:
-        """Returns the chunks of the step. Empty if the step could only wait for copies."""
+        """Returns the chunks of the step. The list is empty if the step can only wait for copies."""
         self._settle(self._executor.poll())
         self._executor.run()
         chunks, served = self._advance()
@@ -171,13 +172,13 @@ class Scheduler:
     def branch(self, parent: Sequence) -> list[Sequence]:
         """Makes the samples of a request whose prompt is computed.
 
-        They share its blocks, including the last one.
+        The samples share the blocks of the prompt, including the last block.
         """
         samples = [parent]
         for sample in range(1, parent.request.sampling.n):
             child = Sequence(parent.request, sample, list(parent.tokens), parent.known)
             try:
-                # The child gets a copy of each state at once, which needs a block.
+                # The child immediately gets a copy of each state, which needs a block.
                 self._manager.fork(parent.key, child.key)
             except OutOfBlocksError:
                 bisect.insort(
@@ -191,7 +192,7 @@ class Scheduler:
         return samples
 
     def finish(self, sequence: Sequence) -> None:
-        """Ends a sequence. Its committed blocks stay cached until they are needed."""
+        """Ends a sequence. Its committed blocks remain cached until they are evicted."""
         if sequence in self.running:
             self._manager.release(sequence.key)
             self.running.remove(sequence)
@@ -202,7 +203,7 @@ class Scheduler:
     # --- The parts of schedule()
 
     def _settle(self, finished: Iterable[FinishedSwap]) -> None:
-        """Updates the sequences of ended swaps."""
+        """Updates the sequences whose swaps have completed."""
         for swap in finished:
             sequence = self.moving.pop(swap.swap)
             if sequence not in sequence.request.sequences:
@@ -221,7 +222,7 @@ class Scheduler:
     def _advance(self) -> tuple[list[Chunk], bool]:
         """Distributes the token budget over the running sequences.
 
-        Returns the chunks, and whether there were blocks for all.
+        Returns the chunks, and whether there were enough blocks for all of them.
         """
         chunks = self._chunks()
         with contextlib.suppress(OutOfBlocksError):
@@ -233,7 +234,7 @@ class Scheduler:
             with contextlib.suppress(OutOfBlocksError):
                 self._cover(chunks)
                 return chunks, False
-        # Copies are under way that will free blocks. A sequence without blocks skips this step.
+        # Copies in progress will free blocks. So a sequence without blocks skips this step.
         covered = []
         for chunk in chunks:
             with contextlib.suppress(OutOfBlocksError):
@@ -271,7 +272,8 @@ class Scheduler:
         changes = self._manager.append_ragged(
             keys, sampled, offsets, covered=[chunk.stop for chunk in chunks]
         )
-        # Rows of the call, positions in the table, blocks, and, with several groups, groups.
+        # The columns are: rows of the call, positions in the table, blocks, and, if there are several
+        # groups, groups.
         columns = changes if len(self._groups) > 1 else (*changes, [0] * len(changes[0]))
         for row, index, block, group in zip(*columns, strict=True):
             table = chunks[row].sequence.tables[group]
@@ -285,9 +287,9 @@ class Scheduler:
             chunk.sequence.known = max(chunk.sequence.known, chunk.stop)
 
     def _preempt_youngest(self) -> None:
-        """Takes a sequence's blocks away.
+        """Preempts the youngest sequence and releases its blocks.
 
-        With recompute they are available at once, with swap after the copies.
+        With recompute the blocks are available immediately, and with swap after the copies.
         """
         assert len(self.running) > 1, "a sequence that submit() has accepted fits into an empty pool"
         victim = self.running.pop()
@@ -298,7 +300,10 @@ class Scheduler:
             bisect.insort(self.waiting, victim, key=_age)
 
     def _drop(self, sequence: Sequence) -> None:
-        """Releases a sequence's blocks in either tier. Its tokens stay, and will be computed again."""
+        """Releases the blocks of a sequence in either tier.
+
+        Keeps its tokens, which will be computed again.
+        """
         self._manager.preempt(sequence.key)
         sequence.tables, sequence.computed = [], 0
 
@@ -310,7 +315,7 @@ class Scheduler:
     def _admit(self, chunks: list[Chunk]) -> None:
         """Admits waiting sequences, and adds their chunks.
 
-        If there is no room for the oldest, all wait.
+        If the oldest waiting sequence does not fit, all others wait, too.
         """
         rows = self._token_budget - sum(chunk.rows for chunk in chunks)
         while self.waiting and rows > 0 and len(self.running) + len(self.moving) < self._max_running:
@@ -329,10 +334,12 @@ class Scheduler:
                 rows -= chunk.rows
 
     def _enter(self, sequence: Sequence) -> None:
-        """Starts a waiting sequence with its cached blocks, or begins its swap in, according to its state.
+        """Starts a waiting sequence.
 
-        :meth:`_cover` allocates the blocks to compute, because the end of the first chunk depends on
-        the hit.
+        According to its state, looks up its cached blocks or begins to swap its blocks in.
+
+        :meth:`_cover` later allocates the blocks to compute, because the end of the first chunk depends
+        on the hit.
 
         Raises:
             OutOfBlocksError: Too few blocks are available; nothing has changed.
@@ -350,7 +357,7 @@ class Scheduler:
             self.waiting.remove(sequence)
 
     def _start(self, sequence: Sequence, admission: Admission) -> None:
-        """Lets a sequence run on its blocks. Cached tokens count as computed."""
+        """Sets a sequence to running with these blocks. Cached tokens are counted as computed."""
         sequence.tables, sequence.computed = admission.tables, admission.cached_tokens
         for group, table in zip(self._groups, sequence.tables, strict=True):
             if group.state:

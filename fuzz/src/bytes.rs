@@ -1,9 +1,9 @@
-//! Converts bytes to arguments: every byte has a meaning, small bytes give small values, and a changed
-//! byte changes little.
+//! Converts bytes to arguments. Every byte value is valid, small bytes give small values, and a change
+//! of one byte changes little.
 
 use arbitrary::{Result, Unstructured};
 
-/// Returns one of several indexes, each with the probability of its weight.
+/// Returns an index. Its probability is proportional to its weight.
 pub(crate) fn pick(bytes: &mut Unstructured<'_>, weights: &[u8]) -> Result<usize> {
     let sum: u32 = weights.iter().map(|&weight| u32::from(weight)).sum();
     let mut at = u32::from(bytes.arbitrary::<u8>()?) % sum.max(1);
@@ -35,7 +35,7 @@ pub(crate) fn tokens(bytes: &mut Unstructured<'_>, longest: u8) -> Result<Vec<u3
     Ok((0..len).map(|at| pattern >> at & 1).collect())
 }
 
-/// Returns shorter lists and lists of smaller numbers, the shortest first.
+/// Returns simpler lists to try: shorter lists and lists of smaller numbers, the shortest first.
 pub(crate) fn simpler_list<T: Clone + PartialEq + Default>(list: &[T]) -> Vec<Vec<T>> {
     let mut simpler: Vec<_> = (0..list.len())
         .map(|at| {
@@ -52,7 +52,7 @@ pub(crate) fn simpler_list<T: Clone + PartialEq + Default>(list: &[T]) -> Vec<Ve
     simpler
 }
 
-/// Returns smaller numbers, the smallest first.
+/// Returns smaller numbers to try, the smallest first.
 pub(crate) fn smaller(number: usize) -> impl Iterator<Item = usize> {
     let tried = [0, number / 2, number.saturating_sub(1)];
     (0..tried.len()).map(move |at| tried[at]).filter(move |&other| other < number)

@@ -1,7 +1,8 @@
-//! Cases: a setting and operations, run on the core and on the model that it is compared with.
+//! A case is a setting and a list of operations. It runs on the core and on a model, and the results
+//! are compared.
 //!
-//! This module converts bytes to a case, runs it, and writes a failing one as a Rust test. A target is
-//! a [`Machine`], which defines its operations.
+//! This module converts bytes to a case, runs the case, and writes a failing case as a Rust test. A
+//! target is a [`Machine`], which defines its operations.
 
 use std::cell::{Cell, RefCell};
 use std::fmt::Debug;
@@ -12,7 +13,7 @@ use kvpool_lab::failure::{Failure, guarded};
 /// Maximum number of operations of one case. Longer inputs are cut.
 pub const MOST_OPERATIONS: usize = 250;
 
-/// The calls of a case as Rust code. They are kept only if they are needed.
+/// The calls of a case as Rust code. The text is only stored if it is needed.
 #[derive(Debug, Default)]
 pub struct Script {
     lines: Option<Vec<String>>,
@@ -21,7 +22,7 @@ pub struct Script {
 }
 
 impl Script {
-    /// Creates a script that keeps its lines.
+    /// Creates a script that stores its lines.
     #[must_use]
     pub const fn kept() -> Self {
         Self { lines: Some(Vec::new()), calls: 0 }
@@ -41,7 +42,7 @@ impl Script {
         self.lines.as_deref().unwrap_or_default()
     }
 
-    /// Adds lines that are not calls: comparisons at the end.
+    /// Adds lines that are not calls: the comparisons at the end of the test.
     fn close(&mut self, closing: Vec<String>) {
         if let Some(lines) = &mut self.lines {
             lines.extend(closing);
@@ -59,7 +60,7 @@ pub trait Machine: Sized {
     /// Creates a state from a setting.
     ///
     /// # Errors
-    /// A failure that no setting should cause.
+    /// A failure. No setting should cause one.
     fn new(setting: &Self::Setting) -> Result<Self, Failure>;
 
     /// Runs one operation on the core and on the model, compares their results and states, and checks
@@ -75,8 +76,8 @@ pub trait Machine: Sized {
     /// Returns simpler operations to try instead, the simplest first.
     fn simpler_operations(operation: &Self::Operation) -> Vec<Self::Operation>;
 
-    /// Imports and helpers that tests may need. Each has a word: a test that contains the word needs
-    /// the item.
+    /// Imports and helper functions that tests may need. Each has a keyword: a test that contains the
+    /// keyword needs the item.
     const ITEMS: &[(&str, &str)];
 
     /// Returns the lines that create the state.
@@ -165,7 +166,7 @@ impl<M: Machine> Case<M> {
             M::opening(&self.setting).into_iter().chain(script.lines().iter().cloned()).chain(closing);
         let body: String = lines.map(|line| format!("    {line}\n")).collect();
         let mut test = format!("\n{comment}#[test]\nfn {name}() {{\n{body}}}\n");
-        // Goes from the last item to the first, because helpers need the ones before them.
+        // Go from the last item to the first, because a helper may need an earlier one.
         for (word, item) in M::ITEMS.iter().rev() {
             if test.contains(word) {
                 test.insert_str(0, item);

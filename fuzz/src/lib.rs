@@ -9,19 +9,20 @@
 //! | [`manager`] | `CacheManager`, with KV-cache groups or without: every call | the laboratory |
 //! | [`mod@trace_reader`] | the readers of kvpool-replay, all formats | the traces that it writes itself |
 //! | [`mod@journal_reader`] | the reader and the replay of kvpool-journal | a second replay |
-//! | [`vllm_pool`] | `kvpool_vllm::Pool`: every call, policies, hints, writes by hand | the laboratory |
+//! | [`vllm_pool`] | `kvpool_vllm::Pool`: every call, policies, hints, direct writes | the laboratory |
 //!
-//! The laboratory is [`kvpool_lab`], with its model and its oracles. It draws calls from the bytes of
-//! [`pool`], [`manager`] and [`vllm_pool`], and shrinks a run that fails. The bytes of the other
-//! targets are operations ([`Case`]). After each operation, results, state and all invariants are
-//! compared. A case that fails is shrunk ([`shrink`]) and printed as a Rust test. The bytes can have
-//! three sources: libFuzzer (`fuzz_targets`, with the feature `libfuzzer`), the driver [`random`] of
-//! the program `kvpool-fuzz`, which has no requirements, or the corpus, which the tests replay.
+//! The laboratory is [`kvpool_lab`]: a model, which computes expected answers, and oracles, which check
+//! the state. It draws calls from the bytes of [`pool`], [`manager`] and [`vllm_pool`], and shrinks a
+//! run that fails. The bytes of the other targets are operations ([`Case`]). After each operation,
+//! results, state and all invariants are compared. A case that fails is shrunk ([`shrink`]) and printed
+//! as a Rust test. The bytes can have three sources: libFuzzer (`fuzz_targets`, with the feature
+//! `libfuzzer`), the driver [`random`] of the program `kvpool-fuzz`, which has no requirements, or the
+//! corpus, which the tests replay.
 #![forbid(unsafe_code)]
 
 mod bytes;
 mod case;
-// The minimizer of journals, which test-mutants does not build.
+// The minimizer of journals. The tool that tests the tests with planted defects does not build it.
 #[path = "../../rust/kvpool-journal/src/minimize.rs"]
 mod minimize;
 pub mod random;
@@ -44,7 +45,7 @@ use targets::{journal_reader, trace_reader};
 pub struct Report {
     /// The failure.
     pub failure: Failure,
-    /// Number of calls of the shrunk case, or 0 for an input that is a file.
+    /// Number of calls of the shrunk case, or 0 if the input is a file.
     pub operations: usize,
     /// The shrunk case as a Rust test, or the input.
     pub test: String,
@@ -141,12 +142,12 @@ fn report_file(data: &[u8], run: fn(&[u8]) -> Result<(), Failure>) -> Result<(),
     })
 }
 
-/// Panics with the report of a failing input. A fuzzer expects a panic.
+/// Panics with the report of a failing input, because a fuzzer expects a panic.
 fn tell(target: &Target, data: &[u8]) {
     if let Err(failure) = (target.check)(data) {
         let report = (target.report)(data).err();
         let told = report.map_or_else(|| format!("{failure}, and not again"), |report| report.to_string());
-        // The panic's message is only the report.
+        // The message of the panic contains only the report.
         assert!(told.is_empty(), "{}: {told}", target.name);
     }
 }

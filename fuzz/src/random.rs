@@ -1,5 +1,5 @@
-//! Random inputs for machines without a fuzzer: changed inputs of a corpus, and new ones. Coverage does
-//! not guide them.
+//! Makes random inputs without a fuzzer: changed inputs of a corpus, and new inputs. They do not depend
+//! on coverage.
 //!
 //! The inputs are deterministic: the same seed and the same corpus give the same inputs.
 

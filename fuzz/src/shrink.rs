@@ -1,11 +1,11 @@
-//! Shrinking: finds a small case that fails in the same way as a given one.
+//! Shrinks a failing case: finds a small case that fails in the same way.
 //!
-//! It uses delta debugging ([`minimize`]) over decoded operations, not over bytes. Then it simplifies
-//! arguments and the setting, and repeats everything until nothing more can be removed. It needs no
-//! fuzzer. It only checks whether a case still fails with the same [`Failure::kind`].
+//! The shrinker uses delta debugging ([`minimize`]) over decoded operations, not over bytes. Then it
+//! simplifies arguments and the setting. It repeats both until nothing more can be removed. It needs no
+//! fuzzer: it only checks whether a case still fails with the same [`Failure::kind`].
 //!
-//! Cost: some hundred runs for a case of a hundred operations. A case ends at its failure, so
-//! everything after that is cut first.
+//! Cost: some hundred runs for a case of a hundred operations. A case ends at its failure, so the
+//! shrinker first cuts all operations after the failure.
 
 use kvpool_lab::failure::Failure;
 
@@ -34,14 +34,14 @@ struct Shrinker<M: Machine> {
 }
 
 impl<M: Machine> Shrinker<M> {
-    /// Returns a size that decreases with every step that is kept: the number of operations, then the
+    /// Returns a size that decreases with every accepted step: the number of operations, then the
     /// length of their text.
     fn size(&self) -> (usize, usize) {
         let written = format!("{:?} {:?}", self.case.setting, self.case.operations);
         (self.case.operations.len(), written.len())
     }
 
-    /// Keeps `smaller` if it fails in the same way.
+    /// Makes `smaller` the current case if it fails in the same way.
     fn keep(&mut self, smaller: Case<M>) -> bool {
         match smaller.run() {
             Err((_, failure)) if failure.kind == self.failure.kind => {
@@ -60,8 +60,8 @@ impl<M: Machine> Shrinker<M> {
     }
 
     fn simplify(&mut self) {
-        // Always starts from the case that was kept last, so an earlier setting does not bring back
-        // removed operations.
+        // Always start from the current case. Otherwise a setting that is derived from an earlier case
+        // could restore removed operations.
         while M::simpler_settings(&self.case.setting).into_iter().any(|setting| {
             let operations = self.case.operations.clone();
             self.keep(Case { setting, operations })
@@ -74,7 +74,7 @@ impl<M: Machine> Shrinker<M> {
                 smaller.operations[at] = operation;
                 self.keep(smaller)
             });
-            // Tries the same operation again while it becomes simpler.
+            // Try the same operation again as long as it becomes simpler.
             at += usize::from(!kept);
         }
     }

@@ -1,11 +1,11 @@
-//! Writes values as Rust expressions. The tests that are made from cases contain them.
+//! Writes values as Rust expressions, for the tests that are made from cases.
 
-/// Returns a list. An empty list has an explicit type.
+/// Returns the expression of a list. An empty list has an explicit type.
 pub(crate) fn list(values: &[usize]) -> String {
     if values.is_empty() { "Vec::<usize>::new()".into() } else { format!("{values:?}") }
 }
 
-/// Returns an option of a list.
+/// Returns the expression of an optional list.
 pub(crate) fn option(values: Option<&Vec<usize>>) -> String {
     values.map_or_else(|| "None".into(), |values| format!("Some(vec!{values:?})"))
 }

@@ -1,10 +1,10 @@
-//! The program `kvpool-fuzz`: its output and its exit codes.
+//! Tests the output and the exit codes of the program `kvpool-fuzz`.
 #![expect(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
 
 use std::path::Path;
 use std::process::Command;
 
-/// Runs the program. Returns the exit code and everything printed.
+/// Runs the program. Returns the exit code and all output.
 fn run(arguments: &[&str]) -> (i32, String) {
     let done = Command::new(env!("CARGO_BIN_EXE_kvpool-fuzz")).args(arguments).output().unwrap();
     let said = [done.stdout, done.stderr].concat();

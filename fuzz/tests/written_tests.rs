@@ -1,5 +1,5 @@
-//! The Rust test that a case is written as compiles and passes if the source has no defect: the files
-//! in `rendered` are such tests, and run here.
+//! A failing case is written as a Rust test. That test must compile, and pass if the source has no
+//! defect. The files in `rendered` are such tests, and they run here.
 //!
 //! `KVPOOL_UPDATE=1` writes them again.
 #![expect(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
@@ -13,7 +13,7 @@ use kvpool_fuzz::{Case, Machine};
 
 const MOST: usize = 80;
 
-/// Returns the longest case with at most [`MOST`] operations, among the first inputs of a seed.
+/// Returns the longest case with at most [`MOST`] operations. Chooses among the first inputs of a seed.
 fn text<M: Machine>(seed: u64) -> String {
     let mut inputs = Inputs::new(seed, Vec::new());
     let cases = (0..40).filter_map(|_| Case::<M>::decode(&inputs.next_input()));

@@ -1,6 +1,6 @@
 //! Bytes that determine the random choices.
 
-/// A reading position in bytes. After the end, every further byte is zero.
+/// A reading position in a sequence of bytes. Reads beyond the end return zero.
 #[derive(Clone, Debug)]
 pub struct Bytes<'a> {
     data: &'a [u8],
@@ -8,7 +8,7 @@ pub struct Bytes<'a> {
 }
 
 impl<'a> Bytes<'a> {
-    /// Creates a position at the first of these bytes.
+    /// Creates a position at the first byte of `data`.
     #[must_use]
     pub const fn new(data: &'a [u8]) -> Self {
         Self { data, at: 0 }
@@ -20,12 +20,14 @@ impl<'a> Bytes<'a> {
         byte
     }
 
-    /// Reads one byte and returns a number from 0 to `n` - 1. `n` is at most 256; 0 counts as 1.
+    /// Reads one byte and returns a number from 0 to `n` - 1. `n` is at most 256; `n` = 0 is treated as
+    /// 1.
     pub fn below(&mut self, n: usize) -> usize {
         usize::from(self.next()) % n.max(1)
     }
 
-    /// Reads two bytes and returns a number from 0 to `n` - 1. `n` is at most 65,536; 0 counts as 1.
+    /// Reads two bytes and returns a number from 0 to `n` - 1. `n` is at most 65,536; `n` = 0 is
+    /// treated as 1.
     pub fn wide(&mut self, n: usize) -> usize {
         usize::from(u16::from_le_bytes([self.next(), self.next()])) % n.max(1)
     }
@@ -40,7 +42,7 @@ impl<'a> Bytes<'a> {
         items.get(self.below(items.len()))
     }
 
-    /// Returns whether all bytes are used.
+    /// Returns whether all bytes have been read.
     #[must_use]
     pub const fn is_over(&self) -> bool {
         self.at >= self.data.len()

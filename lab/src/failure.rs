@@ -5,10 +5,10 @@ use std::fmt::{self, Debug};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
 
-/// A failure. Two failures have the same cause if their kinds are equal.
+/// A failure of a run. Two failures have the same cause if their kinds are equal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// The failed comparison, the broken invariant, or the place of the panic.
+    /// The name of the comparison or invariant that failed, or the source position of the panic.
     pub kind: String,
     /// The values of the failure, as text.
     pub what: String,
@@ -59,7 +59,8 @@ thread_local! {
     static PANICKED: RefCell<Option<Failure>> = const { RefCell::new(None) };
 }
 
-/// Runs a function. A panic becomes a failure whose kind is the place of the panic.
+/// Runs a function. Converts a panic to a failure. The kind of that failure is the source position of
+/// the panic.
 ///
 /// # Errors
 /// The failure of `call`, or its panic.

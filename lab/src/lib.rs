@@ -1,13 +1,15 @@
-//! The laboratory draws random calls, models them, runs them, and compares the results. A run that
-//! fails is shrunk, and written as a journal and as a test.
+//! The laboratory draws random calls, computes the answers that a model expects, runs the calls, and
+//! compares the results. If a run fails, the laboratory shrinks it and writes it as a journal and as a
+//! test.
 //!
-//! It contains every check of random calls. Other modules know a call only by the kinds of its
-//! arguments ([`kvpool_journal::calls::Slot`]). Only [`model`] knows calls by name. Bytes determine the
-//! choices, so a fuzzer can drive the laboratory as well as a random generator.
+//! This crate contains all checks by random calls. Only the module [`model`] knows calls by name. The
+//! other modules know a call only by the kinds of its arguments ([`kvpool_journal::calls::Slot`]). A
+//! sequence of bytes determines all choices, so both a fuzzer and a random generator can drive the
+//! laboratory.
 //!
-//! A subject is added with a [`world::World`], which defines its settings, how its arguments are drawn,
-//! its model, and its oracles. [`world::pool`] is the world of a [`kvpool::BlockPool`],
-//! [`world::manager`] that of a [`kvpool::CacheManager`], and [`world::vllm`] that of a
+//! To add a subject, implement [`world::World`]. It defines the subject's settings, how its arguments
+//! are drawn, its model, and its oracles (checks of the state). The worlds are [`world::pool`] for
+//! [`kvpool::BlockPool`], [`world::manager`] for [`kvpool::CacheManager`], and [`world::vllm`] for
 //! [`kvpool_vllm::Pool`].
 #![forbid(unsafe_code)]
 

@@ -5,13 +5,13 @@
 //! kvpool-lab soak --minutes 10 [--seed 1] [--calls N] [--blocks N] [--configs NAME,...] [--out PATH]
 //! ```
 //!
-//! Exit codes: 0 if nothing was found, 1 if a failure was found, 2 for wrong usage. The program prints
-//! one line. With `--report` it writes the shrunk run to a file, and the journal of the run beside it.
-//! With `--python` it writes each run to the folder as a Python test.
+//! Exit codes: 0 if no failure was found, 1 if one was found, 2 for wrong usage. A run of random calls
+//! prints one line. With `--report` it writes the shrunk run to a file, and the journal of the run
+//! beside it. With `--python` it writes each run to the folder as a Python test.
 //!
-//! A soak prints a line each minute, and a report at the end ([`kvpool_lab::run::soak`]). With `--out`
-//! it writes the report to a file, or to DATE-soak.md in a folder. With `--json` it writes the numbers
-//! to a file.
+//! A soak is a long run of large managers. It prints a line each minute, and a report at the end
+//! ([`kvpool_lab::run::soak`]). With `--out` it writes the report to a file, or to DATE-soak.md in a
+//! folder. With `--json` it writes the numbers to a file.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program prints")]
 
 use std::alloc::System;
@@ -122,13 +122,14 @@ fn explore<W: World>(name: &str, options: &Options) -> Result<bool, String> {
     Ok(false)
 }
 
-/// Returns the bytes of heap in use. The allocator counts growth in place as allocated, too.
+/// Returns the bytes of heap in use. The allocator also counts an allocation that grows in place as
+/// allocated bytes.
 fn heap() -> usize {
     let stats = ALLOCATOR.stats();
     stats.bytes_allocated.saturating_sub(stats.bytes_deallocated)
 }
 
-/// Runs a soak. Returns true if no failure was found.
+/// Runs a soak (a long run of large managers). Returns true if no failure was found.
 fn endure(options: &Options) -> Result<bool, String> {
     let Options { until, seed, soak: settings, out, json, .. } = options;
     let settings = Settings { until: *until, seed: *seed, heap: Some(heap), ..settings.clone() };

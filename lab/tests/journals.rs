@@ -1,7 +1,9 @@
-//! Journals of random runs that once reached new behaviour: they replay bit by bit.
+//! Replays journals of random runs and compares every answer. Each run reached new behaviour when it
+//! was recorded.
 //!
-//! `manager-060` has resets while the host caches blocks of earlier swaps, while a request waits there,
-//! and after an epoch. Content of the host once outlived these resets.
+//! The journal `manager-060` has resets while the host caches blocks of earlier swaps, while a request
+//! is swapped out to the host, and after a change of epoch. In an earlier version, content of the host
+//! survived these resets.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! The shrinker and the report, on a world that reports failures for correct calls.
+//! Tests the shrinker and the report with a world that reports failures although the calls are correct.
 
 use kvpool_journal::calls::Slot;
 use kvpool_journal::{Answer, JournalHeader, Options, PoolCall, PoolSubject, replay};

@@ -1,4 +1,4 @@
-//! A short soak of every configuration, and planted defects that a soak must find.
+//! Tests a short soak of every configuration, and that a soak finds planted defects.
 #![expect(clippy::unwrap_used, reason = "a test stops at the first error")]
 
 #[path = "../../rust/kvpool/tests/common/counting.rs"]
@@ -8,7 +8,7 @@ use kvpool_lab::Failure;
 use kvpool_lab::run::random::Until;
 use kvpool_lab::run::soak::{PRESETS, Planted, Report, Settings, soak};
 
-/// Returns the bytes of heap that this thread holds, so that other tests do not count.
+/// Returns the bytes of heap that this thread has allocated, so that other tests are not counted.
 fn heap() -> usize {
     counting::counts().1.try_into().unwrap()
 }
@@ -18,7 +18,7 @@ fn run(calls: u64, round: u64, planted: Option<Planted>) -> Result<Report, Failu
     soak(&Settings { until, round, heap, planted, blocks: 512, ..Settings::default() }, |_| {})
 }
 
-/// The heap stays flat, and every configuration reaches the behaviour of a full pool.
+/// The use of heap does not grow, and every configuration reaches the situations of a full pool.
 #[test]
 fn every_configuration_passes_a_short_soak() {
     let report = run(40_000, 4_000, None).unwrap();
@@ -63,7 +63,7 @@ fn a_reference_that_is_never_released_is_found() {
     assert_eq!(found.kind, "held blocks", "{found}");
 }
 
-/// All sums and invariants are right. Only the KV that is read back shows the defect.
+/// All sums and invariants hold. Only the KV that requests read shows the defect.
 #[test]
 fn kv_of_earlier_weights_is_found() {
     let found = run(1, 2_000, Some(Planted::StaleHit)).unwrap_err();

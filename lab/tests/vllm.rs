@@ -30,8 +30,8 @@ fn journals_of_random_calls_replay_shrink_and_are_exported() {
         let (journal, told) = record::<VllmSubject>(&header, &run.steps).unwrap();
         let report = replay(&journal, Options::default(), &mut |_| true).unwrap();
         assert_eq!((report.difference, run.failure), (None, None), "{:?}", run.setting);
-        // A journal leaves out a repeated `chain_group`, and refusals that are caused only by withheld
-        // blocks.
+        // A journal does not record a repeated `chain_group`, nor a refusal that only withheld blocks
+        // cause.
         assert!(report.operations <= told.len() as u64);
         if !run.setting.watched && run.setting.withheld == 0 {
             // With a journal, the pool gives the same answers as without one.

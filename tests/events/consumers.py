@@ -1,9 +1,9 @@
-"""How consumers of KV events read the bytes: readers that are rewritten from the documented form of
-each.
+"""Readers of KV events that decode like the consumers of other projects. They are written from the
+documented form of each consumer.
 
-Each reader accepts a batch like the consumer that it is named after, refuses the same batches, and
-keeps the same data: which hashes a worker has in which medium, and by which tokens a request finds
-them. None of the consumers' code is used here.
+Each reader accepts and refuses the same batches as the consumer that it is named after, and stores the
+same data: which hashes a worker has in which medium, and which tokens lead to each hash. The readers
+contain no code of the consumers.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgpack
 
 
 class RefusedError(Exception):
-    """A consumer would refuse this batch."""
+    """The consumer would refuse this batch."""
 
 
 def require(condition: bool, what: str) -> None:
@@ -24,7 +24,7 @@ def require(condition: bool, what: str) -> None:
 
 
 def unpack(batch: bytes) -> list[Any]:
-    """Decodes a batch: an array of the time, the events and the rank."""
+    """Decodes a batch, which is an array of the time, the events and the rank."""
     value = msgpack.unpackb(batch, raw=False, strict_map_key=True)
     require(isinstance(value, list) and len(value) == 3, "a batch is an array of three")
     require(isinstance(value[0], float), "the time is a float")
@@ -61,7 +61,7 @@ SGLANG: Final[dict[str, tuple[type, ...]]] = {
 
 
 def as_map(event: Any, fields: dict[str, tuple[type, ...]], always: int) -> dict[str, Any]:
-    """Returns an event of the map form, checked against the fields of its engine."""
+    """Returns an event in the form of a map, checked against the fields of its engine."""
     require(isinstance(event, dict), "an event is a map")
     if event["type"] == "BlockStored":
         names = list(fields)
@@ -90,7 +90,7 @@ POSITIONS: Final = ["type", *list(VLLM)[1:8], "extra_keys", "group_idx", "kv_cac
 
 
 def as_positions(event: Any) -> dict[str, Any]:
-    """Returns an event of the positional form."""
+    """Returns an event in the form of an array."""
     require(isinstance(event, list), "an event is an array")
     if event[0] == "BlockStored":
         require(len(event) in {7, 12}, "fields of a stored event")
@@ -112,7 +112,7 @@ class Index:
     last: int | None = None
 
     def note(self, number: int) -> None:
-        """Checks the number of a batch: each number is one more than the last."""
+        """Checks the number of a batch, which must be the previous number plus one."""
         require(self.last is None or number == self.last + 1, f"a gap between {self.last} and {number}")
         self.last = number
 
@@ -136,8 +136,8 @@ class Index:
         self.chains.clear()
 
     def prompts(self) -> dict[str, set[tuple[int, ...]]]:
-        """Returns for each medium the prompts whose tokens can all be found there or in a faster
-        medium.
+        """Returns for each medium the prompts that can be found in it. All tokens of such a prompt are
+        in that medium or in a faster one.
         """
         everywhere = set().union(*self.held.values()) if self.held else set()
         found: dict[str, set[tuple[int, ...]]] = {}
@@ -153,7 +153,9 @@ class Index:
 
 
 class Vllm(Index):
-    """A subscriber that decodes like vLLM's own example: maps, strictly by name."""
+    """A subscriber that decodes like vLLM's own example: it reads maps, and requires the exact field
+    names.
+    """
 
     def take(self, number: int, batch: bytes) -> None:
         self.note(number)
@@ -184,11 +186,11 @@ class Sglang(Vllm):
 
 
 class Dynamo(Vllm):
-    """Dynamo's standalone indexer: maps or positions, only numbers, one block size, full attention,
-    media from its own list.
+    """A subscriber that decodes like Dynamo's standalone indexer. It reads maps or arrays, and only
+    numbers as hashes. It requires a single block size, full attention, and media from its own list.
 
-    A batch that it cannot read is lost as a whole. A batch with a lower number than the last one is
-    dropped.
+    It drops a batch that it cannot read as a whole, and a batch with a lower number than the previous
+    one.
     """
 
     TIERS: Final = {
@@ -228,8 +230,8 @@ class Dynamo(Vllm):
 
 
 class LlmD(Vllm):
-    """llm-d's router: maps or positions, with any hash. Its own keys come from tokens, and the engine's
-    hashes are only names for them.
+    """A subscriber that decodes like llm-d's router: maps or arrays, with any form of hash. The router
+    computes its own keys from tokens, and uses the engine's hashes only as names of these keys.
     """
 
     #: Weights of media, compared in lower case. An unknown medium counts as the device.
@@ -258,14 +260,18 @@ class LlmD(Vllm):
 
     @staticmethod
     def number(block_hash: Any) -> int | None:
-        """Returns the number of a hash. Only the last eight bytes count, and 0 means no parent."""
+        """Returns the number of a hash. Only the last eight bytes are used. The number 0 means that
+        there is no parent.
+        """
         if isinstance(block_hash, bytes):
             return int.from_bytes(block_hash[-8:], "big")
         return None if not block_hash else int(block_hash) & (1 << 64) - 1
 
 
 class AiBrix(Vllm):
-    """AIBrix: only positions, at least five of them. The time is a float and the rank a number."""
+    """A subscriber that decodes like AIBrix: only arrays, with at least five items. The time has to be
+    a float and the rank a number.
+    """
 
     def take(self, number: int, batch: bytes) -> None:
         value = unpack(batch)
@@ -284,7 +290,7 @@ class AiBrix(Vllm):
 
     @staticmethod
     def number(block_hash: Any) -> int:
-        """Returns the number of a hash. Only the first eight bytes count."""
+        """Returns the number of a hash. Only the first eight bytes are used."""
         if isinstance(block_hash, bytes):
             return int.from_bytes(block_hash[:8], "big")
         require(-(1 << 63) <= block_hash < 1 << 64, "a number of 64 bits")

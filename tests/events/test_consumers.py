@@ -1,5 +1,5 @@
-"""In random histories, every consumer that reads any form that it accepts arrives at the contents of
-the pool.
+"""In random histories, every consumer gets the contents of the pool, in each event format that it
+accepts.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ READERS: list[tuple[str, Form, Callable[[], Any]]] = [
 
 
 class Collected:
-    """A sink that collects its batches at once."""
+    """A sink that stores its batches immediately."""
 
     replay_batches, replay_bytes = 100, 1 << 20
 
@@ -67,7 +67,9 @@ class Collected:
 
 
 class History:
-    """Random requests over a manager, with the prompts of each cached block as the test knows them."""
+    """Random requests over a manager. For each cached block, the test records the prompts that contain
+    it.
+    """
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -160,7 +162,7 @@ def by_medium(reader: Any) -> list[set[tuple[int, ...]]]:
 
 
 def only_device(prompts: list[list[tuple[int, ...]]], prompt: tuple[int, ...]) -> bool:
-    """Returns whether all blocks before the end of a prompt are on the device, too."""
+    """Returns whether the device contains all earlier blocks of a prompt, too."""
     return all(prompt[: at * BLOCK] in prompts[0] for at in range(1, len(prompt) // BLOCK + 1))
 
 
@@ -271,7 +273,8 @@ def test_a_function_that_raises_gets_everything_again(caplog: pytest.LogCaptureF
     called.acquire()
     manager.admit("a", list(range(8)))
     manager.commit("a", 8)
-    # The other thread may or may not have noticed the failure by now. The next turns notice it.
+    # The other thread may not have noticed the failure yet. In that case it notices it in one of the
+    # next turns.
     while len(heard) < 2 or b"BlockStored" not in heard[-1]:
         publisher.flush()
     assert b"AllBlocksCleared" in heard[0]

@@ -1,5 +1,5 @@
-"""The sockets: live batches, replays in both forms, late joiners, and subscribers that are slow, dead
-or send garbage.
+"""Tests the publisher's sockets: live batches, replays in both forms, late joiners, and subscribers
+that are slow, dead or send garbage.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def connected(context: Client, kind: int, endpoint: str | None) -> Any:
 
 
 def subscribed(context: Client, sink: ZmqSink, publisher: Publisher, topic: bytes = b"") -> Any:
-    """Returns a subscriber that the publisher knows, because a batch has reached it."""
+    """Returns a subscriber that the publisher has accepted: the subscriber has received a batch."""
     socket = connected(context, zmq.SUB, sink.endpoint)
     socket.subscribe(topic)
     # A subscription takes a moment to arrive: this waits until a heartbeat comes through.
@@ -78,7 +78,7 @@ def fill(manager: kvpool.CacheManager, request: int, blocks: int = 2) -> None:
 
 
 def replayed(publisher: Publisher, socket: Any, request: list[bytes]) -> list[list[bytes]]:
-    """Returns the replies to a request, up to the end."""
+    """Returns the replies to a replay request, up to the final one."""
     socket.send_multipart(request)
     answers: list[list[bytes]] = []
     while not answers or END not in answers[-1]:
@@ -119,7 +119,8 @@ def test_a_replay_is_answered_in_the_form_in_which_it_was_asked_for(context: Cli
         numbers = [struct.unpack(">Q", answer[-2])[0] for answer in answers[:-1]]
         assert numbers[:71] == list(range(last - 70, last + 1))
         assert all(answer[:-2] == [*head, b""] for answer in answers[:-1])
-        # From the start: the first number shows that there is no older batch.
+        # Request everything from the start. The first number in the answer shows that no older batch
+        # exists.
         answers = replayed(publisher, socket, [*head, bytes(8)])
         assert struct.unpack(">Q", answers[0][-2])[0] == 1 << 20
         reader = Vllm()
@@ -129,8 +130,9 @@ def test_a_replay_is_answered_in_the_form_in_which_it_was_asked_for(context: Cli
 
 
 def test_a_replay_is_sent_in_parts_and_ends_though_there_are_always_more_batches(context: Client) -> None:
-    # Parts are small, because the interpreter is held meanwhile. The end is the last number at the time
-    # of the request. All batches before the request are kept, whatever their number.
+    # The replay is sent in small parts, because the interpreter is held during each part. The replay
+    # ends at the last batch that existed at the time of the request. The publisher keeps all batches
+    # before the request, whatever their number.
     manager, sink = kvpool.CacheManager(64, block_size=BLOCK), local(replay_batches=1 << 20)
     with publisher_of(manager, sink) as publisher:
         for _ in range(100):
@@ -147,8 +149,8 @@ def test_a_replay_is_sent_in_parts_and_ends_though_there_are_always_more_batches
         assert until <= (publisher.snapshot().cut or 0)
         answers: list[list[bytes]] = []
         while not answers or END not in answers[-1]:
-            # A part waits until the one before it is sent. On a busy machine, a flush may have nothing
-            # to do meanwhile.
+            # The publisher sends a part only after the previous part was sent. On a busy machine, a
+            # flush may have nothing to do until then.
             turns += publisher.flush()
             if socket.poll(1):
                 answers.append(socket.recv_multipart())
@@ -182,7 +184,7 @@ def test_requests_that_are_none_are_counted_and_do_no_harm(
     with publisher_of(manager, sink) as publisher:
         socket = connected(context, zmq.DEALER, sink.replay_endpoint)
         if request_frames == [b"snapshot"]:
-            # Eight bytes are a number: one that is far beyond the last batch.
+            # Any eight bytes are a number. This one is far beyond the last batch.
             assert replayed(publisher, socket, request_frames)[-1] == [b"", END, b""]
             assert sink.refused == 0
             return
@@ -229,7 +231,7 @@ def test_slow_dead_and_invalid_subscribers_delay_no_one_else(context: Client) ->
             manager.release(request)
         counts = publisher.counts()
         assert (counts.lost, counts.failures) == (0, 0)
-        # The slow subscriber can ask for the batches that it has missed.
+        # The slow subscriber can request the batches that it has missed.
         asked = connected(context, zmq.DEALER, sink.replay_endpoint)
         reader = Vllm()
         for *_, number, batch in replayed(publisher, asked, [b"", bytes(8)])[:-1]:

@@ -1,4 +1,4 @@
-"""Bounds of the sockets for all peers together: waiting bytes, connections, requests, and time."""
+"""The sockets have limits for all peers together: waiting bytes, connections, requests, and time."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def kept(publisher: kvpool.events.Publisher, manager: kvpool.CacheManager, batch
 
 
 def deaf(context: Client, kind: int, endpoint: str | None) -> Any:
-    """Returns a socket that accepts almost nothing from the network unless it is read."""
+    """Returns a socket that receives almost no data from the network until it is read."""
     made = context.context.socket(kind)
     context.sockets.append(made)
     made.rcvhwm, made.linger = 1, 0
@@ -88,7 +88,7 @@ def test_a_consumer_that_takes_nothing_loses_its_replay_after_the_patience(conte
     manager = kvpool.CacheManager(4 * BLOCKS + 1, block_size=4)
     sink = local()
     with publisher_of(manager, sink, heartbeat=60.0) as publisher:
-        # One batch is larger than all buffers on its way.
+        # Each batch is larger than all buffers between publisher and subscriber.
         for request in range(20):
             fill(manager, request, 4 * BLOCKS)
             publisher.flush()
@@ -101,7 +101,7 @@ def test_a_consumer_that_takes_nothing_loses_its_replay_after_the_patience(conte
         while not replays.asked:
             publisher.flush()
         (asked,) = replays.asked.values()
-        # The loop ends when a part stays unsent.
+        # The loop ends when a part of the replay is not sent any more.
         stuck = 0
         while stuck < 100:
             publisher.flush()
@@ -132,7 +132,7 @@ def test_unread_live_batches_have_a_bound_and_readers_get_everything_again(conte
         assert most <= bound
         for one in context.sockets:
             one.close(0)
-        # The endpoint is the same, and a reader gets all contents.
+        # The endpoint remains the same, and a new reader gets all contents.
         fill(manager, request, 2)
         live = connected(context, zmq.SUB, sink.endpoint)
         live.subscribe(b"")

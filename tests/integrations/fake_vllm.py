@@ -1,7 +1,7 @@
 """A minimal stand-in for the vLLM names that the plug-in imports, for tests that run without vLLM.
 
-The parts that belong to the contract work: keys, extra keys, hash functions, requests, blocks. The
-parts that the plug-in only replaces or derives from are just names. The stand-in was written from the
+Parts that the plug-in calls are implemented: keys, extra keys, hash functions, requests, blocks.
+Classes that the plug-in only replaces or derives from are empty. The stand-in was written from the
 description of vLLM's interfaces. vLLM's own tests check its behaviour: ``make vllm-conformance`` runs
 them with the plug-in in a real vLLM.
 """
@@ -83,7 +83,7 @@ class AllBlocksCleared:
 
 @dataclasses.dataclass(eq=False)
 class LooseBlock:
-    """A block outside of kvpool's pools, with its own reference count and hash."""
+    """A block that belongs to no pool of kvpool. It has its own reference count and hash."""
 
     block_id: int
     ref_cnt: int = 0
@@ -103,7 +103,7 @@ class LooseBlock:
 
 
 class RequestStatus(enum.IntEnum):
-    """Stands in for the states of vLLM's that matter here."""
+    """Stands in for those states of vLLM's requests that the tests need."""
 
     WAITING = 0
     RUNNING = 1
@@ -150,7 +150,7 @@ class Lora:
 
 
 class Coarse:
-    """The digests of larger blocks: every ``scale``-th digest of a request."""
+    """Digests of larger blocks. The digest of a larger block is every ``scale``-th digest of a request."""
 
     def __init__(self, hashes: Sequence[bytes], scale: int) -> None:
         self.hashes, self.scale = hashes, scale
@@ -227,7 +227,7 @@ def _utils() -> dict[str, Any]:
 
 
 class _Stock:
-    """A class of vLLM's that the plug-in replaces or derives from."""
+    """Stands in for a class of vLLM's that the plug-in replaces or derives from."""
 
     def __init__(self, *_arguments: Any, **_more: Any) -> None:
         pass
@@ -249,8 +249,8 @@ def _managers() -> dict[str, Any]:
 
 
 def _contents() -> dict[str, dict[str, Any]]:
-    """Returns the contents of the modules. They are created anew at each call, so a test cannot change
-    them for the next one.
+    """Returns the contents of the modules. Each call creates new objects, so a test cannot change them
+    for the next test.
     """
     utils = _utils()
     pool = type("BlockPool", (_Stock,), {})
@@ -280,8 +280,8 @@ def _contents() -> dict[str, dict[str, Any]]:
 
 
 def _forget() -> dict[str, types.ModuleType]:
-    """Removes vLLM from ``sys.modules``, with the plug-in's modules that have bound its names. Returns
-    the removed modules.
+    """Removes vLLM from ``sys.modules``, together with the modules of the plug-in that have imported
+    its names. Returns the removed modules.
     """
     bound = {f"{plugin.__name__}.{name}" for name in BOUND}
     gone = [name for name in sys.modules if name.partition(".")[0] == "vllm" or name in bound]

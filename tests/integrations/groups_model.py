@@ -21,7 +21,7 @@ MAX_LEN = 40
 
 
 class Result:
-    """Stands in for vLLM's ``KVCacheBlocks``."""
+    """Stands in for vLLM's ``KVCacheBlocks``, which lookups return."""
 
     def __init__(self, blocks: tuple[Any, ...]) -> None:
         self.blocks = blocks
@@ -56,8 +56,8 @@ def down(tokens: int, size: int) -> int:
 
 
 class Manager:
-    """Common behaviour of vLLM's managers of one group. It also covers windows, chunks, and states
-    without alignment.
+    """The common behaviour of vLLM's managers of one group. This class is also the manager of windows,
+    of chunks, and of states that are not aligned to blocks.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Manager:
         return up(self.reads - 1, self.block_size) + self.drops
 
     def skipped(self, computed: int) -> int:
-        """Returns the number of tokens that the next token does not read."""
+        """Returns the number of leading tokens that the next token does not read."""
         if self.kind == "sliding":
             return max(0, computed - self.reads + 1 - self.retained)
         if self.kind == "chunked":
@@ -131,8 +131,8 @@ class Manager:
         return new
 
     def final(self, tokens: int) -> int:
-        """Returns the number of tokens to cache: up to the point where a hit can end, and one block
-        more if that point is computed again.
+        """Returns the number of tokens to cache: all up to the point where a hit can end. If the last
+        block of a hit is computed again, this is one block more.
         """
         settled = max(0, tokens - self.stock.recomputed)
         if len(self.stock.managers) == 1:
@@ -197,7 +197,8 @@ class Manager:
                 return after * size
         if self.kind == "state":
             return 0
-        # At the start of the prompt, a hit needs fewer blocks than a whole window.
+        # At the start of the prompt, a hit needs fewer blocks than a whole window, because there are no
+        # earlier tokens.
         runs = [
             end
             for end in range(1, len(there) + 1)
@@ -296,7 +297,7 @@ class AlignedStates(Manager):
                 self.last[name] = before - 1
             table += [self.null] * (end - 1 - before)
             if name in self.allocated:
-                # The blocks of drafts follow after the state.
+                # The blocks of draft tokens follow the block of the state.
                 for at in range(before - self.drafts, min(before, end - 1)):
                     table.append(table[at])
                     table[at] = self.null
@@ -309,13 +310,13 @@ class AlignedStates(Manager):
         known = self.num_cached.get(name, 0)
         super().cache_blocks(request, tokens)
         table = self.tables.get(name, [])
-        # The last state that a request with the same prompt can use, less the tokens that it computes
-        # again.
+        # The last state that a request with the same prompt can use. The tokens that such a request
+        # computes again are subtracted.
         end = request.num_prompt_tokens if self.stock.dropping else request.num_prompt_tokens - 1
         end = max(0, down(end, UNIT) - UNIT * self.stock.dropping)
         at = up(final, self.block_size) - 1
         if final and final == end and at < len(table) and not table[at].is_null:
-            # It is reported again as long as no state follows it.
+            # Report the block again until another state follows it.
             self.this_step.add(self._cache_partial_tail_block(request, final))
         for block in table[known : self.num_cached.get(name, 0)]:
             if block.block_hash:
@@ -327,8 +328,8 @@ class AlignedStates(Manager):
     def _cache_partial_tail_block(
         self, request: Request, tokens: int, retention_interval: Any = None
     ) -> bytes:
-        """Caches the state after this number of tokens, which is the end of a block here, if retention
-        has left it out.
+        """Caches the state after this number of tokens, if retention has not cached it. In these tests
+        the number is always the end of a block.
         """
         block = self.tables[request.request_id][tokens // self.block_size - 1]
         key: bytes = request.block_hashes[tokens // UNIT - 1] + self.number.to_bytes(4, "big")

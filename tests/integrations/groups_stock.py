@@ -1,8 +1,8 @@
-"""vLLM's manager of several KV-cache groups in plain Python over kvpool's pool. Tests compare
-``VllmGroups`` with it.
+"""Implements vLLM's manager of several KV-cache groups in plain Python over kvpool's pool. Tests
+compare ``VllmGroups`` with it.
 
 The model was written from the description of vLLM's manager. It is slow and simple on purpose: a lookup
-tries families in turn until none shortens the hit.
+tries one family of groups after the other, until none shortens the hit.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ class Stock:
         self.passed_on = 0
 
     def boundaries(self, request: Request, manager: Manager) -> list[int]:
-        """Returns where later requests can end their hits: at the end of the prompt, and where this one
-        turned off.
+        """Returns the positions where hits of later requests can end: the end of the prompt, and the
+        position where this prompt diverged from a cached one.
         """
         prompt, junction = request.num_prompt_tokens, request.shared_prefix_boundary
         if self.dropping:
@@ -136,8 +136,9 @@ class Stock:
             manager.this_step.clear()
 
     def find(self, hashes: list[bytes], limit: int) -> tuple[int, int, list[list[int]]]:
-        """vLLM's lookup: families in turn shorten the length until none does. Returns the number of
-        tokens, the longest hit of one family, and the blocks.
+        """Looks up a request like vLLM: families of groups shorten the length in turn, until none
+        shortens it further. Returns the number of tokens, the longest hit of one family, and the
+        blocks.
         """
         length, longest = limit, 0
         full: dict[int, int] = {}
@@ -153,8 +154,8 @@ class Stock:
                 drops = any(one.drops for one in family) and at not in proven
                 margin = 0 if alone or not drops else family[0].block_size
                 most = min(length + margin, len(hashes) * UNIT)
-                # A block counts only if all groups of the family have it, so the group with the fewest
-                # blocks sets the length.
+                # A block is a hit only if all groups of the family have it. So the group with the
+                # fewest blocks determines the length.
                 found = self._together(family, hashes, most, drops=drops)
                 if drops:
                     proven.add(at)
@@ -176,7 +177,7 @@ class Stock:
 
     def _together(self, family: list[Manager], hashes: list[bytes], most: int, *, drops: bool) -> int:
         class All(type(family[0])):  # type: ignore[misc]
-            """Stands in for a group that has only the blocks that all groups of the family have."""
+            """Stands in for a group that has exactly the blocks that all groups of the family have."""
 
             def __init__(self) -> None:
                 self.__dict__.update(vars(family[0]))

@@ -134,10 +134,11 @@ class StorageMetrics:
 
 
 class HostPool:
-    """The common part of the host pools: whole pages of a tensor, in one of SGLang's layouts.
+    """The common part of the host pools. A pool has whole pages of a tensor, in one of SGLang's
+    layouts.
 
-    ``lead`` dimensions (keys and values) come before the dimension of pages, ``inner`` dimensions after
-    those of tokens and layers.
+    The dimensions of ``lead`` (keys and values) come before the dimension of pages. The dimensions of
+    ``inner`` come after those of tokens and layers.
     """
 
     storage_format_tag = None
@@ -168,7 +169,7 @@ class HostPool:
         self.size_per_token = self.kv_buffer.numel() * 2 // self.size
 
     def clear(self) -> None:
-        """Forgets which pages are in use. SGLang calls it when it clears its prefix cache."""
+        """Marks all pages as unused. SGLang calls it when it clears its prefix cache."""
 
     def _page(self, index: int) -> torch.Tensor:
         if self.layout == "layer_first":
@@ -219,7 +220,7 @@ class MlaPool(HostPool):
 
 
 class StatePool:
-    """Host pool of recurrent states. A page is one state; its pieces have two dtypes in separate
+    """Host pool of recurrent states. A page is one state. Its pieces have two dtypes, each in separate
     memory.
     """
 
@@ -248,7 +249,7 @@ class StatePool:
 
 
 class LogicalPool:
-    """Host pool that only counts pages. Other pools keep their bytes."""
+    """Host pool that only counts pages. The bytes of the pages are in other pools."""
 
     layout, dtype, device, kv_buffer, layer_num = "layer_first", torch.uint8, "cpu", None, 0
 
@@ -303,8 +304,8 @@ def loaded() -> Iterator[Any]:
 def attach(
     storage: Any, folder: Path, pool: Any, others: dict[PoolName, Any] | None = None, **changed: Any
 ) -> Any:
-    """Attaches a storage back end as SGLang does. Names of configuration fields go to its
-    configuration, other names to the settings.
+    """Attaches a storage back end as SGLang does. Arguments with the name of a configuration field set
+    that field. All others are settings of the back end.
     """
     fields = {field.name for field in dataclasses.fields(Config)}
     extra = {

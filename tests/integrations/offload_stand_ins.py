@@ -269,7 +269,7 @@ def stand_ins(policies: Factory, specs: Factory, tiers: Factory) -> dict[str, di
 
 @dataclasses.dataclass
 class Vllm:
-    """The objects that the tests use."""
+    """The vLLM objects that the tests use."""
 
     policy: Any
     manager: Any
@@ -311,8 +311,8 @@ def loaded() -> Iterator[Vllm]:
         del sys.modules[f"{OFFLOAD}.{name}"]
 
 
-# Prompts are paths in a tree of keys, so that requests share prefixes. The key of a chunk is its path,
-# and its position is its depth.
+# A prompt is a path in a tree of keys, so that requests share prefixes. The path is the key of a chunk,
+# and the depth of the path is the chunk's position.
 
 PATHS = st.text("ab", min_size=1, max_size=3)
 

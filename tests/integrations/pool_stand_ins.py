@@ -1,5 +1,5 @@
-"""Pools over the stand-in for vLLM, requests for them, and the set of cached hashes that results from
-their events.
+"""Stand-ins for tests of the pool: pools over the stand-in for vLLM, requests for them, and a set of
+cached hashes that is computed from the pools' events.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def cached_keys(pool: Any) -> set[bytes]:
 
 
 def replay(events: list[Any], cached: set[bytes]) -> None:
-    """Applies events to the set of hashes that an outside observer believes to be cached."""
+    """Applies events to the set of hashes that a subscriber assumes to be cached."""
     for event in events:
         if isinstance(event, AllBlocksCleared):
             cached.clear()
@@ -79,7 +79,7 @@ def replay(events: list[Any], cached: set[bytes]) -> None:
 
 
 def in_words(event: Any) -> tuple[Any, ...]:
-    """Returns an event in the form that the model uses."""
+    """Returns an event in the form in which the model describes events."""
     if isinstance(event, BlockStored):
         hashes, tokens = tuple(event.block_hashes), tuple(event.token_ids)
         return ("stored", event.group_idx, event.parent_block_hash, hashes, tokens, event.block_size)

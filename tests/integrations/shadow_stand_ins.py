@@ -1,5 +1,5 @@
-"""Two small managers to compare, for tests of the shadow without vLLM. One of them refuses the same
-calls as kvpool.
+"""Two small managers for tests of the shadow without vLLM. The shadow compares their results. One of
+them refuses the same calls as kvpool.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""One call of SGLang has one deadline for all host pools together: SGLang waits at most 10 s for its
-threads.
+"""One call of SGLang has one deadline for all host pools together, because SGLang waits at most 10 s
+for its threads.
 """
 
 from __future__ import annotations
@@ -121,8 +121,8 @@ def transfers(hosts: dict[PoolName, Any], page: int = 0) -> list[PoolTransfer]:
 
 
 def test_a_call_moves_pages_of_all_pools_at_a_time(opened: Any) -> None:
-    """Each transfer waits for those of all other pools. If one pool came after the other, each would
-    take the whole deadline.
+    """In this test, each transfer waits until those of all other pools have started. If one pool came
+    after the other, each would take the whole deadline.
     """
     server = Server(meets=5)  # keys and values twice, and latents
     backend, hosts = opened(server, POOLS)
@@ -140,7 +140,7 @@ def test_a_stopped_server_takes_the_deadline_once_for_pools_that_are_copied(open
     assert set(server.begun) == {"kv"}, "nothing is begun after the deadline of the call"
     server.begun.clear()
     server.goes.set()
-    # A page is a miss while the job that the first call left behind still uses it.
+    # While the job of the first call still uses the page, the page is a miss.
     while backend.batch_set_v2(transfers(hosts)) != {name: [True] for name in hosts}:
         pass
     assert set(server.begun) >= {"swa", "indexer", "mamba"}

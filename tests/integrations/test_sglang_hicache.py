@@ -1,7 +1,7 @@
-"""kvpool's store as a storage back end of SGLang's, without SGLang: stored pages are found, and no
+"""Tests kvpool's store as a storage back end of SGLang, without SGLang: stored pages are found, and no
 others.
 
-tools/sglang/hicache.py runs it with SGLang's own classes.
+tools/sglang/hicache.py tests the back end with SGLang's own classes.
 """
 
 from __future__ import annotations
@@ -108,8 +108,8 @@ def test_pages_are_lent_where_they_are_one_or_two_pieces(layout: str) -> None:
 
 
 def test_memory_with_a_wrong_description_is_not_lent() -> None:
-    """Pieces in other memory, a page that is larger than its pieces, and pages that move: such pages
-    are copied and not lent.
+    """Some memory has a wrong description: pieces in other memory, a page larger than its pieces, or
+    pages that move. Such pages are copied, and their memory is not lent to the store.
     """
     elsewhere, partly, moving, odd = (MhaPool() for _ in range(4))
     other = torch.zeros_like(elsewhere.kv_buffer)
@@ -140,7 +140,7 @@ def test_a_pool_whose_pages_cannot_be_read_fails_the_attachment(storage: Any, tm
 
 
 def test_tensors_are_stored_and_loaded(storage: Any, tmp_path: Path) -> None:
-    """SGLang without interface_v1 passes flat pages, and tensors to fill."""
+    """An SGLang without interface_v1 passes flat pages, and tensors to be filled."""
     pool = MhaPool()
     backend = attach(storage, tmp_path, pool)
     stored = [fill(pool, page, page) for page in range(3)]
@@ -153,7 +153,7 @@ def test_tensors_are_stored_and_loaded(storage: Any, tmp_path: Path) -> None:
     assert [bytes(one.view(torch.uint8).numpy()) for one in (found[0], found[2])] == [stored[2], stored[0]]
     assert bytes(backend.get(key(1)).view(torch.uint8).numpy()) == stored[1]
     assert backend.get(key(8)) is None
-    # Loads the same pages by their indices.
+    # Load the same pages by their indices.
     assert backend.batch_get_v1([key(2)], indices(pool, 6)) == [True]
     assert content(pool, 6) == stored[2]
     backend.close()
@@ -219,7 +219,9 @@ def test_a_set_leaves_a_damaged_page_to_the_load_that_reads_it(
 
 
 def test_a_page_with_one_part_left_is_not_there(storage: Any, tmp_path: Path) -> None:
-    """Only the keys are left, without the values: the page is a miss, and is stored again."""
+    """If only the keys of a page are stored and its values are missing, the page is a miss, and is
+    stored again.
+    """
     pool = MhaPool()
     backend = attach(storage, tmp_path, pool, interface_v1=1)
     fill(pool, 0, 1)
@@ -234,8 +236,8 @@ def test_a_page_with_one_part_left_is_not_there(storage: Any, tmp_path: Path) ->
 
 
 def test_keys_that_are_no_digests_are_not_mistaken_for_others(storage: Any, tmp_path: Path) -> None:
-    """A shorter digest would be padded, capitals and blanks make other keys, and a suffix is part of a
-    key.
+    """A shorter digest would be padded, and capitals and blanks would make other keys. A suffix is part
+    of a key.
     """
     pool = MhaPool(pages=16)
     backend = attach(storage, tmp_path, pool)
@@ -306,8 +308,8 @@ def test_slots_that_a_back_end_still_has_are_not_used() -> None:
 
 @pytest.mark.parametrize("lend", [0, 1])
 def test_a_page_that_timed_out_is_not_written_later(storage: Any, tmp_path: Path, lend: int) -> None:
-    """LMCache#4517: SGLang reuses a page as soon as the call returns, so a call that hangs must have
-    let the page go.
+    """LMCache#4517: SGLang reuses a page as soon as the call returns, so a call that timed out must not
+    access the page any more.
     """
     pool = MhaPool(pages=16)
     backend = attach(storage, tmp_path, pool, interface_v1=lend)
@@ -329,8 +331,8 @@ def test_a_page_that_timed_out_is_not_written_later(storage: Any, tmp_path: Path
 def test_transfers_of_memory_that_sglang_reuses_are_staged(
     storage: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lend: int
 ) -> None:
-    """LMCache#4517: kvpool can keep its own slots from reuse, but not SGLang's. The bytes that were
-    offered are written.
+    """LMCache#4517: kvpool can keep its own slots from reuse, but not SGLang's. So the store first
+    copies the bytes that SGLang passes, and writes the copy.
     """
     opened: list[dict[str, Any]] = []
 

@@ -1,4 +1,6 @@
-"""Which prefixes can be restored, computed page by page as SGLang's documentation describes it."""
+"""Computes which prefixes can be restored, page by page as SGLang's documentation describes, and
+compares the result with queries.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""SGLang's whole configuration names the stored pages, except the settings that are listed with a
-reason.
+"""The name of stored pages contains SGLang's whole configuration, except the settings that are listed
+with a reason.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ COMMITS = "1" * 40, "2" * 40
 
 @pytest.fixture
 def serve(storage: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., None]:
-    """Makes this process a server with these settings."""
+    """Sets up this process like a server with these settings."""
     import sglang.srt.runtime_context as context
 
     monkeypatch.setenv("KVPOOL_CONTENT_CACHE", str(tmp_path / "content.json"))
@@ -55,7 +55,9 @@ def found(weights: str | None = "1") -> Engine:
 
 
 def replace(path: Path, held: bytes) -> None:
-    """Replaces a file with one of the same size and times, as images and rsync do."""
+    """Replaces a file by another one with the same size and times. Container images and rsync can do
+    that.
+    """
     times = path.stat()
     path.write_bytes(held)
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
@@ -130,7 +132,7 @@ def test_settings_that_cannot_be_copied_are_read_from_the_record(
 def test_an_sglang_whose_settings_are_elsewhere_is_refused(
     storage: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without its settings every server would have the same name."""
+    """If the settings were not part of the name, every server would have the same name."""
     import sglang.srt.runtime_context as context
 
     monkeypatch.delattr(context, "get_server_args")
@@ -282,7 +284,9 @@ def test_adapters_are_named_by_their_content(serve: Callable[..., None], tmp_pat
 def test_pages_of_a_replaced_adapter_are_not_loaded(
     storage: Any, serve: Callable[..., None], tmp_path: Path
 ) -> None:
-    """SGLang's id of an adapter is a hash of its name and path, so its keys stay the same."""
+    """SGLang's id of an adapter is a hash of its name and path. So the keys of its pages remain the
+    same after its content is replaced.
+    """
     path = tmp_path / "adapter.safetensors"
     path.write_bytes(b"one")
     serve(model_path="m", lora_paths=[{"lora_id": "17", "lora_name": "a", "lora_path": str(path)}])

@@ -2,12 +2,12 @@
 page's bytes.
 
 The histories contain sets, loads, queries, clearings, restarts, other weights and damaged files. A page
-that is found has the bytes that these weights stored last under its key. Otherwise it is a miss
-(mooncake#850: the place had another owner meanwhile).
+that is found has the bytes that these weights stored last under its key. Otherwise the load is a miss
+(mooncake#850: another object had taken the slot in the meantime).
 
-A page that is already stored is not written again, and only a load reads the stored bytes. So a page
-that is stored again after damage is certain only after a load: if the load finds it, it is intact;
-otherwise the next set writes it.
+A page that is already stored is not written again, and only a load reads the stored bytes. So after
+damage, storing a page again does not ensure that it can be loaded. If a load finds the page, it is
+intact. Otherwise the load removes it, and the next set writes it.
 """
 
 from __future__ import annotations
@@ -60,7 +60,9 @@ class Page:
 
 
 class Histories(RuleBasedStateMachine):
-    """Two host pools with lent or copied pages, with more room than they use or with hardly any."""
+    """Two host pools whose pages are lent to the store or copied. The store has more room than they
+    need, or hardly any.
+    """
 
     storage: Any
 
@@ -102,8 +104,8 @@ class Histories(RuleBasedStateMachine):
 
     @rule(pool=st.sampled_from(["kv", "mamba"]), numbers=NUMBERS, whole=st.booleans())
     def save(self, pool: str, numbers: list[int], whole: bool) -> None:
-        # A key is the digest of a page's content: under one key, the same weights always store the same
-        # bytes.
+        # The key of a page is the digest of its content. So the same weights always store the same
+        # bytes under a key.
         seeds = [1 + number + KEYS * self.generation for number in numbers]
         mine = [fill(self.pools[pool], page, seed) for page, seed in enumerate(seeds)]
         at = indices(self.pools[pool], *range(len(numbers)))
@@ -113,7 +115,7 @@ class Histories(RuleBasedStateMachine):
         else:
             done = self.backend.batch_set_v2([PoolTransfer(PoolName.MAMBA, at, keys)])[PoolName.MAMBA]
         for number, held, stored in zip(numbers, mine, done, strict=True):
-            # If there is hardly any room, cleared pages may still take it.
+            # If there is hardly any room, cleared pages may still occupy it.
             assert stored or not self.roomy
             page = self.here(pool).setdefault(number, Page(held, certain=False))
             page.held, page.certain = held, self.roomy and not page.doubtful

@@ -1,5 +1,5 @@
-"""Namespaces of pages: a change of anything that the bytes depend on is a cold start, and no other
-change is.
+"""Tests the namespaces of pages: a change of anything that determines the bytes causes a cold start,
+and no other change does.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def test_everything_that_bytes_depend_on_is_a_cold_start() -> None:
 
 
 def test_what_bytes_do_not_depend_on_is_none() -> None:
-    """More host memory or another replica: the pages are the same."""
+    """With more host memory, or in another replica, the pages are the same."""
     assert digest() == digest() == digest(MhaPool(pages=32)) == digest(dp_rank=1)
     assert digest(enable_storage_metrics=True, extra_config={"root_dir": "elsewhere"}) == digest()
 
@@ -139,8 +139,8 @@ def test_every_rank_has_a_folder_of_its_own() -> None:
 def test_two_ranks_with_other_heads_never_share(
     storage: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lend: int
 ) -> None:
-    """vllm#55191: after a change of tensor parallelism, files of the same name contained other heads'
-    bytes.
+    """vllm#55191: after a change of tensor parallelism, files with the same name contained the bytes of
+    other heads.
     """
     ranks: list[dict[str, Any]] = [
         {"tp_size": size, "tp_rank": rank} for size in (1, 2, 4) for rank in range(size)

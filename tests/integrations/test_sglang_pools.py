@@ -1,5 +1,5 @@
-"""Several host pools under one SGLang: shares of the room, queries and transfers of sidecars, and which
-rank writes replicated pages.
+"""Tests several host pools under one SGLang: their shares of the storage, queries and transfers of
+sidecars (additional pools), and which rank writes pages that several ranks have.
 """
 
 from __future__ import annotations
@@ -108,9 +108,7 @@ def test_sidecars_bring_the_prefix_down_to_what_all_pools_have(storage: Any, tmp
 
 
 def test_pools_have_the_same_keys_and_other_bytes(storage: Any, tmp_path: Path) -> None:
-    """A page has the same key in every pool. The place where its bytes are stored distinguishes the
-    pools.
-    """
+    """A page has the same key in every pool. The bytes of each pool are stored in a separate location."""
     pool, window = MhaPool(), MhaPool()
     backend = attach(storage, tmp_path, pool, {PoolName.SWA: window})
     stored = fill(pool, 0, 1), fill(window, 0, 2)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def updater(monkeypatch: pytest.MonkeyPatch) -> type:
-    """SGLang's class that updates weights."""
+    """SGLang's class that updates weights, over stand-ins."""
 
     class WeightUpdater:
         fails = False
@@ -57,7 +57,7 @@ def put(backend: Any, number: int) -> None:
 
 
 def restarted(storage: Any, folder: Path, **changed: Any) -> list[bool]:
-    """Returns which of the pages 1 and 2 a new process finds."""
+    """Starts a new process, and returns which of the pages 1 and 2 it finds."""
     backend = attach(storage, folder, MhaPool(), **changed)
     found = [backend.exists(key(1)), backend.exists(key(2))]
     backend.close()
@@ -68,7 +68,9 @@ def restarted(storage: Any, folder: Path, **changed: Any) -> list[bool]:
 def test_a_reset_of_the_prefix_cache_renews_what_is_stored(
     storage: Any, tmp_path: Path, on_reset: str, kept: bool
 ) -> None:
-    """SGLang clears its host pools with its prefix cache, and calls no storage back end."""
+    """SGLang clears its host pools together with its prefix cache, without a call of the storage back
+    end.
+    """
     pool = MhaPool()
     backend = attach(storage, tmp_path, pool, on_reset=on_reset)
     put(backend, 1)

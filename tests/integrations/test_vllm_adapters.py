@@ -1,4 +1,6 @@
-"""An engine's adapters are named by their content. An adapter whose content is unknown has no name."""
+"""The name of an engine's adapter is made of its content. An adapter whose content is unknown has no
+name.
+"""
 
 from __future__ import annotations
 
@@ -62,8 +64,8 @@ def test_an_id_that_is_used_for_two_adapters_is_unknown(tmp_path: Path) -> None:
 
 
 def test_a_place_with_two_contents_is_unknown_under_any_id(tmp_path: Path) -> None:
-    """vLLM's keys contain the name and the path, and its own caches still contain the KV of the earlier
-    adapter.
+    """If two adapters have the same name and path, vLLM's keys are equal, and vLLM's own caches still
+    contain the KV of the earlier adapter.
     """
     adapters, path = Adapters(), write(tmp_path / "one")
     assert adapters.content_of(LoRARequest("a", 1, path))

@@ -1,4 +1,4 @@
-"""tools/vllm_bench.py detects that a level allocates other blocks than stock."""
+"""tools/vllm_bench.py detects a level that allocates other blocks than stock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""tools/vllm_check.py compares engines correctly: equal records pass, and each difference is a problem."""
+"""tools/vllm_check.py compares engines correctly: it accepts equal records, and reports each difference
+as a problem.
+"""
 
 from __future__ import annotations
 

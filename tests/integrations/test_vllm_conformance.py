@@ -1,4 +1,6 @@
-"""tools/vllm_conformance.py over a vLLM of three lines: a level agrees, differs, or changes nothing."""
+"""Runs tools/vllm_conformance.py over a vLLM of three lines, with levels that agree with it, differ
+from it, or change nothing.
+"""
 
 from __future__ import annotations
 
@@ -75,8 +77,8 @@ def venv(tmp_path: Path) -> Path:
     ):
         (tests / "vllm" / "v1" / f"{name}.py").touch()
     (tests / "vllm" / "v1" / "core" / "block_pool.py").write_text("class BlockPool:\n    level = ''\n")
-    # The plug-ins installed here do not belong to that vLLM, and importing them takes longer than its
-    # tests.
+    # Disable plug-ins of pytest, because they do not belong to that vLLM and their import takes longer
+    # than its tests.
     environment = {"HF_HUB_OFFLINE": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     settings = {"python": sys.executable, "tests": str(tests), "environment": environment}
     (tmp_path / "kvpool.json").write_text(json.dumps(settings))

@@ -1,5 +1,5 @@
-"""Waiting for a module: the callback runs after the module has run, however it is imported, and not
-earlier.
+"""Tests the wait for a module: the callback runs after the module has run and not earlier, however the
+module is imported.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ NAME = "a_module_to_wait_for"
 
 @pytest.fixture
 def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """Returns the list of events in order. The module adds its own execution to that list through
-    ``sys``.
+    """Returns a list of events in their order. The module appends its own execution to this list, which
+    it finds in ``sys``.
     """
     events: list[str] = []
     monkeypatch.setattr(sys, "what_ran", events, raising=False)

@@ -1,4 +1,4 @@
-"""How vLLM's requests ended, as the pool passes it to its policy."""
+"""Tests how the pool passes the way in which a vLLM request ended to its policy."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class FinishReason(enum.IntEnum):
-    """Stands in for vLLM's enum: numbers, with the words of the API as text."""
+    """Stands in for vLLM's enum. Its members are numbers, and their text is the word that the API uses."""
 
     STOP = 0
     LENGTH = 1
@@ -37,7 +37,7 @@ def vllm() -> Iterator[Any]:
 
 
 class Core:
-    """The pool's core. It records each call that reports an end."""
+    """The pool's core. It records each call that reports the end of a request."""
 
     def __init__(self, core: Any) -> None:
         self.core = core
@@ -152,8 +152,8 @@ def hits_of_sessions(*, told: bool) -> int:
 
 
 def test_ends_keep_returning_sessions_cached() -> None:
-    # Without the ends, the policy keeps some of every session. With them, it keeps the sessions that
-    # return.
+    # Without information about the ends, the policy keeps some blocks of every session. With it, the
+    # policy keeps the sessions that return.
     assert hits_of_sessions(told=True) > 1.3 * hits_of_sessions(told=False)
 
 
@@ -168,7 +168,7 @@ def test_at_the_level_pool_vllms_manager_says_it() -> None:
             setattr(owner, name, value)
         manager = kv_cache_manager()
         manager.run([1, 2], "a", FinishReason.STOP, 1)
-        # Both ways to free a request were taken. A second call changes nothing.
+        # The request was freed in both possible ways. The second call changed nothing.
         assert manager.said == 2 * [([1], "stop", 1)]
         for name in whole:
             less = SimpleNamespace(**{other: whole[other] for other in whole if other != name})

@@ -1,5 +1,5 @@
-"""tools/vllm_env.py: exit code 3 means to ``.ci/run`` that vLLM is unavailable, so no other failure may
-have it.
+"""Tests tools/vllm_env.py. Exit code 3 means for ``.ci/run`` that vLLM is unavailable, so no other
+failure may have this code.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def archive_of(folder: Path, files: dict[str, bytes], link: tuple[str, str] | No
 
 
 class Recorded(vllm_env.Environment):
-    """An environment that records its commands and does not run them."""
+    """An environment that records its commands instead of running them."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)

@@ -1,5 +1,5 @@
-"""The gate of the vLLM plug-in, and the tool that records its table. The tests create vLLM packages
-from the table.
+"""Tests the gate of the vLLM plug-in (its check of vLLM's names and signatures), and the tool that
+records its table. The tests create vLLM packages from the table.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def class_source(name: str, call: str, members: Mapping[str, str]) -> list[str]:
 
 
 def module_source(entries: Mapping[str, str]) -> str:
-    """Returns the source of a module that contains exactly the names of its part of the table."""
+    """Returns the source of a module that defines exactly the names that the table lists for it."""
     lines = ["import enum"]
     classes: dict[str, dict[str, str]] = defaultdict(dict)
     for name, form in entries.items():
@@ -225,8 +225,8 @@ def test_a_method_that_is_only_inherited_cannot_be_replaced(
     file = make_vllm() / "v1/core/single_type_kv_cache_manager.py"
     text = file.read_text()
     head, _, tail = text.partition(f"class {manager}:")
-    # The method is renamed in the class, but the base class has a method of that name and form. A
-    # lookup on the class finds that one.
+    # The method is renamed in the class, but the base class has a method with the old name and
+    # signature. A lookup on the class finds the method of the base class.
     tail = tail.replace("def find_longest_cache_hit(", "def find_longest_hit(", 1)
     file.write_text(f"{head}class {manager}(Base):{tail}".replace("import enum", f"import enum\n{BASE}", 1))
     forget()
@@ -418,7 +418,7 @@ def test_what_kvpool_has_put_there_passes(make_vllm: MakeVllm, monkeypatch: pyte
 
 
 def test_the_table_is_whole() -> None:
-    """Checks that the gate knows every form, and that every version of the table has one."""
+    """The gate supports every kind of entry in the table, and every version of the table has entries."""
     assert signatures.VERSIONS == ("0.32", "0.33")
     for table in (signatures.POOL, signatures.MANAGER):
         for module, names in table.items():

@@ -1,9 +1,9 @@
 """Compares lookups, allocations, caching and frees of ``VllmGroups`` with vLLM's managers in plain
 Python.
 
-Two worlds get the same calls. In one world vLLM's managers do everything. In the other, ``VllmGroups``
-does all that it can on the same kind of state, and passes the rest to the managers. After each call,
-results, tables, counts, references and the order of reuse are the same.
+Two worlds get the same calls. In one world vLLM's managers do all work. In the other, ``VllmGroups``
+does the work that it supports on the same kind of state, and passes the rest to the managers. After
+each call, results, tables, counts, references and the order of reuse must be the same.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def specs() -> st.SearchStrategy[list[tuple[str, int, int, int]]]:
 
 
 class GroupsMachine(RuleBasedStateMachine):
-    """A scheduler that makes all calls in any order, in both worlds."""
+    """A scheduler that makes all calls in random order, in both worlds."""
 
     @initialize(
         num_blocks=st.integers(4, 40),
@@ -58,7 +58,7 @@ class GroupsMachine(RuleBasedStateMachine):
     )
     def begin(self, groups: list[tuple[str, int, int, int]], dropping: bool, **settings: Any) -> None:
         # A window of one token reads no block. With several groups, the content of vLLM's table then
-        # depends on which of its searches came last. No model has such a window.
+        # depends on the order of its searches. No model has such a window.
         odd = len(groups) > 1 and any(kind == "sliding" and reads == 1 for kind, _, reads, _ in groups)
         settings["dropping"] = dropping and not odd and all(kind != "chunked" for kind, *_ in groups)
         self.stock, self.behind = (Stock(groups=groups, **settings) for _ in range(2))
@@ -171,7 +171,7 @@ class GroupsMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.running)
     @rule(nth=st.integers(0, 5), cache=st.booleans())
     def settle(self, nth: int, cache: bool) -> None:
-        """The results of the tokens in flight have arrived."""
+        """Processes the results of all tokens in flight."""
         request = self.running[nth % len(self.running)]
         request.num_in_flight_tokens = 0
         if cache:
@@ -202,7 +202,7 @@ TestGroups = GroupsMachine.TestCase
 
 def test_of_a_window_of_one_token_nothing_is_left_but_what_is_dropped() -> None:
     """The hit ends after the block before the dropped one. No token reads that block, so the table has
-    the null block in its place.
+    the null block at its position.
     """
     machine = GroupsMachine()
     machine.begin(
@@ -232,7 +232,7 @@ def test_of_a_window_of_one_token_nothing_is_left_but_what_is_dropped() -> None:
 
 
 def run(groups: list[tuple[str, int, int, int]], steps: int) -> tuple[Stock, Request, _core.vllm.VllmGroups]:
-    """Runs one request, one token per step. All tokens settle at once."""
+    """Runs one request with one token per step. The results of all tokens arrive at the same time."""
     stock = Stock(200, groups)
     calls = groups_of(stock)
     tokens = list(range(8))
@@ -371,7 +371,7 @@ def test_each_group_reports_its_own_hit() -> None:
 
 
 class Watched(Sequence[bytes]):
-    """The hashes of a request. It records which of them are read."""
+    """The hashes of a request. The object records which of them are read."""
 
     def __init__(self, hashes: Sequence[bytes]) -> None:
         self.hashes = hashes
@@ -398,8 +398,8 @@ def test_a_lookup_reads_one_hash_and_then_as_many_as_it_has_use_for() -> None:
 
     assert read() == [0], "most that miss do so at once"
     calls.allocate_slots(request, 8)
-    # The lookup reads the first hash, then 16 more, of which 3 are cached. The next lookup continues at
-    # the last hash that was found.
+    # The lookup reads the first hash and then 16 more, of which 3 are cached. The next lookup begins
+    # with the last hash that was found.
     assert read() == [*range(17), 3]
     assert read() == [3, 4], "one hash says that the hit stands, one that there is no more of it"
     calls.free("r")

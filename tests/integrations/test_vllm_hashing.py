@@ -1,7 +1,7 @@
 """Compares ``VllmHasher`` with vLLM's hash functions on each block: pickle or CBOR, then SHA-256 or
 XXH3.
 
-The expected values come from Python alone: ``pickle`` and ``hashlib``, the package ``xxhash``, and a
+The expected values are computed in Python: ``pickle`` and ``hashlib``, the package ``xxhash``, and a
 CBOR encoder of a few lines.
 """
 
@@ -85,7 +85,7 @@ def name(request: pytest.FixtureRequest) -> str:
 
 
 class NotAskedError(Exception):
-    """Raised if vLLM's hash function is called for a block that the core has to hash itself."""
+    """vLLM's hash function was called for a block that the core has to hash itself."""
 
 
 def make_hasher(vllm: Any, name: str, block_size: int = BLOCK) -> Any:
@@ -168,7 +168,7 @@ def test_extra_keys_are_hashed_as_vllm_hashes_them(vllm: Any, name: str) -> None
         images: list[tuple[str, int, int]],
         embedded: bool,
     ) -> None:
-        # Images do not overlap.
+        # Images must not overlap. So sort them, and leave out those that overlap an earlier one.
         images = sorted(images, key=lambda image: image[1])
         placed = [image for at, image in enumerate(images) if not at or sum(images[at - 1][1:]) <= image[1]]
         embeds = [bytes([token % 256]) for token in tokens] if embedded else None
@@ -192,7 +192,7 @@ def test_a_salt_is_the_first_blocks_alone_and_goes_on_through_the_chain(vllm: An
     plain, salted = Request("r", tokens), Request("r", tokens, cache_salt="s")
     hasher = make_hasher(vllm, name)
     assert not set(hasher(plain)) & set(hasher(salted))
-    # From the second block on, only the parent shows that there is a salt.
+    # From the second block on, only the parent's hash shows that the prompt has a salt.
     salted.block_hashes = hasher(plain)[:1]
     assert hasher(salted) == hasher(plain)[1:]
 
@@ -212,7 +212,7 @@ def test_one_string_twice_and_two_equal_strings_are_what_pickle_makes_of_them(vl
     hasher = make_hasher(vllm, name)
     assert hasher(one) == expected(name, one)
     assert hasher(two) == expected(name, two)
-    # Pickle writes a reference for an object that it has already written. CBOR has no references.
+    # If an object occurs twice, pickle writes a reference the second time. CBOR has no references.
     assert (hasher(one) == hasher(two)) is name.endswith("cbor")
 
 
@@ -243,7 +243,9 @@ def test_whatever_is_in_an_extra_key_is_hashed_as_vllm_hashes_it(vllm: Any, valu
 def test_a_token_that_is_no_32_bit_number_is_vllms_to_hash(
     vllm: Any, odd: Any, salt: str | None, name: str
 ) -> None:
-    """Its digest depends on its pickle, and a bool or a numpy integer has another pickle than an int."""
+    """The digest of such a block depends on the pickle of the token, and a bool or a numpy integer has
+    another pickle than an int.
+    """
     asked: list[tuple[Any, ...]] = []
     utils = vllm.v1.core.kv_cache_utils
     stock = utils.hash_block_tokens

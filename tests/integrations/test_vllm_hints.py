@@ -117,8 +117,9 @@ def test_the_shadow_takes_no_hints() -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_random_priorities_are_the_order_of_eviction(seed: int) -> None:
-    # From the documentation: a block's priority is 35 less the number of its request, and at least 0.
-    # The lowest priority is evicted first, and within a priority the block that was released first.
+    # The documentation says: the priority of a block is 35 less the number of its request, and at least
+    # 0. The lowest priority is evicted first. Within a priority, the block that was released first is
+    # evicted first.
     numbers = random.Random(seed)
     manager = Manager('{"priority": true, "max_priority": 90}', 40)
     expected = []
@@ -148,7 +149,7 @@ def test_an_action_is_of_the_blocks_whose_last_token_is_in_its_range() -> None:
     assert (stats.above_normal, stats.demoted) == (2, 0)
     assert manager.block_pool.hints.answers == {("retain", "accepted"): 1}
     assert manager.block_pool.hints.blocks["accepted"] == 2
-    # The third block cannot be a hit without those before it, so it is evicted first in any case.
+    # The third block cannot be hit without the blocks before it, so it is evicted first in any case.
     assert manager.cached_order()[0] == kept[2]
 
 
@@ -179,7 +180,7 @@ def test_pins_have_a_budget_and_tenants_their_limits() -> None:
     tenants = Manager('{"tenants": {"s": 1}, "limits": {"1": {"ceiling": 1}}}')
     plain = tenants.run([1, 2], "a")
     over = [tenants.run([at, at], f"r{at}", cache_salt="s")[0] for at in (3, 4)]
-    # Blocks above the ceiling are evicted before blocks that were released earlier.
+    # Blocks above the tenant's maximum are evicted before blocks that were released earlier.
     assert tenants.cached_order() == [over[0], *plain, over[1]]
     tenants.run([9, 9], "z", cache_salt="of nobody")
     assert tenants.block_pool.hints.answers["cache_salt", "ignored"] == 1

@@ -1,4 +1,4 @@
-"""A change of vLLM's configuration changes the name of KV exactly if it can change KV."""
+"""A change of vLLM's configuration changes the name of stored KV if, and only if, it can change the KV."""
 
 from __future__ import annotations
 
@@ -269,7 +269,7 @@ def test_weights_of_a_loader_that_may_read_elsewhere_must_be_named(
 
 
 def test_weights_from_modelscope_must_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The cache of huggingface_hub can contain another model of this name."""
+    """The cache of huggingface_hub can contain a different model with the same name."""
     refs = tmp_path / "models--org--name" / "refs"
     refs.mkdir(parents=True)
     (refs / "main").write_text("0" * 40)

@@ -1,5 +1,5 @@
-"""kvpool in vLLM's KV offloading, over stand-ins for vLLM: orders, errors, events, metrics,
-configuration.
+"""Tests kvpool in vLLM's KV offloading over stand-ins for vLLM: the order of eviction, errors, events,
+metrics and configuration.
 
 tools/vllm_conformance.py runs vLLM's own tests, and test_vllm_offload_models.py runs random operations.
 """
@@ -38,8 +38,8 @@ def vllm() -> Iterator[Vllm]:
 
 
 def test_what_is_left_of_a_prefix_is_a_prefix(vllm: Vllm) -> None:
-    """A prompt is evicted from its tail, in whatever batches it was stored. Other requests' chunks are
-    evicted before it.
+    """A prompt is evicted from its end, even if it was stored in several batches. Chunks of other
+    requests are evicted before it.
     """
     path = "abababab"
     for batches in ([prefix(path)], [[key] for key in prefix(path)], [prefix(path)[4:], prefix(path)[:4]]):

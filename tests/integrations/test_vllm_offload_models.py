@@ -1,5 +1,5 @@
-"""Compares kvpool in vLLM's KV offloading with reference models: random operations, and all totals
-recomputed after each step.
+"""Compares kvpool in vLLM's KV offloading with reference models: random operations, after each of which
+all totals are recomputed.
 
 The models are short lists and dictionaries. Stand-ins replace vLLM.
 """
@@ -41,7 +41,7 @@ def vllm() -> Iterator[Vllm]:
 
 
 class PolicyMachine(RuleBasedStateMachine):
-    """Compares ``kvpool_lru`` with lists, under the calls of a manager."""
+    """Compares ``kvpool_lru`` with a model of lists. The calls are those of an offloading manager."""
 
     policy_type: Any = None
     SLOTS = 5
@@ -101,8 +101,8 @@ class PolicyMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.requests)
     @rule(data=st.data(), path=PATHS, later=st.booleans(), done=st.booleans())
     def store(self, data: st.DataObject, path: str, later: bool, done: bool) -> None:
-        """Stores a prefix as vLLM's manager does. With ``later``, passes the context on, as vLLM 0.33
-        does. With ``done``, the transfer has already ended.
+        """Stores a prefix as vLLM's manager does. With ``later``, also passes the request's context, as
+        vLLM 0.33 does. With ``done``, the transfer is complete at once.
         """
         context = data.draw(st.sampled_from(self.requests))
         offered = prefix(path)

@@ -1,6 +1,7 @@
-"""``VllmGroups`` with one group of full attention: lookups that are kept, and unusual calls.
+"""Tests ``VllmGroups`` with one group of full attention: lookups whose results are reused, and unusual
+calls.
 
-``test_vllm_groups`` compares ordinary calls with vLLM's managers. A refused call has changed nothing.
+``test_vllm_groups`` compares ordinary calls with vLLM's managers. A refused call must change nothing.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Result:
 
 
 class Calls:
-    """A ``VllmGroups`` with the state that vLLM's manager would have."""
+    """A ``VllmGroups``, together with the state that vLLM's manager would have."""
 
     #: vLLM's name for the number of tokens between cached states. It is not read for full attention.
     retention_interval = None
@@ -99,7 +100,9 @@ class Calls:
         )
 
     def lookup(self, hashes: Any, limit: int) -> tuple[Any, int]:
-        """Returns a hit as vLLM's manager passes it on, and its number of tokens."""
+        """Returns a hit in the form in which vLLM's manager passes it to the caller, and its number of
+        tokens.
+        """
         blocks, tokens, more = self.calls.find_longest_cache_hit(hashes, limit)
         assert more == 0
         return Result(blocks) if tokens else self.empty, tokens
@@ -123,15 +126,15 @@ class Calls:
 
 
 def cached(calls: Calls, name: str, tokens: list[int]) -> None:
-    """Runs a request to its end: its blocks are then cached and free."""
+    """Runs a request until it finishes. Its blocks are then cached and free."""
     request = request_of(name, tokens)
     assert calls.calls.allocate_slots(request, len(tokens)) is not None
     assert calls.calls.free(name)
 
 
 class Digests:
-    """The digests of a request. They count reads. They are not a list, because a list is read without a
-    call.
+    """The digests of a request, with a count of reads. The class is not a list, because kvpool reads a
+    list without calling a method.
     """
 
     def __init__(self, tokens: list[int]) -> None:

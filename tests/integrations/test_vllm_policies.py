@@ -1,5 +1,5 @@
-"""``KVPOOL_VLLM_EVICTION``: the names, when they are refused, and the notifications that a policy gets
-from a pool.
+"""Tests ``KVPOOL_VLLM_EVICTION``: the accepted names, when a name is refused, and the notifications
+that a policy gets from a pool.
 """
 
 from __future__ import annotations
@@ -106,15 +106,15 @@ def cached(pool: Any) -> list[int]:
 
 
 def one_by_one(pool: Any, blocks: list[Any]) -> None:
-    """Frees a table from its first block on, so that only a chain can make the last block the first
-    victim.
+    """Frees a table one block at a time, the first block first. So only a policy that knows chains
+    evicts the last block first.
     """
     for block in blocks:
         pool.free_blocks([block])
 
 
 def look_up(pool: Any, groups: list[int], tokens: list[int]) -> Any:
-    """Makes a lookup of full attention, as vLLM's coordinators do."""
+    """Makes a lookup with full attention, as vLLM's coordinators do."""
     spec = type("Spec", (), {"block_size": BLOCK[FULL]})()
     hashes = request_of(tokens).block_hashes
     return part("lookup").find_in_full_attention(

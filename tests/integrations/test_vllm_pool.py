@@ -1,4 +1,4 @@
-"""``BlockPool`` over a stand-in for vLLM, one behaviour at a time."""
+"""Tests ``BlockPool`` over a stand-in for vLLM, one behaviour in each test."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_reuse_watcher_is_called_once_and_before_its_block_is_handed_out() -> 
     assert order(pool) == [3, 1, 2]
     pool.get_new_blocks(1)
     assert seen == []
-    # The block can still be read: it has no references, and it still has its hash.
+    # The block has no references, but it still has its hash, so a lookup can find it.
     pool.get_new_blocks(2)
     assert seen == [(1, 0, key_of([1, 2])), (2, 0, None)]
     pool.free_blocks(table)
@@ -163,7 +163,8 @@ def test_a_part_of_a_block_is_found_until_the_block_is_full() -> None:
     assert [type(event) for event in pool.take_events()] == [BlockRemoved, BlockStored]
     assert pool.get_cached_block(digest((1, 2)), [0]) is None
     assert block.block_hash_num_tokens == 4
-    # A shorter part of a full block is a further key. A part that replaces takes all keys.
+    # A shorter part of a full block gets an additional key. A part that replaces the content removes
+    # all keys.
     pool.cache_partial_block(request, block, 2, 0, 4)
     assert pool.cached_block_hashes_by_block == {block.block_id: {key_of([1, 2])}}
     pool.cache_partial_block(request, block, 2, 0, 4, replace_existing_hashes=True)
@@ -186,7 +187,9 @@ def snapshot(pool: Any) -> tuple[Any, ...]:
 
 @pytest.fixture
 def busy() -> Any:
-    """A pool in which blocks 1 and 2 are held and 1 is cached, 3 is cached and free, and 4 is free."""
+    """A pool of four blocks. Blocks 1 and 2 are held, and 1 is cached. Block 3 is cached and free, and
+    4 is free.
+    """
     pool = make_pool(5)
     table = pool.get_new_blocks(3)
     pool.cache_full_blocks(request_of([1, 2]), table, 0, 1, BLOCK[0], 0)
@@ -349,7 +352,8 @@ def test_the_count_of_free_blocks_can_be_written_and_allocations_follow_it() -> 
     assert (queue.num_free_blocks, order(pool)) == (0, [4, 5, 6, 7, 8])
     pool.free_blocks(taken[:2])
     assert (queue.num_free_blocks, order(pool)) == (2, [1, 2, 4, 5, 6, 7, 8])
-    # The queue is emptied by hand beyond the count. The count is never below 0.
+    # The test removes more blocks from the queue than the count of free blocks. The count is never
+    # negative.
     queue.popleft_n(2)
     queue.popleft()
     assert queue.num_free_blocks == 0
@@ -408,7 +412,7 @@ def test_the_map_of_hashes_reads_and_writes_like_vllms() -> None:
     assert cache == {one: {1: table[0], 2: table[1]}, other: table[2]}
     assert (view.contain(one, 2), view.contain(one, 3), view.pop(one, 3)) == (True, False, None)
     assert view.pop(one, 1) is table[0]
-    # The key had several blocks. vLLM keeps the dictionary until it is empty.
+    # The key had several blocks. vLLM keeps its dictionary of blocks until it is empty.
     assert cache[one] == {2: table[1]}
     assert set(cache) == {one, other}
     del cache[other]

@@ -1,5 +1,5 @@
-"""kvpool's publisher in place of vLLM's: which publisher belongs to which pool, and that its events
-match the content of the pool.
+"""Tests kvpool's publisher in place of vLLM's: which publisher belongs to which pool, and that the
+published events match the content of the pool.
 """
 
 from __future__ import annotations
@@ -105,9 +105,7 @@ def test_hashes_are_published_in_the_form_of_vllms_setting(vllm: Any) -> None:
 
 
 def engine(num_blocks: int = 8, **config: Any) -> tuple[Any, Any]:
-    """Creates a publisher, and the manager whose pool claims it, in the order in which a scheduler
-    does.
-    """
+    """Creates a publisher and then the manager whose pool uses it, in the same order as a scheduler."""
     # A pool's class determines which events exist. The publisher is created before the pool.
     make_pool(events=None)
     publisher = Factory.create(Config(**config))
@@ -117,7 +115,9 @@ def engine(num_blocks: int = 8, **config: Any) -> tuple[Any, Any]:
 
 
 def told(publisher: Any) -> Vllm:
-    """Returns the events that the publisher's sink received, read like vLLM's own subscriber."""
+    """Returns the events that the publisher's sink received, decoded as vLLM's own subscriber decodes
+    them.
+    """
     publisher._publisher.flush()
     reader = Vllm()
     for number, batch in enumerate(publisher._publisher.snapshot().batches):
@@ -180,7 +180,7 @@ def test_a_publisher_belongs_to_one_pool_and_a_closed_one_to_none() -> None:
     del forgotten
     assert make_pool().feed is None
     left = Factory.create(Config())
-    # A pool of CPU memory does not claim the publisher.
+    # A pool for CPU memory does not use the publisher.
     assert make_pool(medium="CPU").feed is None
     left.shutdown()
 
@@ -219,8 +219,8 @@ def test_an_event_contains_the_extra_keys_of_its_blocks() -> None:
 
 @pytest.mark.parametrize("broken", ["tokens", "keys"])
 def test_a_block_that_cannot_be_published_is_not_cached(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    # In an earlier version such a block was cached: lookups found it, but neither it nor the blocks
-    # after it were published.
+    # In an earlier version such a block was cached, so lookups found it. But neither this block nor the
+    # blocks after it were published.
     publisher, manager = engine()
     pool = manager.block_pool
     request = request_of([1, 2, 3, 4], cache_salt="s" if broken == "keys" else None)
@@ -293,8 +293,8 @@ def test_random_calls_of_a_pool_are_published_exactly(seed: int) -> None:
 
 
 def reachable(pool: Any) -> set[int]:
-    """Returns the blocks that a lookup from the first block on finds, over all prompts of up to five
-    blocks.
+    """Returns the blocks that lookups find which begin at the first block, over all prompts of up to
+    five blocks.
     """
     found: set[int] = set()
     waiting: list[list[int]] = [[]]

@@ -1,4 +1,4 @@
-"""How the plug-in installs itself into vLLM, and when it does not."""
+"""Tests how the plug-in installs itself into vLLM, and in which cases it does not."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ def vllm(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def owned(vllm: Any) -> list[Any]:
-    """Returns the objects under these names, descriptors unbound."""
+    """Returns the objects with these names. Descriptors are returned themselves, not the values that
+    they give.
+    """
     found = []
     for path, name in NAMES:
         owner = vllm
@@ -193,7 +195,7 @@ def test_registered_twice_is_registered_once(
     register(caplog)
     first = owned(vllm)
     caplog.clear()
-    # A second registration would log that and refuse this level.
+    # A second registration would log an error about this name and refuse the level.
     monkeypatch.setenv("KVPOOL_VLLM", "unknown")
     assert register(caplog) == []
     assert caplog.records == []
@@ -203,7 +205,9 @@ def test_registered_twice_is_registered_once(
 def test_nothing_happens_before_vllms_engine_is_imported(
     vllm: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A worker never imports it, and vLLM loads its plug-ins before its own modules are complete."""
+    """A worker never imports the engine's module. vLLM loads its plug-ins before its own modules are
+    complete.
+    """
     monkeypatch.setenv("KVPOOL_VLLM", "pool")
     engine = sys.modules.pop("vllm.v1.engine.core")
     finders = list(sys.meta_path)

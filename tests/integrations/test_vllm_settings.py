@@ -42,7 +42,9 @@ def test_the_page_lists_every_kind_of_setting() -> None:
 
 
 def test_every_exclusion_is_listed_with_its_reason() -> None:
-    """An excluded name that no version of vLLM has would exclude a later setting without notice."""
+    """If a listed name did not exist in any version of vLLM, it would silently exclude a later setting
+    with this name.
+    """
     tables = [*excluded.FIELDS.items(), ("ModelConfig", excluded.TEXT_ONLY)]
     for kind, reasons in tables:
         for names, why in reasons.items():

@@ -1,8 +1,8 @@
-"""The shadow without vLLM: two small managers, one of which can be broken, and the trail that records
-the difference.
+"""Tests the shadow without vLLM, with two small managers, one of which can be broken, and with the
+trail (record of calls) of a difference.
 
-With a real vLLM: ``make vllm-shadow-selftest``, and vLLM's own tests at this level, ``make
-vllm-shadow-conformance``.
+``make vllm-shadow-selftest`` tests it with a real vLLM, and ``make vllm-shadow-conformance`` runs
+vLLM's own tests at this level.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def test_blocks_of_another_pool_are_left_to_vllm(pair: tuple[Any, Any, Compariso
 
 
 def check_off(manager: Any, comparison: Comparison) -> None:
-    """Checks that the manager has no mirror any more, and works as when it was created."""
+    """Checks that the manager has no mirror any more, and works like a new one."""
     assert not comparison.running
     assert comparison.mirror is None
     assert not set(vars(manager)) & set(comparing.MANAGER)
@@ -370,8 +370,8 @@ def test_vllm_is_as_it_was_where_the_mirror_cannot_be_made(
 def construct(
     self: Any, groups: int = 1, *, metrics_collector: Any = None, log_stats: bool = False, watermark: int = 0
 ) -> None:
-    """Builds the parts of vLLM's ``KVCacheManager`` that kvpool reads, for full attention with windows
-    beside it.
+    """Makes the parts of vLLM's ``KVCacheManager`` that kvpool reads, for full attention together with
+    windows.
     """
     pool = part("manager").stock.kv_cache_coordinator.BlockPool(30, True, BLOCK, True, metrics_collector)
     managers = []
@@ -424,7 +424,9 @@ BLOCK = 2
 
 @pytest.fixture
 def stock(shadow: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The stand-in's manager. Like vLLM's, it creates its pool by the name in the coordinator's module."""
+    """Makes the stand-in's manager. Like vLLM's manager, it creates its pool through the name in the
+    coordinator's module.
+    """
     monkeypatch.setattr(shadow._StockManager, "__init__", construct)
     monkeypatch.setattr(
         shadow._StockManager, "allocate_slots", lambda *_: pytest.fail("vLLM's own"), raising=False
@@ -434,15 +436,17 @@ def stock(shadow: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_the_mirror_is_what_the_level_manager_is(stock: Any) -> None:
-    """Its pool has the same class, so every fast path that checks the class is taken."""
+    """The pool of the mirror has the same class as at the level ``manager``, so all fast paths that
+    check the class are used.
+    """
     mirror = stock.make_mirror((), {"log_stats": True, "watermark": 1})
     pool = mirror.block_pool
     assert type(pool) is part("pool").BlockPool
     assert type(mirror) is part("manager").KVCacheManager
     assert part("manager")._why_not(mirror) is None
     assert (mirror.log_stats, mirror.watermark_blocks) == (False, 1)
-    # The parts in which the level differs on purpose are not in the mirror. The mirror leaves a journal
-    # behind.
+    # The mirror does not contain the parts in which the level differs from vLLM on purpose. It writes a
+    # journal.
     assert type(pool.events) is part("events").StockEvents
     assert pool.core.journal_image() is not None
     calls: Counter[str] = Counter()
@@ -470,8 +474,8 @@ def test_the_mirror_is_what_the_level_manager_is(stock: Any) -> None:
         }
         window = type("Manager", (), need)
         part("lookup").find_in_sliding_window(window, *given)
-    # Every call of the level that is implemented in Rust, except one that connectors make and those
-    # that lookups make on a pool.
+    # All calls of the level that are implemented in Rust. Excluded are one call that connectors make,
+    # and the calls that lookups make on a pool.
     groups = {f"VllmGroups.{name}" for name in public(_core.vllm.VllmGroups)}
     assert groups - set(calls) == {"VllmGroups.find_longest_cache_hit_per_group"}
     assert {"VllmPool.find_run", "VllmPool.find_window", "VllmPool.num_evictable"} <= set(calls)
@@ -521,7 +525,7 @@ def test_where_metrics_are_collected_the_mirror_takes_the_calls_that_tell_of_eve
             raise AssertionError(f"{name}: it is the caller's, and not to be told twice")
 
     mirror = stock.make_mirror((), {"metrics_collector": Collector()})
-    # One group of full attention. Its ordinary calls would not report blocks.
+    # With one group of full attention, ordinary calls do not report blocks.
     assert mirror.groups is not None
     request_ = Request(
         "r", [1, 2, 3, 4, 5], [bytes([number]) * 32 for number in range(2)], num_prompt_tokens=5

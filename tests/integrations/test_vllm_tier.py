@@ -1,6 +1,7 @@
-"""kvpool's store as a tier of vLLM's, over stand-ins for vLLM: stored chunks are found, and no others.
+"""Tests kvpool's store as a tier of vLLM's, over stand-ins for vLLM: stored chunks are found, and no
+others.
 
-tools/vllm_conformance.py runs it inside vLLM.
+tools/vllm_conformance.py tests the tier inside vLLM.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ def key(number: int, group: int = 0) -> bytes:
 
 
 class Engine:
-    """A tier, and the CPU memory above it."""
+    """A tier, and the CPU memory whose chunks it stores."""
 
     def __init__(self, vllm: Vllm, folder: Path, **settings: Any) -> None:
         self.memory = numpy.zeros((CHUNKS, CHUNK), numpy.int8)
@@ -152,7 +153,9 @@ def test_what_is_stored_is_loaded_by_another_engine(vllm: Vllm, tmp_path: Path) 
 
 
 def test_a_shared_back_end_is_asked_once_a_step(vllm: Vllm, tmp_path: Path) -> None:
-    """Chunks that other engines wrote are found. Requests wait for the answer, the scheduler does not."""
+    """Chunks that other engines have written are found. Requests wait for the answer of the back end,
+    but the scheduler does not.
+    """
 
     def engine() -> Engine:
         return Engine(vllm, tmp_path, url=f"folder://{tmp_path}")
@@ -180,7 +183,7 @@ def test_a_shared_back_end_is_asked_once_a_step(vllm: Vllm, tmp_path: Path) -> N
 
 
 def test_a_server_that_is_down_is_a_miss(vllm: Vllm, tmp_path: Path) -> None:
-    """If a server is down, requests are computed, and later lookups ask again."""
+    """If a server is down, lookups miss, requests are computed, and later lookups ask the server again."""
     engine = Engine(vllm, tmp_path, url=f"folder://{tmp_path}")
     for broken in tmp_path.iterdir():
         if broken.is_dir():
@@ -282,7 +285,7 @@ def test_what_is_offered_once_costs_no_write(vllm: Vllm, tmp_path: Path) -> None
 
 @pytest.mark.parametrize(("on_reset", "kept"), [("renew", False), ("keep", True)])
 def test_kv_of_other_weights_is_not_served(vllm: Vllm, tmp_path: Path, on_reset: str, kept: bool) -> None:
-    """vLLM resets its caches when weights are updated, and then asks persistent tiers for the same
+    """When weights are updated, vLLM resets its caches, and then asks persistent tiers for the same
     keys.
     """
     engine = Engine(vllm, tmp_path, on_reset=on_reset)
@@ -294,8 +297,8 @@ def test_kv_of_other_weights_is_not_served(vllm: Vllm, tmp_path: Path, on_reset:
     engine.job([key(3)], [2], load=False, context=engine.request())
     assert engine.found(key(3)) == [True]
     engine.tier.shutdown()
-    # The engine starts with its original weights. Chunks that were computed with the new ones do not
-    # belong to them.
+    # The new engine starts with its original weights, so it must not find chunks that were computed
+    # with the updated ones.
     again = Engine(vllm, tmp_path, on_reset=on_reset)
     assert again.found(key(1), key(2), key(3)) == [kept, kept, kept]
     again.tier.shutdown()
@@ -311,7 +314,7 @@ def test_a_request_that_began_before_a_reset_stores_nothing(vllm: Vllm, tmp_path
 
 
 def scheduler(engine: Engine, kind: Any = None) -> Any:
-    """Returns a scheduler of the vLLM that the tier has hooked into."""
+    """Returns a scheduler of the vLLM in which the tier has installed its hook."""
     return (kind or vars(sys.modules["vllm.v1.core.sched.scheduler"])["Scheduler"])(engine.tier)
 
 
@@ -336,8 +339,8 @@ def test_a_reset_means_nothing_where_weights_never_change(vllm: Vllm, tmp_path: 
 
 
 def test_a_scheduler_of_its_own_renews(vllm: Vllm, tmp_path: Path) -> None:
-    """Old chunks are never left: neither by a scheduler that does not know connectors, nor by one whose
-    reset fails.
+    """Old chunks are always removed, even with a scheduler that does not support connectors, and with
+    one whose reset fails.
     """
     engine = Engine(vllm, tmp_path)
 
@@ -386,8 +389,8 @@ def test_what_workers_run_renews_unless_it_is_harmless(
 
 
 def test_a_tier_that_has_ended_is_not_renewed(vllm: Vllm, tmp_path: Path) -> None:
-    """Two engines can follow each other in one process. A tier whose store could not be opened does not
-    count.
+    """Two engines may follow each other in one process. A tier whose store could not be opened is not
+    renewed.
     """
     ended, running = Engine(vllm, tmp_path / "ended"), Engine(vllm, tmp_path / "running")
     (tmp_path / "file").touch()
@@ -423,7 +426,9 @@ def with_adapters(vllm: Vllm, folder: Path, **settings: Any) -> Engine:
 
 
 def test_chunks_of_an_adapter_are_named_by_its_content(vllm: Vllm, tmp_path: Path) -> None:
-    """vLLM's keys contain its name and path, so another adapter at the same path has the same keys."""
+    """vLLM's keys contain the name and the path of an adapter. So another adapter at the same path has
+    the same keys.
+    """
     adapter = adapter_in(tmp_path / "adapter")
     for content, found in (("1", False), ("1", True), ("2", False), ("2", True), ("1", True)):
         if content != (tmp_path / "adapter" / "adapter_model.safetensors").read_text():
@@ -441,7 +446,7 @@ def test_chunks_of_an_adapter_are_named_by_its_content(vllm: Vllm, tmp_path: Pat
 
 
 def test_an_adapter_that_changes_while_the_engine_runs_is_not_stored(vllm: Vllm, tmp_path: Path) -> None:
-    """It is unknown whether the workers have the old adapter or the new one."""
+    """If an adapter changes, it is unknown whether the workers use the old or the new one."""
     adapter = adapter_in(tmp_path / "adapter")
     engine = with_adapters(vllm, tmp_path / "kv")
     began = engine.request(adapter)
@@ -617,7 +622,9 @@ def test_the_folder_of_the_user_is_expanded(
 def test_hits_of_a_disk_count_as_such_and_hits_of_a_shared_back_end_do_not(
     vllm: Vllm, tmp_path: Path
 ) -> None:
-    """vLLM's own test of its factory expects that the class of an unknown tier names no source."""
+    """vLLM's own test of its factory expects that the class of an unknown tier reports no source of
+    hits.
+    """
     assert vllm.tier.cache_hit_source == "elsewhere"
     for number, settings in enumerate(({}, {"url": f"disk://{tmp_path / 'url'}"})):
         assert Engine(vllm, tmp_path / str(number), **settings).tier.cache_hit_source == "disk"
@@ -640,8 +647,8 @@ def test_settings_out_of_range_are_refused(vllm: Vllm, tmp_path: Path) -> None:
 def test_what_the_conformance_run_wrote_goes_with_it(
     vllm: Vllm, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each run left 1.5 GB: the folder was never removed, and stores that tests left open continued to
-    write.
+    """Each run left 1.5 GB on disk, because the folder was never removed and stores that tests left
+    open continued to write.
     """
     example = types.ModuleType("vllm.v1.kv_offload.tiering.example.manager")
     vars(example)["ExampleSecondaryTierManager"] = types.SimpleNamespace(

@@ -1,4 +1,4 @@
-"""The records of the shadow: plain values, the texts about them, and files. No vLLM is needed."""
+"""Tests the records of the shadow without vLLM: plain values, the texts that describe them, and files."""
 
 from __future__ import annotations
 

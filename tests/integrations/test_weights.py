@@ -1,4 +1,4 @@
-"""Names of weights: by content, or by the commit that is served."""
+"""Tests the names of weights: they are made of the content, or of the commit that is served."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def test_a_memory_that_cannot_be_written_fails_nothing(folder: Path, monkeypatch
 def test_a_file_that_has_just_changed_is_not_remembered(
     folder: Path, remembered: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two changes within one tick of the clock have the same times."""
+    """Two changes within one tick of the clock get the same times."""
     monkeypatch.setattr(weights, "_SETTLED", 3_600 * 1_000_000_000)
     content_of(folder)
     assert not remembered.exists()
@@ -189,7 +189,7 @@ def test_a_file_that_has_just_changed_is_not_remembered(
 def test_a_file_system_with_whole_seconds_is_read_at_every_start(
     folder: Path, remembered: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two images with fixed times have the same devices, inodes and times."""
+    """In two container images with fixed times, a file has the same device, inode and times."""
     os.utime(folder / "model.safetensors", ns=(1, 1))
     facts = (folder / "model.safetensors").stat()
     whole = types.SimpleNamespace(st_ctime_ns=facts.st_ctime_ns // 1_000_000_000 * 1_000_000_000)

@@ -1,8 +1,9 @@
-"""The import lines of each ancestor's source tree: which names its files import from which modules.
+"""The import statements in the source tree of each ancestor (an earlier block manager whose interface
+kvpool provides).
 
-Each line is one import: the file, the imported module, the names. ``lazy``: the import is in a
+Each entry is one import: the file, the imported module, and the names. ``lazy``: the import is in a
 function. ``long``: it has parentheses and spans several lines. ``string``: the module and the name are
-in a string, which the engine resolves later.
+in a string that the engine resolves later.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The memory of a simulated engine: KV bytes per token, in physical blocks of two devices. Also enums
-of the engine's own.
+"""The memory of a simulated engine: the KV of tokens in the physical blocks of two devices. Also enums
+as an engine defines them.
 
-The KV of a token depends on all tokens before it, so a read of another prefix's block is detected.
+The KV of a token depends on all tokens before it. So a read of a block with another prefix is detected.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Memory:
             self.cpu[dst][:] = self.gpu[src]
 
     def copy(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """Copies all pairs at once, as the kernel does."""
+        """Copies all pairs at the same time, as the kernel does."""
         read = [bytes(self.gpu[src]) for src, _ in pairs]
         for (_, dst), content in zip(pairs, read, strict=True):
             self.gpu[dst][:] = content
@@ -67,6 +67,8 @@ class Memory:
 
 
 def own_enum(name: str, members: str) -> Any:
-    """Returns an enum of an engine's own. It is not kvpool's enum, but has the same names."""
+    """Returns an enum as an engine defines it: with the same names as kvpool's enum, but a different
+    class.
+    """
     kind: Any = enum.Enum
     return kind(name, members)

@@ -1,4 +1,4 @@
-"""The allocators of vLLM v0's interface, and of Aphrodite's interface over it, as rows of a table. Also
+"""A table of the allocators with vLLM v0's interface, and with Aphrodite's interface over it. Also
 common code of their tests.
 """
 
@@ -25,7 +25,7 @@ def lineage(item: str, ancestor: str = "004") -> pytest.MarkDecorator:
 
 @dataclass(frozen=True)
 class Row:
-    """An allocator, called by the names of its ancestor."""
+    """An allocator that is called by the method names of its ancestor."""
 
     #: Whether the names are Aphrodite's, which are older than vLLM v0's.
     older: bool
@@ -54,7 +54,7 @@ class Row:
         return allocate(before, tokens, **more)
 
     def copies(self, *pairs: tuple[int, int]) -> Any:
-        """Returns the value of ``clear_copy_on_writes`` for these copies."""
+        """Returns the value that ``clear_copy_on_writes`` must have for these copies."""
         if not self.older:
             return list(pairs)
         return {src: [dst for other, dst in pairs if other == src] for src, _ in pairs}
@@ -64,7 +64,9 @@ ROWS = [Row(older, caching) for older in (False, True) for caching in (False, Tr
 
 
 def rows(item: str, *, caching: bool | None = None) -> pytest.MarkDecorator:
-    """Runs a test with every allocator, or only with those that cache or those that do not."""
+    """Runs a test with every allocator, or only with those that cache, or only with those that do not
+    cache.
+    """
     chosen = [row for row in ROWS if caching in (None, row.caching)]
     marked = [
         pytest.param(row, marks=lineage(item, "002" if row.older else "004"), id=row.name) for row in chosen
@@ -77,7 +79,7 @@ def ids(blocks: Iterable[Block]) -> list[int | None]:
 
 
 def observe(tiers: Any) -> object:
-    """Returns the whole visible state of the core, which a failed call must not change."""
+    """Returns the complete visible state of the core. A failed call must not change it."""
     tiers.check_invariants()
     shown = [
         (

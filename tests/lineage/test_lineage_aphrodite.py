@@ -1,5 +1,5 @@
-"""Ancestor 002, Aphrodite's and vLLM 0.4's allocators: the older names, shapes, and behaviours of the
-checklist.
+"""Tests ancestor 002, the allocators of Aphrodite and vLLM 0.4: the older names, the forms of arguments
+and results, and the behaviours of the checklist.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def test_no_tokens_are_refused() -> None:
 )
 def test_interfaces() -> None:
     class Allocator(aphrodite.DeviceAwareBlockAllocator):
-        """An allocator of an engine's own, with the ancestor's methods."""
+        """An allocator that an engine defines itself, with the ancestor's methods."""
 
         def allocate_mutable(self, prev_block: Any, device: Any) -> Any:
             return prefix().allocate_mutable(prev_block)

@@ -1,4 +1,6 @@
-"""Ancestor 003, CacheFlow's block manager: one test per class of its surface, behaviour and defect."""
+"""Tests ancestor 003, CacheFlow's block manager. Each class of its interface, behaviours and defects
+has one test.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,7 @@ class Seq:
 
 @dataclass
 class Group:
-    """The engine's group of sequences."""
+    """A group of sequences as the engine defines it."""
 
     seqs: list[Seq] = field(default_factory=list)
 
@@ -567,8 +569,8 @@ def test_defect_c9_can_append_counts_copies(outsider: bool) -> None:
 )
 @pytest.mark.parametrize("seed", range(6))
 def test_random_walk(seed: int) -> None:
-    """Stamps in the blocks are copied as the manager plans. Every table reads the stamps that its
-    sequence wrote.
+    """The test writes a stamp to each block. The stamps are copied as the manager plans, and every
+    table must read the stamps that its sequence wrote.
     """
     draw = random.Random(seed)
     manager = manager_of(gpu=12, cpu=10)
@@ -705,8 +707,8 @@ def test_shared_blocks_freed_by_a_swap_are_reused_in_the_order_of_the_original(w
     assert tables[0][:3] == tables[1]
     (manager.swap_out if way == "out" else manager.swap_in)(group)
     free = manager.gpu_allocator if way == "out" else manager.cpu_allocator
-    # The first table frees the block that only it has, and the second frees the shared blocks. The
-    # block that is freed last is reused first.
+    # The first table frees the block that no other table has, and the second table frees the shared
+    # blocks. The block that is freed last is reused first.
     freed = [tables[0][3], *tables[1]]
     assert [free.allocate().block_number for _ in range(4)] == freed[::-1]
     manager.check_invariants()

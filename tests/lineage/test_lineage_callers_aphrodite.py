@@ -1,8 +1,9 @@
-"""The calls of vLLM 0.4, which is as old as Aphrodite, to kvpool's interface of its allocators.
+"""Makes the calls of vLLM 0.4, which is of the same time as Aphrodite, to kvpool's interface of its
+allocators.
 
 The ancestor's callers put a prompt into immutable blocks and one mutable block. They called
-``get_common_computed_block_ids`` with all ids of every table, and ``mark_blocks_as_computed()`` without
-an argument after a step was planned.
+``get_common_computed_block_ids`` with all ids of every table. After a step was planned, they called
+``mark_blocks_as_computed()`` without an argument.
 """
 
 from __future__ import annotations

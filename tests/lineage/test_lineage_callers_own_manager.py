@@ -1,9 +1,10 @@
-"""A block manager of an engine's own, over kvpool's tables, allocator and trackers, with real KV bytes.
+"""Tests a block manager that an engine defines itself, over kvpool's tables, allocator and trackers,
+with real KV bytes.
 
-The manager below makes the calls that vLLM 0.8.5's manager made to its block tables, its allocator and
-its trackers, and no others. The scheduler is that of ``test_lineage_callers_v0``. As docs/lineage.md
-states, copies are executed before swaps in. A prompt that is computed in chunks is not reported as
-computed as a whole.
+The manager below makes only the calls that vLLM 0.8.5's manager made to its block tables, its allocator
+and its trackers. The scheduler is that of ``test_lineage_callers_v0``. As docs/lineage.md requires, the
+engine makes copies before it swaps in. If a prompt is computed in chunks, it does not report the whole
+prompt as computed.
 """
 
 from __future__ import annotations
@@ -116,7 +117,8 @@ class OwnManager:
         return self.block_allocator.get_num_full_blocks_touched(blocks, device=device) + tails
 
     def can_swap_out(self, group: Any) -> bool:
-        # Swaps by sequence lose the sharing, so a shared block takes one block per sequence.
+        # Swaps of single sequences lose the sharing. So a shared block needs one block for each
+        # sequence.
         needed = sum(len(self.block_tables[seq.seq_id].blocks) for seq in group.seqs)
         return needed <= self.block_allocator.get_num_free_blocks(device=CPU)
 
@@ -156,7 +158,7 @@ class OwnManager:
 
 
 class OwnScheduler(Scheduler):
-    """The scheduler over this manager."""
+    """The scheduler of ``test_lineage_callers_v0`` over this manager."""
 
     def __init__(self, seed: int, gpu: int, cpu: int, *, caching: bool, window: int | None = None) -> None:
         super().__init__(seed, gpu, cpu, caching=caching, window=window)

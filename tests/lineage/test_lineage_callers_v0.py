@@ -3,7 +3,7 @@
 A simulated scheduler makes the ancestor's calls in the same order, with its own enums. A simulated
 worker executes swaps in, swaps out and copies. It writes the KV of the tokens of the step, and reads
 every token that attention would read. It skips tokens that the manager reports as computed, so a wrong
-report shows as wrong KV.
+report leads to wrong KV, which the test detects.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Seq:
 
 @dataclass
 class Group:
-    """The engine's group of sequences."""
+    """A group of sequences as the engine defines it."""
 
     request_id: str
     seqs: list[Seq]
@@ -103,7 +103,7 @@ class Group:
 
 @dataclass
 class Step:
-    """The decisions of a step."""
+    """The decisions of the scheduler for a step."""
 
     swap_in: list[tuple[int, int]] = field(default_factory=list)
     swap_out: list[tuple[int, int]] = field(default_factory=list)
@@ -120,7 +120,8 @@ class Scheduler:
     ) -> None:
         self.random = random.Random(seed)
         self.window, self.encdec = window, encdec
-        # Multi-step and speculative decoding use lookahead. Neither can be combined with a window.
+        # Lookahead is used by multi-step and speculative decoding, which cannot be combined with a
+        # window.
         self.lookahead = self.random.choice([0, 0, 3]) if window is None else 0
         cls: Any = BlockSpaceManager.get_block_space_manager_class("selfattn")
         self.manager: SelfAttnBlockSpaceManager = cls(
@@ -131,9 +132,10 @@ class Scheduler:
             enable_caching=caching,
         )
         self.caching = caching
-        # Copies come before swaps in, and prompts are not chunked. Other managers may need that.
+        # If set, copies are made before swaps in, and prompts are not chunked. Other managers may need
+        # that.
         self.copies_first = self.whole_prompts = False
-        # Whether a waiting request may have two sequences of one prompt.
+        # Whether a waiting request may have two sequences with the same prompt.
         self.twins = not encdec
         self.memory = Memory(SIZE, gpu, cpu)
         self.waiting: list[Group] = []
@@ -313,8 +315,8 @@ class Scheduler:
             self.memory.check(table, encoder.tokens, 0, len(encoder.tokens.ids), f"encoder {encoder.seq_id}")
 
     def process(self) -> None:
-        """Samples a token for each sequence that is past its prompt. Some sequences fork or end, and
-        some requests are aborted.
+        """Samples a token for each sequence whose prompt is computed. Some sequences fork or finish,
+        and some requests are aborted.
         """
         for group in list(self.running):
             for seq in list(group.seqs):
@@ -346,7 +348,7 @@ class Scheduler:
         self.process()
 
     def entries(self) -> dict[str, int]:
-        """Returns the number of entries that are kept about sequences, by place."""
+        """Returns the number of entries about sequences in each of the manager's data structures."""
         manager: Any = self.manager
         return {
             "computed": len(manager._computed_blocks_tracker._tracked),
@@ -357,7 +359,7 @@ class Scheduler:
         }
 
     def drain(self) -> None:
-        """Aborts everything that is left. Afterwards nothing may be held or known."""
+        """Aborts all remaining requests. Afterwards no block may be held, and no sequence may be known."""
         for group in [*self.waiting, *self.running, *self.swapped]:
             self.abort(group)
         manager, allocator = self.manager, self.manager.block_allocator

@@ -1,4 +1,4 @@
-"""Every defect of the ancestors has a test with its number."""
+"""Every defect of the ancestors has a test that has the defect's number."""
 
 from __future__ import annotations
 

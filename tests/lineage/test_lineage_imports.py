@@ -1,4 +1,6 @@
-"""The recipes of docs/lineage.md: after each, every import line of its ancestor's tree finds its name."""
+"""Tests the recipes of docs/lineage.md. After each recipe, every import statement of its ancestor's
+source tree finds its name.
+"""
 
 from __future__ import annotations
 
@@ -189,7 +191,7 @@ def test_models_without_kv_start(name: str) -> None:
     copies.extend(manager.swap_in(group))  # the ancestor returned None
     copies.extend(manager.swap_out(group))
     assert copies == []
-    # An attention backend reads None as "no blocks".
+    # An attention backend interprets None as "no blocks".
     assert manager.get_block_table(seq) is None
     assert (manager.get_num_free_gpu_blocks(), manager.get_num_free_cpu_blocks()) == (1, 1)
     assert (manager.get_num_cached_tokens(seq), manager.get_prefix_cache_hit_rate(None)) == (0, -1)

@@ -1,4 +1,6 @@
-"""Ancestor 000, Aphrodite's token blocks: one test per class of its surface, behaviour and defect."""
+"""Tests ancestor 000, Aphrodite's token blocks. Each class of its interface, behaviours and defects has
+one test.
+"""
 
 from __future__ import annotations
 

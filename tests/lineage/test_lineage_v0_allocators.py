@@ -1,5 +1,5 @@
-"""Ancestors 004 and 002, both allocators: behaviours and defects that the naive and the prefix-caching
-allocator share.
+"""Tests the allocators of ancestors 004 and 002: the behaviours and defects that the naive and the
+prefix-caching allocator have in common.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""vLLM v0's block manager."""
+"""Tests vLLM v0's block manager."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NoFreeBlocksError = BlockAllocator.NoFreeBlocksError
 
 
 class Status(enum.Enum):
-    """An engine's own enum: other values than kvpool's, and the same names."""
+    """An enum as an engine defines it: with the same names as kvpool's enum, but different values."""
 
     WAITING = "w"
     RUNNING = "r"
@@ -112,7 +112,7 @@ def free(manager: SelfAttnBlockSpaceManager) -> tuple[int, int]:
 
 
 def observe(manager: SelfAttnBlockSpaceManager) -> Any:
-    """Returns the whole visible state of the core and the tables."""
+    """Returns the complete visible state of the core and the tables."""
     tables = {
         seq_id: (list(t.physical_block_ids), t.num_full_slots) for seq_id, t in manager.block_tables.items()
     }
@@ -317,7 +317,7 @@ def test_encoder_decoder_restrictions(setting: dict[str, Any]) -> None:
 @pytest.mark.parametrize("num_tokens", [1, 4, 7, 8])
 @pytest.mark.parametrize("lookahead", [0, 3, 9])
 def test_swap(caching: bool, num_tokens: int, lookahead: int) -> None:
-    """The swaps succeed although no call reports that a step is over."""
+    """The swaps succeed although no call reports that a step has finished."""
     manager = manager_of(caching=caching)
     other = start(manager, group_of(4, first_id=9, first=500))
     group = start(manager, group_of(num_tokens))
@@ -458,7 +458,7 @@ def test_accesses_decide_the_eviction_order() -> None:
         manager.mark_blocks_as_computed(group, 8)
     for group in groups:
         manager.free(group.seqs[0])
-    # Oldest first, and within each the deepest first.
+    # The oldest chain is evicted first, and within each chain the deepest block.
     assert manager.block_allocator._tiers.pools[0].diagnose.eviction_order() == [4, 3, 6, 5, 2, 1]
     with pytest.raises(AssertionError):
         manager.access_all_blocks_in_seq(groups[0].seqs[0], 40.0)
@@ -521,7 +521,7 @@ def test_common_computed_blocks() -> None:
 
 @lineage("4: what was looked up and evicted before it was allocated is not skipped")
 def test_a_prompt_reports_the_hit_at_its_allocation() -> None:
-    """vllm#37164: between lookup and allocation another request takes the blocks."""
+    """In vLLM (vllm#37164), another request can take the blocks between lookup and allocation."""
     manager = manager_of(6, caching=True)
     old = start(manager, group_of(16))
     manager.mark_blocks_as_computed(old, 16)

@@ -1,4 +1,4 @@
-"""vLLM v0's block table."""
+"""Tests vLLM v0's block table."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def table_of(
 
 
 def observe(allocator: CpuGpuBlockAllocator, *tables: BlockTable) -> Any:
-    """Returns the whole visible state of the core and the tables."""
+    """Returns the complete visible state of the core and the tables."""
     shown = [
         (list(one.physical_block_ids), one.num_full_slots, [list(b.token_ids) for b in one.blocks])
         for one in tables
@@ -331,7 +331,7 @@ def test_append_onto_cached_content() -> None:
     assert (one.physical_block_ids, two.physical_block_ids) == ([0, 1], [0, 2])
     for table in (one, two):
         table.append_token_ids([6, 7, 8])
-    # Block 2 of the second table was replaced with block 1. Its last block stays its own.
+    # In the second table, block 1 has replaced block 2. The last block is still its own.
     assert (one.physical_block_ids, two.physical_block_ids) == ([0, 1, 3], [0, 1, 4])
     # Block 1 is not computed yet, so the tokens that the second table has computed are copied to it.
     assert allocator.clear_copy_on_writes() == [(2, 1)]
@@ -373,7 +373,7 @@ def test_sliding_window(kind: str) -> None:
         assert [block is null for block in table.blocks] == [at < dropped for at in range(len(table.blocks))]
         assert all(block_id == null.block_id for block_id in table.physical_block_ids[:dropped])
         assert null.block_id not in table.physical_block_ids[dropped:]
-        # All other blocks are free again. The null block does not count.
+        # All other blocks are free again. The null block is not counted.
         held = len(table.blocks) - dropped
         assert allocator.get_num_free_blocks(GPU) == allocator.get_num_total_blocks(GPU) - held
         assert tokens_of(table) == list(range(B * max(dropped, 0), token + 1))
@@ -399,8 +399,8 @@ def test_defect_11_fork_after_the_window_has_dropped_blocks(kind: str) -> None:
         # Token 49 is written last: the window drops the blocks before 49 // 4 - 2.
         assert tokens_of(one) == list(range(100 * at + 10, 100 * at + 20))
         assert one.num_full_slots == 50
-    # Destinations of copies stay pinned until the copies are taken. Here the window has dropped all of
-    # them.
+    # Destinations of copies remain pinned until the copies are taken. In this test, the window has
+    # dropped all of them.
     assert allocator.clear_copy_on_writes() == []
     for one in (child, table, grandchild):
         one.free()

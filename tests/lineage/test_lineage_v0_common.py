@@ -1,4 +1,6 @@
-"""Ancestor 004, common parts of its allocators: one test per class of 3.2, and per error and interface."""
+"""Tests the common parts of ancestor 004's allocators: one test for each class of section 3.2 of the
+ancestor's description, each error, and each interface.
+"""
 
 from __future__ import annotations
 

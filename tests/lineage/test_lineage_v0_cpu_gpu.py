@@ -1,4 +1,4 @@
-"""vLLM v0's allocator over two devices."""
+"""Tests vLLM v0's allocator over two devices."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_there_is_one_null_block(kind: str) -> None:
     allocator.free(null)
     with pytest.raises(AssertionError):
         allocator.fork(null)
-    # No other block gets its id.
+    # No other block gets the id of the null block.
     assert null.block_id not in ids([allocator.allocate_mutable_block(None, GPU) for _ in range(7)])
     with pytest.raises(allocator.NoFreeBlocksError):
         allocator.allocate_mutable_block(None, GPU)
@@ -317,7 +317,7 @@ def test_swap_of_content_that_the_other_device_caches() -> None:
     assert allocator.find_cached_blocks_prefix(hashes) == hashes
     assert allocator.find_cached_blocks_prefix(hashes, CPU) == hashes
     assert allocator.get_and_reset_swaps() == [(0, 8), (1, 9)]
-    # The GPU still has these blocks, so the way back needs no copy.
+    # The GPU still contains these blocks, so swapping them in needs no copy.
     assert allocator.swap(blocks, CPU, GPU) == {8: 0, 9: 1}
     assert allocator.get_and_reset_swaps() == []
     assert all(block.computed for block in blocks)

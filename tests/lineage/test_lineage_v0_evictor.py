@@ -1,4 +1,6 @@
-"""Ancestor 004, the evictor of 3.7: order, errors, and the defects of its lazy heap."""
+"""Tests the evictor of ancestor 004 (section 3.7 of its description): its order, its errors, and the
+defects of its lazy heap.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Ancestor 004, the naive allocator of 3.3: the parts that differ from the prefix-caching allocator."""
+"""Tests the naive allocator of ancestor 004 (section 3.3 of its description) where it differs from the
+prefix-caching allocator.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Ancestor 004: each name of vLLM 0.8.5, and each parameter, in its order and by its name."""
+"""Tests the interface of ancestor 004: each name of vLLM 0.8.5 exists, and each parameter has the same
+name and position.
+"""
 
 from __future__ import annotations
 
@@ -35,8 +37,8 @@ def parameters_of(found: Any) -> list[inspect.Parameter]:
 
 
 def check(found: Any, what: str, listed: str) -> None:
-    """Checks that the ancestor's parameters come first, under their names, and that all others of
-    kvpool have defaults.
+    """Checks that the ancestor's parameters come first, under their names, and that kvpool's additional
+    parameters have defaults.
     """
     names = listed.split(",") if listed else []
     parameters = parameters_of(found)

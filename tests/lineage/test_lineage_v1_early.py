@@ -1,5 +1,5 @@
-"""Ancestor 001, the first vLLM V1 block queue and hashes: one test per class of its surface, behaviour
-and defect.
+"""Tests ancestor 001, the first block queue and hashes of vLLM V1. Each class of its interface,
+behaviours and defects has one test.
 """
 
 from __future__ import annotations
@@ -232,7 +232,7 @@ def test_defect_24_hashes_are_digests_and_equal_in_every_process() -> None:
     other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert int(other.stdout) == key.hash_value
     assert key.hash_value.bit_length() > 64
-    # CPython: hash(-1) == hash(-2), and an int hashes to itself modulo 2**61 - 1.
+    # In CPython, hash(-1) == hash(-2), and the hash of an int is the int modulo 2**61 - 1.
     assert hash_block_tokens(None, (0, 1)) != hash_block_tokens(None, (2**31, 1))
     assert hash_block_tokens(-1, (1, 2)) != hash_block_tokens(-2, (1, 2))
 
@@ -245,7 +245,7 @@ def test_bare_ints_start_chains_of_their_own() -> None:
     values = [0, 1, -1, 123, 2**32, 2**64, 2**256 - 1]
     keys = {hash_block_tokens(value, (1, 2, 3)).hash_value for value in values}
     assert len(keys) == len(values)
-    # No prompt has these hashes, not even one that contains the int as tokens.
+    # No prompt has these hashes, not even one with the int among its tokens.
     prompts = [[0, 1, 123, 1, 2, 3], [0, 1, 123], [123, 1, 2, 3], [1, 2, 3]]
     assert not {k.hash_value for prompt in prompts for k in hash_request_tokens(3, prompt)} & keys
     child = hash_block_tokens(key, (4, 5, 6))

@@ -15,8 +15,8 @@ from tests.integrations.pool_stand_ins import BLOCK, digest, make_pool, request_
 @pytest.mark.parametrize("salt", [None, "s"])
 @pytest.mark.parametrize("group", [0, 1])
 def test_property_15_vllms_events_have_lists_of_one_length(vllm: Any, group: int, salt: str | None) -> None:
-    """vllm#44451: checks every set of blocks that a mask leaves out or that other requests cached
-    before, in two groups.
+    """Checks the defect vllm#44451 for every set of blocks that a mask leaves out or that other
+    requests have already cached, in two groups.
     """
     size = BLOCK[group]
     tokens = list(range(5 * size))

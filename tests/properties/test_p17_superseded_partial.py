@@ -16,8 +16,8 @@ from tests.integrations.pool_stand_ins import cached_keys, digest, key_of, make_
 def test_property_17_a_superseded_part_is_neither_found_nor_published_again(
     vllm: Any, way: str, shared: bool
 ) -> None:
-    """vllm#49125: the digest of a part outlived the promotion of its block, and was removed once more
-    later.
+    """In vLLM (vllm#49125), the digest of a partial block remained after the promotion of the block,
+    and its removal was reported a second time later.
     """
     tokens = [1, 2, 3, 4, 5, 6, 7, 8]
     request = request_of(tokens)
@@ -46,7 +46,7 @@ def test_property_17_a_superseded_part_is_neither_found_nor_published_again(
 
     whole = key_of(tokens, 1)
     for _ in range(2):
-        # Checks after the promotion, and again after the block has been freed, hit and freed.
+        # Check after the promotion, and again after the block was freed, hit, and freed again.
         replay(pool.take_events(), seen)
         assert seen == cached_keys(pool) == ({part, whole} if shared else {whole})
         assert pool.get_cached_block(digest((1, 2)), [1]) == ([other] if shared else None)
@@ -54,7 +54,8 @@ def test_property_17_a_superseded_part_is_neither_found_nor_published_again(
         assert pool.get_cached_block(digest(tuple(tokens)), [1]) == [block]
         pool.free_blocks([block])
         pool.touch([block])
-    # When the block is handed out again, its whole content is removed, and no other event follows.
+    # When the block is allocated again, the removal of its whole content is reported, and no other
+    # event follows.
     pool.free_blocks([block])
     pool.take_events()
     pool.get_new_blocks(pool.get_num_free_blocks())

@@ -1,4 +1,4 @@
-"""design/properties.md names every property with tests that exist. Without this check the table would
+"""design/properties.md lists every property with existing tests. Without this check the table would
 soon be out of date.
 """
 
@@ -15,7 +15,9 @@ TEXT = (DOCS / "properties.md").read_text()
 
 
 def row_of(section: str) -> list[str]:
-    """The number, statement, bugs, two cells of tests and mutants of a section. A missing cell is "-"."""
+    """Returns the cells of a section: number, statement, bugs, two cells of tests, and mutants. A
+    missing cell is "-".
+    """
     number, _, body = section.partition("\n")
     body = re.split(r"^## ", body, flags=re.MULTILINE)[0]
     statement, *items = re.split(r"^- ", body, flags=re.MULTILINE)
@@ -73,8 +75,8 @@ def test_the_tests_of_a_property_exist_and_have_its_number(number: str, language
     if language == "Rust":
         assert first.name.startswith(module)
         assert any(name in test for test in functions_of(first))
-    # A module contains tests of its own property only. Every other linked file contains at least one
-    # test.
+    # The first file contains only tests of its own property. Every other linked file contains at least
+    # one test of it.
     for file in (first, *others):
         is_module = file.parent.name == "properties" and "evictors" not in file.parts
         assert functions_of(file)

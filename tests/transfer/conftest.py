@@ -31,8 +31,8 @@ def fake_library(tmp_path_factory: pytest.TempPathFactory) -> FakeCuda:
 
 @pytest.fixture
 def fake(fake_library: FakeCuda) -> Iterator[FakeCuda]:
-    """Yields the driver's controls. Fails a test that leaves a violation of the driver's rules, and
-    restores all settings.
+    """Yields the driver's controls. Fails a test that ends with an unexpected violation of the driver's
+    rules, and restores all settings.
     """
     before = fake_library.count("violations")
     yield fake_library
@@ -44,8 +44,8 @@ def fake(fake_library: FakeCuda) -> Iterator[FakeCuda]:
 
 @pytest.fixture
 def lazy(fake: FakeCuda) -> Iterator[FakeCuda]:
-    """Yields the driver in its strictest mode: work is held back, unregistered memory is pageable, and
-    racing copies are violations.
+    """Yields the driver in its strictest mode: work is delayed, unregistered memory is treated as
+    pageable, and racing copies are violations.
     """
     fake.set(strict=1, check_races=1, lazy=1, event_queries=2)
     yield fake

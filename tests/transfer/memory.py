@@ -1,4 +1,6 @@
-"""Stores for tests: layouts of engines over CPU tensors, some of which stand for a device's memory."""
+"""Stores for tests: engines' layouts over CPU tensors. Some of these tensors are treated as memory of a
+device.
+"""
 
 from __future__ import annotations
 
@@ -43,8 +45,8 @@ def _as(raw: Tensor, dtype: torch.dtype) -> Tensor:
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """A layout of an engine: a function that creates tensors for a number of blocks, and the dimension
-    that counts blocks.
+    """A layout of an engine: a function that creates tensors for a number of blocks, and the index of
+    the block dimension.
     """
 
     name: str
@@ -92,7 +94,7 @@ def _padded_pages(s: Shape, blocks: int, dtype: torch.dtype) -> list[Tensor]:
 
 
 def _unlike_layers(s: Shape, blocks: int, dtype: torch.dtype) -> list[Tensor]:
-    """Returns layers of several sizes, in turn."""
+    """Returns layers of several sizes, which alternate."""
     size = dtype.itemsize
     widths = [s.elements * (1 + layer % 3) for layer in range(s.layers)]
     return [_as(_bytes(2, blocks, s.tokens, width * size), dtype) for width in widths]
@@ -111,8 +113,8 @@ LAYOUTS = (
 
 
 class Blocks:
-    """Tensors of a layout, and the store over them: on the CPU, or as memory of the fake driver's
-    device.
+    """The tensors of a layout, and a store over them. The memory is that of the CPU, or is treated as
+    memory of the fake driver's device.
     """
 
     def __init__(self, tensors: Sequence[Tensor], block_dim: int, *, fake: FakeCuda | None = None) -> None:
@@ -156,7 +158,9 @@ class Blocks:
         return self.copy().store.read_block(index)
 
     def assign(self, source: Blocks, pairs: Iterable[tuple[int, int]]) -> None:
-        """Computes the expected result with torch's indexing: reads all sources before it writes."""
+        """Computes the expected result with torch's indexing. Reads all sources before it writes any
+        destination.
+        """
         taken = [
             (dst, [one.select(source.block_dim, src).clone() for one in source.tensors]) for src, dst in pairs
         ]
@@ -182,7 +186,9 @@ def random_shape(rng: random.Random) -> Shape:
 
 
 def random_pairs(rng: random.Random, sources: int, targets: int) -> list[tuple[int, int]]:
-    """Returns a mapping without duplicates: scattered, or runs that ascend or descend."""
+    """Returns a mapping without duplicates. The pairs are scattered, or form ascending or descending
+    runs.
+    """
     count = rng.choice((0, 1, 3, min(sources, targets)))
     count = min(count, sources, targets)
     src, dst = rng.sample(range(sources), count), rng.sample(range(targets), count)

@@ -1,7 +1,7 @@
-"""Bad calls of stores, engines and transfers raise a typed error that names the value, and change no
-byte.
+"""Tests bad calls of stores, engines and transfers. They raise a typed error that names the value, and
+change no byte.
 
-A value that Python's own argument parsing refuses raises a plain ``TypeError``. Every other bad value
+If Python's own argument parsing refuses a value, it raises a plain ``TypeError``. Every other bad value
 raises a ``KvpoolError``.
 """
 
@@ -54,7 +54,7 @@ class World:
         return self.src.numpy().tobytes(), self.dst.numpy().tobytes()
 
     def transfer(self) -> Transfer:
-        """Returns a transfer that has ended and was reported."""
+        """Returns a transfer that is finished and whose end was reported."""
         transfer = self.engine.submit(self.source, self.target, [])
         transfer.wait()
         return transfer
@@ -224,13 +224,14 @@ def test_host_pools(
 
 
 def test_a_host_pool_beyond_all_memory() -> None:
-    """The pieces are at arbitrary addresses: they are never read, and a pool for them cannot be
+    """The pieces have arbitrary addresses, which are never read. A pool of their size cannot be
     allocated.
     """
     large = BlockStore.from_regions([(0, 2**40, 2**40)], 1)
     refused(lambda: BlockStore.host(2**12, large), PINNING, f"{2**52} bytes")
     refused(lambda: BlockStore.host(2**30, large), PINNING, 2**30)
-    # These regions cover the whole address space: rounded up, their size would overflow to 0.
+    # These regions cover the whole address space. If their size were rounded up, it would overflow to
+    # 0.
     whole = BlockStore.from_regions([(0, 2**63, 2**63), (2**63, 2**63, 2**63 - 1)], 1)
     refused(lambda: BlockStore.host(1, whole), PINNING)
 
@@ -384,7 +385,7 @@ DIFFERENT: list[tuple[str, Callable[[], BlockStore], list[object]]] = [
 
 @pytest.mark.parametrize(("make", "words"), [one[1:] for one in DIFFERENT], ids=[one[0] for one in DIFFERENT])
 def test_stores_that_differ(make: Callable[[], BlockStore], words: list[object], world: World) -> None:
-    """The message names both stores by their role, also for a copy of no blocks."""
+    """The message names both stores by their role, even if no block is copied."""
     other = make()
     for pair in ((world.source, other), (other, world.source)):
         for mapping in ([(0, 1)], []):
@@ -400,7 +401,7 @@ def test_stores_that_differ(make: Callable[[], BlockStore], words: list[object],
 
 
 def test_regions_of_other_orders_differ(world: World) -> None:
-    """One store has pieces of 8 and 16 bytes, and the other one has them in the opposite order."""
+    """One store has pieces of 8 and 16 bytes, and the other one has them in reverse order."""
     one = BlockStore.from_tensors([f(4, 8, dtype=torch.uint8), f(4, 16, dtype=torch.uint8)])
     other = BlockStore.from_tensors([f(4, 16, dtype=torch.uint8), f(4, 8, dtype=torch.uint8)])
     words = ["region 0", "8 bytes in the source", "16 in the destination"]
@@ -449,7 +450,7 @@ def test_handles_of_other_types(handle: Any, world: World) -> None:
 
 @dataclasses.dataclass
 class Planned:
-    """Request "a" and its fork "b" hold blocks, so that a swap and a copy-on-write can be planned."""
+    """Request "a" and its fork "b" hold blocks, so the tests can plan a swap and a copy-on-write."""
 
     manager: kvpool.CacheManager
     world: World
@@ -465,8 +466,8 @@ class Planned:
         return PlanExecutor(self.manager, self.world.engine, stores)
 
     def aborted(self, executor: PlanExecutor, swap: int, refusal: Refusal, *words: object) -> None:
-        """Checks that the swap is reported once, with its error, that the request is in its old tier,
-        and that no byte has moved.
+        """Checks that the swap is reported once with its error, that the request is in its old tier,
+        and that no byte was copied.
         """
         assert executor.in_flight == 1
         (over,) = executor.poll()
@@ -542,7 +543,7 @@ def test_swaps_that_cannot_be_executed_are_aborted(
 
 
 def test_copy_on_write_that_fails_is_raised(planned: Planned) -> None:
-    """The step must not run, and swaps of the same plan are aborted."""
+    """The step must not run, and swaps of the same plan must be aborted."""
     world = planned.world
     executor = planned.executor(world.target, planned.host)
     planned.copy_on_write()
@@ -575,7 +576,7 @@ def test_arguments_of_an_executor(planned: Planned) -> None:
 
 @pytest.mark.parametrize("wrong", ["swap", None, 0.5], ids=repr)
 def test_swaps_of_other_types(wrong: Any, planned: Planned) -> None:
-    """The plan is not taken, so the caller may repeat the call."""
+    """The plan is kept, so the caller may repeat the call."""
     executor, swap = planned.executor(planned.world.source, planned.host), planned.begin_swap()
     mistyped(lambda: executor.run([swap, wrong]), on=planned.world)
     assert (executor.in_flight, executor.poll()) == (0, [])

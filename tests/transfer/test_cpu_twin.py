@@ -1,5 +1,5 @@
-"""The CPU twin: copies of any layout and mapping compared with torch indexing, refused calls, and the
-life of a transfer.
+"""Tests the CPU twin, the engine that copies on the CPU: copies of any layout and mapping compared with
+torch indexing, refused calls, and the life of a transfer.
 
 The tests compare whole buffers byte by byte, including padding, other blocks, and the memory before and
 after a view.
@@ -59,7 +59,7 @@ TRIES = 200
 
 @functools.cache
 def engine(threads: int = 1) -> TransferEngine:
-    """Returns an engine that tests share. Each test waits for its transfers."""
+    """Returns an engine that several tests share. Each test waits for its own transfers."""
     return TransferEngine(threads=threads)
 
 
@@ -88,8 +88,8 @@ class Shape:
 
 @dataclasses.dataclass(frozen=True)
 class Placement:
-    """The position of these elements in a buffer of bytes: sizes and strides of the dimensions [blocks,
-    *outer, *piece].
+    """The position of a tensor's elements in a buffer of bytes: sizes and strides of the dimensions
+    [blocks, *outer, *piece].
     """
 
     dtype: torch.dtype
@@ -102,17 +102,19 @@ class Placement:
     block_dim: int
 
     def tensor(self, buffer: torch.Tensor) -> torch.Tensor:
-        """Returns the tensor as it is passed to the store."""
+        """Returns the tensor in the form in which it is passed to the store."""
         return buffer.view(self.dtype).as_strided(self.sizes, self.strides, self.offset).permute(self.order)
 
     def bits(self, buffer: torch.Tensor) -> torch.Tensor:
-        """Returns the tensor as the expected result uses it: blocks first, elements as bits."""
+        """Returns the tensor for the comparison: the block dimension comes first, and elements are
+        compared as bits.
+        """
         return buffer.view(BITS[self.dtype.itemsize]).as_strided(self.sizes, self.strides, self.offset)
 
 
 @dataclasses.dataclass(frozen=True)
 class Side:
-    """One side of a copy: tensors, each in a separate buffer."""
+    """One side of a copy: several tensors, each in a separate buffer."""
 
     places: tuple[Placement, ...]
     num_blocks: int
@@ -145,8 +147,8 @@ SHAPES = st.builds(
 
 @st.composite
 def placements(draw: st.DrawFn, shape: Shape, num_blocks: int) -> Placement:
-    """Draws a tensor with these pieces: blocks outside, between or inside of ``outer``, with padding
-    and dimensions in any order.
+    """Draws a tensor with pieces of this shape. The block dimension is outside, between or inside of
+    ``outer``. There may be padding, and the dimensions may have any order in memory.
     """
     sizes = [num_blocks, *shape.outer, *shape.piece]
     strides = [0] * len(sizes)
@@ -160,7 +162,7 @@ def placements(draw: st.DrawFn, shape: Shape, num_blocks: int) -> Placement:
     memory = list(outer)
     memory.insert(draw(st.integers(0, len(outer))), 0)
     for dim in reversed(memory):
-        # Pieces that touch within a block would be one piece.
+        # Pieces of a block that touch each other would be one piece.
         extent += draw(st.integers(1 if dim != 0 and extent == piece else 0, 3))
         strides[dim] = extent
         extent *= sizes[dim]
@@ -218,7 +220,7 @@ def as_array(pairs: Pairs) -> np.ndarray[Any, np.dtype[np.int64]]:
 
 
 def strided_array(pairs: Pairs) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Returns every second row and third column of a larger array, backwards."""
+    """Returns every second row and third column of a larger array, in reverse order."""
     array = np.full((2 * len(pairs), 6), -7, dtype=np.int64)
     view = array[::-2, 5::-3]
     view[:] = as_array(pairs)
@@ -248,7 +250,9 @@ FORMS: dict[str, Callable[[Pairs], Any]] = {
 def expected(
     src: Side, dst: Side, sources: list[torch.Tensor], targets: list[torch.Tensor], pairs: Pairs
 ) -> None:
-    """Computes the expected result with torch indexing, tensor by tensor, all reads before all writes."""
+    """Computes the expected result with torch indexing, tensor by tensor. All reads are made before all
+    writes.
+    """
     read, written = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
     for place, other, source, target in zip(src.places, dst.places, sources, targets, strict=True):
         other.bits(target)[written] = place.bits(source)[read]
@@ -298,7 +302,9 @@ def test_a_part_of_the_regions(data: st.DataObject, shapes: list[Shape]) -> None
 
 @given(data=st.data(), shapes=st.lists(SHAPES, min_size=1, max_size=3))
 def test_host_pools(data: st.DataObject, shapes: list[Shape]) -> None:
-    """Copies to a pool and back to another layout. Blocks read as bytes are equal in both stores."""
+    """Copies to a pool, and from there to another layout. The bytes of the blocks are equal in both
+    stores.
+    """
     src, dst = data.draw(sides(shapes)), data.draw(sides(shapes))
     sources, targets = src.buffers(1), dst.buffers(101)
     source, target = src.store(sources), dst.store(targets)
@@ -384,7 +390,7 @@ LAYOUTS: dict[str, tuple[Callable[[], list[torch.Tensor]], int, int, int]] = {
 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_layouts_of_engines(name: str) -> None:
-    """Compares copies with indexing of the tensors as they are, dimensions included."""
+    """Compares copies with torch indexing of the original tensors, including their dimensions."""
     make, block_dim, regions, piece = LAYOUTS[name]
     sources, targets = make(), make()
     generator = torch.Generator().manual_seed(1)
@@ -403,8 +409,8 @@ def test_layouts_of_engines(name: str) -> None:
 
 
 def test_tensors_of_different_sizes_and_types() -> None:
-    """Hybrid models have attention, MLA with fp8, scales and states, each with another dimension of
-    blocks.
+    """Hybrid models have tensors for attention, for MLA with fp8, for scales and for states. Each has a
+    different block dimension.
     """
 
     def tensors(seed: int) -> list[torch.Tensor]:
@@ -442,8 +448,8 @@ MIB = 1 << 20
     ids=["few, dense", "few, padded", "one", "many, dense", "many, padded"],
 )
 def test_shares_of_threads(threads: int, blocks: int, piece: int, gap: int) -> None:
-    """Copies 20 MiB: enough for four threads, whose shares end within pieces. Some mappings can be
-    merged, and others cannot.
+    """Copies 20 MiB, enough for four threads. The threads' shares end within pieces. Some mappings can
+    be merged, and others cannot.
     """
     source, target = (noise(blocks * (piece + gap), seed).reshape(blocks, -1) for seed in (1, 2))
     here, there = (BlockStore.from_tensors([each[:, :piece]]) for each in (source, target))
@@ -459,7 +465,9 @@ def test_shares_of_threads(threads: int, blocks: int, piece: int, gap: int) -> N
 
 
 def refusal(pairs: Pairs, sources: int, targets: int) -> type[errors.KvpoolError] | None:
-    """Returns the error that the block ids alone cause, or None. The first wrong pair decides."""
+    """Returns the error that the block ids alone cause, or None. If several pairs are wrong, the first
+    one determines the error.
+    """
     written: set[int] = set()
     for read, to in pairs:
         if not (0 <= read < sources and 0 <= to < targets):
@@ -489,12 +497,12 @@ def try_copy(source: BlockStore, target: BlockStore, pairs: Pairs, submit: bool)
     submit=st.booleans(),
 )
 def test_copies_within_a_store(pairs: Pairs, twice: bool, submit: bool) -> None:
-    """A copy is one assignment, with all reads before all writes, or it is refused and every byte is
-    unchanged. Pairs (i, i) are skipped.
+    """A copy within a store is either one assignment, with all reads before all writes, or refused
+    without changing a byte. Pairs (i, i) are skipped.
     """
     tensor = noise(6 * 2 * 5, 3).reshape(2, 6, 5)
     source = BlockStore.from_tensors([tensor], block_dim=1)
-    # Another store over the same blocks counts as the same store.
+    # Another store over the same blocks is treated as the same store.
     target = BlockStore.from_tensors([tensor], block_dim=1) if twice else source
     wrong = refusal(pairs, 6, 6)
     moved = {to for read, to in pairs if read != to}
@@ -522,7 +530,7 @@ class View:
 
     @property
     def step(self) -> int:
-        """The effective stride. With one block, the stride has no meaning."""
+        """The effective stride. If there is only one block, the stride does not matter."""
         return self.stride if self.num_blocks > 1 else self.nbytes
 
     def piece(self, region: int, block: int) -> slice:
@@ -543,7 +551,7 @@ MEMORY = 160
 
 @st.composite
 def views(draw: st.DrawFn, regions: int, nbytes: int) -> View:
-    """Draws pieces that are side by side within a block, or regions one after another."""
+    """Draws blocks whose pieces are adjacent, or regions one after another."""
     num_blocks = draw(st.integers(1, 6))
     if draw(st.booleans()):
         gap = draw(st.integers(0, 2))
@@ -560,7 +568,9 @@ def views(draw: st.DrawFn, regions: int, nbytes: int) -> View:
 
 @given(data=st.data(), regions=st.integers(1, 2), nbytes=st.integers(1, 8), submit=st.booleans())
 def test_stores_that_share_memory(data: st.DataObject, regions: int, nbytes: int, submit: bool) -> None:
-    """The copy is refused exactly if some byte is both read and written. The test checks every byte."""
+    """The copy is refused if, and only if, some byte is both read and written. The test checks every
+    byte.
+    """
     src, dst = data.draw(views(regions, nbytes)), data.draw(views(regions, nbytes))
     read = data.draw(st.lists(st.integers(0, src.num_blocks - 1), max_size=dst.num_blocks))
     pairs = list(zip(read, data.draw(st.permutations(range(dst.num_blocks))), strict=False))
@@ -609,15 +619,15 @@ def test_only_regions_that_are_copied_overlap() -> None:
 
 @functools.cache
 def ballast() -> tuple[BlockStore, BlockStore]:
-    """Two stores of 32 MiB. A copy between them takes some milliseconds and delays the next one on the
-    engine's thread.
+    """Returns two stores of 32 MiB. A copy between them takes some milliseconds, and delays the next
+    transfer on the engine's thread.
     """
     stores = [BlockStore.from_tensors([torch.zeros(32, MIB, dtype=torch.uint8)]) for _ in range(2)]
     return stores[0], stores[1]
 
 
 def occupy(on: TransferEngine, times: int = 3) -> Transfer:
-    """Submits work that comes before later transfers, and returns the last of it."""
+    """Submits copies that delay later transfers, and returns the last of them."""
     pairs = [(block, block) for block in range(32)]
     return [on.submit(*ballast(), pairs) for _ in range(times)][-1]
 
@@ -634,8 +644,8 @@ def small(blocks: int = 8) -> tuple[torch.Tensor, BlockStore]:
 
 
 def test_transfers_follow_each_other(own: TransferEngine) -> None:
-    """Each transfer reads the result of the one before. Their numbers ascend, and none ends before an
-    earlier one.
+    """Each transfer reads the result of the previous one. Their numbers ascend, and no transfer
+    finishes before an earlier one.
     """
     tensor, store = small(200)
     first = tensor[0].tolist()
@@ -838,7 +848,9 @@ def test_a_handle_is_never_used_twice() -> None:
 
 
 def test_stores_and_tensors_live_until_the_end(own: TransferEngine) -> None:
-    """Both are dropped while the copy is running. When either one is freed, the copy has ended."""
+    """Stores and tensors are dropped by the caller while the copy is running. They are freed only after
+    the copy has finished.
+    """
     for _ in range(TRIES):
         source, memory = noise(8 * MIB, 1).reshape(8, MIB), np.zeros((8, MIB), dtype=np.uint8)
         target, content = torch.from_numpy(memory), source.numpy().copy()
@@ -907,7 +919,9 @@ def op(on: TransferEngine, stores: tuple[BlockStore, BlockStore], pairs: Pairs) 
 def test_other_threads_run_during_a_copy(
     own: TransferEngine, way: Callable[[TransferEngine, tuple[BlockStore, BlockStore], Pairs], None]
 ) -> None:
-    """Threads take turns only if the copy releases the interpreter, because no other call here does."""
+    """Other threads can run only if the copy releases the interpreter, because no other call in this
+    test releases it.
+    """
     go, went = threading.Lock(), []
 
     def other() -> None:
@@ -935,7 +949,7 @@ def test_other_threads_run_during_a_copy(
 
 
 def test_many_threads_on_one_engine(own: TransferEngine) -> None:
-    """Each thread copies its own block along its own row. Every end is reported to exactly one of them."""
+    """Each thread copies its own block repeatedly. Every end is reported to exactly one thread."""
     workers, rounds = 8, 40
     tensor = noise(workers * (rounds + 1) * 64, 1).reshape(-1, 64)
     store = BlockStore.from_tensors([tensor])
@@ -1071,8 +1085,8 @@ def test_an_engine_after_a_fork() -> None:
 
 
 def test_an_engine_after_a_fork_outlives_its_parents() -> None:
-    """The parent's engine is dropped first. By then, the handle of its thread has the address of the
-    child's own thread.
+    """The parent's engine is dropped first. At that time, the child's own thread may have the address
+    that the parent's thread had.
     """
     in_a_child("""
         import gc

@@ -1,8 +1,8 @@
-"""A manager, an engine and real bytes: after forks, copies-on-write, swaps and aborts, each request
-keeps its KV.
+"""Tests a manager and an engine with real bytes: after forks, copies-on-write, swaps and aborts, each
+request has its KV.
 
-The KV of a token is a digest of all tokens up to it, written at the position that the block table
-gives. After every operation, each running request's KV is read back through its table.
+The KV of a token is a digest of all tokens up to it. It is written at the position that the block table
+gives. After every operation, the test reads each running request's KV through its table.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def kv(tokens: list[int], position: int) -> bytes:
 
 
 class Server:
-    """Requests over a manager whose plans are executed."""
+    """Requests over a manager, with an executor for its plans."""
 
     def __init__(self, seed: int, fake: FakeCuda | None, driver: Driver | None) -> None:
         self.rng = random.Random(seed)
@@ -58,14 +58,14 @@ class Server:
         self.names = iter(range(10**9))
 
     def execute(self) -> None:
-        """Executes the copies of this step, which come after planning and before computing."""
+        """Executes the copies of this step. They are made after planning and before computing."""
         self.executor.run(self.begun, stream=self.stream)
         self.begun = []
         if self.driver:
             assert self.driver.call("cuStreamSynchronize", self.stream) == 0
 
     def compute(self, name: str) -> None:
-        """Simulates the model: writes the KV of every token that has none, and commits it."""
+        """Simulates the model: writes the KV of every token that is not computed, and commits it."""
         tokens = self.tokens[name]
         table = self.manager.block_ids(name)
         for position in range(self.manager.request(name).computed_tokens, len(tokens)):
@@ -215,7 +215,7 @@ def _pair(blocks: int = 8) -> tuple[Blocks, BlockStore]:
 
 
 def test_rounds_of_a_plan_follow_each_other() -> None:
-    """Chains and cycles: a plan is one simultaneous assignment."""
+    """The plan has chains and cycles of copies. It must work like one simultaneous assignment."""
     memory, host = _pair()
     before = [memory.block(i) for i in range(8)]
     chain = [((0, 1), (0, 2)), ((0, 2), (0, 3)), ((0, 3), (1, 4)), ((1, 4), (0, 1))]

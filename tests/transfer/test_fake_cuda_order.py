@@ -1,5 +1,5 @@
-"""Tests of the fake driver itself: the order in which it runs work, ends that have to wait, and
-requested failures.
+"""Tests of the fake driver itself: the order in which it runs work, releases that must wait for work,
+and requested failures.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Faults of a driver: no driver, no device, too old, out of memory, a failing launch, a lost context.
+"""Tests faults of a driver: no driver, no device, an old driver, no memory, a failing launch, a lost
+context.
 
-A process looks for its driver only once, and a lost context stays lost, so each case runs in a separate
-process.
+A process searches for its driver only once, and a lost context remains lost. So each case runs in a
+separate process.
 """
 
 from __future__ import annotations
@@ -191,7 +192,7 @@ engine.submit(device, host, PAIRS, after=None, method="kernel"))
 
 
 def test_out_of_memory_refuses_and_passes(fake_library: FakeCuda) -> None:
-    """Each allocation fails in turn: nothing is left running, nothing has changed, and the next call
+    """Each allocation fails in turn. No work remains running, nothing has changed, and the next call
     succeeds.
     """
     script = """
@@ -303,7 +304,8 @@ def test_a_swap_with_failed_copies_is_aborted(setting: str, fake_library: FakeCu
     manager.release("a")
     manager.diagnose.check_invariants()
     """
-    # A coherent link uses kernels. A driver without batched copies makes one call per piece.
+    # With a coherent link, the engine uses kernels. If the driver has no batched copies, the engine
+    # makes one call per piece.
     run(script, fake_library, **({"coherent": 1} if setting == "fail_launch" else {"has_batch": 0}))
 
 

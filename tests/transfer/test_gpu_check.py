@@ -1,4 +1,4 @@
-"""The GPU check without a GPU: it runs from end to end on the fake driver, and reports if no GPU is
+"""Tests the GPU check without a GPU: it runs completely on the fake driver, and reports if no GPU is
 found.
 """
 
@@ -60,7 +60,7 @@ def test_a_dry_run_goes_through_every_section(library: Path, tmp_path: Path) -> 
 
 
 def test_a_violation_or_a_wrong_byte_fails_the_run(library: Path, tmp_path: Path) -> None:
-    """The third launch from now on returns an error: the run continues and reports it."""
+    """The third launch returns an error. The run continues and reports the error."""
     file = tmp_path / "report.json"
     settings = {"FAKE_CUDA_FAIL_LAUNCH": "3", "FAKE_CUDA_FAIL_LAUNCH_CODE": "1"}
     arguments = ("--dry-run", "--no-torch", "--only", "correctness", "--out", tmp_path, "--json", file)

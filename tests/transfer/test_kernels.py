@@ -1,5 +1,5 @@
-"""Features that only kernels have: mappings on the device, graphs, offsets beyond 32 bits. Also streams
-that do not accept batches.
+"""Tests features that only kernels have: mappings in device memory, graphs, and offsets beyond 32 bits.
+Also tests streams that do not accept batches.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ MAP_NORESERVE = 0x4000
 
 
 class DeviceMapping:
-    """The interface of a CUDA tensor of int64 [n, 2] as kvpool sees it, over memory of the fake device."""
+    """The attributes of a CUDA tensor of int64 [n, 2] that kvpool reads, over memory of the fake
+    device.
+    """
 
     def __init__(self, driver: Driver, pairs: Sequence[tuple[int, int]]) -> None:
         self.rows = len(pairs)
@@ -69,8 +71,8 @@ def device(fake: FakeCuda) -> Iterator[Blocks]:
 def test_a_mapping_on_the_device_skips_and_reports(
     engine: TransferEngine, device: Blocks, driver: Driver
 ) -> None:
-    """Pairs with -1 are skipped silently. Ids out of range are skipped, and the next poll reports them
-    once.
+    """Pairs with -1 are skipped without a report. Ids out of range are skipped, and the next poll
+    reports them once.
     """
     stream = driver.stream()
     mapping = DeviceMapping(driver, [(0, 4), (-1, 5), (1, -1), (2, 6), (-1, -1)])
@@ -113,7 +115,9 @@ def test_a_mapping_on_the_device_is_for_kernels(
 def test_a_graph_replays_a_mapping_on_the_device(
     engine: TransferEngine, device: Blocks, driver: Driver
 ) -> None:
-    """The graph has a fixed number of rows, padded with -1. Each replay uses the current values."""
+    """The graph has a fixed number of rows, padded with -1. Each replay uses the values that the rows
+    have at that time.
+    """
     stream = driver.stream()
     mapping = DeviceMapping(driver, [(-1, -1)] * 4)
     before = device.copy()
@@ -154,7 +158,9 @@ def test_a_graph_replays_pairs_by_value(engine: TransferEngine, device: Blocks, 
 
 
 def test_what_cannot_be_captured_is_refused(engine: TransferEngine, device: Blocks, driver: Driver) -> None:
-    """The capture continues. An unchecked batch would be lost silently (rmm#2518)."""
+    """The capture can continue. If the result of the batch were not checked, the batch would be lost
+    without an error (rmm#2518).
+    """
     stream = driver.stream()
     pinned = BlockStore.host(8, like=device.store)
     pageable = BlockStore.host(8, like=device.store, pinned=False)
@@ -212,7 +218,7 @@ def test_the_legacy_stream_takes_no_batch(
 
 @pytest.fixture(scope="module")
 def huge() -> Iterator[tuple[int, mmap.mmap]]:
-    """Reserves 10 GiB of address space. Only touched pages take memory."""
+    """Reserves 10 GiB of address space. Only pages that are written take memory."""
     memory = mmap.mmap(-1, 10 << 30, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE)
     anchor = ctypes.c_char.from_buffer(memory)
     yield ctypes.addressof(anchor), memory
@@ -225,7 +231,7 @@ def huge() -> Iterator[tuple[int, mmap.mmap]]:
 def test_offsets_beyond_32_bits(
     where: str, blocks: list[int], huge: tuple[int, mmap.mmap], fake: FakeCuda
 ) -> None:
-    """Blocks are 1 MiB apart, with pieces of 96 bytes. Sentinels on both sides stay unchanged
+    """Blocks are 1 MiB apart, with pieces of 96 bytes. The bytes on both sides must remain unchanged
     (vllm#50427, #52109, lmcache#2762).
     """
     address, memory = huge

@@ -1,8 +1,9 @@
-"""Every method gives the same result on random layouts: kernel, copy engine, staging and the CPU twin.
+"""Tests on random layouts that every method gives the same result: kernel, copy engine, staging and the
+CPU twin.
 
 The fake driver runs the kernels of cuda/block_copy.cu, checks every access against the registered
-memory, and reports racing copies. The expected result comes from torch's indexing. Whole storages are
-compared, so bytes between and around blocks count, too.
+memory, and reports racing copies. The expected result is computed with torch's indexing. The tests
+compare whole storages, including the bytes between and around blocks.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ METHODS: tuple[Method, ...] = ("auto", "kernel", "batch", "staged", "memcpy")
 @pytest.fixture
 def engine(fake: FakeCuda) -> Iterator[TransferEngine]:
     fake.set(strict=1, check_races=1)
-    # The buffers are small, so most staged copies need several.
+    # The staging buffers are small, so most staged copies need several buffers.
     with TransferEngine("cuda:0", staging_bytes=4096) as engine:
         yield engine
     fake.set(strict=0, check_races=0)
@@ -43,7 +44,7 @@ def twin() -> Iterator[TransferEngine]:
 
 
 class Case:
-    """Blocks of a random layout: on the device, the same on the CPU, and pools of host memory for both."""
+    """The blocks of a random layout on the device, equal blocks on the CPU, and host pools for both."""
 
     def __init__(self, seed: int, fake: FakeCuda) -> None:
         rng = self.rng = random.Random(seed)
@@ -99,8 +100,8 @@ def test_to_the_device(part: int, fake: FakeCuda, engine: TransferEngine, twin: 
         engine.submit(pinned, case.device.store, pairs, after=None, method=case.method).wait()
         twin.submit(plain, case.plain.store, pairs).wait()
         content = case.content(plain)
-        # The blocks that arrived equal those that were sent, and nothing else changed. First compares
-        # with the pool, then with the twin.
+        # The copied blocks must equal their sources, and nothing else may have changed. Compare with
+        # the pool first, and then with the twin.
         for src, dst in pairs:
             assert case.device.block(dst) == content[src], case.hint
         assert case.device.same(case.plain), case.hint
@@ -161,7 +162,7 @@ def test_pageable_memory_goes_through_buffers(part: int, fake: FakeCuda, engine:
 
 @pytest.mark.longer
 def test_a_part_of_the_regions(fake: FakeCuda, engine: TransferEngine, twin: TransferEngine) -> None:
-    """Copies one layer at a time. The other layers of the host's block stay unchanged."""
+    """Copies one layer at a time. The other layers of the host's block must remain unchanged."""
     for seed in range(48 * MORE):
         case = Case(seed, fake)
         count = case.device.store.num_regions
@@ -199,8 +200,8 @@ def test_more_pairs_than_one_launch_takes(fake: FakeCuda, engine: TransferEngine
 
 
 def test_neighbours_are_one_descriptor(fake: FakeCuda, engine: TransferEngine) -> None:
-    """Ascending and descending runs are merged, and the result equals unmerged copies byte by byte
-    (vllm#56110).
+    """Ascending and descending runs are merged, and the result is equal byte by byte to copies that are
+    not merged (vllm#56110).
     """
     plain = Blocks([torch.randint(0, 256, (64, 512), dtype=torch.uint8)], 0)
     for pairs in ([(i, i + 8) for i in range(40)], [(i, i + 8) for i in reversed(range(40))]):
@@ -214,7 +215,7 @@ def test_neighbours_are_one_descriptor(fake: FakeCuda, engine: TransferEngine) -
 
 
 def test_no_copy_crosses_the_border_of_two_registrations(fake: FakeCuda, engine: TransferEngine) -> None:
-    """The driver refuses such a copy, so runs are cut there."""
+    """The driver refuses a copy across this border, so the engine divides runs there."""
     plain = Blocks([torch.randint(0, 256, (64, 512), dtype=torch.uint8)], 0)
     device = plain.copy(fake=fake)
     fake.set(register_limit=8192)

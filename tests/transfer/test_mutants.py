@@ -1,6 +1,4 @@
-"""Tests that detect one-line changes: each fails if one wait, bound or condition is removed from the
-engine.
-"""
+"""Tests that detect small changes of the engine: each fails if one wait, bound or condition is removed."""
 
 from __future__ import annotations
 
@@ -44,7 +42,7 @@ def pool(device: Blocks) -> BlockStore:
 
 
 class Busy:
-    """A CPU engine with work for some tenths of a second before ``last``."""
+    """A CPU engine that is busy for some tenths of a second before the transfer ``last``."""
 
     def __init__(self) -> None:
         self.engine = TransferEngine(threads=1)
@@ -56,7 +54,7 @@ class Busy:
 
 
 class Event:
-    """The interface of a torch.cuda.Event as kvpool sees it."""
+    """The attributes of a torch.cuda.Event that kvpool reads."""
 
     def __init__(self, driver: Driver, stream: int) -> None:
         self.cuda_event = driver.event()
@@ -68,8 +66,8 @@ class Event:
 
 @pytest.mark.parametrize("out", [True, False])
 def test_staging_buffers_are_written_again_after_their_last_use(out: bool, lazy: FakeCuda) -> None:
-    """Whichever stream runs first, a shared buffer is reused only after the other stream has emptied
-    it.
+    """Whichever stream runs first, a shared staging buffer is written again only after the other stream
+    has read it.
     """
     for seed in range(6):
         device = on_device(lazy, blocks=64)
@@ -95,8 +93,8 @@ def test_staging_buffers_are_written_again_after_their_last_use(out: bool, lazy:
 def other_pinned(
     driver: Driver, regions: list[tuple[int, int, int]], blocks: int, nbytes: int
 ) -> tuple[int, BlockStore]:
-    """Returns a store in page-locked memory that kvpool did not allocate. The regions are given by
-    offsets.
+    """Returns a store in page-locked memory that kvpool did not allocate. Each of ``regions`` has an
+    offset, a stride and a length.
     """
     address = driver.host_alloc(nbytes)
     ctypes.memset(address, 0xEE, nbytes)
@@ -134,8 +132,8 @@ def test_holes_within_blocks_of_others_stay(lazy: FakeCuda, driver: Driver) -> N
 def test_a_copy_after_one_that_another_engine_has_queued(
     lazy: FakeCuda, device: Blocks, pool: BlockStore
 ) -> None:
-    """The device cannot wait for the other engine's copy, so this copy is not enqueued before that one
-    has ended.
+    """The device cannot wait for the other engine's copy, so this copy is enqueued only after that copy
+    has finished.
     """
 
     def under_way() -> bool:
@@ -178,7 +176,7 @@ def write(driver: Driver, address: int, data: bytes, stream: int) -> None:
 def test_a_source_that_an_event_announces_is_read_in_order(
     lazy: FakeCuda, driver: Driver, device: Blocks, pool: BlockStore
 ) -> None:
-    """An unordered batch would read the pool before the event."""
+    """A batch without order would read the pool before the event."""
     stream, data = driver.stream(), bytes(range(256)) * 2
     write(driver, pool.regions[0][0] + 3 * 512, data, stream)
     with TransferEngine("cuda:0") as engine:
@@ -236,7 +234,7 @@ def test_a_swap_waits_for_the_stream(
 def test_the_step_waits_for_a_swap_of_what_copy_on_write_leaves(
     lazy: FakeCuda, driver: Driver, device: Blocks, pool: BlockStore
 ) -> None:
-    """Block 1 has no owner after it was copied, but the swap still reads it."""
+    """Block 1 has no holder after it was copied, but the swap still reads it."""
     stream, base = plan_stream(driver, device)
     before = device.block(1)
     plan = kvpool.TransferPlan([((0, 1), (0, 2)), ((0, 1), (1, 4))])
@@ -318,7 +316,7 @@ def test_accesses_are_as_wide_as_both_ends_allow(
 
 
 def test_regions_out_of_order_are_no_part_of_a_block(lazy: FakeCuda, driver: Driver) -> None:
-    """Regions 0 and 1 of three are not adjacent in a pinned block, so they cannot be copied as one
+    """Of three regions, 0 and 1 are not adjacent in a pinned block, so they cannot be copied as one
     piece.
     """
     device = on_device(lazy, nbytes=256, tensors=3)
@@ -403,7 +401,7 @@ def test_a_copy_within_the_host_comes_after_what_the_device_brings(
 def test_a_copy_that_is_refused_halfway_has_ended(
     inline: bool, lazy: FakeCuda, driver: Driver, device: Blocks, pool: BlockStore
 ) -> None:
-    """Its stores may be closed at once, because no part of the copy is running."""
+    """The caller may close the stores immediately, because no part of the copy is running."""
     stream, pairs = driver.stream(), [(1, 2), (4, 0), (6, 5)]
     with TransferEngine("cuda:0") as engine:
 

@@ -1,4 +1,4 @@
-"""Memory at odd addresses: the memory of a torch tensor may start anywhere."""
+"""Tests memory at odd addresses, because the memory of a torch tensor may start at any address."""
 
 from __future__ import annotations
 

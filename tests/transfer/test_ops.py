@@ -1,5 +1,5 @@
-"""The torch ops: schemas, results, compiled code, refused calls, and the stores that the ops cache by
-geometry.
+"""Tests the torch ops: schemas, results, compiled code, refused calls, and the stores that the ops
+cache by geometry.
 """
 
 from __future__ import annotations
@@ -30,13 +30,15 @@ MAPPING = torch.tensor([[0, 4], [5, 1], [2, 3]])
 
 
 def kv(seed: int, layers: int = 2) -> list[torch.Tensor]:
-    """Returns tensors with K and V apart: six blocks of three tokens, with blocks as dimension 1."""
+    """Returns tensors with K and V in separate parts: six blocks of three tokens, with blocks as
+    dimension 1.
+    """
     generator = torch.Generator().manual_seed(seed)
     return [torch.randn(2, 6, 3, 4, generator=generator) for _ in range(layers)]
 
 
 def pages(seed: int, layers: int = 2) -> list[torch.Tensor]:
-    """Returns the same pieces in another layout: blocks first, with a hole after K and V."""
+    """Returns the same pieces in another layout: blocks come first, with a hole after K and V."""
     generator = torch.Generator().manual_seed(seed)
     return [torch.randn(6, 2, 5, 4, generator=generator)[:, :, :3] for _ in range(layers)]
 
@@ -84,7 +86,7 @@ def calls(name: str, handles: Handles) -> tuple[Any, tuple[Any, ...], dict[str, 
     if name == "copy_blocks":
         return OPS.copy_blocks.default, (kv(1), kv(2), MAPPING), {"block_dim": 1}
     if name == "swap_blocks":
-        # The tensors have no holes, because opcheck clones them, and clones have none.
+        # These tensors have no holes, because opcheck clones them and a clone has no holes.
         there = [tensor.unsqueeze(0) for tensor in kv(2)]
         return OPS.swap_blocks.default, (kv(1), there, MAPPING), {"src_block_dim": -3, "dst_block_dim": 2}
     if name == "swap_blocks.vllm":
@@ -109,7 +111,7 @@ def test_every_device_has_its_kernel(name: str) -> None:
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     for key in ("CPU", "CUDA", "Meta"):
         assert has_kernel(f"kvpool::{name}", key)
-    # The ops cannot be differentiated, so no other dispatch key may come before these.
+    # The ops are not differentiable, so none of these dispatch keys may handle the call first.
     for key in (
         "Autograd",
         "AutogradCPU",
@@ -179,8 +181,8 @@ def test_the_call_of_vllm(dtype: torch.dtype) -> None:
 
 
 def test_overloads() -> None:
-    """Two lists are blocks by dimension, and two tensors are blocks by bytes. Every other combination
-    is refused.
+    """With two lists, blocks are selected by dimension, and with two tensors, by bytes. Every other
+    combination is refused.
     """
     assert OPS.swap_blocks.overloads() == ["default", "vllm"]
     one, other = rows(1), rows(2)
@@ -294,7 +296,9 @@ def _fresh_compiler() -> Iterator[None]:
 
 
 def compiled(function: Callable[..., Any], *args: Any) -> Any:
-    """Runs the function as one graph. Its mutations are made functional and back."""
+    """Runs the function as one compiled graph. The compiler makes its mutations functional and converts
+    them back.
+    """
     backend = CompileCounterWithBackend("aot_eager")
     result = torch.compile(function, fullgraph=True, backend=backend)(*args)
     assert backend.frame_count == 1
@@ -361,8 +365,8 @@ def test_compiled_call_of_vllm() -> None:
 
 @pytest.mark.usefixtures("_fresh_compiler")
 def test_compiled_copies_by_handle_are_made_in_order() -> None:
-    """The compiler does not know which memory they write. They are still not removed, and stay in order
-    with each other and with reads.
+    """The compiler does not know which memory these ops write. It still does not remove them, and it
+    keeps their order with each other and with reads.
     """
     handles = Handles()
 
@@ -383,7 +387,7 @@ def test_compiled_copies_by_handle_are_made_in_order() -> None:
 
 @pytest.mark.usefixtures("_fresh_compiler")
 def test_a_compiled_copy_by_handle_that_nothing_depends_on_is_made() -> None:
-    """This also holds with gradients, where dependencies cut a graph in two."""
+    """This also holds with gradients, for which the graph is divided into two."""
     handles = Handles()
     weight = torch.ones((), requires_grad=True)
 
@@ -401,10 +405,10 @@ def test_a_compiled_copy_by_handle_that_nothing_depends_on_is_made() -> None:
 
 @pytest.mark.usefixtures("_fresh_compiler")
 def test_compiled_copies_by_handle_see_memory_as_it_was_before_the_graph() -> None:
-    """A write in the same graph may reach memory only after the copy has read it. Between graphs, all
+    """A write of the same graph may reach memory only after the copy has read it. Between graphs, all
     writes are in order.
 
-    ``copy_blocks`` does not have this limit: see above.
+    ``copy_blocks`` does not have this restriction: see ``test_compiled_copy_blocks``.
     """
     handles = Handles()
 
@@ -600,8 +604,8 @@ def test_tensors_are_not_kept() -> None:
 
 
 def test_the_same_memory_in_another_shape() -> None:
-    """The address is the same each time. A store that was cached for one shape, stride, dtype or size
-    is used for no other.
+    """The address is the same in all cases. A store that was cached for one shape, stride, dtype or
+    size is not used for another one.
     """
     here, there = np.zeros(96, dtype=np.uint8), np.zeros(96, dtype=np.uint8)
     turns: list[tuple[Callable[[torch.Tensor], torch.Tensor], int]] = [

@@ -1,4 +1,4 @@
-"""Defects that a review found, one test each: every test failed before its fix."""
+"""Tests for defects that a review found. Each test failed before its fix."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def run_here(script: str, fake: FakeCuda) -> None:
 
 @pytest.mark.parametrize("code", [711, 712, 713])
 def test_a_refused_registration_does_not_lose_the_device(code: int, fake_library: FakeCuda) -> None:
-    """Codes 712 and 713 (already registered, not registered) are not errors of the context."""
+    """Codes 712 (already registered) and 713 (not registered) are not errors of the context."""
     script = """
     cpu, device, host = stores()
     assert not host.pinned
@@ -67,13 +67,13 @@ LOOKS = ["transfer.done()", "engine.in_flight", "transfer.seconds", "transfer.er
 
 @pytest.mark.parametrize("look", LOOKS)
 def test_an_owner_whose_end_asks_the_transfer(look: str, fake_library: FakeCuda) -> None:
-    """The destructor of an object that a store kept alive runs under the transfer's lock."""
+    """The destructor of an object that a store has kept alive runs while the transfer's lock is held."""
     run_script(DESTRUCTOR.replace("ACTION", "transfer.done()") + look + "\n", fake_library)
 
 
 def test_an_owner_whose_end_lets_other_threads_run(fake_library: FakeCuda) -> None:
-    """One thread would hold the transfer's lock and wait for the interpreter, while another one holds
-    the interpreter and waits for the lock.
+    """One thread holds the transfer's lock and waits for the interpreter, while another thread holds
+    the interpreter and waits for the lock. This must not happen.
     """
     script = """
 began, looked = threading.Event(), threading.Event()
@@ -130,7 +130,7 @@ def test_a_pageable_copy_that_fails_halfway_holds_its_stores(fake: FakeCuda) -> 
 
 
 def test_after_a_transfer_that_failed(fake: FakeCuda) -> None:
-    """A copy that follows a failed one would copy data that never arrived."""
+    """A copy that depends on a failed copy would copy data that was never written."""
     script = """
     engine = TransferEngine("cuda:0", staging_bytes=4096)
     fake = FakeCuda(os.environ["KVPOOL_LIBCUDA"])
@@ -263,7 +263,7 @@ def test_a_calibration_without_thread_blocks(tmp_path: Path, fake: FakeCuda) -> 
 
 
 def test_a_calibration_that_fails_changes_nothing(tmp_path: Path, fake_library: FakeCuda) -> None:
-    """The calibration measures as much as a device with little memory holds. Then the device is full."""
+    """The calibration uses the memory of a small device. Afterwards the device has no free memory."""
     path = tmp_path / "c.json"
     script = f"""
     engine = TransferEngine("cuda:0", staging_bytes=1 << 20)
@@ -333,7 +333,7 @@ def test_pinned_state_is_part_of_the_geometry(monkeypatch: pytest.MonkeyPatch) -
     from kvpool.transfer import ops
 
     class Host:
-        """A host tensor that becomes page-locked later (cudaHostRegister), or stops being so."""
+        """A host tensor that is page-locked later (cudaHostRegister), or is not page-locked any more."""
 
         pinned = True
         is_cpu, dtype, device, shape = True, torch.uint8, torch.device("cpu"), torch.Size([4, 64])
@@ -359,7 +359,7 @@ def test_pinned_state_is_part_of_the_geometry(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_host_copies_of_a_device_engine_let_other_threads_run(fake: FakeCuda) -> None:
-    """Such a copy waits for running transfers. A thread that counts meanwhile makes progress."""
+    """Such a copy waits for running transfers. During the wait, a thread that counts makes progress."""
     script = """
     import threading
     engine, twin = TransferEngine("cuda:0"), TransferEngine(threads=1)
@@ -423,7 +423,9 @@ def test_an_event_that_was_never_recorded(fake: FakeCuda) -> None:
 
 
 def test_blocks_far_apart_are_staged_without_what_lies_between(fake: FakeCuda) -> None:
-    """For a layer of a cross-layer tensor in pageable memory, only its own bytes cross the link."""
+    """For a layer of a cross-layer tensor in pageable memory, only the bytes of that layer are copied
+    between host and device.
+    """
     script = """
     memory = zeros(8 * 65536)
     wide = BlockStore.from_regions([(ctypes.addressof(memory), 65536, 512)], 8, keep_alive=memory)
@@ -491,9 +493,9 @@ def test_an_event_that_cannot_be_made_leaves_nothing_under_way(what: str, fake: 
 
 @pytest.mark.parametrize("out", [True, False])
 def test_staging_overlaps(out: bool, fake: FakeCuda) -> None:
-    """While the copy engine moves one buffer, a kernel works on the other one.
+    """While the copy engine copies one buffer, a kernel works on the other one.
 
-    In some legal order, two first halves are done before any second half.
+    In some order that the driver allows, two first halves finish before any second half.
     """
     script = f"""
     import random

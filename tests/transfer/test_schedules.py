@@ -1,8 +1,8 @@
-"""Copies in any order that the driver's rules allow: a program that waits wherever it must ends in the
-same state as if it ran step by step.
+"""Tests copies in every order that the driver's rules allow. A program that waits wherever it must ends
+in the same state as if it ran step by step.
 
-The fake driver holds work back and executes it in random legal orders. It reads the sources of
-unordered copies at the earliest moment.
+The fake driver delays work and executes it in random allowed orders. It reads the sources of unordered
+copies as early as possible.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ METHODS: tuple[Method, ...] = ("auto", "kernel", "batch", "staged", "memcpy")
 
 @dataclasses.dataclass
 class Tier:
-    """A store, and its expected content if every copy so far were done."""
+    """A store, and the content that it must have after all copies."""
 
     store: BlockStore
     expected: list[bytes]
@@ -43,7 +43,7 @@ class Tier:
 
 
 class Program:
-    """A random program. It waits exactly where two copies touch one block and one of them writes it."""
+    """A random program. It waits exactly where two copies use the same block and one of them writes it."""
 
     def __init__(self, seed: int, fake: FakeCuda, driver: Driver) -> None:
         self.rng = random.Random(seed)
@@ -161,7 +161,7 @@ def test_transfers_of_a_direction_end_in_order(lazy: FakeCuda) -> None:
 
 
 def test_the_processor_waits_for_a_device_that_touches_a_block(lazy: FakeCuda) -> None:
-    """The device does nothing until some call waits for it."""
+    """The device does no work until a call waits for it."""
     device = on_device(lazy)
     pinned = BlockStore.host(8, like=device.store)
     expected = device.block(0)
@@ -309,8 +309,8 @@ def test_the_end_of_an_engine_waits(dropped: bool, lazy: FakeCuda) -> None:
 
 
 def test_memory_of_the_driver_is_given_back(lazy: FakeCuda) -> None:
-    """The numbers of streams, events, buffers, tables and registrations are the same after a hundred
-    engines as before.
+    """After a hundred engines, the numbers of streams, events, buffers, tables and registrations are
+    the same as before.
     """
     counters = (
         "live_allocs",

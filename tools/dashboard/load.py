@@ -1,10 +1,10 @@
-"""The load of ``dashboard_check.py``: sessions of four tenants on a manager with all metrics, over a
+"""The load of ``dashboard_check.py``: chat sessions of four tenants on a manager with all metrics and a
 store.
 
-Every prompt is the system prompt of its tenant, followed by the session so far. There are more sessions
-than the device can hold. So blocks are evicted and loaded again from the store, which is slow, full,
-damaged or unavailable at times. Halfway there is a burst of requests. The random numbers are always the
-same; their timing depends on the machine.
+Every prompt is the system prompt of its tenant, followed by the session so far. The device cannot hold
+all sessions. So blocks are evicted, and later loaded from the store. At times the store is slow, full
+or unavailable, or its objects are damaged. Halfway through the load there is a burst of requests. The
+random numbers are the same in every run, but the timing depends on the machine.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ NAMESPACE: Final = Namespace(
 
 
 class FaultyBackend:
-    """A back end in memory that sometimes fails, loses or damages objects, or is slow; see
+    """A back end in memory that can be slow, fail, and lose or damage objects. See
     ``kvpool.store.CustomBackend``.
     """
 
@@ -104,7 +104,7 @@ class Request:
 
 
 class Load:
-    """The steps of a scheduler."""
+    """Runs the steps of a scheduler."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._draw = random.Random(7)
@@ -147,7 +147,7 @@ class Load:
         self._steps = 0
 
     def _copy(self, pairs: list[tuple[int, int]]) -> None:
-        """Does nothing: the blocks have no bytes, only digests."""
+        """Copies nothing, because the blocks have no bytes, only digests."""
 
     def step(self, arrivals: float) -> None:
         """Runs one iteration of a scheduler. ``arrivals`` is the average number of new requests."""
@@ -213,7 +213,7 @@ class Load:
                 self._asking.discard(self._owner.pop(number))
 
     def _make_room(self) -> None:
-        """Moves requests to the host tier in a burst, and restores preempted or moved requests."""
+        """In a burst, moves requests to the host tier. Otherwise restores preempted or moved requests."""
         running = [one for one in self._running if self._manager.request(one).state == "running"]
         if len(running) > 18 and self._steps % 20 == 0:
             with contextlib.suppress(OutOfBlocksError):
@@ -244,7 +244,7 @@ class Load:
 
 @contextlib.contextmanager
 def load(metrics: Metrics, steps_per_second: float = 50) -> Iterator[threading.Event]:
-    """Runs the load in a thread until the context ends. The event is set if the load has failed."""
+    """Runs the load in a thread until the context ends. The event is set if the load fails."""
     work, over, failed = Load(metrics), threading.Event(), threading.Event()
     started = time.monotonic()
 

@@ -64,7 +64,7 @@ class Indexer:
         return None
 
     def register(self, worker: int, sink: ZmqSink, block_size: int) -> None:
-        """Makes the indexer follow a sink, as the worker ``worker``."""
+        """Subscribes the indexer to a sink. The indexer knows it as the worker ``worker``."""
         self.ask(
             "/register",
             {
@@ -78,11 +78,11 @@ class Indexer:
         )
 
     def unregister(self, worker: int) -> None:
-        """Makes the indexer forget a worker."""
+        """Removes a worker from the indexer."""
         self.ask("/unregister", {"instance_id": worker, "model_name": MODEL})
 
     def dump(self) -> dict[int, Held]:
-        """Returns the blocks that the indexer knows, by worker."""
+        """Returns the blocks in the indexer, by worker."""
         held: dict[int, Held] = {}
         for model in self.ask("/dump").values():
             for entry in model["events"]:
@@ -92,8 +92,8 @@ class Indexer:
         return held
 
     def found(self, tokens: list[int]) -> int:
-        """Returns the number of a prompt's tokens that the indexer finds on the device of the best
-        worker.
+        """Returns the number of a prompt's tokens that are on the device of the best worker, according
+        to the indexer.
         """
         answer = self.ask("/query", {"model_name": MODEL, "token_ids": tokens})
         return max((worker["gpu"] for worker in answer["instances"].values()), default=0)
@@ -108,7 +108,7 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def running(packages: Path) -> Iterator[Indexer]:
-    """Starts an indexer, and ends it with the context.
+    """Starts an indexer, and stops it when the context ends.
 
     Raises:
         DifferenceError: The indexer does not start.

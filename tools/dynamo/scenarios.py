@@ -1,9 +1,9 @@
-"""Scenarios between a worker and the indexer. Each ends with a comparison of their contents.
+"""Scenarios of a worker and the indexer. Each scenario ends with a comparison of their contents.
 
-The expected content is counted independently of the publisher, from the manager's own events, without
-blocks whose parents are missing. With tiers below the device, whose changes a manager does not report
-in Python, it is the publisher's snapshot. The tests of kvpool-observe compare that with the pools block
-by block.
+The expected content is computed independently of the publisher, from the manager's own events. Blocks
+whose parents are missing are excluded. A manager with tiers below the device does not report the
+changes of these tiers in Python. In that case the publisher's snapshot is the expected content. The
+tests of kvpool-observe compare this snapshot with the pools, block by block.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PER_LIFE: Final = 50
 
 
 class Leaky(ZmqSink):
-    """A sink that can lose batches, like a socket whose subscriber is too slow."""
+    """A sink that can lose batches, like a socket with a subscriber that reads too slowly."""
 
     drops = False
     full = False
@@ -43,15 +43,15 @@ class Leaky(ZmqSink):
         return True if self.drops else super().send(number, batch)
 
     def has_room(self) -> bool:
-        """Whether the sink may have room again."""
+        """Returns whether the sink may accept another batch."""
         return not self.full
 
 
 class Worker:
-    """A manager, its publisher, and the content that consumers should know."""
+    """A manager, its publisher, and the content that subscribers should have."""
 
-    # Start time of the latest worker, in seconds. Each worker gets a time at least a second after that
-    # of the previous one, like a restarted process.
+    # Start time of the latest worker, in seconds. The start times of two workers differ by at least a
+    # second, like those of a restarted process.
     lives = int(time.time())
 
     def __init__(
@@ -85,7 +85,7 @@ class Worker:
 
     def close(self) -> None:
         """Closes the worker after all replay requests are answered. Otherwise the indexer would wait
-        for ever for batches that a closed worker does not send again.
+        forever, because a closed worker does not send a batch again.
         """
         quiet = 0
         while quiet < 40:  # counted in turns, not in seconds, so that a slow machine cannot shorten it
@@ -97,7 +97,7 @@ class Worker:
         return self.sink.endpoint, self.sink.replay_endpoint
 
     def serve(self, prompt: list[int], *, keep: bool = False) -> int:
-        """Computes a prompt, and releases it unless ``keep`` is set. Returns its request."""
+        """Computes a prompt, and releases its request unless ``keep`` is set. Returns the request."""
         self._requests += 1
         self.manager.admit(self._requests, prompt)
         self.manager.commit(self._requests, len(prompt))
@@ -106,7 +106,9 @@ class Worker:
         return self._requests
 
     def number_of(self, digest: bytes) -> int:
-        """Returns a block hash as the indexer prints it for this event format: as an unsigned number."""
+        """Returns a block hash in the form that the indexer prints for this event format: an unsigned
+        number.
+        """
         return int.from_bytes(digest[:8] if self.form.startswith("sglang") else digest[-8:], "big")
 
     def holds(self) -> Held:
@@ -142,11 +144,11 @@ class Worker:
 
 
 def differs(indexer: Indexer, worker: Worker, patience: float = PATIENCE) -> str | None:
-    """Compares the indexer's content with a worker's. Returns ``None`` as soon as they agree, or the
-    difference after ``patience`` seconds.
+    """Compares the indexer's content with a worker's. Returns ``None`` as soon as they are equal. If
+    they still differ after ``patience`` seconds, returns the difference.
 
-    The worker is idle meanwhile and sends heartbeats, the only data from which a late or mistaken
-    consumer can recover.
+    During this time the worker is idle and only sends heartbeats. A consumer that missed a message can
+    recover only from these.
     """
     until = time.monotonic() + patience
     wanted = worker.holds()
@@ -169,7 +171,7 @@ def compare(indexer: Indexer, worker: Worker, when: str) -> None:
 
 @contextlib.contextmanager
 def followed(indexer: Indexer, worker: Worker) -> Iterator[Worker]:
-    """Makes the indexer follow a worker for the duration of the context."""
+    """Subscribes the indexer to a worker for the duration of the context."""
     indexer.register(worker.number, worker.sink, BLOCK)
     try:
         compare(indexer, worker, "registered")
@@ -184,7 +186,7 @@ def prompt_of(start: int, blocks: int) -> list[int]:
 
 
 def late_join(indexer: Indexer) -> None:
-    """Blocks that were published before the indexer started are known after the first heartbeat."""
+    """The indexer learns blocks that were published before its start with the first heartbeat."""
     worker = Worker(1)
     for start in range(0, 2000, 100):
         worker.serve(prompt_of(start, 2))
@@ -195,7 +197,7 @@ def late_join(indexer: Indexer) -> None:
 
 
 def gap(indexer: Indexer) -> None:
-    """The indexer requests lost batches again, both stores and removals."""
+    """The indexer requests lost batches again, whether they store or remove blocks."""
     with followed(indexer, Worker(1)) as worker:
         for turn in range(8):
             worker.serve(prompt_of(turn * 100, 5))
@@ -207,8 +209,8 @@ def gap(indexer: Indexer) -> None:
 
 
 def restart(indexer: Indexer) -> None:
-    """After a restart, warm or cold, the old worker's blocks are forgotten and the new worker's are
-    known.
+    """After a warm or cold restart, the indexer has removed the old worker's blocks and has the new
+    worker's.
     """
     worker = Worker(1)
     with followed(indexer, worker):
@@ -246,7 +248,7 @@ def overflow(indexer: Indexer) -> None:
 
 
 def tiers(indexer: Indexer) -> None:
-    """Blocks that move to host memory and back are known at their present tier."""
+    """The indexer knows the current tier of blocks that move to host memory and back."""
     with followed(indexer, Worker(1, host=32)) as worker:
         request = worker.serve(prompt_of(0, 6), keep=True)
         other = worker.serve(prompt_of(0, 3) + prompt_of(200, 3), keep=True)
@@ -271,8 +273,8 @@ def tiers(indexer: Indexer) -> None:
 
 
 def storms(indexer: Indexer) -> None:
-    """Every prompt evicts all blocks of an earlier one. Whole chains are removed at once, also from the
-    middle.
+    """Every prompt evicts all blocks of an earlier prompt. So whole chains are removed at once, some of
+    them from the middle.
     """
     numbers = random.Random(1)
     with followed(indexer, Worker(1, blocks=48)) as worker:
@@ -287,7 +289,7 @@ def storms(indexer: Indexer) -> None:
 
 
 def forms(indexer: Indexer) -> None:
-    """The indexer reads the same content from every event format."""
+    """The indexer gets the same content from every event format."""
     names: tuple[Form, ...] = ("vllm", "vllm-array", "sglang", "sglang-array")
     for number, form in enumerate(names, 1):
         with followed(indexer, Worker(number, form=form)) as worker:
@@ -300,7 +302,9 @@ def forms(indexer: Indexer) -> None:
 
 
 def control(indexer: Indexer) -> None:
-    """A worker whose numbers begin again leaves stale blocks, which the comparison must find."""
+    """A worker that restarts its message numbers leaves stale blocks in the indexer. The comparison
+    must find them.
+    """
     worker = Worker(1)
     with followed(indexer, worker):
         worker.serve(prompt_of(0, 6))

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes the notices of everything that is linked into a wheel: crates, Rust's standard library, and
-code of zig.
+"""Writes the licence notices of all code that is linked into a wheel: crates, Rust's standard library,
+and code of zig.
 
     python tools/release/notices.py target/release-build/sources
 

@@ -1,13 +1,13 @@
-"""Runs the installed kvpool as a program of its own, with any Python on any machine, using only the
-standard library.
+"""Tests an installed kvpool. Needs only the standard library, so that it can run with any Python on any
+machine.
 
     python smoke.py README.md            # the library alone
     python smoke.py README.md --cli      # with what kvpool[cli] installs
 
-It runs the README's first snippet, the plug-in's entry point, a pool under load with its sums checked,
-and the command line. If the packages of the command line are installed, that runs on the shipped trace;
-otherwise it must print how to install them. In a free-threaded Python the GIL must still be disabled
-afterwards. Prints one JSON object.
+The test runs the README's first snippet, the plug-in's entry point, a pool under load, and the command
+line. Under load, the block counts of the pool are checked. If the packages of the command line are
+installed, the command line runs on the shipped trace. Otherwise it must print how to install them. In a
+free-threaded Python the GIL must still be disabled at the end. Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ EXPECTED_OUTPUT = ["0", "[1, 2, 3, 4, 5, 6, 7]", "96"]
 
 
 def snippet(readme: str) -> list[str]:
-    """Runs the README's first snippet like a reader who pastes it. Returns the printed lines."""
+    """Runs the README's first snippet as a reader would who pastes it. Returns the printed lines."""
     found = re.search(r"```python\n(.*?)```", readme, flags=re.DOTALL)
     if found is None:
         raise SystemExit("the README has no snippet")
@@ -40,8 +40,8 @@ def snippet(readme: str) -> list[str]:
 
 
 def under_load() -> int:
-    """Adds and removes requests in a pool that is too small for all of them. Every sum has to be right
-    afterwards.
+    """Adds and removes requests in a pool that is too small for all of them. Checks the sum of the
+    block counts after each change.
     """
     import kvpool
 

@@ -20,14 +20,15 @@ use std::sync::OnceState;
 use std::time::Duration;
 
 unsafe extern "C" {
-    /// Orders everything that other threads released with `__tsan_release` at this address before what
-    /// follows.
+    /// Establishes that all writes before other threads' `__tsan_release` at this address happen before
+    /// the code that follows.
     fn __tsan_acquire(address: *const u8);
-    /// Orders everything so far before what follows `__tsan_acquire` at this address in other threads.
+    /// Establishes that all writes so far happen before the code after an `__tsan_acquire` at this
+    /// address in other threads.
     fn __tsan_release(address: *const u8);
 }
 
-/// A word of a lock, or a lock whose first word it is.
+/// The address of a lock's state word, or of a lock that begins with its state word.
 type Word = *const u8;
 
 unsafe extern "Rust" {
@@ -108,8 +109,8 @@ unsafe fn once_call_announced(
 ) {
     let mut announced = |state: &OnceState| {
         run(state);
-        // Announces before the original marks the value as complete, because other threads read it from
-        // then on.
+        // Announce the release before the original function marks the value as complete, because other
+        // threads may read the value afterwards.
         unsafe { __tsan_release(once) };
     };
     unsafe {
@@ -130,7 +131,7 @@ unsafe fn scope_thread_ended_announced(scope: Word, panicked: bool) {
     }
 }
 
-/// The address of the last counter that this thread changed.
+/// The address of the last reference counter that this thread changed.
 #[thread_local]
 static COUNTER: Cell<Word> = Cell::new(core::ptr::null());
 
@@ -155,8 +156,9 @@ unsafe extern "C" fn fetch_sub_noted(counter: Word, value: u64, order: i32) -> u
     unsafe { fetch_sub(counter, value, order) }
 }
 
-/// ThreadSanitizer ignores fences. `Arc` decrements a counter, and if the result is zero it has a fence. The
-/// fence acquires what other threads released with that counter.
+/// ThreadSanitizer ignores fences. `Arc` decrements a counter, and executes a fence if the result is
+/// zero. The fence orders everything that other threads released with that counter before the code that
+/// follows.
 #[unsafe(export_name = "__wrap___tsan_atomic_thread_fence")]
 unsafe extern "C" fn thread_fence_announced(order: i32) {
     unsafe {

@@ -1,4 +1,4 @@
-"""Lists the changes between two starts over one store that ``tools.sglang.identity`` makes."""
+"""The changes that ``tools.sglang.identity`` makes between two starts over one store."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ COMMITS: Final = ("1" * 40, "2" * 40)
 
 
 class Place:
-    """A model, a draft, an adapter and a hub cache, in their state before the first start.
+    """Files before the first start: a model, a draft model, an adapter, and a cache of the Hugging Face
+    hub.
 
     Args:
         root: A new folder.
@@ -72,7 +73,7 @@ class Place:
 
 
 def rewrite(folder: Path) -> None:
-    """Replaces weights by others of the same size and times."""
+    """Replaces weights by others with the same file size and modification times."""
     for path in folder.glob("*.safetensors"):
         times = path.stat()
         path.write_bytes(b"two" * 1000)
@@ -86,7 +87,7 @@ class Change:
     Attributes:
         what: The name of the change.
         hit: Whether the second start finds the pages of the first.
-        first: Settings of the first start, of which "env" has environment variables.
+        first: Settings of the first start, with environment variables under "env".
         second: Settings of the second start.
         alter: A function that runs between the starts.
     """

@@ -1,12 +1,14 @@
-"""The checks of ``make sglang-hicache-check`` inside of SGLang's environment: SGLang's classes drive
+"""The checks of ``make sglang-hicache-check``, which run in SGLang's environment. SGLang's classes use
 kvpool's storage back end.
 
-- Pages of SGLang's own host pools, of every kind and layout, through the loops of its controller, and
-  after a restart.
-- Queries compared with SGLang's file back end, on random histories: the same prefixes can be restored.
-- SGLang's injector of failures: every page that is found has the right bytes.
+- Pages of SGLang's own host pools, of every kind and layout, are stored and loaded by the loops of
+  SGLang's controller, also after a restart.
 
-Prints a line for each. Exit code 0: no difference. 1: a difference.
+- On random histories, queries find the same prefixes as with SGLang's file back end.
+
+- While SGLang's failure injector lets calls fail, every page that is found has the right bytes.
+
+Prints a line for each check. Exit code 0: no difference. 1: a difference.
 """
 
 from __future__ import annotations
@@ -154,7 +156,9 @@ def config(folder: Path, **changed: Any) -> Any:
 
 
 def attach(folder: Path, pool: Any, others: dict[Any, Any] | None = None, **changed: Any) -> Any:
-    """Makes a back end with SGLang's factory, attached in SGLang's order."""
+    """Makes a back end with SGLang's factory, and attaches it with the same calls in the same order as
+    SGLang.
+    """
     backend = StorageBackendFactory.create_backend("dynamic", config(folder, **changed), pool)
     backend.register_mem_pool_host(pool)
     for name, one in {PoolName.KV: pool, **(others or {})}.items():
@@ -203,7 +207,7 @@ def expect(found: object, wanted: object, what: str) -> None:
 
 
 def pages_through_the_controller(root: Path) -> None:
-    """Stores and prefetches more than a batch, before and after a restart."""
+    """Stores and prefetches more pages than one batch holds, before and after a restart."""
     for name, make, layout, lendable in KINDS:
         for zero_copy in (False, True):
             what = f"{name} {layout}, interface_v1={int(zero_copy)}"
@@ -248,7 +252,9 @@ def pages_through_the_controller(root: Path) -> None:
 
 
 def queries_beside_the_file_back_end(root: Path, turns: int) -> None:
-    """For random pages of keys, values and states, finds the same prefixes as SGLang's own back end."""
+    """Checks that queries for random pages of keys, values and states find the same prefixes as
+    SGLang's own back end.
+    """
     draw = random.Random(5)
     lengths: dict[int, int] = {}
     for turn in range(turns):
@@ -302,7 +308,9 @@ def queries_beside_the_file_back_end(root: Path, turns: int) -> None:
 
 
 def failures_of_sglang(root: Path) -> None:
-    """Stores and loads pages while SGLang's injector lets calls fail at random."""
+    """Checks the bytes of pages that are stored and loaded while SGLang's failure injector lets calls
+    fail at random.
+    """
     os.environ["SGLANG_TEST_HICACHE_BACKEND_RANDOM_FAILURE"] = "0.3"
     pool = mha("page_first")
     backend = attach(root / "failures", pool, interface_v1=1)
@@ -321,7 +329,7 @@ def failures_of_sglang(root: Path) -> None:
 
 
 def main() -> int:
-    # SGLang logs a line for each miss.
+    # Raise the log level, because SGLang logs a line for each miss.
     logging.getLogger("sglang.srt.mem_cache.hicache_storage").setLevel(logging.ERROR)
     with tempfile.TemporaryDirectory(prefix="kvpool-sglang-") as folder:
         root = Path(folder)

@@ -1,14 +1,18 @@
-"""Checks which starts of SGLang find which stored pages; ``make sglang-hicache-check`` runs it inside
-of SGLang's environment.
+"""Checks which stored pages SGLang finds after a restart. ``make sglang-hicache-check`` runs it in
+SGLang's environment.
 
-- Two starts over one store, with a change between them: a miss if the change affects KV, otherwise the
-  same pages.
+- For two starts over one store with a change between them: if the change affects KV, the second start
+  misses; otherwise it finds the same pages.
+
 - Every setting of SGLang's server changes the name of stored pages, or is listed with a reason.
-- Configurations of common models have the same name at each start.
-- Resets of the prefix cache and updates of weights, by SGLang's own classes.
-- Drafts of EAGLE, EAGLE3 and STANDALONE are found like with SGLang's file back end.
 
-Prints a line for each. Exit code 0: no difference. 1: a difference.
+- The configuration of each common model has the same name at each start.
+
+- SGLang's own classes reset the prefix cache and update weights.
+
+- Drafts of EAGLE, EAGLE3 and STANDALONE are found, as with SGLang's file back end.
+
+Prints a line for each check. Exit code 0: no difference. 1: a difference.
 """
 
 from __future__ import annotations
@@ -67,7 +71,7 @@ KEYS: Final = [key(number) for number in range(PAGES)]
 
 
 def publish(place: Place, **settings: Any) -> Any:
-    """Makes and returns SGLang's configuration of a server, resolved like in SGLang."""
+    """Returns the configuration of an SGLang server, with all settings resolved as in SGLang."""
     given: dict[str, Any] = {
         "model_path": str(place.model),
         "device": "cpu",
@@ -99,9 +103,7 @@ def start(place: Place, pool: Any, **settings: Any) -> Any:
 
 
 def two_starts(root: Path) -> None:
-    """Checks that the second start finds the pages of the first, byte for byte, or does not find them
-    at all.
-    """
+    """Checks that the second start finds either every page of the first with equal bytes, or no page."""
     pool = mha("page_first")
     for number, change in enumerate(CHANGES):
         place = Place(root / str(number))
@@ -131,8 +133,8 @@ def two_starts(root: Path) -> None:
 
 
 def every_setting(root: Path) -> None:
-    """Checks that each setting of this SGLang is in the name of stored pages or is listed, and is
-    documented.
+    """Checks that each setting of this SGLang is documented, and is either part of the name of stored
+    pages or listed as unrelated.
     """
     place = Place(root)
     server = publish(place)
@@ -175,8 +177,8 @@ def every_setting(root: Path) -> None:
 
 
 def model_configurations(root: Path) -> None:
-    """Checks that every part of the configuration of common models has a canonical text, because
-    otherwise every start would be cold.
+    """Checks that every part of the configurations of common models has a canonical text. Without such
+    a text, every start would be cold.
     """
     kept = runtime_context.process_model_config
     for kind, architecture in KINDS.items():
@@ -196,7 +198,7 @@ def model_configurations(root: Path) -> None:
 
 
 def update_weights() -> None:
-    """Calls SGLang's updater, which fails here because there is no model."""
+    """Calls SGLang's weight updater. The update fails here because there is no model."""
     with contextlib.suppress(AttributeError):
         WeightUpdater.update_weights_from_disk(types.SimpleNamespace(), "/model", "auto")
 
@@ -239,7 +241,9 @@ def resets(root: Path) -> None:
 
 
 def drafts(root: Path) -> None:
-    """Registers a draft's host pool after the others, like SGLang, and checks that its pages are found."""
+    """Registers a draft's host pool after the other pools, as SGLang does, and checks that the draft's
+    pages are found.
+    """
     for algorithm in ("EAGLE", "EAGLE3", "STANDALONE"):
         place = Place(root / algorithm)
         publish(place, **draft_of(place, speculative_algorithm=algorithm))

@@ -1,5 +1,5 @@
-"""Writes design/sglang-settings.md: every setting of SGLang 0.5.23, and why it is part of a page's name
-or not.
+"""Writes design/sglang-settings.md: every setting of SGLang 0.5.23, and the reason why it is part of a
+page's name or not.
 
     python -m tools.sglang.settings > design/sglang-settings.md
 

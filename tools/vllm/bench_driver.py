@@ -1,7 +1,7 @@
 """Drives vLLM's KV-cache manager like vLLM's asynchronous scheduler, and times the calls.
 
-The objects are vLLM's: ``Request``, the request hasher, ``KVCacheManager``. This module adds a
-scheduler without a model. Every request that has finished its prefill gets a token in each step, one
+The objects are of vLLM's classes: ``Request``, the request hasher, ``KVCacheManager``. This module adds
+a scheduler without a model. Every request that has finished its prefill gets a token in each step, one
 step after it was scheduled, as with ``async_scheduling``. The calls of a step, their order and their
 arguments are those of vLLM's ``Scheduler.schedule`` and ``update_from_output`` for a model with full
 attention, without connectors or speculation.
@@ -87,7 +87,7 @@ class Driver:
     # --- Requests
 
     def arrive(self) -> None:
-        """Adds requests until enough wait. Most of this time is spent hashing prompts."""
+        """Adds requests until enough of them wait. Most of this time is spent on hashing prompts."""
         clock = self.clock
         while len(self.waiting) + len(self.running) < self.load.max_running + AHEAD:
             job = next(self.source, None)
@@ -139,8 +139,8 @@ class Driver:
         num_running = len(scheduled)
         if not preempted:
             self.schedule_waiting(budget, scheduled)
-        # List new requests first, like the scheduler's output. For running ones, None means no new
-        # blocks.
+        # List new requests first, as the scheduler's output does. For running requests, None means that
+        # there are no new blocks.
         for request, _, blocks in scheduled[num_running:]:
             begun = clock()
             ids = blocks.get_block_ids()
@@ -176,7 +176,7 @@ class Driver:
         return pending
 
     def schedule_running(self, budget: int, scheduled: list[tuple[Any, int, Any]]) -> tuple[int, bool]:
-        """Allocates slots for running requests. If there is no room, preempts the last of them."""
+        """Allocates slots for running requests. If there is no room, preempts the last running request."""
         clock = self.clock
         allocate = self.manager.allocate_slots
         spent, calls = [0, 0], [0, 0]
@@ -336,8 +336,8 @@ class Driver:
         timings.calls[OTHER] += 1
 
     def remove(self, finished: set[str]) -> None:
-        """Removes finished requests from the lists. A preempted request whose last token is in flight
-        may be among them.
+        """Removes finished requests from the lists. Such a request may be preempted already while its
+        last token is still in flight.
         """
         self.running = [one for one in self.running if one.request_id not in finished]
         if any(one.request_id in finished for one in self.waiting):

@@ -1,8 +1,7 @@
-"""The loads of tools/vllm_bench.py: the requests, the number that run at once, and the size of the
-pool.
+"""Defines the loads of tools/vllm_bench.py: the requests, the number that run at once, and the size of
+the pool.
 
-Everything here is a function of its arguments: the same arguments make the same tokens on every
-machine.
+The same arguments make the same tokens on every machine.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ class LoadError(Exception):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Job:
-    """One request: ids that each stand for ``segment`` tokens of the prompt, its length, and the number
-    of output tokens.
+    """One request: the ids of its prompt segments, its length in tokens, and the number of output
+    tokens. Each id represents ``segment`` tokens of the prompt.
     """
 
     ids: tuple[int, ...]
@@ -42,8 +41,8 @@ class Job:
     outputs: int
 
     def prompt(self) -> list[int]:
-        """Returns the tokens. They depend only on the ids, so that equal ids at equal places are an
-        equal prefix.
+        """Returns the tokens of the prompt. They depend only on the ids. So two prompts with the same
+        leading ids share a prefix.
         """
         tokens: list[int] = []
         for one in self.ids:
@@ -61,9 +60,9 @@ def output_token(job: int, position: int) -> int:
 class Load:
     """The requests and settings of one run.
 
-    ``warm`` runs to its end before anything is timed. The first ``skip_steps`` steps of ``jobs`` are
-    not timed. The run ends after ``steps`` timed steps (0: when every request has finished). ``model``
-    is one of ``bench_models.MODELS``.
+    ``warm`` runs to its end before anything is timed, to fill the cache. The first ``skip_steps`` steps
+    of ``jobs`` are not timed. The run ends after ``steps`` timed steps; 0 means that it ends when every
+    request has finished. ``model`` is one of ``bench_models.MODELS``.
     """
 
     name: str
@@ -124,7 +123,9 @@ class Settings:
 
 
 def conversation(settings: Settings) -> Load:
-    """Chats one after the other, as in production: most of a prompt repeats the earlier conversation."""
+    """Makes chats that follow each other, as in production: most of a prompt repeats the earlier
+    conversation.
+    """
     count = min(settings.requests, 150) if settings.quick else settings.requests
     if settings.trace is not None:
         trace = kvpool.traces.Trace.read(settings.trace, limit=count)
@@ -141,7 +142,7 @@ def conversation(settings: Settings) -> Load:
 
 
 def short_prompts(settings: Settings) -> Load:
-    """Many short requests at once: each step admits, decodes and frees."""
+    """Makes many short requests that run at once, so that each step admits, decodes and frees."""
     count = 1024 if settings.quick else 4096
     return Load(
         "short", f"{count:,} prompts of 64 tokens, 64 output tokens, 512 running", unique(count, 64, 64), 512
@@ -149,31 +150,36 @@ def short_prompts(settings: Settings) -> Load:
 
 
 def zero_hit(settings: Settings) -> Load:
-    """A load without hits in which all blocks are cached, so that each allocation evicts."""
+    """Makes a load without hits in which every block of the pool is cached, so that each allocation
+    evicts.
+    """
     count = 200 if settings.quick else 1000
     blocks = 20_000 if settings.quick else POOL_BLOCKS
-    # Each request takes 65 blocks and a part of one more. This is enough to take every block once.
+    # Each request takes 65 blocks and a part of another one. This number of requests takes every block
+    # once.
     warm = unique(blocks // 65 + 64, 1024, 17, first=1_000_000)
     title = f"{count:,} unique prompts of 1,024 tokens, 17 output tokens, {blocks:,} blocks all cached before"
     return Load("zero-hit", title, unique(count, 1024, 17), 64, blocks, warm=warm)
 
 
 def decode(settings: Settings) -> Load:
-    """Steps in which 256 requests each get a token, without other work."""
+    """Makes steps in which each of 256 requests only gets one token."""
     steps = 100 if settings.quick else 400
     jobs = unique(256, 512, steps + 100)
     return Load("decode", f"{steps} decode steps of 256 requests", jobs, 256, skip_steps=40, steps=steps)
 
 
 def cold_32k(settings: Settings) -> Load:
-    """Long prompts without known prefixes, one at a time, each in one chunk."""
+    """Makes long prompts without cached prefixes. They run one at a time, each in one chunk."""
     count = 6 if settings.quick else 24
     title = f"{count} cold prompts of 32,768 tokens, one after the other, one chunk each"
     return Load("cold-32k", title, unique(count, 32_768, 1), 1, token_budget=32_768)
 
 
 def blocked(settings: Settings) -> Load:
-    """The request at the head of the queue has a hit of 32,768 tokens, but no room. Others decode."""
+    """Makes a load in which the first waiting request has a hit of 32,768 tokens but no room, while
+    others decode.
+    """
     steps = 60 if settings.quick else 240
     warm = (Job((0,), 32_768, 32_768, 1),)
     small = tuple(Job((100 + number,), 512, 512, 300) for number in range(32))
@@ -182,14 +188,16 @@ def blocked(settings: Settings) -> Load:
         f"{steps} steps with a blocked request at the head of the queue that hits 32,768 tokens, "
         "32 others decode"
     )
-    # The others never take the blocks of the hit. The hit has 2,049 blocks, the others have 32 x 51,
-    # and the large request needs 3,073.
+    # The other requests must never evict the blocks of the hit. The hit has 2,049 blocks, the others
+    # have 32 x 51, and the large request needs 3,073.
     blocks = 2049 + 32 * 51 + 8
     return Load("blocked", title, (*small, big), 64, blocks, warm=warm, skip_steps=8, steps=steps)
 
 
 def preempting(settings: Settings) -> Load:
-    """A pool that is too small for the running requests: requests are preempted and resume with hits."""
+    """Makes a load with a pool too small for the running requests. Requests are preempted and later
+    resume with hits.
+    """
     count = 128 if settings.quick else 512
     title = (
         f"{count} prompts of 256 tokens, 256 output tokens, 64 running, 1,500 blocks: requests are preempted"
@@ -198,8 +206,8 @@ def preempting(settings: Settings) -> Load:
 
 
 def of_model(load: Callable[[Settings], Load], model: str) -> Callable[[Settings], Load]:
-    """Makes a load of a model with several KV-cache groups. Each group takes blocks, so the pool is
-    larger.
+    """Makes a load of a model with several KV-cache groups. Each group takes its own blocks, so the
+    pool is made larger.
     """
 
     def make(settings: Settings) -> Load:

@@ -1,4 +1,4 @@
-"""KV-cache groups of models for the benchmarks of vLLM, made of vLLM's own classes."""
+"""Makes the KV-cache groups of models from vLLM's own classes, for the benchmarks of vLLM."""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
-"""Times vLLM's offloading manager with its own policies and with kvpool's, and kvpool's manager.
+"""Measures the times of vLLM's offloading manager, with its own policies and with kvpool's, and of
+kvpool's manager.
 
     .venv-vllm/bin/python tools/vllm/bench_offload.py
 
-Each row is one call over many chunks, the best of several runs, in nanoseconds per chunk. ``lookup`` is
-one call per chunk, like in vLLM's scheduler. Keys and positions are those of vLLM's scheduler. One
-thread.
+Each row is one kind of call over many chunks: the best time of several runs, in nanoseconds per chunk.
+``lookup`` is one call per chunk, like in vLLM's scheduler. Keys and positions are those of vLLM's
+scheduler. The program has one thread.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def prompt(seed: str, n: int) -> tuple[list[bytes], ReqContext]:
 
 
 def again(keys: list[bytes], seed: str) -> tuple[list[bytes], ReqContext]:
-    """Returns the same keys as new objects without cached hashes, as another request makes them."""
+    """Returns the same keys as new objects without cached hashes, as if another request had made them."""
     context = ReqContext(req_id=seed)
     fresh = [bytes(bytearray(key)) for key in keys]
     for i, key in enumerate(fresh):

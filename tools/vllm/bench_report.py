@@ -1,4 +1,4 @@
-"""Tables of the results of tools/vllm_bench.py: for the terminal, as Markdown, and as JSON."""
+"""Makes tables of the results of tools/vllm_bench.py: for the terminal, as Markdown, and as JSON."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def cpu_model() -> str:
 
 
 def commit() -> str:
-    """Returns the commit of the checkout, marked if the tree has changes."""
+    """Returns the commit of the checkout, with a mark if the working tree has changes."""
     try:
         done = subprocess.run(
             ["git", "describe", "--always", "--dirty=+changes", "--exclude=*"],
@@ -64,7 +64,7 @@ def commit() -> str:
 
 
 def facts(vllm: str, kvpool: str, clock: tuple[str, float], rounds: int) -> dict[str, Any]:
-    """Returns the versions and settings of the measurement."""
+    """Returns the versions and settings of the measurement, for the report."""
     return {
         "date": datetime.datetime.now(tz=datetime.UTC).date().isoformat(),
         "commit": commit(),
@@ -93,7 +93,7 @@ def times(value: float | None) -> str:
 
 
 def rows(result: Result) -> tuple[list[str], list[list[str]]]:
-    """Returns the head and the lines of a load's table: phases, their sum, steps, garbage collections."""
+    """Returns the header and the rows of a load's table: phases, their sum, steps, garbage collections."""
     levels = list(result.levels)
     stock = result.levels.get(STOCK)
     head = ["", "calls", *levels]

@@ -1,5 +1,5 @@
-"""Runs a load at a level, with vLLM's objects as its engine makes them, and the level's classes
-installed.
+"""Runs a load at a level of kvpool's plug-in (``stock``: vLLM unchanged). Makes vLLM's objects as its
+engine does, and installs the classes of the level.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ def make_config(num_blocks: int, model: str) -> Any:
     """Makes the KV-cache configuration of a model."""
     interface = importlib.import_module("vllm.v1.kv_cache_interface")
     groups = make_groups(model, BLOCK_SIZE)
-    # Windows are kept as in an engine with default settings. States are kept at the end of each chunk,
-    # because the loads do not end chunks at the few places where vLLM would keep states otherwise.
+    # Windows are retained as in an engine with default settings. States are retained at the end of each
+    # chunk. vLLM would otherwise retain them only at a few positions, and the chunks of these loads do
+    # not end there.
     states = any(isinstance(group.kv_cache_spec, interface.MambaSpec) for group in groups)
     return interface.KVCacheConfig(
         num_blocks=num_blocks,
@@ -34,8 +35,8 @@ def make_config(num_blocks: int, model: str) -> Any:
 
 
 def check_level(level: str, manager: Any, pool: Any) -> None:
-    """Raises an error unless the objects belong to the level. A level that fell back would be compared
-    with itself.
+    """Raises an error unless the objects belong to the level. Otherwise a level that fell back to stock
+    would be compared with stock.
     """
     ours = {
         name: type(one).__module__.startswith("kvpool")
@@ -52,10 +53,8 @@ def check_level(level: str, manager: Any, pool: Any) -> None:
 
 
 def make_publisher() -> Any:
-    """Makes the publisher that a scheduler creates before its manager: vLLM's own, or kvpool's, which
-    gets the events from kvpool's pool.
-
-    Either runs in its own thread and encodes the events. No subscriber reads its socket.
+    """Makes the publisher that a scheduler creates before its manager: vLLM's own, or kvpool's.
+    kvpool's publisher gets the events from kvpool's pool.
     """
     events = importlib.import_module("vllm.distributed.kv_events")
     config = importlib.import_module("vllm.config.kv_events").KVEventsConfig(
@@ -99,7 +98,8 @@ def run_inside(
     )
     check_level(level, manager, manager.block_pool)
     driver = Driver(load, manager, hasher, events, publisher and publishing(publisher), clock)
-    # Like the engine after its start: objects that exist by then are never collected.
+    # Freeze the objects that exist now, so that they are never collected. vLLM's engine does the same
+    # after its start.
     gc.collect()
     gc.freeze()
     try:
@@ -117,7 +117,7 @@ def run_level(
     tick: Callable[[int], None],
     clock: Callable[[], int] = time.perf_counter_ns,
 ) -> Run:
-    """Runs a load once at a level, from an empty manager, timed with a clock of nanoseconds."""
+    """Runs a load once at a level, beginning with an empty manager. The clock returns nanoseconds."""
     gc.collect()
     if level == STOCK:
         return run_inside(level, load, events, tick, clock)
@@ -127,7 +127,7 @@ def run_level(
 
 
 def import_vllm(levels: Sequence[str]) -> str:
-    """Imports the modules of the runs. Returns vLLM's version."""
+    """Imports the modules that the runs need. Returns vLLM's version."""
     try:
         vllm = importlib.import_module("vllm")
         for name in ("vllm.v1.core.sched.scheduler", "vllm.v1.engine.core", "vllm.v1.request"):

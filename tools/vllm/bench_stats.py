@@ -1,5 +1,5 @@
-"""The measurements of tools/vllm_bench.py, and the figures computed from them. This module does not use
-vLLM.
+"""The measurements of tools/vllm_bench.py, and the statistics that are computed from them. This module
+does not use vLLM.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ class BenchError(Exception):
     """A run cannot be made, or would not measure what it claims; the message states the reason."""
 
 
-# Clocks by name: elapsed time, and time that the thread ran. The second does not include waits for a
-# processor, a lock or the interpreter. So levels can be compared while the machine is busy, but reading
-# this clock takes longer.
+# Clocks by name: elapsed time, and the time that the thread ran. The second clock excludes waits for a
+# processor, a lock or the interpreter. So it can compare levels while the machine is busy, but reading
+# it takes longer.
 CLOCKS: Final[dict[str, Callable[[], int]]] = {"wall": time.perf_counter_ns, "thread": time.thread_time_ns}
 
 
 def clock_cost_ns(samples: int = 20_000, clock: Callable[[], int] = time.perf_counter_ns) -> float:
-    """Returns the nanoseconds that two readings of the clock add to the time between them."""
+    """Returns the number of nanoseconds by which reading the clock twice increases the measured time."""
     found = []
     for _ in range(samples):
         begun = clock()
@@ -61,7 +61,9 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 @dataclasses.dataclass
 class Timings:
-    """Nanoseconds and calls by phase and by step, and the garbage collections meanwhile."""
+    """The nanoseconds and the number of calls, by phase and by step, and the garbage collections during
+    the run.
+    """
 
     spent: list[int] = dataclasses.field(default_factory=lambda: [0] * len(PHASES))
     calls: list[int] = dataclasses.field(default_factory=lambda: [0] * len(PHASES))
@@ -71,7 +73,9 @@ class Timings:
     gc_ns: int = 0
 
     def end_step(self, spent_before: int, calls_before: int) -> None:
-        """Stores a step. The arguments are the sums at its start. Prompts are hashed outside of steps."""
+        """Stores a step. The arguments are the sums at the start of the step. The time of hashing
+        prompts is not part of a step.
+        """
         self.steps.append(self.step_sum() - spent_before)
         self.step_calls.append(self.call_sum() - calls_before)
 
@@ -86,7 +90,7 @@ class Timings:
 
 @dataclasses.dataclass(frozen=True)
 class Counts:
-    """Counts of a run. They are equal for every level, unless the levels behave differently."""
+    """Counts of a run. They are equal at every level, unless the levels behave differently."""
 
     steps: int
     requests: int
@@ -98,7 +102,7 @@ class Counts:
 
 
 class Ledger:
-    """A checksum of all block ids that were handed out, step by step."""
+    """A checksum of all allocated block ids, step by step."""
 
     def __init__(self) -> None:
         self.value = 0
@@ -131,8 +135,8 @@ class Run:
 
 @dataclasses.dataclass(frozen=True)
 class Figures:
-    """The figures of one level over the rounds of a load: medians and minima. Times are seconds, those
-    of steps microseconds.
+    """Statistics of one level over the rounds of a load: medians and minima. Times are in seconds,
+    times of steps in microseconds.
     """
 
     phases: Mapping[str, float]  # medians
@@ -143,7 +147,7 @@ class Figures:
     step_p50: float
     step_p99: float
     # Percentiles of the shortest time that each step took in any round. Every round does the same work
-    # in the same step, so longer times come from the machine.
+    # in the same step, so other load on the machine causes the longer times.
     step_p50_min: float
     step_p99_min: float
     gc_runs: float
@@ -188,7 +192,7 @@ def figures(runs: Sequence[Run], clock_ns: float) -> Figures:
 
 
 def ratio(stock: float, level: float) -> float | None:
-    """Returns how many times as long stock takes; None if one of the times is 0."""
+    """Returns the time of stock divided by the time of the level, or None if one of the times is 0."""
     return stock / level if stock > 0 and level > 0 else None
 
 
@@ -216,7 +220,7 @@ def compare(stock: Run, level: Run) -> list[str]:
 
 
 def rotations(levels: Sequence[str], rounds: int) -> list[list[str]]:
-    """Returns the order of the levels in each round. Each level is first equally often."""
+    """Returns the order of the levels in each round. Each level is the first one equally often."""
     return [
         [*levels[shift:], *levels[:shift]] for shift in (number % len(levels) for number in range(rounds))
     ]

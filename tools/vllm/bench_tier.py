@@ -6,9 +6,10 @@ are installed.
 Results are in GB/s. Both tiers, NIXL's POSIX plug-in and LMCache's native files get the same jobs of
 eight chunks, four at a time, from the same memory. All bypass the page cache where the file system
 supports that. Chunks are read in another order than they were written, three times each. kvpool
-verifies every byte, the others none. fio moves the same number of bytes with the same number of
-threads, in blocks of a chunk. It uses huge pages like the others, because with small pages a disk gets
-a chunk in many more parts. Each round has another order; the table shows medians.
+verifies every byte, the others verify none. fio moves the same number of bytes with the same number of
+threads, in blocks that have the size of a chunk. It uses huge pages like the others, because with small
+pages the kernel splits a chunk into many more requests to the disk. The order of the methods differs in
+each round; the table shows medians.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ JOBS: Final = 4
 THREADS: Final = 8
 SIZES: Final = (64 << 10, 256 << 10, 1 << 20, 4 << 20)
 CONTEXT: Final = ReqContext("bench")
-# Number of times that each chunk is read. With several reads, the remaining writes in the disk and in
-# the kernel hardly matter.
+# Number of times that each chunk is read. With several reads, writes that the disk and the kernel have
+# not finished yet hardly affect the result.
 READS: Final = 3
 
 
@@ -85,13 +86,13 @@ def vllm_tier(view: memoryview, chunk_bytes: int, folder: str, total: int) -> An
 
 
 def reading(chunks: list[Any]) -> list[Any]:
-    """Returns the order in which chunks are read."""
+    """Returns the order in which the chunks are read."""
     passes = [random.Random(nth).sample(chunks, len(chunks)) for nth in range(READS)]
     return [chunk for one in passes for chunk in one]
 
 
 def move(tier: Any, keys: list[bytes], *, load: bool) -> float:
-    """Moves all chunks. Returns the seconds."""
+    """Writes or reads all chunks. Returns the seconds."""
     begun = time.perf_counter()
     jobs = [keys[at : at + JOB] for at in range(0, len(keys), JOB)][::-1]
     running: dict[int, int] = {}
@@ -116,7 +117,7 @@ def tier_round(
 ) -> tuple[float, float]:
     """Measures GB/s of writing and of reading."""
     memory = np.frombuffer(np.random.default_rng(1).bytes(JOB * JOBS * chunk_bytes), np.int8)
-    # Whole pages, like vLLM's own mapping of CPU memory.
+    # Use whole memory pages, like vLLM's own mapping of CPU memory.
     room = np.empty(memory.nbytes + 4096, np.int8)
     begin = -room.ctypes.data % 4096
     aligned = room[begin : begin + memory.nbytes]
@@ -145,8 +146,8 @@ def nixl_api() -> Any:
 def nixl_round(
     api: Any, root: Path, chunk_bytes: int, total: int, rest: Callable[[], None]
 ) -> tuple[float, float]:
-    """Measures NIXL's POSIX plug-in: GB/s of writing and of reading. It uses one file with a place per
-    chunk, and verifies nothing.
+    """Measures NIXL's POSIX plug-in: GB/s of writing and of reading. It uses one file with a slot for
+    each chunk, and verifies nothing.
     """
     room = np.frombuffer(np.random.default_rng(1).bytes(JOB * JOBS * chunk_bytes + 4096), np.uint8).copy()
     begin = room.ctypes.data + -room.ctypes.data % 4096
@@ -320,8 +321,8 @@ def main() -> None:
         total = max(JOB * JOBS, int(options.gib * 2**30) // size // (JOB * JOBS) * JOB * JOBS)
         rates: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
         for nth in range(options.rounds):
-            # Shuffle, so that a method does not always follow the same one, whose files are still being
-            # deleted.
+            # Shuffle the methods, so that a method does not always follow the same other method, whose
+            # files are still being deleted.
             for name in random.Random(nth).sample(list(ways), len(ways)):
                 rest()
                 rates[name].append(ways[name](size, total))

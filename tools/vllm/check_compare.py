@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 STOCK: Final = "stock"
-# Settings of a level's KV events: kvpool's own default, or vLLM's.
+# Settings of the KV events at a level: kvpool's own default, or vLLM's.
 EXACT: Final = "exact"
 Event = dict[str, Any]  # the fields of an event, including its type
 Change = tuple[str, Any, Any]  # "stored", "removed" or "cleared"; the hash; the group
@@ -40,7 +40,7 @@ class Record:
 
 @dataclasses.dataclass
 class Engine:
-    """One run: all scenarios at one level."""
+    """One run of an engine: all scenarios at one level."""
 
     level: str
     events: str
@@ -60,7 +60,7 @@ class Engine:
 
 
 def changes(events: Iterable[Event]) -> list[Change]:
-    """Splits events into changes of one hash each."""
+    """Splits events into changes that affect one hash each."""
     found: list[Change] = []
     for event in events:
         group = event.get("group_idx")
@@ -100,8 +100,8 @@ def cached_changes(found: Iterable[Change]) -> list[Change]:
 
 
 def inconsistencies(found: Iterable[Change]) -> list[str]:
-    """Returns events that contradict a reader's set of hashes: hashes stored twice, or removed without
-    being stored.
+    """Returns events that contradict the set of hashes that a subscriber would have: stores of a known
+    hash, and removals of an unknown one.
     """
     there: set[tuple[Any, Any]] = set()
     twice = missing = 0
@@ -147,8 +147,8 @@ def compare_tokens(stock: Record, other: Record) -> list[str]:
 
 
 def compare_events(stock: Record, other: Record, events: str) -> list[str]:
-    """Compares KV events. With vLLM's setting they must be the same sequence, otherwise the same
-    changes of cached hashes.
+    """Compares KV events. With vLLM's event setting the sequences must be equal. Otherwise the changes
+    of cached hashes must be equal.
     """
     if events != EXACT:
         place = first_difference(other.batches, stock.batches)
@@ -168,7 +168,7 @@ def compare_events(stock: Record, other: Record, events: str) -> list[str]:
 
 
 def missing_coverage(record: Record) -> list[str]:
-    """Returns the reasons why a run of stock would show nothing."""
+    """Returns the reasons why a run of stock would not test anything, such as missing preemptions."""
     problems = []
     if not any(any(one) for prompt in record.tokens for one in prompt):
         problems.append("no tokens were generated")

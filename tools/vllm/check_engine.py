@@ -3,9 +3,9 @@ process.
 
     python -m tools.vllm.check_engine --prompts 200 --blocks 96 --result record.json
 
-The environment contains the level (KVPOOL_VLLM). The model has random weights that are made here. They
-are large enough that the attended tokens decide the next token. With vLLM's own dummy weights every
-token depends only on the previous one, so KV of a wrong block would go unnoticed.
+The environment variable KVPOOL_VLLM selects the level. This program makes the model's random weights.
+They are large enough that the attended tokens decide the next token. With vLLM's own dummy weights
+every token depends only on the previous one, so the outputs would not show that a wrong block was used.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ def engine_settings(folder: str, blocks: int) -> dict[str, Any]:
 
 
 def config(model: str) -> dict[str, Any]:
-    """Returns the model's config.json: a Llama, or an LFM2, whose convolutions keep a recurrent state
-    like Mamba's layers.
+    """Returns the config.json of the model: a Llama, or an LFM2. The convolutions of LFM2 keep a
+    recurrent state, like Mamba's layers.
     """
     common = {
         "hidden_size": HIDDEN,
@@ -140,7 +140,7 @@ def shapes(model: str) -> dict[str, tuple[int, ...]]:
 
 
 def write_model(folder: Path, model: str) -> None:
-    """Writes the config and random weights, which are always the same."""
+    """Writes the config and random weights. Every call writes the same weights."""
     torch = importlib.import_module("torch")
     generator = torch.Generator().manual_seed(20)
     weights = {}
@@ -157,7 +157,7 @@ def write_model(folder: Path, model: str) -> None:
 
 
 def make_prompts(count: int) -> list[list[int]]:
-    """Makes prompts that share prefixes of whole and of partial blocks. Some are equal."""
+    """Makes prompts that share prefixes of whole and of partial blocks. Some prompts are equal."""
     source = random.Random(7)
     prefixes = [
         [source.randrange(3, VOCABULARY) for _ in range(24 + 20 * number)] for number in range(PREFIXES)
@@ -178,13 +178,14 @@ def sampling(scenario: str, count: int) -> list[dict[str, Any]]:
     lengths = [OUTPUTS - (number * 5) % 64 for number in range(count)]
     if scenario == "n=1":
         return [{**common, "temperature": 0.0, "max_tokens": length} for length in lengths]
-    # No seed per request: on the CPU, vLLM 0.32 does not accept one for a prompt that is prefilled in
-    # chunks. So all samples come from one generator, and another schedule gives other tokens.
+    # Requests have no seed of their own, because on the CPU, vLLM 0.32 does not accept one for a prompt
+    # that is prefilled in chunks. So all samples come from one generator, and a different schedule
+    # gives different tokens.
     return [{**common, "n": 4, "temperature": 0.8, "max_tokens": length} for length in lengths]
 
 
 class Recorder:
-    """Replaces the engine's publisher of KV events, and stores the events."""
+    """Replaces the engine's publisher of KV events. It stores the events instead."""
 
     def __init__(self) -> None:
         self.batches: list[list[dict[str, Any]]] = []
@@ -211,7 +212,7 @@ def preemptions(llm: Any) -> int:
 
 
 def run_scenario(llm: Any, scenario: str, prompts: list[list[int]], recorder: Recorder) -> dict[str, Any]:
-    """Generates for all prompts, beginning with an empty cache."""
+    """Generates for all prompts, with a cache that is empty at first."""
     parameters = importlib.import_module("vllm").SamplingParams
     if not llm.reset_prefix_cache():
         raise RuntimeError("the prefix cache cannot be reset: blocks are in use although no request runs")

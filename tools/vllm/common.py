@@ -1,4 +1,4 @@
-"""Common parts of the tools for vLLM: the environment, engine processes, arguments, and the end of a
+"""Common code of the tools for vLLM: the environment, engine processes, arguments, and the end of a
 check.
 """
 
@@ -24,7 +24,7 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 
 
 class ConformanceError(Exception):
-    """The run ends here; the message states how to repair it."""
+    """Ends the program; the message states how to repair the problem."""
 
 
 def arguments(doc: str | None, *, venv: bool = True) -> argparse.ArgumentParser:

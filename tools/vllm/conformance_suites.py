@@ -1,5 +1,5 @@
-"""The tables of tools/vllm_conformance.py: the suites, and the tests that differ on purpose or depend
-on timing.
+"""The tables of tools/vllm_conformance.py: the suites, the tests whose results differ on purpose, and
+the tests that depend on timing.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ OFFLOAD_SUITES: Final[Mapping[str, Sequence[str]]] = {
         for name in ("backpressure", "metrics", "fs_tier", "obj_tier", "kvcr_tier")
     ),
 }
-# The suites of levels that do not run all. Tiering derives from vLLM's manager, so a replaced policy
-# affects it, but a replaced manager does not.
+# The suites of levels that do not run all suites. vLLM's class for tiering derives from its manager, so
+# it uses a replaced policy but not a replaced manager.
 SUITES_OF: Final[Mapping[str, frozenset[str]]] = {
     "offload-manager": frozenset({"offload, managers"}),
     "offload-tier": frozenset({"offload, example tier"}),
@@ -76,8 +76,8 @@ LEFT_OUT: Final = frozenset(
         "simple_kv_offload/test_worker.py",
     }
 )
-# Files with tests that set time limits for a thread of vLLM. On a busy machine they sometimes fail, at
-# stock, too. The driver repeats a test of these files that differs.
+# Files with tests that set time limits for a thread of vLLM. On a busy machine these sometimes fail,
+# even at stock. If a test of these files differs between stock and a level, it is repeated.
 AGAINST_THE_CLOCK: Final = frozenset(
     {
         "core/test_kv_cache_utils.py",

@@ -3,7 +3,8 @@
 The files of all cases are in one folder, and are restored after each case:
 
 - ``full``, ``window``, ``longrope``: models in folders. ``adapter``: a LoRA adapter of ``full``.
-- ``media``: a model that reads audio, whose weights vLLM makes up; its prompts here are text.
+- ``media``: a model that reads audio, with weights that vLLM makes up; its prompts in these cases are
+  text.
 - ``hub``: a cache of huggingface_hub with the model ``org/tiny``, which has two commits.
 
 ``{files}`` in an option stands for that folder.
@@ -40,7 +41,7 @@ class Start:
     actions: tuple[str, ...] = ("generate",)
 
     def with_(self, other: Start) -> Start:
-        """Returns this start with the settings of another one in addition."""
+        """Returns this start with the settings of another start added."""
         return Start(
             {**self.options, **other.options},
             {**self.environment, **other.environment},
@@ -198,7 +199,7 @@ def edit(config: Path, **fields: Any) -> None:
 
 
 def replace(file: Path) -> None:
-    """Replaces weights by others of the same size, and keeps the mtime."""
+    """Replaces weights by others of the same size, and keeps the file's modification time."""
     torch = importlib.import_module("torch")
     tensors = importlib.import_module("safetensors.torch")
     before, weights = file.stat(), tensors.load_file(str(file))
@@ -260,7 +261,7 @@ def rope(**parameters: Any) -> Start:
 INPLACE: Final = {**ADAPTER, "load_inplace": True}
 
 CASES: Final = (
-    # Cases in which KV changes.
+    # Cases in which the KV changes.
     Case("weights, same size and mtime", "full", False, files=weights_replaced),
     Case("--revision, whose branch moved", "branch", False, files=moved("branch")),
     Case("--revision added", "hub", False, options(revision=COMMITS[1])),
@@ -316,7 +317,7 @@ CASES: Final = (
         during=Start(adapter=INPLACE, actions=("generate", "files", "generate")),
         restored=False,
     ),
-    # Cases in which KV does not change.
+    # Cases in which the KV does not change.
     Case("nothing", "full", True),
     Case("new mtime", "full", True, files=touched),
     Case("a README in the folder", "full", True, files=documented),

@@ -102,13 +102,15 @@ def run_start(
 def load_weights(worker: Any, path: str) -> None:
     """Loads other weights into a running model, as a trainer does."""
     tensors = importlib.import_module("safetensors.torch").load_file(path)
-    # The CPU's linear layers have packed their weights, and accept no others.
+    # Use the embedding, because the CPU's linear layers have packed their weights and accept no others.
     name = "model.embed_tokens.weight"
     worker.model_runner.model.load_weights(iter([(name, tensors[name])]))
 
 
 def forked(task: Callable[[], dict[str, Any]], result: Path) -> dict[str, Any]:
-    """Runs a task in its own process, and returns its result. An error has the key ``error``."""
+    """Runs a task in its own process and returns its result. If the task raises an error, the result
+    has the key ``error``.
+    """
     result.unlink(missing_ok=True)
     sys.stdout.flush()
     child = os.fork()
@@ -129,7 +131,7 @@ def forked(task: Callable[[], dict[str, Any]], result: Path) -> dict[str, Any]:
 
 
 class Bench:
-    """The files of the cases, and the stores that the first starts left."""
+    """The files of the cases, and the stores that the first starts have written."""
 
     def __init__(self, scratch: Path) -> None:
         self.files, self.pristine = scratch / "files", scratch / "pristine"
@@ -172,7 +174,7 @@ class Bench:
             case.files(self.files)
         second = base.with_(case.change)
         if case.hits or (case.during is not None and case.restored):
-            # Everything that determines tokens equals the first start.
+            # The key has all fields of the first start that determine its tokens.
             if case.base not in self.stocks:
                 self.stocks[case.base] = self.start(base, case, stored=False)
             found["stock"] = self.stocks[case.base]

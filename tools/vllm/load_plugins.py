@@ -1,9 +1,9 @@
-"""A pytest plugin that loads vLLM's general plug-ins, like its engine, before a test module imports
-vLLM.
+"""A pytest plugin that loads vLLM's general plug-ins before a test module imports vLLM, as vLLM's
+engine does.
 
 ``tools/vllm_conformance.py`` passes it to pytest with ``-p``. The plugin writes the names in vLLM that
-kvpool has replaced to the file that ``KVPOOL_CONFORMANCE_REPLACED`` names. So a level that replaces
-nothing is not mistaken for one that agrees with vLLM.
+kvpool has replaced to the file given by ``KVPOOL_CONFORMANCE_REPLACED``. So the driver notices a level
+that replaces nothing, whose tests would pass without testing kvpool.
 
 It also replaces vLLM's own tests/conftest.py, which collects garbage after every test and makes the run
 twice as long. The fixtures that the suites need are defined below.
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 pytest_plugins = ("shadow_watch",)
-# The modules in which a plug-in has to put its classes and functions.
+# The modules of vLLM in which a plug-in must have replaced classes and functions.
 MODULES = (
     "vllm.v1.core.block_pool",
     "vllm.v1.core.kv_cache_utils",
@@ -37,7 +37,7 @@ MODULES = (
 
 
 def replaced_names() -> list[str]:
-    """Returns the names in vLLM's modules and their classes whose value kvpool defines."""
+    """Returns the names in vLLM's modules and classes whose current value is defined in kvpool."""
     found = []
     for module_name in MODULES:
         module = importlib.import_module(module_name)
@@ -54,7 +54,8 @@ def replaced_names() -> list[str]:
 
 
 def pytest_configure() -> None:
-    # kvpool installs itself when the engine's module is imported, which vLLM's own processes do.
+    # kvpool installs itself when the engine's module is imported. vLLM's own processes import it at
+    # their start.
     importlib.import_module("vllm.v1.engine.core")
     importlib.import_module("vllm.plugins").load_general_plugins()
     report = os.environ.get("KVPOOL_CONFORMANCE_REPLACED")
@@ -64,7 +65,7 @@ def pytest_configure() -> None:
 
 @pytest.fixture
 def caplog_vllm(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
-    """A caplog that sees vLLM's messages, which otherwise do not reach the root logger."""
+    """A caplog that also captures vLLM's messages, which otherwise do not reach the root logger."""
     logger = logging.getLogger("vllm")
     before = logger.propagate
     logger.propagate = True
@@ -77,7 +78,7 @@ def caplog_vllm(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureF
 
 @pytest.fixture
 def default_vllm_config() -> Iterator[Any]:
-    """Sets vLLM's default settings as the current ones, for code that asks for those."""
+    """Makes vLLM's default settings current, for code that reads the current settings."""
     config = importlib.import_module("vllm.config")
     settings = config.VllmConfig()
     with config.set_current_vllm_config(settings):

@@ -4,11 +4,11 @@ import anything.
 ``tools/vllm_conformance.py`` passes it to pytest with ``-p``. Files that a tier has written are removed
 after the tests. ``KVPOOL_OFFLOAD`` selects the replacement:
 
-- ``policy``: the policy ``"lru"`` of vLLM's manager is ``kvpool_lru``.
+- ``policy``: the policy ``"lru"`` of vLLM's manager is replaced by ``kvpool_lru``.
 - ``manager``: a ``CPUOffloadingManager`` with the policy ``"lru"`` is a ``KvpoolOffloadingManager``.
   Its positional arguments differ from vLLM's, so a function replaces the class.
-- ``tier``: vLLM's example of a secondary tier, a dictionary that has ended each job at the next poll,
-  is a ``KvpoolStoreTier`` on a disk whose polls wait.
+- ``tier``: vLLM's example of a secondary tier, a dictionary that completes each job by the next poll,
+  is replaced by a ``KvpoolStoreTier`` on a disk. Its polls wait until the jobs are complete.
 
 Without the variable nothing is replaced. The replacements are only for tests; users choose by
 configuration.
@@ -59,7 +59,9 @@ def use_manager() -> None:
 
 
 class Chunks:
-    """The dictionary of the example that the tests inspect, implemented over a tier's store."""
+    """Replaces the example's dictionary of chunks, which the tests inspect, by a view of a tier's
+    store.
+    """
 
     def __init__(self, tier: Any) -> None:
         self._tier = tier
@@ -83,7 +85,7 @@ def use_tier() -> None:
         model="tests", weights="", kv_dtype="", scales="", layouts=[], block_size=16, layers=(0, 1),
         heads=(0, 1), hash_algorithm="sha256", hash_seed=b"", extra={},
     )  # fmt: skip
-    # The specs of the tests are mocks. Other tests check the namespace.
+    # The specs of these tests are mocks without a namespace. Other tests check the namespace.
     vars(module)["namespace_of"] = lambda *_, **__: namespace
     example = importlib.import_module("vllm.v1.kv_offload.tiering.example.manager")
     scratch = tempfile.TemporaryDirectory(prefix="kvpool-tier-")
@@ -91,7 +93,8 @@ def use_tier() -> None:
     tiers: list[Any] = []
 
     def end() -> None:
-        # A store writes until it is closed, and many tests leave their tier open.
+        # Close every tier, because a store writes until it is closed and many tests leave their tier
+        # open.
         for tier in tiers:
             tier.shutdown()
         scratch.cleanup()

@@ -1,7 +1,8 @@
 """Lists the calls of vLLM that the level ``manager`` replaces, and counts which of kvpool's are made.
 
-The shadow is only useful for calls that its mirror runs. If the mirror never reaches a replaced name,
-vLLM is compared with itself. The list comes from the plug-in's own replacements, so that a new
+The level ``shadow`` compares vLLM with a mirror, a pool of kvpool that gets the same calls. The
+comparison only tests the calls that the mirror really makes. If the mirror never reaches a replaced
+name, vLLM is compared with itself. The list comes from the plug-in's own replacements, so that a new
 replacement has to be reached, too.
 """
 
@@ -21,8 +22,8 @@ PACKAGE = "kvpool.integrations.vllm"
 
 
 def replaced_calls() -> tuple[dict[CodeType, str], set[str]]:
-    """Returns every replaced call: Python functions by code object, and the names of calls that go
-    directly to Rust.
+    """Returns every replaced call: Python functions by code object, and calls that go directly to Rust
+    by name.
     """
     install = importlib.import_module(f"{PACKAGE}.install")
     core = importlib.import_module("kvpool._core.vllm")
@@ -32,7 +33,7 @@ def replaced_calls() -> tuple[dict[CodeType, str], set[str]]:
     for owner, name, value in install.replacements("manager"):
         value = getattr(value, "__func__", value)
         if isinstance(value, type):
-            # A class stands for those of its methods that vLLM's class has, too.
+            # For a class, list those of its methods that vLLM's class has, too.
             stock = getattr(owner, name)
             functions = {
                 one: function for one, function in vars(value).items() if isinstance(function, FunctionType)
@@ -44,7 +45,8 @@ def replaced_calls() -> tuple[dict[CodeType, str], set[str]]:
             }
         else:
             python[value.__code__] = f"{value.__module__.removeprefix(PACKAGE)[1:]}.{value.__qualname__}"
-            # A lookup passes vLLM's own pools on to vLLM. Calls of kvpool's pool show that it did not.
+            # For vLLM's own pools, a lookup calls vLLM. Calls of kvpool's pool show that the lookup did
+            # not do that.
             rust |= {f"VllmPool.{one}" for one in value.__code__.co_names if one in of_pools}
     return python, rust
 

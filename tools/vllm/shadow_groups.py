@@ -1,10 +1,10 @@
-"""Random configurations of KV-cache groups for the self-test of the shadow, and requests like those of
-schedulers.
+"""Makes random configurations of KV-cache groups for the self-test of the shadow, and requests like
+those of a scheduler.
 
-In a real vLLM, kvpool's lookups, admissions, steps, caching and frees are compared with vLLM's own
-coordinator and managers. The configurations mix full attention, windows, chunks and states, with blocks
-of several sizes, digests finer than blocks, EAGLE and MTP, every retention of windows and states,
-context parallelism, metrics, and events.
+The self-test runs in a real vLLM. It compares kvpool's lookups, admissions, steps, caching and frees
+with those of vLLM's own coordinator and managers. The configurations mix full attention, windows,
+chunks and states. They also vary block sizes, digests finer than blocks, EAGLE and MTP, the retention
+of windows and states, context parallelism, metrics, and events.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ TOKEN: Final = 50_000_000
 
 
 class Configuration:
-    """A random configuration of KV-cache groups, drawn from a seed, as models, draft models and engine
-    flags define them.
+    """A random configuration of KV-cache groups, drawn from a seed. In practice, models, draft models
+    and engine flags define such groups.
     """
 
     def __init__(self, vllm: SimpleNamespace, seed: int) -> None:
@@ -43,7 +43,7 @@ class Configuration:
         self.kinds = ["full", "window", "mamba"] if self.is_left_to_vllm else self._kinds()
         sizes = [self._size(kind) for kind in self.kinds]
         if "chunked" in self.kinds:
-            # vLLM refuses such groups together with groups of another size, and with EAGLE.
+            # vLLM refuses such a group if other groups have another block size or if EAGLE is used.
             self.use_eagle, sizes = False, [sizes[0]] * len(sizes)
         elif set(self.kinds) <= {"full", "mamba"} and source.random() < 0.2:
             self.dcp = 2
@@ -160,8 +160,8 @@ class Requests:
         self.waiting.append(request)
 
     def chunk(self, request: Any, computed: int) -> int:
-        """Returns the number of a prompt's tokens to compute next. Chunks end at the ends of blocks,
-        because of states.
+        """Returns the number of a prompt's tokens to compute next. Chunks end at block boundaries,
+        because states are only kept there.
         """
         left = request.num_tokens - computed
         block = self.configuration.scheduler_block
@@ -196,7 +196,7 @@ class Requests:
             request.num_in_flight_tokens = new
 
     def go_on(self, request: Any) -> None:
-        """Computes a chunk of a prompt, or a token with some drafts, of which some are accepted."""
+        """Computes a chunk of a prompt, or a token with some draft tokens, of which some are accepted."""
         source, configuration = self.source, self.configuration
         left = request.num_tokens - request.num_computed_tokens
         drafts = source.randrange(3) if configuration.use_eagle and left <= 1 else 0
@@ -233,7 +233,7 @@ class Requests:
         self.manager.free(request)
 
     def step(self) -> None:
-        """Runs one operation, or the end of a step of the engine."""
+        """Runs one operation, or ends a step of the engine."""
         chance = self.source.random()
         if chance < 0.3 or (not self.waiting and not self.running):
             self.arrive()

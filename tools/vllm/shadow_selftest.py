@@ -1,13 +1,14 @@
-"""Tests in a real vLLM that the shadow finds defects, with mirrors and hashers that are broken on
-purpose.
+"""Tests in a real vLLM that the level ``shadow`` finds defects. The shadow compares vLLM with a mirror,
+a pool of kvpool that gets the same calls. The test breaks mirrors and hashers on purpose.
 
     .venv-vllm/bin/python tools/vllm/shadow_selftest.py
 
 First, managers of several kinds of models run random requests, and so do many random groups
 (:mod:`shadow_groups`). No difference may be reported. Every call that the level ``manager`` replaces
 must have been made, as :mod:`shadow_calls` counts them. Then one defect after the other is planted in
-the mirror. The first operation that shows it must be reported, and vLLM must continue normally. Neither
-the report nor the trail may contain a token id or a salt. Exit code 0: all of this holds.
+the mirror. The first operation whose result the defect changes must be reported, and vLLM must continue
+normally. Neither the report nor the trail may contain a token id or a salt. Exit code 0: all checks
+passed.
 """
 
 from __future__ import annotations
@@ -100,8 +101,8 @@ def load() -> SimpleNamespace:
 
 
 def make_manager(vllm: SimpleNamespace, kind: str = "full", **more: Any) -> Any:
-    """Makes a manager of a model with full attention, either alone, with metrics, or with a sliding
-    window or a state space in addition.
+    """Makes a manager of a model with full attention: alone, with metrics, with a sliding window, or
+    with a state space.
     """
     attention = {"block_size": BLOCK, "num_kv_heads": 1, "head_size": 1, "dtype": vllm.torch.float32}
     specs = [vllm.FullAttentionSpec(**attention)]
@@ -125,7 +126,7 @@ def make_manager(vllm: SimpleNamespace, kind: str = "full", **more: Any) -> Any:
 
 class Load:
     """Random requests on a manager, like those of a scheduler: they share prefixes, run, are preempted,
-    and end.
+    and finish.
     """
 
     def __init__(self, vllm: SimpleNamespace, manager: Any, seed: int = 0) -> None:
@@ -197,7 +198,7 @@ class Load:
             self.manager.block_pool.free_blocks(retained)
 
     def look(self) -> None:
-        """Calls the methods that read state, and those that return and clear it."""
+        """Calls the methods that read state, and the methods that return state and clear it."""
         manager, request = self.manager, self.source.choice(self.running)
         manager.take_events()
         assert 0.0 <= manager.usage <= 1.0
@@ -213,8 +214,8 @@ class Load:
             assert manager.reset_prefix_cache()
 
     def by_hand(self, request: Any) -> None:
-        """Calls a pool like connectors and managers of other kinds of groups do. Afterwards the pool is
-        in its former state.
+        """Calls a pool directly, as connectors and managers of other kinds of groups do. Afterwards the
+        pool is in its former state.
         """
         pool = self.manager.block_pool
         if pool.get_num_free_blocks() < 2 or len(request.block_hashes) < 2:
@@ -299,7 +300,7 @@ def check_random_groups(vllm: SimpleNamespace, seeds: range) -> tuple[int, int]:
 
 
 def finds(vllm: SimpleNamespace, what: str, kind: str, plant: Callable[[Any], None]) -> str:
-    """Returns the report of a defect that ``plant`` puts into the mirror after some operations."""
+    """Plants a defect in the mirror after some operations, and returns the report of the defect."""
     with listening(vllm) as (lines, folder):
         manager = make_manager(vllm, kind)
         load = Load(vllm, manager)
@@ -316,8 +317,8 @@ def finds(vllm: SimpleNamespace, what: str, kind: str, plant: Callable[[Any], No
 
 
 def check_report(what: str, lines: Lines, folder: Path) -> None:
-    """Checks a report: one line, the files that it names, and no user data in either. A difference of
-    hashes has no pool that could leave a journal.
+    """Checks a report: it is one line, its files exist, and neither contains user data. A difference of
+    hashes concerns no pool, so it may have no journal.
     """
     (line,) = lines.at(logging.ERROR)
     files = {file.suffix: file for file in folder.iterdir()}
@@ -345,7 +346,7 @@ def another_order(mirror: Any) -> None:
 
 
 def another_queue(mirror: Any) -> None:
-    """Moves the next free block to the end."""
+    """Moves the next block to be allocated to the end of the free list."""
     queue = mirror.block_pool.free_block_queue
     queue.append(queue.popleft())
 
@@ -357,7 +358,7 @@ def a_lost_key(mirror: Any) -> None:
 
 
 def a_leak(mirror: Any) -> None:
-    """Takes a block that is never free again."""
+    """Acquires a block that is never freed."""
     mirror.block_pool.get_new_blocks(1)
 
 

@@ -1,9 +1,9 @@
-"""A pytest plugin: a test fails if the shadow reports a difference meanwhile. ``load_plugins`` loads
-it.
+"""A pytest plugin that fails a test if the shadow reports a difference during the test.
+``load_plugins`` loads it.
 
-vLLM's tests change its state directly. A retention interval that they set on a coordinator is set on
-the mirror, too. Other state that they write by hand necessarily differs; :data:`WRITES_STATE` lists
-those tests.
+The shadow compares vLLM with a mirror, a pool of kvpool that gets the same calls. vLLM's tests change
+vLLM's state directly. A retention interval that they set on a coordinator is copied to the mirror.
+Other state that they write directly necessarily differs; :data:`WRITES_STATE` lists those tests.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# Tests that by hand remove keys from vLLM's index, put an event or a copy into its queues, or write its
-# number of free blocks.
+# Tests that directly change vLLM's state: they remove keys from its index, put an event or a copy into
+# its queues, or change its number of free blocks.
 WRITES_STATE = frozenset(
     {
         "test_async_preempt_readmit_before_transfer_output_is_deferred",
@@ -54,9 +54,7 @@ class RetentionInterval:
 
 
 def mirror_retention() -> RetentionInterval:
-    """Makes the writes of tests to ``retention_interval`` reach the mirrors of managers that are made
-    from now on.
-    """
+    """Also writes ``retention_interval`` to the mirrors, for managers that are made after this call."""
     interval = RetentionInterval()
     importlib.import_module(
         "vllm.v1.core.kv_cache_coordinator"
@@ -78,7 +76,7 @@ def retention() -> RetentionInterval | None:
 
 
 class Errors(logging.Handler):
-    """Collects the plug-in's messages at ERROR: differences, and mirrors that could not be made."""
+    """Collects the plug-in's messages at ERROR: differences, and failures to make a mirror."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)

@@ -5,8 +5,8 @@ tier.
         --result record.json
 
 vLLM's own offloading worker copies with streams of a GPU. ``CpuSpec`` replaces it by a worker that
-copies between tensors of the CPU. Everything else is vLLM's: connector, spec, manager, the memory
-below, and the tier by configuration.
+copies between tensors of the CPU. Everything else is vLLM's: connector, spec, manager and host memory.
+The configuration adds kvpool's tier.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def spec_class() -> type[Any]:
     torch = importlib.import_module("torch")
 
     class CpuWorker(base.OffloadingWorker):  # type: ignore[name-defined, misc]
-        """Copies blocks at once, and reports them as ended at the next query."""
+        """Copies blocks immediately, and reports the copies as completed at the next query."""
 
         def __init__(self, caches: Any, memory: Any) -> None:
             pages = [cache.page_size_bytes for cache in caches.tensors]
@@ -70,7 +70,7 @@ def spec_class() -> type[Any]:
             return ended
 
         def wait(self, job_ids: set[int]) -> None:
-            """Returns at once, because every copy has ended."""
+            """Returns immediately, because every copy is complete."""
 
         def shutdown(self) -> None:
             self.blocks.clear()
@@ -102,7 +102,7 @@ def __getattr__(name: str) -> Any:
 
 
 def offloading(options: argparse.Namespace) -> dict[str, Any]:
-    """Returns a user's value of --kv-transfer-config, with the worker replaced."""
+    """Returns the value that a user passes as --kv-transfer-config, with the worker replaced."""
     tier = {
         "type": "KvpoolStoreTier",
         "module_path": "kvpool.integrations.vllm.offload.tier",

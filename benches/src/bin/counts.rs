@@ -95,7 +95,7 @@ fn counted_manager_append(manager: &mut CacheManager, ids: &[RequestRef<'_>], to
     manager.append(ids, tokens, Computed::AllButLast).unwrap();
 }
 
-/// The life of requests in a manager with one group. Hashing the prompts is not counted.
+/// Whole requests in a manager with one group. The instructions to hash the prompts are not counted.
 fn manager() {
     let mut manager =
         CacheManager::new(ManagerConfig { num_blocks: BLOCKS, ..ManagerConfig::default() }).unwrap();
@@ -119,7 +119,7 @@ fn manager() {
     }
     let ids: Vec<_> = (0..256).map(RequestRef::Int).collect();
     for nth in 0..ids.len() {
-        // The lengths differ, so in each step a sixteenth of the batch fills a block.
+        // The lengths of the prompts differ. So in each step a sixteenth of the batch fills a block.
         let tokens: Vec<u32> =
             (0..(100 + nth % 16) as u32).map(|at| 1 << 30 | (nth as u32) << 10 | at).collect();
         let cursor = manager.prepare(&tokens, ExtraKeys::default()).unwrap();
@@ -130,7 +130,8 @@ fn manager() {
     }
 }
 
-/// Hits, releases and evicting stores of a pool with one observer, or with a policy.
+/// Counts hits, releases, and stores that evict, in a pool with one observer or with a policy other
+/// than LRU.
 macro_rules! watched {
     ($run:ident, $pool:expr, $hit:ident, $release:ident, $store:ident) => {
         #[inline(never)]
@@ -214,7 +215,8 @@ macro_rules! fed {
 
         #[inline(never)]
         fn $evicting(pool: &mut BlockPool, chain: &HashChain, table: &mut Vec<BlockId>) {
-            // This must differ from the other function, because two equal functions get one name.
+            // The body must differ from that of the other function, because the compiler merges two
+            // equal functions.
             store(pool, black_box(chain), table).unwrap();
         }
 

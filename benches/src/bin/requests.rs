@@ -1,11 +1,14 @@
-//! The cost of whole requests, hashing included: kvpool beside a token radix tree and a chained 64-bit map.
+//! Measures the cost of whole requests, including hashing, in kvpool and in two yardsticks: a token
+//! radix tree, and a map of chained 64-bit hashes.
 //!
-//! Measured: `prepare`, `admit`, `commit` and `release` of requests of 512 blocks, and decode steps, in a
-//! pool of 64 k blocks on one thread. The figures are ns per block, the shortest of all rounds. Each round
-//! runs every variant once, so that other work on the machine affects all of them alike.
+//! The program measures `prepare`, `admit`, `commit` and `release` of requests of 512 blocks, and
+//! decode steps, in a pool of 64 k blocks on one thread. The figures are ns per block, the shortest of
+//! all rounds. Each round runs every variant once, so that other work on the machine affects all of
+//! them alike.
 //!
-//! Not measured: Python, tiers, KV-cache groups, events, journals, several threads, and the work of the
-//! engine. The yardsticks do less than a product of their shape: see [`kvpool_benches::requests`].
+//! It does not measure Python, tiers, KV-cache groups, events, journals, several threads, or the work
+//! of the engine. The yardsticks do less than a product of the same design: see
+//! [`kvpool_benches::requests`].
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command-line tool")]
 
 use std::process::ExitCode;
@@ -52,7 +55,7 @@ struct Options {
     large: bool,
 }
 
-/// Parses the arguments. `None`: the help is wanted.
+/// Parses the arguments. Returns `None` if they ask for the help.
 fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Option<Options>, String> {
     let mut options = Options { rounds: 25, json: false, large: false };
     while let Some(argument) = arguments.next() {

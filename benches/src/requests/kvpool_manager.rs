@@ -1,4 +1,4 @@
-//! [`Kvpool`]: requests through [`CacheManager`], with its public API alone.
+//! [`Kvpool`] runs requests through [`CacheManager`]. It uses only the public API.
 #![expect(clippy::unwrap_used, reason = "a bench stops at the first error")]
 
 use kvpool::{
@@ -16,7 +16,7 @@ pub struct Kvpool {
 }
 
 impl Kvpool {
-    /// The default settings: blocks are identified by SHA-256.
+    /// Creates a manager with default settings: blocks are identified by SHA-256.
     ///
     /// # Panics
     /// If `num_blocks` or `block_size` is out of range.
@@ -25,7 +25,7 @@ impl Kvpool {
         Self::new(ManagerConfig { num_blocks, block_size, ..ManagerConfig::default() })
     }
 
-    /// Blocks are found by XXH3, and each hit is verified by its tokens.
+    /// Creates a manager that finds blocks by XXH3, and verifies each hit by its tokens.
     ///
     /// # Panics
     /// If `num_blocks` or `block_size` is out of range.

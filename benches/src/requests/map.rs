@@ -1,20 +1,21 @@
-//! [`Map`]: a manager that keys each block by a chained 64-bit hash and verifies nothing.
+//! [`Map`] is a manager that finds each block by a chained 64-bit hash and verifies nothing.
 
 use std::collections::hash_map::Entry;
 
 use super::{Batch, Manager, NumberMap};
 
-/// A yardstick: chained 64-bit hashes in a hash map, a reference count for each block, and an LRU list of
-/// the cached blocks without references.
+/// A yardstick with chained 64-bit hashes in a hash map. It has a reference count for each block, and
+/// an LRU list of the cached blocks without references.
 ///
-/// Two different prefixes with one hash are one content for this manager. The second request then reads the
-/// KV of the first. So this is what a lookup costs without a proof, and not a design to deploy.
+/// If two different prefixes have the same hash, this manager treats them as the same content. The
+/// second request then reads the KV of the first. So this yardstick shows the cost of a lookup without
+/// verification. It is not a design to use in production.
 #[derive(Debug)]
 pub struct Map<const BLOCK_SIZE: usize> {
     blocks_by_hash: NumberMap<u64, u32>,
-    /// One record per block. That of block 0 is both ends of the LRU list.
+    /// One record per block. The record of block 0 is the start and the end of the LRU list.
     records: Vec<Record>,
-    /// Blocks without content. The last one is allocated first.
+    /// Blocks without content. The last block is allocated first.
     free: Vec<u32>,
     /// Number of blocks in the LRU list.
     idle: usize,
@@ -23,7 +24,7 @@ pub struct Map<const BLOCK_SIZE: usize> {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Record {
-    /// The hash that the map has for this block. 0: the block is not registered.
+    /// The hash under which the map contains the block, or 0 if the block is not registered.
     hash: u64,
     references: u32,
     /// Neighbours in the LRU list.
@@ -35,7 +36,7 @@ struct Record {
 struct Request {
     table: Vec<u32>,
     hashes: Vec<u64>,
-    /// Number of leading blocks that are registered, or were a hit.
+    /// Number of leading blocks that are registered or came from a hit.
     registered: usize,
     /// The tokens after the last full block that has a hash.
     tail: Vec<u32>,
@@ -44,13 +45,14 @@ struct Request {
 /// The hash before the first block.
 const ROOT: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Multiplies, and folds the 128 bits of the product into 64.
+/// Multiplies two numbers, and folds the 128 bits of the product into 64 bits.
 fn fold(a: u64, b: u64) -> u64 {
     let product = u128::from(a) * u128::from(b);
     product as u64 ^ (product >> 64) as u64
 }
 
-/// The hash of a block after a prefix. Each multiplication mixes four tokens, or one of the last three.
+/// Returns the hash of a block after a prefix. Each multiplication mixes four tokens, or one of the
+/// last three tokens.
 #[inline]
 fn next_hash(parent: u64, block: &[u32]) -> u64 {
     const KEY: u64 = 0x1656_67b1_9e37_79f9;
@@ -64,7 +66,7 @@ fn next_hash(parent: u64, block: &[u32]) -> u64 {
 }
 
 impl<const BLOCK_SIZE: usize> Map<BLOCK_SIZE> {
-    /// A manager of `num_blocks` blocks, the null block included.
+    /// Creates a manager of `num_blocks` blocks, including the null block.
     #[must_use]
     pub fn new(num_blocks: usize) -> Self {
         let mut map = Self {
@@ -89,8 +91,8 @@ impl<const BLOCK_SIZE: usize> Map<BLOCK_SIZE> {
         prompt.as_chunks().0.iter().map(next).collect()
     }
 
-    /// Admits a request whose full blocks are hashed already. `tail` contains the tokens after them. See
-    /// [`Manager::admit`].
+    /// Admits a request whose full blocks are already hashed. `tail` contains the tokens after them.
+    /// See [`Manager::admit`].
     pub fn admit_hashed(&mut self, id: i64, hashes: Vec<u64>, tail: &[u32]) -> Option<usize> {
         let blocks = hashes.len() + usize::from(!tail.is_empty());
         let mut table = Vec::with_capacity(blocks);
@@ -115,7 +117,7 @@ impl<const BLOCK_SIZE: usize> Map<BLOCK_SIZE> {
         Some(hit)
     }
 
-    /// Takes a free block, or the least recently used cached one.
+    /// Takes a free block, or otherwise the least recently used cached block.
     fn allocate(&mut self) -> Option<u32> {
         let block = self.free.pop().or_else(|| self.evict())?;
         self.records[block as usize].references = 1;
@@ -140,7 +142,7 @@ impl<const BLOCK_SIZE: usize> Map<BLOCK_SIZE> {
         self.idle -= 1;
     }
 
-    /// Appends a block to the LRU list, as the one that is evicted last.
+    /// Appends a block to the end of the LRU list, so that it is evicted last.
     fn link(&mut self, block: u32) {
         let newest = std::mem::replace(&mut self.records[0].older, block);
         self.records[newest as usize].newer = block;
@@ -149,7 +151,8 @@ impl<const BLOCK_SIZE: usize> Map<BLOCK_SIZE> {
         self.idle += 1;
     }
 
-    /// Drops one reference to each block, the last block first: so a prefix is evicted from its end.
+    /// Removes one reference from each block, starting with the last block, so that a prefix is evicted
+    /// from its end.
     fn drop_references(&mut self, table: &[u32]) {
         for &block in table.iter().rev() {
             let record = &mut self.records[block as usize];
@@ -165,8 +168,8 @@ impl<const BLOCK_SIZE: usize> Map<BLOCK_SIZE> {
         }
     }
 
-    /// Registers the first `blocks` full blocks of a request. Content that another block has already is not
-    /// registered again: the request keeps its duplicate.
+    /// Registers the first `blocks` full blocks of a request. If another block already has the content,
+    /// the request keeps its duplicate unregistered.
     fn register(&mut self, id: i64, blocks: usize) {
         let Some(request) = self.requests.get_mut(&id) else { return };
         if request.tail.len() == BLOCK_SIZE && blocks > request.hashes.len() {
@@ -185,7 +188,7 @@ impl<const BLOCK_SIZE: usize> Map<BLOCK_SIZE> {
         }
     }
 
-    /// Appends one token to a request. Returns whether the available blocks sufficed.
+    /// Appends one token to a request. Returns false if too few blocks are available.
     fn append(&mut self, id: i64, token: u32) -> bool {
         let Some(request) = self.requests.get_mut(&id) else { return false };
         let full = request.table.len() * BLOCK_SIZE == request.hashes.len() * BLOCK_SIZE + request.tail.len();

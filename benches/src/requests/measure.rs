@@ -1,7 +1,9 @@
-//! The measurements of the binary `requests`: each round sends the same requests through every variant.
+//! The measurements of the program `requests`: each round sends the same requests through every
+//! variant.
 //!
-//! Every pass begins with a new manager whose blocks have all been written once, so that no row includes page
-//! faults of first use. Times are processor time of the thread. The time of reading the clock is subtracted.
+//! Each variant begins with a new manager. All its blocks are written once before the measurement, so
+//! that no figure includes page faults of the first use. Times are processor time of the thread. The
+//! time to read the clock is subtracted.
 
 use std::hint::black_box;
 
@@ -11,27 +13,28 @@ use kvpool::PoolError;
 use super::{Batch, Kvpool, Manager, Map, Radix};
 use crate::{REQUEST_BLOCKS, Random, chain, pool, store};
 
-/// Tokens per block, but for the row with blocks of one token.
+/// Tokens per block, except in the row with blocks of one token.
 pub const BLOCK_SIZE: usize = 16;
-/// Blocks of each pool, the null block included.
+/// Number of blocks of each pool, including the null block.
 pub const POOL_BLOCKS: usize = 1 << 16;
-/// Tokens of a prompt: full blocks and one token.
+/// Number of tokens of a prompt: full blocks and one more token.
 pub const PROMPT: usize = REQUEST_BLOCKS * BLOCK_SIZE + 1;
-/// Requests that a pass times for hits, and as many for evictions.
+/// Number of requests that a variant runs for hits. The same number runs for evictions.
 const REQUESTS: usize = 100;
-/// Prompts that fit in the pool together.
+/// Number of prompts that fit in the pool together.
 const RESIDENT: usize = (POOL_BLOCKS - 1) / (REQUEST_BLOCKS + 1);
-/// Requests of a decode step.
+/// Number of requests of a decode step.
 const BATCH: usize = 256;
-/// Decode steps of a pass.
+/// Number of decode steps of each variant per round.
 const STEPS: usize = 128;
-/// Blocks of the pool whose blocks have one token each, and the prompts in it.
+/// Number of blocks of the pool with blocks of one token, and of the prompts in it.
 const ONES_BLOCKS: usize = 1 << 20;
 const ONES_PROMPTS: usize = 96;
 /// Blocks of the large pool.
 const LARGE_BLOCKS: usize = 1 << 24;
-/// Stores of a round in the large pool. The first stores are many times slower, because page table entries
-/// have left the caches: after other variants have run, 64 stores took up to ten times longer per block.
+/// Number of stores per round in the large pool. The first stores are many times slower, because the
+/// caches do not contain the page table entries any more. After other variants have run, 64 stores took
+/// up to ten times longer per block.
 const LARGE_STORES: usize = 1024;
 
 /// A row of the report: the shortest times of all rounds so far, in ns per block.
@@ -45,8 +48,8 @@ pub struct Row {
     pub radix_ns: f64,
     /// The map of chained hashes.
     pub map_ns: f64,
-    /// Blocks that a round times in each variant. In `decode_row` rows of a decode step, in `hit_ones_sha256`
-    /// blocks of one token.
+    /// Number of blocks that a round times in each variant. For `decode_row` it is a number of rows of
+    /// decode steps, and for `hit_ones_sha256` a number of blocks of one token.
     pub blocks: usize,
 }
 
@@ -66,7 +69,7 @@ impl Row {
 /// Adds up the processor time of calls.
 #[derive(Debug)]
 struct Clock {
-    /// Time of an empty interval.
+    /// The measured time of an empty interval.
     reading: u64,
 }
 
@@ -91,7 +94,7 @@ impl Clock {
     }
 }
 
-/// Times of one pass through one variant, in ns.
+/// Times of one variant in one round, in ns.
 #[derive(Clone, Copy, Debug, Default)]
 struct Times {
     cold: u64,
@@ -101,16 +104,16 @@ struct Times {
     decode: u64,
 }
 
-/// Prompts without a common block.
+/// Makes prompt number `nth`. No two prompts have a block in common.
 fn prompt(nth: usize, length: usize) -> Vec<u32> {
     (0..length).map(|at| (nth * length + at) as u32).collect()
 }
 
-/// The variants of the pool of [`POOL_BLOCKS`], and their prompts.
+/// The variants with a pool of [`POOL_BLOCKS`], and their prompts.
 #[derive(Debug)]
 pub struct Bench {
     clock: Clock,
-    /// Prompts that fit in the pool, then prompts that need evictions.
+    /// Prompts that fit in the pool together, followed by prompts that need evictions.
     prompts: Vec<Vec<u32>>,
     ones: Vec<Vec<u32>>,
     batch: Batch,
@@ -119,10 +122,10 @@ pub struct Bench {
 }
 
 impl Bench {
-    /// Prepares prompts, and with `large` the three large pools.
+    /// Prepares the prompts. With `large`, also prepares the three large pools.
     ///
     /// # Errors
-    /// If the large pool cannot be allocated.
+    /// The large pool cannot be allocated.
     pub fn new(large: bool) -> Result<Self, PoolError> {
         let cold = RESIDENT * REQUEST_BLOCKS;
         let warm = REQUESTS * REQUEST_BLOCKS;
@@ -151,16 +154,16 @@ impl Bench {
         })
     }
 
-    /// The rows so far.
+    /// Returns the rows so far.
     #[must_use]
     pub fn rows(&self) -> &[Row] {
         &self.rows
     }
 
-    /// Runs every variant once, in turn.
+    /// Runs every variant once, one after the other.
     ///
     /// # Errors
-    /// As the methods of the large pool.
+    /// Like the methods of the large pool.
     pub fn round(&mut self) -> Result<(), PoolError> {
         let sha256 = self.pass(Kvpool::sha256(POOL_BLOCKS, BLOCK_SIZE));
         let verified = self.pass(Kvpool::verified(POOL_BLOCKS, BLOCK_SIZE));
@@ -196,7 +199,8 @@ impl Bench {
         Ok(())
     }
 
-    /// Cold requests, hits, requests that evict, and decode steps in the then full pool.
+    /// Runs one variant: cold requests, hits, requests that evict, and decode steps. The pool is full
+    /// in the decode steps.
     fn pass(&self, mut manager: impl Manager) -> Times {
         let mut times = Times::default();
         self.warm_up(&mut manager);
@@ -212,7 +216,7 @@ impl Bench {
         times
     }
 
-    /// Writes the memory of all blocks: fills the pool and forgets the content.
+    /// Writes the memory of all blocks once: fills the pool and then removes the content.
     fn warm_up(&self, manager: &mut impl Manager) {
         let (mut admitted, mut released) = (0, 0);
         for prompt in self.prompts.iter().rev().take(RESIDENT + 1) {
@@ -221,7 +225,8 @@ impl Bench {
         manager.reset();
     }
 
-    /// One whole request: admission with its hashes and commit in `admitted`, release in `released`.
+    /// Runs one whole request. The time of admission with hashing and of commit is added to `admitted`,
+    /// that of release to `released`.
     fn request(
         &self,
         manager: &mut impl Manager,
@@ -239,7 +244,7 @@ impl Bench {
         self.clock.time(released, || manager.release(0));
     }
 
-    /// Hits of prompts in the pool, in another order than that of their blocks.
+    /// Runs hits of cached prompts, in another order than that of their blocks.
     fn hits(&self, manager: &mut impl Manager, times: &mut Times) {
         for nth in 0..REQUESTS {
             let prompt = &self.prompts[nth * 37 % RESIDENT];
@@ -247,8 +252,8 @@ impl Bench {
         }
     }
 
-    /// Decode steps of a batch. The lengths of the prompts differ, so that each step completes a block in a
-    /// sixteenth of the rows.
+    /// Runs decode steps of a batch. The lengths of the prompts differ, so that each step completes a
+    /// block in a sixteenth of the rows.
     fn decode(&self, manager: &mut impl Manager, total: &mut u64) {
         for (row, &id) in self.batch.ids.iter().enumerate() {
             let first = 1 << 30 | (row as u32) << 10;
@@ -263,7 +268,7 @@ impl Bench {
         }
     }
 
-    /// Hits of prompts whose blocks have ids in random order.
+    /// Runs hits of prompts whose blocks have ids in random order.
     fn shuffled(&self, mut manager: impl Manager) -> u64 {
         let mut random = Random::new(9);
         let mut ids: Vec<i64> = (1..POOL_BLOCKS as i64).collect();
@@ -284,7 +289,7 @@ impl Bench {
         times.hit
     }
 
-    /// Hits in a pool whose blocks have one token each.
+    /// Runs hits in a pool whose blocks have one token each.
     fn ones(&self, mut manager: impl Manager) -> u64 {
         let mut hit = 0;
         for prompt in &self.ones {
@@ -297,7 +302,7 @@ impl Bench {
     }
 }
 
-/// Full pools of 16 million blocks, into which requests are stored without hashing them.
+/// Full pools of 16 million blocks. Requests are stored in them without hashing.
 #[derive(Debug)]
 struct Large {
     pool: kvpool::BlockPool,
@@ -323,7 +328,8 @@ impl Large {
         self.store(clock, LARGE_STORES)
     }
 
-    /// Stores more requests in each pool in turn. Returns the times of kvpool, the radix tree and the map.
+    /// Stores more requests in each pool, one pool after the other. Returns the times of kvpool, the
+    /// radix tree and the map.
     fn store(&mut self, clock: &Clock, requests: usize) -> Result<[u64; 3], PoolError> {
         let mut times = [0; 3];
         let [kvpool, radix, map] = &mut times;
@@ -336,7 +342,7 @@ impl Large {
             clock.time(kvpool, || store(&mut self.pool, &digests, &mut table))?;
             self.pool.release_table(&table)?;
         }
-        // The radix tree gets tokens, because it has no hashes.
+        // The radix tree gets tokens, because it does not use hashes.
         for nth in stored.clone() {
             let tokens = prompt(nth as usize, PROMPT - 1);
             clock.time(radix, || {

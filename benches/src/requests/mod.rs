@@ -1,16 +1,17 @@
-//! Whole requests, through kvpool and through two yardsticks.
+//! Runs whole requests through kvpool and through two yardsticks, simple managers for comparison.
 //!
 //! A [`Manager`] runs requests from the tokens of a prompt to their release. Three types implement it:
 //!
-//! - [`Kvpool`] calls [`kvpool::CacheManager`] as an embedder does: with SHA-256, or with XXH3 verified by
-//!   tokens.
+//! - [`Kvpool`] calls [`kvpool::CacheManager`] as a program that embeds kvpool does: with SHA-256, or
+//!   with XXH3 verified by tokens.
 //! - [`Radix`] compares tokens in a radix tree. It has no hashes.
 //! - [`Map`] looks up chained 64-bit hashes in a hash map. It verifies nothing.
 //!
-//! The yardsticks have the shapes of other managers: TGI and SGLang keep a radix tree, and others key each
-//! block by a chained hash. They are written for this crate, contain no code of those projects, and do only
-//! the work of a request. They have no tiers, groups, events, tenants, typed errors or checks of their
-//! callers. So each of them is a lower bound for its shape, and the product that has this shape costs more.
+//! The yardsticks have the designs of other managers: TGI and SGLang keep a radix tree, and others key
+//! each block by a chained hash. They are written for this crate, contain no code of those projects,
+//! and do only the work of a request. They have no tiers, groups, events, tenants, typed errors or
+//! checks of their callers. So the cost of a yardstick is a lower bound for its design: a product of
+//! the same design costs more.
 //!
 //! The tests in `benches/tests/yardsticks.rs` compare all three with one reference model.
 
@@ -27,11 +28,11 @@ pub use radix::Radix;
 
 use kvpool::RequestRef;
 
-/// The life of requests: admission, commit, decode steps, release.
+/// Runs requests: admission, commit, decode steps, release.
 ///
-/// The blocks of a manager have the numbers 1 to `num_blocks` - 1, as in kvpool, where block 0 is the null
-/// block. A hit covers full blocks and leaves at least one token to compute. Blocks of a released request
-/// stay cached until the manager evicts them.
+/// A manager has the blocks 1 to `num_blocks` - 1. As in kvpool, block 0 is the null block. A hit
+/// covers full blocks and leaves at least one token to compute. Blocks of a released request remain
+/// cached until the manager evicts them.
 pub trait Manager {
     /// Admits a request with its prompt, and returns the number of cached blocks. The time of this call
     /// includes hashing. If the available blocks do not suffice, returns `None` and admits nothing.
@@ -40,8 +41,9 @@ pub trait Manager {
     /// Registers the full blocks of the first `computed` tokens of a request.
     fn commit(&mut self, id: i64, computed: usize);
 
-    /// Appends one token to each request of a batch. All tokens before it are computed. Returns whether the
-    /// available blocks sufficed. If not, the yardsticks may have appended the first tokens of the batch.
+    /// Appends one token to each request of a batch. All earlier tokens are computed. Returns false if
+    /// too few blocks are available. In that case a yardstick may have appended tokens to the first
+    /// requests of the batch.
     fn decode(&mut self, batch: &Batch, tokens: &[u32]) -> bool;
 
     /// Releases all blocks of a request.
@@ -54,7 +56,7 @@ pub trait Manager {
     /// references.
     fn available(&self) -> usize;
 
-    /// Forgets all cached content. No request may hold blocks.
+    /// Removes all cached content. No request may hold blocks.
     fn reset(&mut self);
 }
 
@@ -62,12 +64,12 @@ pub trait Manager {
 #[derive(Debug)]
 pub struct Batch {
     ids: Vec<i64>,
-    /// The ids as kvpool takes them.
+    /// The ids in the form that kvpool's calls take.
     requests: Vec<RequestRef<'static>>,
 }
 
 impl Batch {
-    /// A batch of these requests.
+    /// Creates a batch of these requests.
     #[must_use]
     pub fn new(ids: Vec<i64>) -> Self {
         let requests = ids.iter().map(|&id| RequestRef::Int(id)).collect();
@@ -75,7 +77,7 @@ impl Batch {
     }
 }
 
-/// Hashes a number by one multiplication. Fast, and without protection against chosen keys.
+/// Hashes a number by one multiplication. This is fast, but does not protect against chosen keys.
 #[derive(Clone, Copy, Debug, Default)]
 struct Multiply(u64);
 

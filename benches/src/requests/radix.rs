@@ -1,29 +1,31 @@
-//! [`Radix`]: a manager that finds prefixes by comparing tokens in a radix tree.
+//! [`Radix`] is a manager that finds prefixes by comparing tokens in a radix tree.
 
 use std::collections::{BTreeSet, HashMap};
 
 use super::{Batch, Manager, NumberMap};
 
-/// A yardstick: a radix tree over the tokens of blocks. A node has a run of blocks, a reference count, and
-/// its children by their first block. Leaves without references are evicted in LRU order, from their end.
+/// A yardstick with a radix tree over the tokens of blocks. A node has a run of blocks, a reference
+/// count, and its children by their first block. Leaves without references are evicted in LRU order,
+/// starting at their last block.
 ///
-/// There are no hashes, and a hit is exact. The blocks of a prompt are registered at its commit, and those of
-/// generated tokens at the release of the request. A request that has computed known content gets the blocks
-/// of the tree, so a commit can change its table. TGI and SGLang also return a slot number for each token.
-/// This tree returns blocks alone, as kvpool does.
+/// There are no hashes, and a hit is exact. The blocks of a prompt are registered at its commit. The
+/// blocks of generated tokens are registered at the release of the request. If a request has computed
+/// content that the tree already contains, it gets the blocks of the tree. So a commit can change its
+/// table. TGI and SGLang also return a slot number for each token. This tree only returns blocks, as
+/// kvpool does.
 #[derive(Debug)]
 pub struct Radix<const BLOCK_SIZE: usize> {
-    /// Node 0 is the root. It has no blocks and no count of its references.
+    /// All nodes. Node 0 is the root, which has no blocks and no reference count.
     nodes: Vec<Node<BLOCK_SIZE>>,
-    /// Places in `nodes` that are unused.
+    /// Unused positions in `nodes`.
     unused: Vec<usize>,
-    /// Blocks without content. The last one is allocated first.
+    /// Blocks without content. The last block is allocated first.
     free: Vec<u32>,
-    /// Leaves without references, by the time of their last release.
+    /// Leaves without references, ordered by the time of their last release.
     leaves: BTreeSet<(u64, usize)>,
     /// Number of blocks in nodes without references.
     idle: usize,
-    /// Counts releases: the time of the LRU order.
+    /// Number of releases so far. It is the time in the LRU order.
     releases: u64,
     requests: NumberMap<i64, Request>,
 }
@@ -35,7 +37,7 @@ struct Node<const BLOCK_SIZE: usize> {
     /// The tokens of each block.
     tokens: Vec<[u32; BLOCK_SIZE]>,
     blocks: Vec<u32>,
-    /// Number of requests that end in this node or in a node below it.
+    /// Number of requests whose last node is this node or a node below it.
     references: usize,
     last_release: u64,
 }
@@ -66,7 +68,7 @@ impl<const BLOCK_SIZE: usize> Node<BLOCK_SIZE> {
 }
 
 impl<const BLOCK_SIZE: usize> Radix<BLOCK_SIZE> {
-    /// A manager of `num_blocks` blocks, the null block included.
+    /// Creates a manager of `num_blocks` blocks, including the null block.
     #[must_use]
     pub fn new(num_blocks: usize) -> Self {
         Self {
@@ -80,8 +82,9 @@ impl<const BLOCK_SIZE: usize> Radix<BLOCK_SIZE> {
         }
     }
 
-    /// Follows the tokens of `rest` downwards from node `at`, and appends the blocks that have them to
-    /// `found`. If only the first blocks of a node are equal, splits it. Returns the last node.
+    /// Follows the tokens of `rest` downwards from node `at`, and appends the blocks with these tokens
+    /// to `found`. If only the first blocks of a node are equal, splits the node. Returns the last
+    /// node.
     fn walk(&mut self, mut at: usize, mut rest: &[[u32; BLOCK_SIZE]], found: &mut Vec<u32>) -> usize {
         while let Some(first) = rest.first() {
             let Some(&child) = self.nodes[at].children.get(first) else { break };
@@ -112,7 +115,7 @@ impl<const BLOCK_SIZE: usize> Radix<BLOCK_SIZE> {
         above
     }
 
-    /// Adds a node, and enters it in its parent's children.
+    /// Adds a node, and adds it to its parent's children.
     fn insert(&mut self, node: Node<BLOCK_SIZE>) -> usize {
         let (parent, first) = (node.parent, node.tokens[0]);
         let place = match self.unused.pop() {
@@ -129,7 +132,7 @@ impl<const BLOCK_SIZE: usize> Radix<BLOCK_SIZE> {
         place
     }
 
-    /// Adds a reference to each node from `at` upwards to `above`, which gets none.
+    /// Adds a reference to each node on the path from `at` up to `above`, but not to `above` itself.
     fn hold(&mut self, mut at: usize, above: usize) {
         while at != above {
             let node = &mut self.nodes[at];
@@ -142,7 +145,7 @@ impl<const BLOCK_SIZE: usize> Radix<BLOCK_SIZE> {
         }
     }
 
-    /// Drops a reference to each node from `at` upwards.
+    /// Removes a reference from each node on the path from `at` up to the root.
     fn drop_references(&mut self, mut at: usize) {
         self.releases += 1;
         while at != 0 {
@@ -159,7 +162,8 @@ impl<const BLOCK_SIZE: usize> Radix<BLOCK_SIZE> {
         }
     }
 
-    /// Evicts blocks until `wanted` are free. Returns whether they are.
+    /// Evicts blocks until `wanted` blocks are free. Returns false if there are not enough blocks to
+    /// evict.
     fn evict(&mut self, wanted: usize) -> bool {
         while self.free.len() < wanted {
             let Some((time, leaf)) = self.leaves.pop_first() else { return false };
@@ -185,8 +189,8 @@ impl<const BLOCK_SIZE: usize> Radix<BLOCK_SIZE> {
         true
     }
 
-    /// Enters the computed full blocks of a request in the tree. Where the tree has the content already, the
-    /// request gets the blocks of the tree, and its own become free.
+    /// Adds the computed full blocks of a request to the tree. Where the tree already contains the
+    /// content, the request gets the blocks of the tree, and its own blocks become free.
     fn register(&mut self, request: &mut Request) {
         let known = request.in_tree;
         let computed = &request.tokens.as_chunks().0[..request.computed / BLOCK_SIZE];
@@ -212,7 +216,7 @@ impl<const BLOCK_SIZE: usize> Radix<BLOCK_SIZE> {
         (request.end, request.in_tree) = (end, computed.len());
     }
 
-    /// Appends one token to a request. Returns whether the available blocks sufficed.
+    /// Appends one token to a request. Returns false if too few blocks are available.
     fn append(&mut self, id: i64, token: u32) -> bool {
         let Some(request) = self.requests.get_mut(&id) else { return false };
         if request.tokens.len() == request.table.len() * BLOCK_SIZE {

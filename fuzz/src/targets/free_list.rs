@@ -20,14 +20,14 @@ impl<'a> Arbitrary<'a> for Setting {
     }
 }
 
-/// An operation. Ids go beyond both ends of the valid range.
+/// An operation. Ids may be outside of the valid range, at both ends.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Operation {
     /// Takes this number of blocks.
     Pop(usize),
-    /// Frees a block, which is handed out next.
+    /// Frees a block at the front of the list, so that it is allocated next.
     PushFront(usize),
-    /// Frees a block, which is handed out last.
+    /// Frees a block at the back of the list, so that it is allocated last.
     PushBack(usize),
     /// Frees a run of blocks.
     PushRun(Vec<usize>),

@@ -13,7 +13,7 @@ use kvpool_lab::failure::{Failure, holds, same};
 
 const BLOCK_SIZE: usize = 2;
 
-/// The size of the index and its verification.
+/// The size of the index, and how it verifies hits.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Setting {
     num_blocks: usize,
@@ -27,10 +27,10 @@ impl<'a> Arbitrary<'a> for Setting {
     }
 }
 
-/// An operation. Ids go beyond both ends of the valid range.
+/// An operation. Ids may be outside of the valid range, at both ends.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Operation {
-    /// Registers a block as the given block of a prompt.
+    /// Registers a block as a block of a prompt, at the given position.
     Insert(usize, Vec<u32>, usize),
     /// Marks a block as computed.
     MarkComputed(usize),
@@ -51,8 +51,8 @@ impl<'a> Arbitrary<'a> for Operation {
     }
 }
 
-/// The index, and its expected state: contents by block, and blocks by content in the order in which a
-/// lookup finds them.
+/// The index, and its expected state: the content of each block, and the blocks of each content in the
+/// order in which lookups return them.
 #[derive(Debug)]
 pub struct Index {
     index: PrefixIndex,
@@ -160,8 +160,8 @@ impl Machine for Index {
                     let content = content.clone();
                     if let Some(copies) = self.copies.get_mut(&content) {
                         copies.retain(|copy| copy != block);
-                        // The new copy comes after those that became computed before it, and before all
-                        // others.
+                        // The new copy is placed after the copies that became computed earlier, and
+                        // before all copies that are not computed.
                         let computed = copies.iter().take_while(|&copy| self.contents[copy].1).count();
                         copies.insert(computed, *block);
                     }

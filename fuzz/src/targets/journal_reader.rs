@@ -1,9 +1,9 @@
-//! The reader and the replay of journals: any bytes give records or an error, and two replays of a
-//! journal are equal.
+//! Tests the reader and the replay of journals. Any bytes give records or an error, and two replays of
+//! a journal are equal.
 //!
-//! The first byte selects the kind of the rest: a file as it is, or one whose frames get new checksums,
-//! so that changed records are decoded. Journals of pools that would need much memory are read but not
-//! replayed.
+//! The first byte selects how the other bytes are used: as an unchanged file, or as a file whose frames
+//! get new checksums, so that changed records are decoded. Journals of pools that would need much
+//! memory are read but not replayed.
 
 use kvpool_journal::{Entry, JournalReader, Kind, MAGIC, ManagerCall, Options, Planned, PoolCall, replay};
 use xxhash_rust::xxh3::xxh3_64;
@@ -17,8 +17,8 @@ const MOST_TOKENS: usize = 1 << 20;
 /// Maximum number of operations of a replay.
 const MOST_OPERATIONS: u64 = 300;
 
-/// Returns the same frames with correct lengths and checksums. A frame that is longer than the rest
-/// becomes the rest.
+/// Returns the same frames with correct lengths and checksums. A frame that is longer than the
+/// remaining bytes is cut to them.
 fn sealed(file: &[u8]) -> Vec<u8> {
     let mut out = MAGIC.to_vec();
     let mut rest = file.get(MAGIC.len()..).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The fuzz targets, one file each.
+//! The fuzz targets that do not use the laboratory, one file each.
 
 pub mod free_list;
 pub mod index;

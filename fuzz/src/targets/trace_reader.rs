@@ -1,7 +1,7 @@
-//! The readers of traces: any bytes give requests or an error in every format. A trace that was read
-//! can be written and read again.
+//! Tests the readers of traces. In every format, any bytes give requests or an error. A trace that was
+//! read can be written and read again.
 //!
-//! The first two bytes select the options, and the rest is the file.
+//! The first two bytes select the options, and the other bytes are the file.
 
 use kvpool_replay::error::TraceError;
 use kvpool_replay::formats::{TraceFormat, write_trace};
@@ -11,8 +11,8 @@ use kvpool_replay::trace::Trace;
 
 use kvpool_lab::failure::{Failure, guarded, holds, same};
 
-/// Maximum number of tokens of a request for which the parts are tested whose work grows with that
-/// number.
+/// Maximum number of tokens of a request. For longer requests, the test skips functions whose work
+/// grows with the number of tokens.
 const MOST_TOKENS: u64 = 1 << 20;
 
 fn options(first: u8, second: u8) -> ReadOptions {
@@ -30,7 +30,7 @@ fn options(first: u8, second: u8) -> ReadOptions {
     }
 }
 
-/// Reads request by request: after an error or the end, no more requests follow.
+/// Reads one request after another. After an error or the end, no more requests may follow.
 fn stream(file: &[u8], options: &ReadOptions) -> Result<usize, Failure> {
     let Ok(mut reader) = TraceReader::new(file, options) else { return Ok(0) };
     let requests = reader.by_ref().take_while(Result::is_ok).count();
@@ -56,7 +56,7 @@ fn again(trace: &Trace, format: TraceFormat) -> Result<Option<Result<ReadTrace, 
 /// Reads the bytes.
 ///
 /// # Errors
-/// A panic, a reader that continues after its end, or a trace that changes when it is written and read
+/// A panic, a reader that continues after its end, or a trace that differs after it is written and read
 /// again.
 pub fn run(data: &[u8]) -> Result<(), Failure> {
     let (&[first, second], file) = data.split_first_chunk::<2>().unwrap_or((&[0, 0], data));

@@ -4,7 +4,7 @@ use kvpool::groups::{GroupKind, GroupSpec, Keep};
 
 use crate::bytes::Bytes;
 
-/// Draws between one and three groups, in any order.
+/// Draws one to three groups in random order.
 pub(crate) fn specs(bytes: &mut Bytes<'_>) -> Vec<GroupSpec> {
     (0..=bytes.below(3)).map(|_| spec(bytes)).collect()
 }
@@ -25,8 +25,8 @@ fn spec(bytes: &mut Bytes<'_>) -> GroupSpec {
         _ => Keep::Nothing,
     };
     let margin = usize::from(bytes.one_in(5));
-    // Full attention keeps all blocks or none. The other draws decide whether hits may end inside its
-    // blocks.
+    // Full attention keeps all blocks or none. For the other kinds, a draw decides whether hits may end
+    // inside blocks.
     let is_full = kind == GroupKind::Full && matches!(keep, Keep::Every(_) | Keep::Junctions);
     let is_sliding = matches!(kind, GroupKind::Sliding { .. });
     let sink_tokens = if is_sliding && bytes.one_in(3) { 1 + bytes.below(5) } else { 0 };
@@ -34,7 +34,8 @@ fn spec(bytes: &mut Bytes<'_>) -> GroupSpec {
     GroupSpec { keep, margin, partial_hits, sink_tokens, ..GroupSpec::new(kind, block_tokens) }
 }
 
-/// Returns groups to try while shrinking: one group less, or one group that is simpler.
+/// Returns groups to try while shrinking: the list without one of its groups, or with one group
+/// simplified.
 pub(crate) fn simpler(specs: &[GroupSpec]) -> Vec<Vec<GroupSpec>> {
     let mut all = Vec::new();
     for (at, &spec) in specs.iter().enumerate() {

@@ -46,7 +46,7 @@ const USUAL: &[(&str, u8)] = &[
     ("evict", 2),
 ];
 
-/// Weights for a phase in which requests end, so that a reset can succeed.
+/// Weights for a phase in which requests finish, so that a reset can succeed.
 const DRAINING: &[(&str, u8)] = &[
     ("admit", 0),
     ("append", 1),
@@ -63,7 +63,8 @@ const DRAINING: &[(&str, u8)] = &[
     ("end_fence", 8),
 ];
 
-/// Weights for a laboratory that takes events only after several calls: no call takes them.
+/// Weights for a laboratory that reads events only after several calls: the call `take_events` is never
+/// drawn.
 const LATE: &[(&str, u8)] = &[("take_events", 0)];
 
 /// Returns how often each call is drawn.
@@ -118,7 +119,7 @@ impl Draft {
     }
 }
 
-/// Draws a request in one of `states`. A state that is listed twice is drawn twice as often.
+/// Draws a request in one of `states`. Listing a state twice doubles its probability.
 fn request(bytes: &mut Bytes<'_>, world: &ManagerWorld, states: &[RequestState]) -> Option<i64> {
     let state = bytes.pick(states);
     let fits = |number: &i64| {
@@ -155,8 +156,8 @@ fn content(bytes: &mut Bytes<'_>) -> u32 {
     bytes.below(3) as u32
 }
 
-/// Draws a prompt of a few contents: a known one, cut or extended, or a new one. Some prompts have
-/// tokens after the last full block.
+/// Draws a prompt of a few contents: a known prompt, a shortened or extended one, or a new one. Some
+/// prompts have tokens after the last full block.
 fn prompt(bytes: &mut Bytes<'_>, world: &mut ManagerWorld) -> ChainRecord {
     let mut path = Path::new();
     let known = world.prompts.all().len();
@@ -202,7 +203,7 @@ fn options(bytes: &mut Bytes<'_>, world: &ManagerWorld, tokens: usize) -> Option
     (&AdmitOptions { part, tenant, no_cache: bytes.one_in(4), ranges }).into()
 }
 
-/// Draws when blocks are released: mostly at once, or when a step or a fence ends.
+/// Draws the time of a release: mostly immediately, otherwise when a step or a fence ends.
 fn until(bytes: &mut Bytes<'_>, world: &ManagerWorld) -> UntilRecord {
     let until = match bytes.below(4) {
         2 => Until::Step(world.step() + bytes.below(3) as u64),
@@ -286,15 +287,16 @@ fn append(bytes: &mut Bytes<'_>, world: &mut ManagerWorld, draft: &mut Draft) ->
     });
     let offsets =
         if is_steady && bytes.one_in(2) { Vec::new() } else { [0].into_iter().chain(ends).collect() };
-    // The engine has already proposed these tokens.
+    // The engine has already proposed these tokens as drafts.
     let filled =
         if accepts { filled(&mut Bytes::new(&[]), world, &rows) } else { filled(bytes, world, &rows) };
     let tokens = counts.iter().sum();
     AppendRecord { rows: batch(&numbers), tokens, offsets, computed, covered, most_changes, filled }
 }
 
-/// Draws the computed tokens of an append of a hybrid model, as its engine has computed them. Also
-/// returns whether some of them are accepted drafts.
+/// Draws the number of computed tokens of an append to a hybrid model (full attention together with
+/// windows or states). The number is one that its engine may report. Also returns whether some of these
+/// tokens are accepted drafts.
 fn hybrid_counts(
     bytes: &mut Bytes<'_>,
     world: &ManagerWorld,
@@ -386,7 +388,7 @@ fn planned(bytes: &mut Bytes<'_>, world: &mut ManagerWorld) -> Option<Planned> {
     })
 }
 
-/// Draws an argument that makes a call possible, if one exists.
+/// Draws an argument with which the call is possible. Returns false if there is none.
 pub(crate) fn fill(
     slot: Slot<'_>,
     bytes: &mut Bytes<'_>,
@@ -500,7 +502,7 @@ pub(crate) fn fill(
     true
 }
 
-/// Replaces a request of a list with another one, or lists one of them twice.
+/// Replaces a request of a list with another one, or lists a request twice.
 fn others<T: Clone>(list: &mut Vec<T>, bytes: &mut Bytes<'_>, make: impl Fn(i64) -> T) {
     match (bytes.below(3), list.first().cloned()) {
         (0, Some(first)) => list.push(first),
@@ -513,7 +515,7 @@ fn name(number: i64) -> Name {
     Name::Id(id(number))
 }
 
-/// Draws an argument that may be invalid. A refusal is a valid answer, too.
+/// Draws an argument that may be invalid. The manager may refuse the call.
 pub(crate) fn spoil(slot: Slot<'_>, bytes: &mut Bytes<'_>, world: &mut ManagerWorld) {
     let num_blocks = world.manager().pool().num_blocks();
     let is_hybrid = world.layers.is_some();
@@ -531,7 +533,7 @@ pub(crate) fn spoil(slot: Slot<'_>, bytes: &mut Bytes<'_>, world: &mut ManagerWo
             1 => others(children, bytes, |number| IdRecord(id(number))),
             2 => drop(children.pop()),
             _ => {
-                // Makes one child that has two parents.
+                // Lists the same child twice, with two parents.
                 parents.extend(parents.first().cloned());
                 children.extend(children.first().cloned());
             }
@@ -560,7 +562,7 @@ pub(crate) fn spoil(slot: Slot<'_>, bytes: &mut Bytes<'_>, world: &mut ManagerWo
                 _ => UntilRecord::Step(bytes.below(world.step().min(200) as usize + 3) as u64),
             };
         }
-        // The engine of a hybrid model breaks no rule, so these numbers are refused.
+        // The engine of a hybrid model follows all rules, so the manager must refuse these numbers.
         Slot::Length(n) if is_hybrid => *n = [0, WRONG_LENGTH][bytes.below(2)],
         Slot::Length(n) => *n = bytes.below(16),
         Slot::Lengths(list) => match bytes.below(3) {

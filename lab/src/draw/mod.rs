@@ -1,8 +1,8 @@
 //! Converts bytes to calls.
 //!
-//! This module chooses the next call, and how many of its arguments are wrong. Each world draws the
-//! arguments (`fill` and `spoil` of [`World`]): [`pool`] those of a pool, [`manager`] those of a
-//! manager.
+//! This module chooses the next call, and the number of its arguments that are invalid. Each world
+//! draws the arguments itself ([`World`]'s methods `fill` and `spoil`): [`pool`] draws the arguments of
+//! a pool's calls, [`manager`] those of a manager's calls.
 
 pub mod groups;
 pub mod manager;
@@ -16,14 +16,15 @@ use crate::world::{Call, World};
 
 /// The weight of a call without an explicit weight.
 pub const USUAL: u8 = 4;
-/// One of this number of arguments is wrong.
+/// On average, one in this number of arguments is invalid.
 const WRONG: usize = 14;
-/// One of this number of impossible calls is made.
+/// On average, one in this number of impossible calls is made.
 const IMPOSSIBLE: usize = 10;
 /// Maximum number of attempts to draw a call that is possible.
 const ATTEMPTS: usize = 20;
 
-/// How often calls are drawn: lists of exceptions. The first list that names a call counts.
+/// How often each call is drawn, as lists of weights by call. If several lists contain a call, the
+/// first one applies.
 pub type Weights = &'static [&'static [(&'static str, u8)]];
 
 fn weight(weights: Weights, name: &str) -> usize {

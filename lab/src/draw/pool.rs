@@ -10,7 +10,7 @@ use crate::bytes::Bytes;
 use crate::world::pool::{PoolWorld, Setting, Table, pack};
 use crate::world::prompts::{Path, SALTED, TWIN};
 
-/// Maximum number of blocks of a pool, also after it has grown.
+/// Maximum number of blocks of a pool, including blocks that a resize adds.
 const MOST_BLOCKS: usize = 15;
 /// Maximum number of blocks of a prompt.
 const LONGEST: usize = 6;
@@ -34,7 +34,7 @@ const USUAL: &[(&str, u8)] = &[
     ("mark_accessed", 2),
 ];
 
-/// Weights of calls after which a holder may hold only a part of a prefix.
+/// Weights of calls after which a caller may hold a later part of a prefix without its start.
 const BREAKING: &[(&str, u8)] = &[
     ("acquire", 0),
     ("release", 0),
@@ -46,10 +46,11 @@ const BREAKING: &[(&str, u8)] = &[
     ("disown", 0),
 ];
 
-/// Weights for a laboratory that takes events only after several calls: no call takes them.
+/// Weights for a laboratory that reads events only after several calls: the call `take_events` is never
+/// drawn.
 const LATE: &[(&str, u8)] = &[("take_events", 0)];
 
-/// Returns the weights of requests and of all other calls.
+/// Returns the weights of the calls for these settings.
 pub(crate) const fn weights(setting: &Setting) -> Weights {
     match (setting.whole, setting.looks > 1) {
         (false, false) => &[USUAL],
@@ -62,7 +63,7 @@ pub(crate) const fn weights(setting: &Setting) -> Weights {
 /// The state that the arguments of one call share while they are drawn.
 #[derive(Debug, Default)]
 pub struct Draft {
-    /// The prompt, and the position in it at which the blocks begin.
+    /// The prompt, and the position of the first block of the call in that prompt.
     prompt: Option<(Path, usize)>,
     /// The number of blocks that the prompt has to cover.
     blocks: usize,
@@ -73,7 +74,8 @@ impl Draft {
         self.prompt.as_ref().map(|(_, start)| *start)
     }
 
-    /// Returns the prompt of the blocks: their own, or a new one that is long enough for them.
+    /// Returns the prompt of the blocks. If the blocks have no prompt, draws a new one that is long
+    /// enough.
     fn path(&mut self, bytes: &mut Bytes<'_>, world: &PoolWorld) -> Path {
         if let Some((path, _)) = &self.prompt {
             return path.clone();
@@ -93,7 +95,7 @@ fn content(bytes: &mut Bytes<'_>, world: &PoolWorld) -> u32 {
     if world.setting.collisions && bytes.one_in(6) { content + TWIN } else { content }
 }
 
-/// Draws a prompt of a few contents: a known one, shortened or extended, or a new one.
+/// Draws a prompt of a few contents: a known prompt, a shortened or extended one, or a new one.
 fn prompt(bytes: &mut Bytes<'_>, world: &PoolWorld) -> Path {
     let mut path = Path::new();
     let known = world.prompts.all();
@@ -119,12 +121,12 @@ fn table(bytes: &mut Bytes<'_>, world: &PoolWorld, fits: impl Fn(&Table) -> bool
     bytes.pick(&fitting).map(|&table| table.clone())
 }
 
-/// Returns the blocks of a table that have to be registered next, and the position at which they begin.
+/// Returns the next blocks of a table to be registered, and the position of the first of them.
 fn part(bytes: &mut Bytes<'_>, world: &PoolWorld) -> Option<(Option<Path>, usize, Vec<usize>)> {
     let new = |table: &Table| table.registered < table.blocks.len();
     let Table { blocks, prompt, registered, .. } = table(bytes, world, new)?;
     if world.setting.whole {
-        // Takes all remaining blocks of a table that fits its prompt.
+        // If the prompt is long enough, takes all blocks of the table that are not registered yet.
         let fits = prompt.as_ref().is_none_or(|path| path.len() >= blocks.len());
         return fits.then(|| (prompt, registered, blocks[registered..].to_vec()));
     }
@@ -160,7 +162,7 @@ pub(super) fn retention(bytes: &mut Bytes<'_>) -> Retention {
     Retention { keep, ttl, then: if bytes.one_in(2) { Then::Demote } else { Then::Normal } }
 }
 
-/// Draws an argument that makes a call possible, if one exists.
+/// Draws an argument with which the call is possible. Returns false if there is none.
 pub(crate) fn fill(slot: Slot<'_>, bytes: &mut Bytes<'_>, world: &mut PoolWorld, draft: &mut Draft) -> bool {
     let whole = world.setting.whole;
     match slot {
@@ -254,7 +256,7 @@ pub(crate) fn fill(slot: Slot<'_>, bytes: &mut Bytes<'_>, world: &mut PoolWorld,
     true
 }
 
-/// Changes a chain so that it is not one of this pool.
+/// Changes a chain so that it does not belong to this pool.
 fn spoil_chain(chain: &mut ChainRecord, bytes: &mut Bytes<'_>) {
     match bytes.below(8) {
         0..4 => chain.epoch += 1,
@@ -265,7 +267,7 @@ fn spoil_chain(chain: &mut ChainRecord, bytes: &mut Bytes<'_>) {
     }
 }
 
-/// Draws an argument that may be invalid. A refusal is a valid answer, too.
+/// Draws an argument that may be invalid. The pool may refuse the call.
 pub(crate) fn spoil(slot: Slot<'_>, bytes: &mut Bytes<'_>, world: &PoolWorld) {
     let num_blocks = world.pool().num_blocks();
     match slot {

@@ -11,12 +11,12 @@ use crate::world::vllm_keys::{GROUPS, PROMPT_GROUPS, PROMPTS};
 
 /// Number of tokens of a block.
 const BLOCK_SIZE: usize = 4;
-/// A block size that gives numbers of tokens which fit into 32 bits but not into 31.
+/// A block size so large that numbers of tokens fit into 32 bits but not into 31.
 const LARGE: usize = 1 << 29;
 /// Numbers of tokens: unknown, small, and around the largest number that the pool records.
 const TOKENS: [Option<u32>; 8] =
     [None, Some(4), Some(8), Some(12), Some(3), Some((1 << 31) - 2), Some((1 << 31) - 1), Some(u32::MAX)];
-/// Counts of free blocks that are written by hand: near those of the core, and far from them.
+/// Numbers of free blocks that a caller writes directly: some near the pool's number, some far from it.
 const COUNTS: [i32; 8] = [0, 1, 2, 3, -1, 65, 66, -70];
 
 const USUAL: &[(&str, u8)] = &[
@@ -49,10 +49,11 @@ const NO_HASHES: &[(&str, u8)] = &[
     ("set_hash", 0),
     ("reset_hash", 0),
 ];
-/// Weights for a run without chains. Most runs have chains.
+/// Weights for a run without chains, in which no group is declared to be chained. Most runs have
+/// chains.
 const UNCHAINED: &[(&str, u8)] = &[("chain_group", 16)];
 
-/// Returns the weights of the calls with which callers write by hand.
+/// Returns the weights of the calls by which callers write a pool's data directly, as vLLM's tests do.
 pub(crate) const fn weights(by_hand: ByHand, is_chained: bool) -> Weights {
     match (by_hand, is_chained) {
         (ByHand::Nothing, false) => &[UNCHAINED, NO_HASHES, NO_QUEUE, USUAL],
@@ -67,14 +68,14 @@ pub(crate) const fn weights(by_hand: ByHand, is_chained: bool) -> Weights {
 /// The state that the arguments of one call share while they are drawn.
 #[derive(Debug, Default)]
 pub struct Draft {
-    /// The blocks that are cached by the call, and their keys.
+    /// The blocks that the call caches, and their keys.
     part: Option<(Vec<u32>, Vec<Option<Key>>)>,
     /// The number of blocks that need keys.
     blocks: usize,
-    /// The half of a block that is cached by the call.
+    /// The partly filled block that the call caches.
     half: Option<Half>,
     key: Option<Key>,
-    /// Whether a block was drawn.
+    /// Whether a block was already drawn for this call.
     has_id: bool,
 }
 
@@ -90,13 +91,13 @@ fn id(bytes: &mut Bytes<'_>, world: &VllmWorld) -> u32 {
     bytes.below(world.setting.num_blocks) as u32
 }
 
-/// Draws a key, mostly one of a few, so that several blocks share it.
+/// Draws a key. Most keys are one of a few, so that several blocks have the same key.
 fn key(bytes: &mut Bytes<'_>, world: &VllmWorld) -> Option<Key> {
     let keys = if bytes.one_in(3) { world.keys.all() } else { world.keys.plain() };
     bytes.pick(keys).copied()
 }
 
-/// Draws a key that leads to a block.
+/// Draws a key that is in the index.
 fn leading(bytes: &mut Bytes<'_>, world: &VllmWorld) -> Option<Key> {
     let leading: Vec<Key> = world.model.leading().copied().collect();
     bytes.pick(&leading).copied()
@@ -108,15 +109,14 @@ fn few(bytes: &mut Bytes<'_>, blocks: &[u32]) -> Vec<u32> {
     blocks.iter().copied().skip(from).take(len).collect()
 }
 
-/// Draws a table with blocks that have to be cached next.
+/// Draws a table of which some blocks are not cached yet.
 fn uncached<'a>(bytes: &mut Bytes<'_>, world: &'a VllmWorld) -> Option<&'a Table> {
     let is_new = |table: &&Table| table.cached < table.blocks.len().min(PROMPTS[table.prompt].len());
     let tables: Vec<&Table> = world.tables.iter().filter(is_new).collect();
     bytes.pick(&tables).copied()
 }
 
-/// Returns the blocks of a table that have to be cached next, with their keys. A mask leaves some of
-/// them out.
+/// Returns the next blocks of a table to be cached, with their keys. A mask leaves some of them out.
 fn part(bytes: &mut Bytes<'_>, world: &VllmWorld, table: &Table) -> (Vec<u32>, Vec<Option<Key>>) {
     let prompt = &PROMPTS[table.prompt];
     let end = table.blocks.len().min(prompt.len()).min(table.cached + 1 + bytes.below(4));
@@ -141,7 +141,8 @@ fn half(bytes: &mut Bytes<'_>, world: &VllmWorld) -> Option<(Option<Key>, Half)>
     Some((world.keys.half(prompt, table.group), half))
 }
 
-/// Draws blocks: of a hit, held ones, held ones without a hash, blocks outside of every list, or any.
+/// Draws blocks: the blocks of a hit, held blocks, held blocks without a hash, blocks that are in no
+/// list, or any blocks.
 fn objects(bytes: &mut Bytes<'_>, world: &VllmWorld) -> Vec<u32> {
     let model = &world.model;
     match bytes.below(18) {
@@ -176,8 +177,8 @@ fn numbers(bytes: &mut Bytes<'_>, world: &VllmWorld) -> Vec<u32> {
     (0..1 + bytes.below(3)).map(|_| id(bytes, world)).collect()
 }
 
-/// Draws one block: that of a half, one that the key leads to, or any. The first block of two has a
-/// hash, and the second has none.
+/// Draws one block: the partly filled block of the draft, a block that the drawn key leads to, or any
+/// block. If a call takes two blocks, the first has a hash and the second has none.
 fn block(bytes: &mut Bytes<'_>, world: &VllmWorld, draft: &mut Draft) -> u32 {
     if let Some(half) = draft.half {
         return half.block;
@@ -193,7 +194,7 @@ fn block(bytes: &mut Bytes<'_>, world: &VllmWorld, draft: &mut Draft) -> u32 {
     wanted.unwrap_or_else(|| id(bytes, world))
 }
 
-/// Draws an argument that makes a call possible, if one exists.
+/// Draws an argument with which the call is possible. Returns false if there is none.
 pub(crate) fn fill(slot: Slot<'_>, bytes: &mut Bytes<'_>, world: &mut VllmWorld, draft: &mut Draft) -> bool {
     let world = &*world;
     match slot {
@@ -269,7 +270,7 @@ pub(crate) fn fill(slot: Slot<'_>, bytes: &mut Bytes<'_>, world: &mut VllmWorld,
     true
 }
 
-/// Draws an argument that may be invalid. A refusal is a valid answer, too.
+/// Draws an argument that may be invalid. The pool may refuse the call.
 pub(crate) fn spoil(slot: Slot<'_>, bytes: &mut Bytes<'_>, world: &VllmWorld) {
     let ids = world.setting.num_blocks + 3;
     match slot {

@@ -1,4 +1,4 @@
-//! Calls of a pool whose modelled answer takes more than one line.
+//! Computes the expected answers of a pool's calls that need more than one line of code.
 
 use kvpool::retention::{Keep, Retention, Ttl};
 use kvpool_journal::{MatchRecord, Value};

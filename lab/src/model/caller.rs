@@ -1,4 +1,4 @@
-//! The blocks that the callers of a pool hold after each call, and the bytes in those blocks.
+//! Tracks the blocks that the callers of a pool hold after each call, and the bytes in those blocks.
 
 use crate::model::reference::indices;
 use kvpool_journal::{Answer, Keys, MatchRecord, PoolCall as C, Value};
@@ -103,7 +103,7 @@ pub(crate) fn after(world: &mut PoolWorld, call: &C, answer: &Answer) -> Result<
     Ok(())
 }
 
-/// Records allocated blocks. They are the rest of the prompt of the last lookup, if they fit it.
+/// Records allocated blocks. If they fit, they continue the prompt of the last lookup.
 fn allocated(world: &mut PoolWorld, blocks: Vec<usize>) {
     let Some((path, table)) = world.pending.take() else {
         world.hold(blocks, None, 0);
@@ -145,7 +145,7 @@ fn entered(
 ) {
     let mut now = old.to_vec();
     changes.iter().for_each(|&(at, block)| now[at] = block);
-    // A collision ends the call: the blocks after it are unchanged, and perhaps registered with the
+    // A collision ends the call. The blocks after it are unchanged, and may be registered with the
     // other content.
     let is_placed = |(at, block): &(usize, &usize)| {
         let content = world.model.content(path, start + at);

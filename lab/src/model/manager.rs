@@ -1,4 +1,5 @@
-//! The model of a manager: the answer of each call, and the records of its callers and its engine.
+//! The model of a manager: computes the expected answer of each call, and updates the records of the
+//! manager's callers and engine.
 
 use std::collections::BTreeSet;
 
@@ -24,7 +25,7 @@ pub struct Model {
     manager: ReferenceManager,
     block_size: usize,
     epoch: u64,
-    /// Whether the policy keeps time, and the latest time.
+    /// Whether the policy uses the time that the caller passes, and the latest such time.
     time: (bool, Option<f64>),
 }
 
@@ -48,13 +49,13 @@ fn known(value: Option<Value>) -> Expected {
     value.map_or(Expected::Refused, Expected::Is)
 }
 
-/// Returns changes of one table as a value.
+/// Converts the changes of one table to a value of a journal.
 fn changed(changes: &[(usize, usize)]) -> Value {
     let change = |&(at, block): &(usize, usize)| Value::Change(vec![at as u64, block as u64], 0);
     Value::List(changes.iter().map(change).collect())
 }
 
-/// Returns changes of the tables of a batch as a value.
+/// Converts the changes of the tables of a batch to a value of a journal.
 fn changed_rows(changes: &[(usize, usize, usize)]) -> Value {
     let change = |&(row, at, block): &(usize, usize, usize)| {
         Value::Change(vec![row as u64, at as u64, block as u64], 0)
@@ -62,12 +63,12 @@ fn changed_rows(changes: &[(usize, usize, usize)]) -> Value {
     Value::List(changes.iter().map(change).collect())
 }
 
-/// Returns the requests of a list.
+/// Returns the numbers of the requests in a list.
 pub(crate) fn numbers(names: &[Name]) -> Vec<i64> {
     names.iter().map(named).collect()
 }
 
-/// Returns the rows of an append with their tokens.
+/// Returns the rows of an append (request and tokens).
 fn appended(append: &AppendRecord, requests: &Requests, prompts: &Prompts) -> Vec<(i64, Vec<u32>)> {
     let mut contents = contents(&append.filled, prompts).into_iter();
     let row =
@@ -80,7 +81,7 @@ fn spoken(turn: &TurnRecord, requests: &Requests, prompts: &Prompts) -> Vec<u32>
     requests.new_tokens(named(&turn.request), turn.tokens, prompts.block_size, &mut contents)
 }
 
-/// Returns whether the lists of an append fit together.
+/// Returns whether the lists of an append have matching lengths.
 fn is_sound(append: &AppendRecord) -> bool {
     let len = rows(&append.rows).len();
     let offsets = &append.offsets;
@@ -100,7 +101,8 @@ fn is_sound(append: &AppendRecord) -> bool {
     }
 }
 
-/// Returns whether there are hints. They need a pool with retention, which the model does not have.
+/// Returns whether the options contain hints. Hints need a pool with retention, which the model does
+/// not support.
 fn has_hints(options: &OptionsRecord) -> bool {
     options.options().has_hints()
 }
@@ -123,14 +125,14 @@ impl Model {
         &self.manager
     }
 
-    /// Returns the answer of an admission: the number of cached tokens, and the table.
+    /// Returns the expected answer of an admission: the number of cached tokens, and the table.
     fn admission(&self, number: i64, cached: usize) -> Value {
         let table = &self.manager.requests[&number].blocks;
         Value::List(vec![count(cached * self.block_size), blocks(table)])
     }
 
-    /// Changes the model as a call changes the manager. Returns the answer that the manager must give.
-    /// The manager's plan decides which operations of a step fit.
+    /// Applies a call to the model. Returns the answer that the manager must give. For a step, the
+    /// model takes from the manager's plan which operations fit.
     pub(crate) fn expected(
         &mut self,
         call: &C,
@@ -235,7 +237,7 @@ impl Model {
                 let all = forked(forks);
                 done(forks.parents.len() == forks.children.len() && model.fork_batch(&all))
             }
-            // No group of the model has an encoder's output.
+            // No group of the model caches an encoder's output.
             C::ExtendEncoder { request, .. } => known(runs(model, request).then(|| changed(&[]))),
             C::ReleaseBatchWith { ended, until } => {
                 done(model.release_batch(&numbers(&ended.requests), until.until()))
@@ -278,7 +280,7 @@ impl Model {
             return Expected::Refused;
         }
         let steps: Vec<_> = planned.iter().map(|one| step(one, plan, requests, prompts)).collect();
-        // Everything that was planned must fit, because a plan promises that.
+        // Every planned operation must fit, because a plan guarantees that.
         let Some(outcomes) = self.manager.commit_step(&steps) else {
             return Expected::RefusedAs("a plan that does not fit");
         };
@@ -298,7 +300,7 @@ fn forked(ForksRecord { parents, children }: &ForksRecord) -> Vec<(i64, i64)> {
     numbers(parents).into_iter().zip(children).collect()
 }
 
-/// Converts a planned operation for the model. Its tokens are those of the record.
+/// Converts a planned operation for the model. The plan's record contains its tokens.
 fn step(
     planned: &PlannedOperation,
     plan: &PlanRecord,
@@ -338,7 +340,7 @@ fn planned_tokens(plan: &PlanRecord, of: i64, requests: &Requests, prompts: &Pro
     tokens.unwrap_or_default()
 }
 
-/// Returns the part of an admission or resumption in a plan.
+/// Returns how many blocks a planned admission or resumption covers.
 fn planned_part(plan: &PlanRecord, of: i64) -> Part {
     let part = plan.planned.iter().find_map(|one| match one {
         Planned::Admit { request: IdRecord(id), options, .. } if number(id) == of => {
@@ -379,11 +381,11 @@ impl Done {
     }
 }
 
-/// Lets the engine write what a call commits, and a connector write what it has loaded. Returns the
-/// load that the call ends, if the subject is a hybrid model.
+/// Before a call that commits, lets the engine write the KV that the call commits, and a connector the
+/// KV that it has loaded. If the subject is a hybrid model, returns the load that the call completes.
 ///
 /// # Errors
-/// A layer reads other data than what was written for it.
+/// A layer reads other data than the engine wrote for it.
 pub(crate) fn before(world: &mut ManagerWorld, call: &C) -> Result<Option<Load>, Failure> {
     match call {
         C::Commit { request, computed_tokens } => write(world, named(request), &[], *computed_tokens)?,
@@ -462,7 +464,7 @@ fn load(
     None
 }
 
-/// Records the knowledge of callers and of the engine after a call that succeeded.
+/// After a call that succeeded, updates the records of the callers and of the engine.
 ///
 /// # Errors
 /// A plan cannot be executed.
@@ -516,7 +518,7 @@ pub(crate) fn after(
             truncate(world, named(request), *tokens)?;
         }
         C::TruncateBatch { rows: batch, tokens, until } => {
-            // The fence holds the end of a prefix, but not its start.
+            // Until the fence ends, the end of a prefix remains held although its start does not.
             world.whole &= *until == UntilRecord::Now;
             let mut all = rows(batch).into_iter().zip(tokens);
             all.try_for_each(|(number, &keep)| truncate(world, number, keep))?;
@@ -561,7 +563,8 @@ pub(crate) fn after(
             world.memory.change_weights();
         }
         C::Reset {} => {
-            // A request that survives holds nothing, so it reads nothing. It has given up its start.
+            // A request that survives a reset holds no blocks and reads nothing. It no longer holds the
+            // start of its prefix.
             world.whole |= world.subject.manager().num_requests() == 0;
             world.memory.change_weights();
             world.layers.iter_mut().for_each(|layers| layers.change_weights(world.memory.weights()));
@@ -616,8 +619,8 @@ fn admissions(call: &C, planned: &[Done]) -> Vec<(i64, bool)> {
     }
 }
 
-/// Checks the explanations of misses after a call that succeeded. `cached` are the contents that were
-/// cached before the call.
+/// Checks the explanations of misses after a call that succeeded. `cached` contains the contents that
+/// were cached before the call.
 ///
 /// # Errors
 /// The first explanation that is wrong.
@@ -634,7 +637,7 @@ pub(crate) fn explain(
         explained.loaded(manager, named(request), load.tokens);
     }
     for (number, computes_all) in admissions(call, planned) {
-        // One operation of a step may evict blocks that another one looks for.
+        // If a step has several operations, one may evict blocks that another one looks up.
         let cached = Some(cached).filter(|_| planned.len() < 2);
         explained.admitted(manager, number, cached, computes_all)?;
     }
@@ -643,7 +646,8 @@ pub(crate) fn explain(
         C::ForkBatch { forks } => {
             forked(forks).into_iter().for_each(|(parent, child)| explained.forked(parent, child));
         }
-        // The laboratory's own keys are the same in every epoch, but those of a hasher are not.
+        // The artificial keys of the laboratory are the same in every epoch, but the digests of a
+        // hasher are not.
         C::BumpEpoch {} => {
             world.explained = None;
             return Ok(());
@@ -661,7 +665,8 @@ fn admitted(world: &mut ManagerWorld, number: i64, part: Part) {
     }
 }
 
-/// A request got tokens and committed a number of them, if any. Its tables cover `slots`.
+/// Records that a request got tokens and, if given, committed a number of them. Its tables cover
+/// `slots` tokens.
 fn grown(
     world: &mut ManagerWorld,
     number: i64,

@@ -1,5 +1,5 @@
-//! The answers that calls must give, written from the documentation of the subjects. No other module of
-//! the laboratory knows calls by name.
+//! The models of the subjects: they compute the answers that calls must give. They are written from the
+//! subjects' documentation. No other module of the laboratory knows calls by name.
 
 mod answers;
 pub(crate) mod caller;

@@ -1,4 +1,4 @@
-//! The answers that a pool's calls must give.
+//! Computes the answers that a pool's calls must give.
 
 use crate::model::reference::{Content, ReferencePool};
 use kvpool::hash::{HashAlgorithm, Verify};
@@ -13,9 +13,9 @@ use crate::world::prompts::{Prompts, named};
 /// The answer that a call must give.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Expected {
-    /// The call is refused, and changes nothing.
+    /// The pool refuses the call and changes nothing.
     Refused,
-    /// The call is refused with this text, and changes nothing.
+    /// The pool refuses the call with this text and changes nothing.
     RefusedAs(&'static str),
     /// The call returns this value.
     Is(Value),
@@ -24,13 +24,13 @@ pub enum Expected {
     Done,
 }
 
-/// The error for a match whose blocks have other contents now.
+/// The error for a stale match: its blocks now have other contents.
 pub(super) const STALE: Expected = Expected::RefusedAs("no longer holds what it did when it matched");
 
 /// The counters of a pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
-    /// Number of blocks handed out.
+    /// Number of blocks that were allocated.
     pub allocated: u64,
     /// Number of blocks whose content was evicted.
     pub evicted: u64,
@@ -38,7 +38,7 @@ pub struct Counted {
     pub hits: u64,
     /// Number of blocks that lookups asked for and did not find.
     pub misses: u64,
-    /// Number of lookups and registrations that a collision stopped.
+    /// Number of lookups and registrations that ended early because of a collision.
     pub collisions: u64,
 }
 
@@ -49,7 +49,7 @@ pub struct Model {
     pub(super) setting: Setting,
     pub(super) counted: Counted,
     pub(super) epoch: u64,
-    /// The algorithm of the contents, if any exist.
+    /// The algorithm of the contents' keys. Only used once a content exists.
     pub(super) algorithm: u8,
     keeps_time: bool,
     pub(super) retained: Retained,
@@ -94,7 +94,7 @@ impl Model {
         }
     }
 
-    /// Returns the reference pool. Its contents are the prompts of the laboratory.
+    /// Returns the reference pool. The content of a block is the prompt up to its end.
     #[must_use]
     pub const fn pool(&self) -> &ReferencePool {
         &self.pool
@@ -133,7 +133,7 @@ impl Model {
         self.setting.is_lru()
     }
 
-    /// Takes over the order of a pool whose policy chooses it.
+    /// Takes the order of eviction from a pool whose policy determines it.
     pub(crate) fn follow(&mut self, order: Vec<usize>) -> Result<(), Failure> {
         let (mut found, mut expected) = (order.clone(), self.pool.evictable.clone());
         found.sort_unstable();
@@ -147,7 +147,7 @@ impl Model {
         self.pool.content(b"", path, position)
     }
 
-    /// Returns whether a content has the key of another registered content.
+    /// Returns whether another registered content has the same key as this content.
     pub(super) fn collides(&self, (_, _, path): &Content) -> bool {
         let other = |block| {
             self.pool
@@ -157,7 +157,8 @@ impl Model {
         self.setting.collisions && (1..self.pool.num_blocks()).any(other)
     }
 
-    /// Returns the first of `blocks` positions of a prompt, from `start` on, whose content collides.
+    /// Returns the first position whose content collides, among `blocks` positions of a prompt from
+    /// `start` on.
     pub(super) fn first_collision(&self, path: &[u32], start: usize, blocks: usize) -> Option<usize> {
         let end = (start + blocks).min(path.len());
         (start..end).find(|&at| self.collides(&self.content(path, at))).map(|at| at - start)
@@ -188,7 +189,7 @@ impl Model {
         blocks.iter().all(|&block| block > 0 && block < self.pool.num_blocks())
     }
 
-    /// Returns the blocks that a lookup without references must find.
+    /// Returns the blocks that a lookup must find if it does not acquire them.
     pub(crate) fn find(&self, path: &[u32], start: usize, most: usize) -> Vec<usize> {
         self.pool.clone().find_run(b"", path, (start, most), false)
     }
@@ -203,7 +204,7 @@ impl Model {
         self.setting.retention.then_some(&self.retained)
     }
 
-    /// Changes the model as a call changes the pool. Returns the answer that the pool must give.
+    /// Applies a call to the model. Returns the answer that the pool must give.
     pub(crate) fn expected(&mut self, call: &C, prompts: &Prompts) -> Expected {
         let before = self.setting.retention.then(|| Before::of(&self.pool));
         self.hits.clear();

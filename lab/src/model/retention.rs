@@ -1,12 +1,13 @@
-//! The reports of a pool about hints: how many took effect, how many blocks are retained, and how many
-//! times to live have ended. The tests of the policies check the order that hints cause.
+//! Models the pool's reports about hints: how many hints were applied, how many blocks are retained,
+//! and how many times to live have expired. Tests of the policies check how hints change the order of
+//! eviction.
 
 use std::collections::BTreeMap;
 
 use crate::model::reference::ReferencePool;
 use kvpool::retention::{Keep, Priority, Retention, RetentionStats, Then, Ttl};
 
-/// The tenant that has limits.
+/// The tenant for which limits are set.
 pub(crate) const TENANT: u32 = 1;
 
 /// The hints for a block with a content.
@@ -37,7 +38,8 @@ pub struct Retained {
     expired: u64,
 }
 
-/// The content of each block, and whether the block is cached-free. Hints depend on both.
+/// The content of each block, and whether the block was cached-free, before a call. Hints depend on
+/// both.
 #[derive(Clone, Debug)]
 pub(crate) struct Before(Vec<(Option<Vec<u32>>, bool)>);
 
@@ -91,7 +93,8 @@ impl Retained {
         self.count(|entry| entry.tenant)
     }
 
-    /// Applies a hint to a block. Returns the numbers of accepted, clipped and ignored hints.
+    /// Applies a hint to a block. Returns the numbers of accepted, shortened (clipped) and ignored
+    /// hints.
     pub(crate) fn retain(&mut self, block: usize, hint: Retention, idle: bool) -> [usize; 3] {
         let full = self.pinned() >= self.pin_budget;
         let Some(entry) = self.entries.get_mut(&block) else { return [0, 0, 1] };
@@ -114,7 +117,7 @@ impl Retained {
         }
     }
 
-    /// Advances the time. Returns the number of times to live that have ended.
+    /// Advances the time. Returns the number of times to live that have expired.
     pub(crate) fn advance(&mut self, now: f64) -> usize {
         self.now = Some(now);
         let due: Vec<usize> = self
@@ -132,8 +135,8 @@ impl Retained {
         due.len()
     }
 
-    /// Updates the hints after a call that changed contents and holders. `hits` are the blocks that
-    /// lookups acquired.
+    /// Updates the hints after a call that changed contents and holders. `hits` contains the blocks
+    /// that lookups acquired.
     pub(crate) fn follow(&mut self, before: &Before, pool: &ReferencePool, hits: &[usize]) {
         for block in 1..pool.num_blocks() {
             let content = pool.registered_content(block).map(|(_, _, path)| path);

@@ -1,6 +1,6 @@
-//! The answer of each call of vLLM's pool, and the blocks that its callers hold afterwards. The model
-//! has one list for the queue, a record per block, and an entry per key. A refused call changes
-//! nothing.
+//! Computes the answer of each call of vLLM's pool, and the blocks that its callers hold afterwards.
+//! The model has one list for the queue of free blocks, a record per block, and an entry per key. A
+//! refused call changes nothing.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,8 @@ pub enum Expected {
     Refused(VllmError),
     /// The call is refused. The core chooses the reason.
     RefusedByCore,
-    /// A hint for this number of blocks. If none of them has a hash, none takes the hint.
+    /// The answer to a hint for this number of blocks. If none of the blocks has a hash, the hint is
+    /// applied to none.
     Hint {
         /// Number of blocks, without the null block.
         blocks: u64,
@@ -38,9 +39,9 @@ pub enum Expected {
 /// A content of a block.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Content {
-    /// Its number among all contents so far.
+    /// A number that identifies the content. Contents are numbered in the order in which they begin.
     nth: u64,
-    /// The block before it, and the number of that block's content at that time.
+    /// The previous block of the table, and the number of the content that it had then.
     parent: Option<(u32, u64)>,
 }
 
@@ -54,18 +55,18 @@ pub struct Block {
     /// Its further keys.
     pub further: Vec<Key>,
     content: Option<Content>,
-    /// Whether it was put at the back of the queue without a hash.
+    /// Whether the block was put at the back of the queue while it had no hash.
     at_back: bool,
-    /// Whether a caller put it at the front of the queue with a hash.
+    /// Whether a caller put the block at the front of the queue while it had a hash.
     at_front: bool,
 }
 
-/// The blocks of a key.
+/// The blocks that have the same key.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Entry {
     /// The blocks, the oldest first.
     pub copies: Vec<u32>,
-    /// Whether the key had two blocks at the same time since it last had none.
+    /// Whether two blocks had the key at the same time, since the last moment at which no block had it.
     pub was_shared: bool,
 }
 
@@ -79,11 +80,11 @@ pub struct Model {
     pub(crate) queue: Vec<u32>,
     /// The keys that lead to blocks, by their bytes.
     entries: BTreeMap<Vec<u8>, (Key, Entry)>,
-    /// Number of blocks in the queue that do not count as free.
+    /// Number of blocks in the queue that are not counted as free.
     withheld: usize,
     pub(crate) removals: u64,
     chained: Vec<u32>,
-    /// The number of contents so far.
+    /// Number of contents that have begun so far.
     contents: u64,
     now: Option<f64>,
     /// The keys that the latest call removed.
@@ -131,7 +132,7 @@ impl Model {
         }
     }
 
-    /// Returns the number of blocks that count as free.
+    /// Returns the number of blocks that are counted as free.
     #[must_use]
     pub fn num_free(&self) -> usize {
         self.queue.len().saturating_sub(self.withheld)
@@ -149,13 +150,13 @@ impl Model {
         self.entries.values().map(|(key, _)| key)
     }
 
-    /// Returns the block that a lookup finds.
+    /// Returns the block that a lookup of a key finds.
     #[must_use]
     pub fn find(&self, key: &Key) -> Option<u32> {
         self.entries.get(key.as_bytes())?.1.copies.first().copied()
     }
 
-    /// Returns every reference, in the order of the blocks.
+    /// Returns the block of every reference, in the order of block ids.
     #[must_use]
     pub fn held(&self) -> Vec<u32> {
         let references = |(id, block): (usize, &Block)| vec![id as u32; block.refs.max(0) as usize];
@@ -168,13 +169,13 @@ impl Model {
         ids.filter(|&id| holds(id, &self.blocks[id as usize])).collect()
     }
 
-    /// Returns whether the pool keeps time.
+    /// Returns whether the pool's policy uses the time.
     #[must_use]
     pub const fn keeps_time(&self) -> bool {
         self.keeps_time
     }
 
-    /// Returns whether blocks of a group depend on those before them.
+    /// Returns whether each block of a group depends on the block before it.
     #[must_use]
     pub fn is_chained(&self, group: u32) -> bool {
         self.chained.contains(&group)
@@ -200,7 +201,7 @@ impl Model {
         }) && leads.all(|(key, &id)| carries(&self.blocks[id as usize], key))
     }
 
-    /// Returns the free blocks that depend on another free block, with that one.
+    /// Returns pairs of free blocks. The first block of a pair depends on the second.
     pub(crate) fn free_children(&self) -> Vec<(u32, u32)> {
         let parent = |&id: &u32| {
             let (parent, nth) = self.blocks[id as usize].content?.parent?;
@@ -210,19 +211,19 @@ impl Model {
         self.queue.iter().filter_map(parent).collect()
     }
 
-    /// Returns for each block of the queue, in order, whether it is cached. Blocks that came to the
+    /// Returns for each block of the queue, in order, whether it is cached. Blocks that were put at the
     /// back without a hash are left out.
     pub(crate) fn cached_in_order(&self) -> Vec<bool> {
         let placed = self.queue.iter().map(|&id| &self.blocks[id as usize]).filter(|block| !block.at_back);
         placed.map(|block| block.hash.is_some()).collect()
     }
 
-    /// Takes over the order of a pool whose policy chooses it.
+    /// Takes the order of the queue from a pool whose policy determines it.
     pub(crate) fn follow(&mut self, order: Vec<u32>) {
         self.queue = order;
     }
 
-    /// Changes the model as a call changes the pool. Returns the answer that the pool must give.
+    /// Applies a call to the model. Returns the answer that the pool must give.
     pub(crate) fn expected(&mut self, call: &C) -> Expected {
         self.removed.clear();
         self.stored.clear();
@@ -329,7 +330,7 @@ impl Model {
         Ok(taken)
     }
 
-    /// Hands blocks out of the queue to a caller: they lose their keys and get one reference.
+    /// Gives blocks of the queue to a caller. They lose their keys and get one reference.
     fn take_over(&mut self, blocks: &[u32]) {
         for &block in blocks {
             if self.setting.caching {
@@ -350,7 +351,7 @@ impl Model {
         Ok(())
     }
 
-    /// Drops references. Returns the blocks that then have none and are not in the queue yet.
+    /// Removes references. Returns the blocks that have none afterwards and are not in the queue yet.
     fn drop_references(&mut self, blocks: &[u32]) -> Outcome<Vec<u32>> {
         let mut refs: Vec<i32> = self.blocks.iter().map(|block| block.refs).collect();
         let mut free = Vec::new();
@@ -369,8 +370,8 @@ impl Model {
         Ok(free)
     }
 
-    /// Puts blocks without a hash at the front of the queue, and blocks with one at the back. Both keep
-    /// their order.
+    /// Puts blocks without a hash at the front of the queue, and blocks with a hash at the back. Both
+    /// groups keep their order.
     fn free(&mut self, blocks: &[u32]) -> Outcome<()> {
         let blocks: Vec<u32> = blocks.iter().copied().filter(|&block| block != 0).collect();
         let free = self.drop_references(&blocks)?;
@@ -407,7 +408,7 @@ impl Model {
             self.check(block)?;
             let (hash, wanted) = (self.blocks[block as usize].hash, tokens_of(at));
             let cached = hash.filter(|_| key_of(at).is_some()).map(|(_, tokens)| tokens);
-            // An unknown number of tokens may be at least as large.
+            // If a number of tokens is unknown, it may be at least as large.
             if let Some(cached) = cached.filter(|cached| cached.is_none_or(|cached| cached >= wanted)) {
                 return Err(VllmError::AlreadyCached { block, cached: cached.unwrap_or(0), wanted });
             }
@@ -440,8 +441,8 @@ impl Model {
         is_new
     }
 
-    /// A block without a hash gets one: a new content begins. It depends on the content of the block
-    /// before it, unless it is the first block of its table.
+    /// Gives a hash to a block that had none, so a new content begins. The content depends on that of
+    /// the previous block, unless the block is the first of its table.
     fn begin(&mut self, block: u32, (key, tokens): (Key, Option<u32>), before: Option<u32>) {
         let before = before.filter(|_| self.is_chained(key.group()));
         let parent =
@@ -462,8 +463,8 @@ impl Model {
         }
     }
 
-    /// Removes a block from a key. Returns whether the key is unused now, or `None` if it did not lead
-    /// to the block.
+    /// Removes a block from a key. Returns whether no block has the key afterwards, or `None` if the
+    /// key did not lead to the block.
     fn remove_from_index(&mut self, key: &Key, block: u32) -> Option<bool> {
         let (_, entry) = self.entries.get_mut(key.as_bytes())?;
         let at = entry.copies.iter().position(|&copy| copy == block)?;
@@ -481,7 +482,8 @@ impl Model {
         self.removals += 1;
     }
 
-    /// Removes the hash of a block first, and then its further keys. A block without a hash keeps them.
+    /// Removes the hash of a block, and after it the block's further keys. A block without a hash keeps
+    /// its further keys.
     fn remove_hashes(&mut self, block: u32) {
         let Some(state) = self.blocks.get_mut(block as usize) else { return };
         let Some((hash, _)) = state.hash.take() else { return };
@@ -607,8 +609,8 @@ pub(crate) fn after(world: &mut VllmWorld, call: &C, answer: &Answer) {
     }
 }
 
-/// Runs a call whose callers ask which keys it removed and which were new. Returns `None` if they
-/// cannot ask.
+/// Makes a call through the form that also returns the removed and the new keys. Returns `None` if the
+/// settings do not use that form.
 pub(crate) fn watched(world: &mut VllmWorld, call: &C) -> Option<Result<Answer, Failure>> {
     let (mut removed, mut stored, mut out) = (Vec::new(), Vec::new(), vec![u32::MAX]);
     let outcome = world.subject.unrecorded(|pool| match call {

@@ -16,7 +16,8 @@ pub struct Written {
 }
 
 impl Written {
-    /// Forgets the bytes of blocks that were handed out, because they may be overwritten at any time.
+    /// Removes the records of blocks that were allocated, because their holder may overwrite the bytes
+    /// at any time.
     pub(crate) fn lose(&mut self, blocks: &[usize]) {
         for block in blocks {
             self.bytes.remove(block);

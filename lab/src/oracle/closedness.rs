@@ -1,4 +1,5 @@
-//! If holders hold whole prefixes, no lookup misses a cached block because its parent is gone.
+//! Checks prefix-closedness: if all holders hold whole prefixes, no lookup misses a cached block
+//! because its parent is no longer cached.
 
 use super::events::Follower;
 use crate::Failure;

@@ -1,5 +1,5 @@
-//! Checks that each counter of a manager is the sum over the calls and their answers. Also checks that
-//! a swap begins if, and only if, the manager reports that it fits.
+//! Checks that each counter of a manager equals the sum of the model's amounts for all calls. Also
+//! checks that a swap begins if, and only if, the manager has reported that it fits.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use crate::world::requests::{counted, id, named};
 #[derive(Clone, Debug, Default)]
 pub struct Counters {
     expected: ManagerStats,
-    /// Running swaps: whether they move to the host, and their number of requests.
+    /// Running swaps by number: whether the swap moves to the host, and its number of requests.
     swaps: BTreeMap<u64, (bool, u64)>,
 }
 
@@ -112,8 +112,8 @@ fn fit(manager: &CacheManager, requests: &[Name], out: bool) -> Option<Fit> {
 }
 
 impl Counters {
-    /// Records a call that was made. `arrived` is the number of tokens that a request has after a load,
-    /// if known.
+    /// Records a call that was made. `arrived` is the number of tokens that a request has after its
+    /// load, if this is known.
     pub(crate) fn note(
         &mut self,
         before: Before,
@@ -142,7 +142,7 @@ impl Counters {
                     }
                 }
             }
-            // After a load that loses a state, the request has no state from which it can run.
+            // If a load loses a state, the request has no state from which it could continue.
             (C::ExternalDone { request, .. }, _) => {
                 let info = manager.request(&id(named(request)));
                 if info.is_ok_and(|info| info.state == RequestState::Preempted) {

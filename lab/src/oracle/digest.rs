@@ -1,4 +1,5 @@
-//! Checks that the digest that operations update equals one computed from scratch.
+//! Checks that the pool's digest, which each operation updates, equals a digest computed from the whole
+//! state.
 
 use kvpool::BlockPool;
 use kvpool_observe::PoolWatch;

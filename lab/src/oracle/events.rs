@@ -1,4 +1,5 @@
-//! Checks that events, replayed into a map, give the contents that can be matched, with their parents.
+//! Checks events: a map that is updated from them must contain exactly the contents that lookups can
+//! match, with their parents.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +13,7 @@ use crate::world::prompts::Prompts;
 /// A hash and its group.
 type Content = (BlockHash, u16);
 
-/// A consumer of events.
+/// A subscriber that updates its own map from events.
 #[derive(Clone, Debug, Default)]
 pub struct Follower {
     /// The hashes that can be matched, with their parents.
@@ -35,8 +36,8 @@ impl Follower {
         std::mem::take(&mut self.stored)
     }
 
-    /// Takes events, and compares the matchable contents with the blocks of the pool. A block of a
-    /// chained group has this number of keys, and the block before it as its parent.
+    /// Reads new events, and compares the matchable contents with the blocks of the pool. A block of a
+    /// chained group has this number of keys, and its parent is the block before it.
     pub(crate) fn follow(
         &mut self,
         batch: EventBatch,

@@ -1,7 +1,8 @@
-//! Checks the explanations of a hybrid model's misses, and the advisor's counts. Each is compared with
-//! the contents that are cached now and with those that ever were.
+//! Checks the explanations of a hybrid model's misses, and the advisor's counts. Compares each with the
+//! contents that are cached now and the contents that were cached at any time.
 //!
-//! A content inside a block has no name of its own, so hits inside blocks are not explained here.
+//! A content inside a block has no digest of its own, so this module does not explain hits that end
+//! inside blocks.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +18,7 @@ use crate::Failure;
 use crate::failure::{holds, same};
 use crate::world::requests::id;
 
-/// The contents that have existed, with the counts of lookups.
+/// The history of contents, and the counts of lookups.
 #[derive(Clone, Debug)]
 pub(crate) struct Explained {
     groups: Groups,
@@ -25,10 +26,10 @@ pub(crate) struct Explained {
     ever: BTreeSet<Content>,
     /// The hash units whose tokens were computed.
     written: BTreeSet<u64>,
-    /// Number of hash units that a request hit. A chunk can be hit at its start although the units
-    /// before it were never computed.
+    /// Number of hash units that each request hit. A hit may begin in the middle of a prompt if
+    /// attention is chunked, even if the units before it were never computed.
     hit: BTreeMap<i64, usize>,
-    /// Number of hash units that lookups asked for, and that they found.
+    /// Number of hash units that lookups requested, and number that they found.
     asked: u64,
     found: u64,
 }
@@ -55,7 +56,7 @@ impl Explained {
         }
     }
 
-    /// Records that the first external tokens of a request have arrived, even if the request cannot
+    /// Records that the first external tokens of a request were loaded, even if the request cannot
     /// continue from them.
     pub(crate) fn loaded(&mut self, manager: &CacheManager, number: i64, tokens: usize) {
         if let Ok(cursor) = manager.cursor(&id(number)) {
@@ -65,19 +66,19 @@ impl Explained {
         }
     }
 
-    /// Records that a request has the blocks of another one.
+    /// Records that a request has taken over the blocks of its parent.
     pub(crate) fn forked(&mut self, parent: i64, child: i64) {
         if let Some(&hit) = self.hit.get(&parent) {
             self.hit.insert(child, hit);
         }
     }
 
-    /// Records contents that events report as stored, even if they are gone already.
+    /// Records the contents that events report as stored, even if they are already removed.
     pub(crate) fn stored(&mut self, contents: impl IntoIterator<Item = Content>) {
         self.ever.extend(contents);
     }
 
-    /// After every call: records the computed units, and checks the advisor's counts.
+    /// Records the computed units after a call, and checks the advisor's counts.
     pub(crate) fn note(&mut self, manager: &CacheManager) -> Result<(), Failure> {
         self.hit.retain(|&number, _| manager.contains(&id(number)));
         for (&number, &hit) in &self.hit {
@@ -89,7 +90,7 @@ impl Explained {
         self.written.extend(self.ever.iter().filter(|(_, group)| *group == 0).map(|(key, _)| *key));
         let Some(advice) = manager.advice() else { return Err(Failure::new("advice", "none")) };
         same("what the advisor has seen", &advice.seen, &self.asked)?;
-        // No count is halved before the first window ends.
+        // The advisor does not halve its counts before the first window ends.
         let rate = 100.0 * self.found as f64 / self.asked.max(1) as f64;
         holds("the advisor's hit rate", (advice.hit_rate * 100.0 - rate).abs() < 1e-6, || {
             format!("{} of {}: {}", self.found, self.asked, advice.hit_rate)
@@ -100,7 +101,7 @@ impl Explained {
         Some((key(hashes, self.groups.naming_unit(group, Blocks(block))?.0)?, group as u16))
     }
 
-    /// Returns whether `among` contains everything that a group needs for a hit.
+    /// Returns whether `among` contains every content that a group needs for a hit of this length.
     fn serves(&self, hashes: &[BlockHash], group: usize, tokens: usize, among: &BTreeSet<Content>) -> bool {
         let spec = self.groups.specs()[group];
         let (Blocks(first), Blocks(end)) = spec.needed(Tokens(tokens));
@@ -147,7 +148,8 @@ impl Explained {
         cached.map_or(Ok(()), |cached| self.check_spans(&explanation, cached, &hashes))
     }
 
-    /// Without the other groups, the hit of full attention would be longer by the unserved tokens.
+    /// Without the limits of the other groups, the hit of full attention would be longer by the
+    /// unserved tokens.
     fn check_spans(
         &self,
         explanation: &Explanation,
@@ -215,8 +217,8 @@ impl Explained {
         ];
         let expected: Vec<_> = expected.into_iter().flatten().collect();
         if expected.is_empty() {
-            // The first token that was never computed has an ordinary explanation; or only a part of
-            // the next length is missing.
+            // The miss of a token that was never computed has the usual explanation, unless only a part
+            // of the next length is missing.
             return check((ends.len(), ends[0].1) == (1, false) && ends[0].2 != "not-kept");
         }
         check(ends.iter().map(|&(at, gone, _)| (at, gone)).eq(expected.iter().copied()))?;

@@ -1,5 +1,5 @@
-//! Checks the hits of a hybrid model: how far each group serves a prompt, found by trying every length.
-//! Also checks that no call fails because of the cache.
+//! Checks the hits of a hybrid model. Tries every length to find how many tokens of a prompt each group
+//! can serve. Also checks that no call fails because of the cache.
 
 use std::collections::BTreeSet;
 
@@ -59,8 +59,8 @@ const fn lcm(a: usize, b: usize) -> usize {
     a / x * b
 }
 
-/// Tries every length, and compares the results with how far groups serve a prompt and with what its
-/// admission would find.
+/// Tries every length. Compares the results with the number of tokens that each group reports, and with
+/// the hit that the admission reports.
 ///
 /// # Errors
 /// The first difference.
@@ -95,7 +95,8 @@ pub(crate) fn check(
         (0..groups.len())
             .all(|group| fits(&groups[group], *length) && serves(world, &path, group, *length, &has))
     };
-    // Blocks for hits that end inside a block have no names with which a test can ask for them.
+    // Hits that end inside a block use contents without a digest of their own, so a test cannot look
+    // them up.
     let is_exact = groups.iter().all(|spec| !spec.partial_hits);
     let reach = manager.fit_groups(cursor, part);
     let reach = reach.map_err(|error| Failure::new("reach of groups", error.to_string()))?;
@@ -120,7 +121,7 @@ pub(crate) fn check(
     })
 }
 
-/// Checks that the state of a request after its load is the one that its tables allow.
+/// Checks that the tables of a request allow the state that it has after its load.
 ///
 /// # Errors
 /// The request is in another state.
@@ -129,8 +130,8 @@ pub(crate) fn check_load(world: &ManagerWorld, call: &C, load: Option<Load>) -> 
     same("state after a load", &world.info(named(request)).map(|info| info.state), &Some(state))
 }
 
-/// Checks that the cache makes no call fail: a call that lacks blocks also lacks them with an empty
-/// cache.
+/// Checks that cached content never makes a call fail: a call that fails for lack of blocks must also
+/// fail with an empty cache.
 ///
 /// # Errors
 /// The call succeeds with an empty cache.
@@ -156,7 +157,8 @@ pub(crate) fn check_refusal(world: &ManagerWorld, call: &C, answer: &Answer) -> 
     }
 }
 
-/// After a refused admission: an empty pool with the same number of available blocks refuses it, too.
+/// Checks a refused admission: an empty pool with the same number of available blocks must refuse it,
+/// too.
 fn check_admission(world: &ManagerWorld, tokens: &[u32], part: Part) -> Result<(), Failure> {
     let available = world.manager().pool().num_available();
     if available == 0 || world.setting.watermark {
@@ -173,7 +175,7 @@ fn check_admission(world: &ManagerWorld, tokens: &[u32], part: Part) -> Result<(
     })
 }
 
-/// Returns a manager after the same calls.
+/// Returns a new manager after the same calls as the world's manager.
 fn again(world: &ManagerWorld) -> Result<ManagerSubject, Failure> {
     let wrong = |error: &dyn std::fmt::Display| Failure::new("replay", error.to_string());
     let header: JournalHeader = ManagerWorld::header(&world.setting)?;
@@ -184,7 +186,7 @@ fn again(world: &ManagerWorld) -> Result<ManagerSubject, Failure> {
     Ok(subject)
 }
 
-/// One of this number of refusals is repeated.
+/// On average, one in this number of refusals is repeated with an empty cache.
 const REPEATED: usize = 4;
 
 fn is_refused(subject: &mut ManagerSubject, call: &C) -> Result<bool, Failure> {
@@ -192,7 +194,7 @@ fn is_refused(subject: &mut ManagerSubject, call: &C) -> Result<bool, Failure> {
     Ok(answer.refused)
 }
 
-/// After a refused append: it is also refused after the cache has dropped everything.
+/// Checks a refused append: it must also be refused after all cached contents are dropped.
 fn check_growth(world: &ManagerWorld, call: &C) -> Result<(), Failure> {
     if !world.calls.is_multiple_of(REPEATED) {
         return Ok(());
@@ -205,7 +207,8 @@ fn check_growth(world: &ManagerWorld, call: &C) -> Result<(), Failure> {
     holds("a refused growth", refused, || "it fits with nothing cached".into())
 }
 
-/// After a refused append that also commits: it is also refused if the commit is a separate call.
+/// Checks a refused append that also commits: it must also be refused if the commit is a separate call
+/// before it.
 fn check_two_calls(world: &ManagerWorld, append: &AppendRecord) -> Result<(), Failure> {
     let ComputedRecord::Counts(counts) = &append.computed else { return Ok(()) };
     let mut subject = again(world)?;

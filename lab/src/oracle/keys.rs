@@ -1,5 +1,5 @@
-//! Checks the keys of vLLM's pool: the keys of blocks and the blocks of keys, with every call that
-//! reads them.
+//! Checks the keys of vLLM's pool: the key of each block and the blocks of each key, through every call
+//! that reads them.
 
 use kvpool_vllm::{Key, Pool};
 
@@ -32,7 +32,7 @@ fn bytes<'a>(keys: impl Iterator<Item = &'a Key>) -> Vec<Vec<u8>> {
     keys
 }
 
-/// Checks the other read calls, and lookups of runs.
+/// Checks the other calls that read keys, and lookups of several keys at once.
 pub(crate) fn look(pool: &Pool, model: &Model, drawn: &Keys) -> Result<(), Failure> {
     let keys = pool.keys();
     let ids = || 0..model.blocks.len() as u32;
@@ -62,7 +62,7 @@ fn find_runs(pool: &Pool, model: &Model, drawn: &Keys, group: u32) -> Result<(),
     let in_group = |key: &Key| Key::new(key.digest(), group).ok();
     let (found, missing): (Vec<Key>, Vec<Key>) =
         drawn.all().iter().filter_map(in_group).partition(|key| model.find(key).is_some());
-    // The choice of the first keys changes with the state.
+    // Start with other keys in other states, so that all keys are tried over time.
     let turn = model.removals as usize + model.leading().count();
     let cycle = |len: usize| found.iter().cycle().skip(turn % found.len().max(1)).take(len);
     let stop = missing.iter().cycle().skip(turn % missing.len().max(1)).take(1);

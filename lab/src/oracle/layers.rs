@@ -1,13 +1,15 @@
-//! The engine of a hybrid model. Before it computes a token, it reads every cell that the token needs
-//! in every group. Then it writes the cells of the token.
+//! The engine of a hybrid model (full attention together with windows or states). Before it computes a
+//! token, it reads every cell that the token needs in every group. Then it writes the cells of the
+//! token.
 //!
-//! This module is written from what layers read, and not from the manager's arithmetic. A cell contains
-//! the whole prefix up to its token, and the block of a state has one cell. The engine runs ahead: it
-//! computes steps, and drafts of the next step, before anything is committed.
+//! This module follows the definition of what each kind of layer reads, and does not copy the manager's
+//! arithmetic. A cell contains the whole prefix up to its token. A block of keys and values has a cell
+//! per token, and a block of a state has one cell. The engine runs ahead: it computes steps, and drafts
+//! of the next step, before anything is committed.
 //!
-//! An engine follows rules. For example, it takes a plan before it writes to the blocks of the plan's
-//! copies. The laboratory draws calls that follow these rules. If a shrunk run breaks one, the engine
-//! stops reading.
+//! An engine must follow rules. For example, it must take a plan before it writes to the blocks of the
+//! plan's copies. The laboratory draws only calls that follow these rules. If shrinking leads to a run
+//! that breaks a rule, the engine stops reading, because its data has no meaning any more.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -22,31 +24,32 @@ use crate::failure::{holds, same};
 use crate::world::prompts::Prompts;
 use crate::world::requests::{Requests, after, id};
 
-/// The engine's own record of a request.
+/// The engine's record of a request.
 #[derive(Clone, Debug, Default)]
 struct Engine {
     /// Tokens that a draft model proposed. Their KV and states are written.
     drafts: Vec<u32>,
-    /// Number of tokens whose KV and states are written, committed or not.
+    /// Number of tokens with written KV and states, whether committed or not.
     progress: usize,
     committed: usize,
     /// Number of slots that the engine may write.
     covered: usize,
-    /// The weights that compute its KV.
+    /// The number of the weights that compute the request's KV.
     weights: u64,
-    /// Numbers of tokens at the appends with slots for drafts that no commit has reached.
+    /// For each append with slots for drafts that is not fully committed, the number of tokens at that
+    /// append.
     drafting: Vec<usize>,
-    /// Whether the request has lost tokens after such an append.
+    /// Whether the request was truncated after such an append.
     is_cut: bool,
-    /// For each group: the first token that was computed or loaded for this request, if the group
-    /// caches nothing, and 0 otherwise.
+    /// The first token that was computed or loaded for this request, for each group. It is 0 for a
+    /// group that caches content.
     from: Vec<usize>,
 }
 
 impl Engine {
-    /// Returns the number of tokens to commit if `computed` are computed. A number between two steps
-    /// would mean accepted drafts of the first step. All tokens after a truncation would mean that the
-    /// request has kept them.
+    /// Returns the number of tokens to commit if `computed` tokens are computed. If this number lies
+    /// between two steps, the manager treats the tokens as accepted drafts of the first step. If it
+    /// includes all tokens after a truncation, the manager assumes that the request has kept them.
     fn committable(&self, computed: usize, tokens: usize) -> usize {
         let oldest = self.drafting.first().copied().unwrap_or(computed);
         let all = tokens + usize::from(self.is_cut);
@@ -68,14 +71,15 @@ impl Engine {
         }
     }
 
-    /// Rejects all drafts. The engine has to ask for slots of drafts again.
+    /// Rejects all drafts. The engine has to request slots for drafts again.
     fn forget_drafts(&mut self, tokens: usize) {
         self.drafts.clear();
         self.covered = self.covered.min(tokens);
     }
 }
 
-/// Returns whether the token at position `at` reads the one at position `read`, as models define it.
+/// Returns whether the token at position `at` reads the token at position `read`, by the definition of
+/// the layer.
 pub(crate) fn reads(spec: &GroupSpec, at: usize, read: usize) -> bool {
     match spec.kind {
         GroupKind::Full => true,
@@ -93,7 +97,8 @@ const fn caches(spec: &GroupSpec) -> bool {
 /// The expected result of a load.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Load {
-    /// Number of tokens that the request has, from its start up to the first that did not arrive.
+    /// Number of tokens that the request has after the load: all up to the first one that was not
+    /// loaded.
     pub(crate) tokens: usize,
     /// The state that the request must then have.
     pub(crate) state: RequestState,
@@ -110,7 +115,7 @@ pub(crate) fn tables(manager: &CacheManager, number: i64) -> Vec<Vec<BlockId>> {
 pub(crate) struct Layers {
     specs: Vec<GroupSpec>,
     engines: BTreeMap<i64, Engine>,
-    /// Whether the next call breaks a rule of engines if the manager accepts it.
+    /// Whether the next call breaks a rule for engines, provided that the manager accepts the call.
     breaks: bool,
     /// Whether a rule was broken.
     pub(crate) is_lost: bool,
@@ -134,7 +139,8 @@ impl Layers {
         states.min(covered.saturating_sub(tokens))
     }
 
-    /// Returns how many of `asked` tokens a request with `tokens` tokens can commit.
+    /// Returns the number of tokens that a request can commit: at most `asked`, if it has `tokens`
+    /// tokens.
     pub(crate) fn committable(&self, number: i64, tokens: usize, asked: usize) -> usize {
         let Some(engine) = self.engines.get(&number) else { return asked };
         engine.committable(asked.min(tokens).min(engine.covered), tokens).max(engine.committed)
@@ -157,14 +163,15 @@ impl Layers {
             && (computed <= engine.progress || !waits(manager, number))
     }
 
-    /// Returns the smallest number of tokens to which a request can be cut. States cannot go back.
+    /// Returns the minimum length to which a request can be truncated. States cannot be restored for
+    /// shorter lengths.
     pub(crate) fn least_length(&self, number: i64) -> usize {
         let progress = self.engines.get(&number).map_or(0, |engine| engine.progress);
         if self.has_states() { progress } else { 0 }
     }
 
     /// Reads all cells that the token at a position needs, and writes the token's own cells. The state
-    /// after a draft has its own entry.
+    /// after a draft token has its own table entry.
     fn compute_token(
         &self,
         memory: &mut Memory,
@@ -209,15 +216,15 @@ impl Layers {
         Ok(())
     }
 
-    /// Returns the group as a request reads it. If a group caches nothing and the beginning of its
-    /// sinks was hit, they do not count as sinks.
+    /// Returns the group's specification for a request. If a group caches nothing and the beginning of
+    /// its sinks (the first tokens, which stay in the window) was hit, the request has no sinks.
     fn spec_of(&self, number: i64, group: usize) -> GroupSpec {
         let (spec, from) = (self.specs[group], self.engines[&number].from[group]);
         GroupSpec { sink_tokens: if from == 0 { spec.sink_tokens } else { 0 }, ..spec }
     }
 
-    /// Computes a request up to `upto` tokens, as far as its tables cover tokens. `new` are the tokens
-    /// that the call appends, of which the drafts come first.
+    /// Computes a request up to `upto` tokens, but only tokens that its tables cover. `new` contains
+    /// the tokens that the call appends; drafts come first.
     fn compute(
         &mut self,
         memory: &mut Memory,
@@ -248,7 +255,7 @@ impl Layers {
         Ok(())
     }
 
-    /// Before a call that commits: the engine computes the tokens that the call commits.
+    /// Computes the tokens that the next call commits.
     pub(crate) fn before_commit(
         &mut self,
         memory: &mut Memory,
@@ -264,17 +271,18 @@ impl Layers {
         self.compute(memory, manager, (number, &tokens, known.len()), computed)
     }
 
-    /// Before a call that may cut a request.
+    /// Prepares for a call that may truncate a request.
     pub(crate) fn before_cut(&mut self, number: i64, keep: usize) {
         self.breaks |= keep < self.least_length(number);
     }
 
-    /// After a call that the manager accepted or refused.
+    /// Records whether the manager has accepted or refused the call.
     pub(crate) fn called(&mut self, refused: bool) {
         self.is_lost |= std::mem::take(&mut self.breaks) && !refused;
     }
 
-    /// Computes all tokens that the tables cover, and drafts: the engine runs ahead of the commits.
+    /// Computes all tokens that the tables cover, and drafts. The engine thus runs ahead of the
+    /// commits.
     pub(crate) fn run_ahead(
         &mut self,
         memory: &mut Memory,
@@ -304,7 +312,7 @@ impl Layers {
         Ok(())
     }
 
-    /// Requests that hold nothing continue with these weights.
+    /// Requests that hold no blocks continue with these weights.
     pub(crate) fn change_weights(&mut self, weights: u64) {
         self.engines.values_mut().for_each(|engine| engine.weights = weights);
     }
@@ -336,8 +344,8 @@ impl Layers {
         self.engines.insert(number, engine);
     }
 
-    /// Returns whether a request can be computed from `loaded` on, if a connector has loaded `loaded`
-    /// of `end` external tokens.
+    /// Returns whether a request can continue after a connector has loaded the tokens up to `loaded` of
+    /// its external tokens, which end at `end`.
     fn could_go_on(&self, number: i64, tables: &[Vec<BlockId>], loaded: usize, end: usize) -> bool {
         let covered = self.engines.get(&number).map_or(0, |engine| engine.covered);
         let go_on = |(spec, table): (&GroupSpec, &Vec<BlockId>)| match spec.kind {
@@ -352,8 +360,8 @@ impl Layers {
         self.specs.iter().zip(tables).all(go_on)
     }
 
-    /// Lets a connector write external tokens; it skips null entries. It writes the state after the
-    /// last external token, or garbage if tokens were lost.
+    /// Lets a connector write external tokens, except at null entries of the table. Writes the state
+    /// after the last external token, or garbage if tokens were lost.
     pub(crate) fn load(
         &mut self,
         memory: &mut Memory,
@@ -391,8 +399,8 @@ impl Layers {
         Some(Load { tokens: upto, state })
     }
 
-    /// Records that a request has new tokens and has committed a number of tokens, if any. Its tables
-    /// cover `slots`.
+    /// Records that a request has new tokens and, if given, has committed a number of them. Its tables
+    /// cover `slots` tokens.
     pub(crate) fn grown(
         &mut self,
         manager: &CacheManager,
@@ -427,7 +435,8 @@ impl Layers {
         }
     }
 
-    /// Records a fork. Both requests share the slots after the tokens, so drafts need new slots.
+    /// Records a fork. Both requests share the slots after the tokens, so the engine needs new slots
+    /// for drafts.
     pub(crate) fn forked(&mut self, parent: i64, child: i64, tokens: usize) {
         let Some(engine) = self.engines.get_mut(&parent) else { return };
         engine.forget_drafts(tokens);
@@ -435,7 +444,7 @@ impl Layers {
         self.engines.insert(child, engine);
     }
 
-    /// Records that a request keeps only its first tokens.
+    /// Records that a request was truncated to its first tokens.
     pub(crate) fn cut(&mut self, number: i64, keep: usize) -> Result<(), Failure> {
         let has_states = self.has_states();
         let Some(engine) = self.engines.get_mut(&number) else { return Ok(()) };
@@ -451,14 +460,14 @@ impl Layers {
         Ok(())
     }
 
-    /// Records that a request moves to the host, so drafts need new slots.
+    /// Records that a request moves to the host, so the engine needs new slots for drafts.
     pub(crate) fn moved(&mut self, number: i64, tokens: usize) {
         if let Some(engine) = self.engines.get_mut(&number) {
             engine.forget_drafts(tokens);
         }
     }
 
-    /// Forgets the requests that hold nothing.
+    /// Removes the requests that hold no blocks.
     pub(crate) fn forget(&mut self, manager: &CacheManager) {
         let holds = |number: i64| {
             manager.request(&id(number)).is_ok_and(|info| info.state != RequestState::Preempted)
@@ -466,8 +475,8 @@ impl Layers {
         self.engines.retain(|&number, _| holds(number));
     }
 
-    /// Checks that every running request can read what the token after its committed ones reads, and
-    /// what it has written since. Also checks that every cached block has its content.
+    /// Checks that every running request can read all cells that its next token needs, and the cells
+    /// that were written since the last commit. Also checks that every cached block has its content.
     pub(crate) fn check(
         &self,
         memory: &Memory,
@@ -560,8 +569,8 @@ fn is_running(manager: &CacheManager, number: i64) -> bool {
     manager.request(&id(number)).is_ok_and(|info| info.state == RequestState::Running)
 }
 
-/// Returns whether a planned copy reads or writes a block of a request. Its engine takes the plan
-/// first.
+/// Returns whether a planned copy reads or writes a block of a request. In this case the engine must
+/// take the plan first.
 pub(crate) fn waits(manager: &CacheManager, number: i64) -> bool {
     let tables = tables(manager, number);
     let has = |place: Place| place.tier == 0 && tables.iter().any(|table| table.contains(&place.block));

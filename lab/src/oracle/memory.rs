@@ -1,10 +1,10 @@
-//! Memory: a simulated engine executes every plan, writes the committed tokens, and loads external
-//! ones. After each call every request reads its own tokens in its tier, and every cached block has its
-//! content, computed with the current weights.
+//! The memory of a simulated engine, which executes every plan, writes the committed tokens, and loads
+//! external tokens. After each call every request must read its own tokens in its tier. Every cached
+//! block must have its content, computed with the current weights.
 //!
-//! Blocks are never wiped by themselves. So a lost copy, a block that is handed out too early, and
-//! wrong sharing show as the cells of another prefix. The step that a fence waits for writes to its
-//! blocks until the fence ends.
+//! Blocks are not cleared when they are released. So a lost copy, a block that is allocated too early,
+//! or wrong sharing is noticed, because a request reads cells of another prefix. If a fence protects
+//! blocks, its step writes to them until the fence ends.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -21,15 +21,16 @@ use crate::world::requests::{self, Requests, id};
 #[derive(Clone, Debug, Default)]
 pub struct Memory {
     block_size: usize,
-    /// Whether free blocks are overwritten at once.
+    /// Whether free blocks are overwritten immediately.
     scribbles: bool,
     cells: BTreeMap<Place, Vec<Option<Kv>>>,
     /// Number of changes of the weights: resets and epochs.
     weights: u64,
-    /// The weights at the admission of each request, which may keep what it computed with them.
+    /// The weights at the admission of each request. A request may keep KV that it computed with these
+    /// weights.
     since: BTreeMap<i64, u64>,
-    /// The engine wrote to the destination of a planned copy before it took the plan, which an engine
-    /// must not do. From then on nothing is read.
+    /// Whether the engine wrote to the destination of a planned copy before it took the plan. An engine
+    /// must not do that, so nothing is checked afterwards.
     is_lost: bool,
     /// The blocks that only a fence holds.
     late: Vec<(Until, Place)>,
@@ -47,7 +48,7 @@ pub(crate) fn blocks(manager: &CacheManager) -> impl Iterator<Item = (Place, &Bl
     })
 }
 
-/// Returns the blocks that have no references except at most one of a fence.
+/// Returns the blocks that have no references, or only one of a fence.
 pub(crate) fn fenced(manager: &CacheManager) -> BTreeSet<Place> {
     let is_fenced = |(at, pool): &(Place, &BlockPool)| {
         pool.fence_references(at.block) == 1
@@ -58,7 +59,7 @@ pub(crate) fn fenced(manager: &CacheManager) -> BTreeSet<Place> {
 }
 
 impl Memory {
-    /// Creates a memory in which nothing is written.
+    /// Creates a memory without written cells.
     pub(crate) fn new(block_size: usize, scribbles: bool) -> Self {
         Self { block_size, scribbles, ..Self::default() }
     }
@@ -91,7 +92,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Lets the engine, or a connector, write tokens of a request before they are committed.
+    /// Lets the engine or a connector write tokens of a request before the tokens are committed.
     pub(crate) fn write(
         &mut self,
         manager: &CacheManager,
@@ -105,7 +106,7 @@ impl Memory {
         for at in range.start..range.end.min(tokens.len()).min(table.len() * self.block_size) {
             let place = Place { tier: info.tier, block: table[at / self.block_size] };
             let pool = manager.pool();
-            // Drafts are only in blocks that no other request holds.
+            // Drafts are written only to blocks that no other request holds.
             let is_own = pool.num_holders(place.block) == 1 && !pool.is_registered(place.block);
             if place.block.is_null() || at >= known && !is_own {
                 continue;
@@ -131,7 +132,7 @@ impl Memory {
         self.since.insert(number, self.weights);
     }
 
-    /// Records that a request has the blocks of another one.
+    /// Records that a request has taken over the blocks of its parent.
     pub(crate) fn forked(&mut self, parent: i64, child: i64) {
         let weights = self.since.get(&parent).copied().unwrap_or(self.weights);
         self.since.insert(child, weights);
@@ -143,7 +144,7 @@ impl Memory {
         self.late.extend(new.map(|at| (until, at)));
     }
 
-    /// Ends fences. Their steps wrote until then.
+    /// Ends fences. Until now, their steps have written to the fenced blocks.
     pub(crate) fn ended(&mut self, is_over: impl Fn(Until) -> bool) {
         let (over, late) = std::mem::take(&mut self.late).into_iter().partition(|&(until, _)| is_over(until));
         self.late = late;

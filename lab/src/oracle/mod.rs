@@ -1,5 +1,5 @@
-//! Oracles: conditions that must be true after each call. The model ([`crate::model`]) knows the
-//! answers of calls. Each file here checks one property of every state.
+//! Oracles are conditions that must be true after each call. The model ([`crate::model`]) computes the
+//! answers of calls, and each file here checks one property of the state.
 
 pub mod books;
 pub mod bytes;

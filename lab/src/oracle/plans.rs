@@ -1,4 +1,5 @@
-//! Checks that `fit` and plans change nothing, and that the call that follows keeps their promises.
+//! Checks that `fit` and `plan_step` change nothing, and that the call that follows gives the result
+//! that they have promised.
 
 use kvpool::{AdmissionFit, Fit, ManagerError, StepPlan};
 use kvpool_journal::calls::{Slot, Slots};
@@ -13,7 +14,7 @@ fn replay(error: &kvpool_journal::ReplayError) -> Failure {
     Failure::new("replay", error.to_string())
 }
 
-/// Returns the plan of a call that commits one.
+/// Returns a plan for a call that commits a plan.
 pub(crate) fn plan(world: &mut ManagerWorld, call: &ManagerCall) -> Result<Option<StepPlan>, Failure> {
     let mut call = call.clone();
     let plan = call.slots().into_iter().find_map(|slot| match slot {
@@ -25,7 +26,7 @@ pub(crate) fn plan(world: &mut ManagerWorld, call: &ManagerCall) -> Result<Optio
         .transpose()
 }
 
-/// Checks that a plan can be committed only once, and that no plan is valid after a change.
+/// Checks that a plan can be committed only once, and that it is stale after any change.
 pub(crate) fn is_stale(world: &mut ManagerWorld, plan: &mut Option<StepPlan>) -> Result<(), Failure> {
     let Some(plan) = plan else { return Ok(()) };
     let outcome = world.subject.unrecorded(|manager| manager.commit_step(plan));
@@ -88,7 +89,7 @@ pub(crate) fn fit(world: &mut ManagerWorld, call: &ManagerCall) -> Result<Option
     Ok(Some(fit))
 }
 
-/// Checks that the admission keeps the promise of `fit`.
+/// Checks that the result of the admission is the one that `fit` has promised.
 pub(crate) fn check_fit(
     fit: Option<&AdmissionFit>,
     answer: &Answer,

@@ -1,5 +1,5 @@
 //! Checks that the queue of vLLM's pool contains the blocks of the model, in its order if the model
-//! knows the order. Under any policy, a cached block is reused after all blocks without a content, and
+//! knows the order. Under any policy, a cached block is reused after all blocks without a content and
 //! after all free blocks that depend on it.
 
 use kvpool_vllm::Pool;
@@ -14,7 +14,8 @@ fn sorted(blocks: &[u32]) -> Vec<u32> {
     blocks
 }
 
-/// Compares the queue and the number of free blocks. The model takes over the order of a policy.
+/// Compares the queue and the number of free blocks. If a policy determines the order, the model takes
+/// it from the pool.
 pub(crate) fn check(pool: &Pool, model: &mut Model, knows_order: bool) -> Result<(), Failure> {
     let order: Vec<u32> = pool.order().collect();
     if knows_order {
@@ -30,7 +31,7 @@ pub(crate) fn check(pool: &Pool, model: &mut Model, knows_order: bool) -> Result
     let references: Vec<i32> = (0..).take(model.blocks.len()).map(|id| pool.ref_count(id)).collect();
     let expected: Vec<i32> = model.blocks.iter().map(|block| block.refs).collect();
     same("references", &references, &expected)?;
-    // Ids outside of the pool count as free.
+    // A range beyond the pool, because ids outside of the pool are counted as free.
     let all: Vec<u32> = (0..model.blocks.len() as u32 + 2).collect();
     let unused = model.blocks_that(|_, block| block.refs == 0).len();
     same("blocks without references", &pool.num_evictable(&all), &(unused + 2))?;

@@ -1,5 +1,5 @@
-//! Before each lookup that acquires blocks, checks a probe and a lookup that acquire none against the
-//! model. They change nothing.
+//! Before each lookup that acquires blocks, compares the results of a probe and of a lookup that
+//! acquires none with the model. Both must change nothing.
 
 use crate::model::reference::indices;
 use kvpool_journal::{ChainRecord, PoolCall};

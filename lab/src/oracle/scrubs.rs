@@ -1,4 +1,4 @@
-//! Checks that a scrubber that runs between the calls finds nothing.
+//! Checks that a scrubber finds no inconsistency. The scrubber checks a part of the pool between calls.
 
 use kvpool::BlockPool;
 use kvpool_observe::Scrubber;

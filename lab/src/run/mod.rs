@@ -1,4 +1,4 @@
-//! Runs: converts bytes to calls and makes them until a failure ends the run.
+//! Converts bytes to calls, and makes the calls until one of them fails or the bytes end.
 
 pub mod random;
 pub mod report;
@@ -15,12 +15,12 @@ use crate::world::{Call, World};
 /// Maximum number of calls of one run.
 const MOST_CALLS: usize = 400;
 
-/// The calls that the bytes encode, and the failure that ended them.
+/// The calls that the bytes encode, and the failure of the last call, if any.
 #[derive(Debug)]
 pub struct Run<W: World> {
     /// The settings.
     pub setting: W::Setting,
-    /// The calls that were made. If there is a failure, the last call failed.
+    /// The calls that were made. If the run has a failure, the last call caused it.
     pub steps: Vec<Step<Call<W>>>,
     /// The failure that ended the run.
     pub failure: Option<Failure>,
@@ -35,7 +35,8 @@ impl<W: World> Clone for Run<W> {
     }
 }
 
-/// Returns a call that was made, with the data that a replay needs to make it after other calls.
+/// Returns a call that was made. The result also has the data that a replay needs to make the call
+/// after other calls.
 pub(crate) fn step<C>(number: usize, operation: C, epoch: u64, answer: Answer) -> Step<C> {
     Step { number: number as u64, operation, epoch, answer }
 }

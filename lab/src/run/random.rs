@@ -1,4 +1,4 @@
-//! Random bytes for one run after another.
+//! Makes runs from random bytes.
 
 use std::time::Duration;
 use std::time::Instant;
@@ -12,12 +12,12 @@ use crate::world::World;
 /// Minimum and maximum number of bytes of a run.
 const LENGTHS: (usize, usize) = (40, 2000);
 
-/// The bytes of random runs, one after another. Equal seeds give equal bytes.
+/// A generator of the bytes of random runs. Equal seeds give equal bytes.
 #[derive(Debug)]
 pub struct Bytes(ChaCha8Rng);
 
 impl Bytes {
-    /// Creates the bytes of a seed.
+    /// Creates the generator for a seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self(ChaCha8Rng::seed_from_u64(seed))

@@ -47,10 +47,10 @@ pub fn report<W: World>(run: &Run<W>) -> Option<Report> {
     Some(Report { failure, setting: format!("{:?}", least.setting), calls, journal, test })
 }
 
-/// Returns the journal of a run: makes its calls again on a subject that records them.
+/// Returns the journal of a run. Makes the calls of the run again on a subject that records them.
 ///
 /// # Errors
-/// A call that cannot be recorded, or that panics.
+/// A call cannot be recorded, or panics.
 pub fn journal<W: World>(run: &Run<W>, steps: usize) -> Result<Vec<u8>, Failure> {
     let header = W::header(&run.setting)?;
     guarded(|| {
@@ -59,10 +59,10 @@ pub fn journal<W: World>(run: &Run<W>, steps: usize) -> Result<Vec<u8>, Failure>
     })
 }
 
-/// Returns a journal as a test.
+/// Converts a journal to a test.
 ///
 /// # Errors
-/// A journal that cannot be replayed, or a call that panics.
+/// The journal cannot be replayed, or a call panics.
 pub fn test(journal: &[u8], language: Language) -> Result<String, Failure> {
     let mut text = Vec::new();
     guarded(|| {
@@ -72,11 +72,11 @@ pub fn test(journal: &[u8], language: Language) -> Result<String, Failure> {
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
-/// Returns a run as a Python test, up to the first call that Python does not have. Returns `None` for
-/// settings with which Python gives other answers.
+/// Converts a run to a Python test, up to the first call that does not exist in Python. Returns `None`
+/// for settings with which Python gives different answers.
 ///
 /// # Errors
-/// Settings that a journal cannot have, or a call that panics.
+/// The settings cannot be written to a journal, or a call panics.
 pub fn python<W: World>(run: &Run<W>) -> Result<Option<String>, Failure> {
     if !W::is_of_python(&run.setting) {
         return Ok(None);
@@ -87,7 +87,8 @@ pub fn python<W: World>(run: &Run<W>) -> Result<Option<String>, Failure> {
     text(run.steps.len()).or_else(|_| to_the_first()).map(Some)
 }
 
-/// Returns the journal and the test. A call that panics is left out, because no journal contains it.
+/// Returns the journal and the test of a run. Leaves out a call that panics, because no journal
+/// contains it.
 fn written<W: World>(run: &Run<W>) -> (Vec<u8>, String) {
     let all = run.steps.len();
     let recorded = journal(run, all).or_else(|_| journal(run, all.saturating_sub(1)));

@@ -1,4 +1,4 @@
-//! Shrinking: finds the fewest and smallest calls that fail for the same cause.
+//! Shrinks a run: finds the fewest and smallest calls that fail for the same cause.
 
 use kvpool_journal::calls::{Moved, Simpler, Slots};
 use kvpool_journal::{Answer, Step, minimize};
@@ -7,8 +7,8 @@ use super::{Run, step};
 use crate::failure::{Failure, guarded};
 use crate::world::{Call, World};
 
-/// Makes calls in another history than the one for which they were drawn. Their blocks are those that
-/// the same calls return here.
+/// Makes the calls of a run in another history than the one for which they were drawn. Replaces the
+/// blocks in their arguments by the blocks that the same calls have returned in this history.
 pub fn again<W: World>(run: &Run<W>, setting: &W::Setting, steps: &[Step<Call<W>>]) -> Run<W> {
     let mut made: Vec<Step<Call<W>>> = Vec::new();
     let outcome = guarded(|| {
@@ -29,8 +29,8 @@ pub fn again<W: World>(run: &Run<W>, setting: &W::Setting, steps: &[Step<Call<W>
     Run { setting: setting.clone(), steps: made, failure: outcome.err(), memory: run.memory.clone() }
 }
 
-/// Returns the fewest and smallest calls that fail like a run, or `None` if its calls do not fail
-/// again.
+/// Returns the fewest and smallest calls that fail for the same cause as a run, or `None` if its calls
+/// do not fail again.
 #[must_use]
 pub fn shrink<W: World>(run: &Run<W>) -> Option<(Run<W>, Failure)> {
     let failure = run.failure.clone()?;
@@ -57,7 +57,7 @@ pub fn shrink<W: World>(run: &Run<W>) -> Option<(Run<W>, Failure)> {
     Some((least, failure))
 }
 
-/// Makes arguments smaller as long as the calls fail.
+/// Makes arguments smaller as long as the run still fails for the same cause.
 fn simplify<C: Simpler + Clone>(steps: &mut Vec<Step<C>>, fails: &dyn Fn(&[Step<C>]) -> bool) {
     for at in 0..steps.len() {
         let mut tried = 0;

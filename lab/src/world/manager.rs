@@ -1,4 +1,4 @@
-//! The world of a [`CacheManager`], with KV-cache groups or without.
+//! The world of a [`CacheManager`], with or without KV-cache groups.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -31,25 +31,25 @@ use crate::oracle::layers::{self, Layers};
 use crate::oracle::memory::{self, Memory};
 use crate::oracle::{events::Follower, explained::Explained, hits, plans, requests};
 
-/// The limits of what is drawn.
+/// The limits of the drawn settings and arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scale {
     /// Number of requests.
     pub requests: i64,
-    /// Maximum number of blocks of the device, also after it has grown.
+    /// Maximum number of blocks of the device, including blocks that a resize adds.
     pub blocks: usize,
     /// Number of full blocks of a prompt.
     pub prompt: usize,
-    /// Number of events between two looks.
+    /// Maximum number of events between two reads of the event log.
     pub events: usize,
 }
 
 impl Scale {
-    /// Limits that are small enough for a model, and for a reader of a shrunk run.
+    /// Limits that are small enough for the model, and for a person who reads a shrunk run.
     pub const SMALL: Self = Self { requests: NUMBERS.end, blocks: 20, prompt: 5, events: 1000 };
 }
 
-/// The settings of a manager, and of what is drawn for it.
+/// The settings of a manager, and of the calls that are drawn for it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Setting {
     /// Number of blocks of the device, null block included.
@@ -68,11 +68,12 @@ pub struct Setting {
     pub policy: EvictionPolicy,
     /// Whether there are hints and tenants.
     pub retention: bool,
-    /// Whether free blocks are overwritten at once.
+    /// Whether free blocks are overwritten immediately in the simulated memory.
     pub scribbles: bool,
-    /// Number of checks from one look at events, digest and scrubber to the next.
+    /// The oracles that process several calls at a time (events, digest, scrubber) run after this
+    /// number of checks.
     pub looks: usize,
-    /// The limits of what is drawn.
+    /// The limits of the drawn arguments.
     pub scale: Scale,
     /// The KV-cache groups, or none for a model without groups.
     pub groups: Vec<GroupSpec>,
@@ -103,8 +104,8 @@ impl Setting {
         }
     }
 
-    /// Returns whether the model knows the order of eviction, and therefore the answers. It does not
-    /// support groups.
+    /// Returns whether the model knows the order of eviction, without which it cannot compute the
+    /// answers. The model does not support groups.
     #[must_use]
     pub fn is_modelled(&self) -> bool {
         self.policy == kvpool_policies::LRU && !self.retention && self.groups.is_empty()
@@ -116,7 +117,7 @@ impl Setting {
         if self.watermark { 0.2 } else { 0.0 }
     }
 
-    /// Returns the groups, hashed in units of a block.
+    /// Returns the groups. Their hash unit is a block.
     fn groups(&self) -> Option<Groups> {
         Groups::new(self.groups.clone(), Some(self.block_size)).ok()
     }
@@ -142,7 +143,7 @@ impl Setting {
     }
 }
 
-/// The state that a refused call must not change.
+/// The part of the state that is compared before and after a refused call.
 type Observed = (
     Vec<(Vec<BlockId>, Vec<BlockId>, PoolStats)>,
     Vec<Option<(RequestInfo, Vec<Vec<BlockId>>)>>,
@@ -150,7 +151,7 @@ type Observed = (
     usize,
 );
 
-/// The manager, its model, and the knowledge of its callers.
+/// The manager, its model, and the records of its callers and engine.
 #[derive(Debug)]
 pub struct ManagerWorld {
     /// The settings.
@@ -171,7 +172,8 @@ pub struct ManagerWorld {
     pub completed: Option<u64>,
     /// The latest time.
     pub now: f64,
-    /// Whether no holder has given up the start of a prefix, and no block was dropped by id.
+    /// Whether all holders hold whole prefixes: no holder has released the start of a prefix, and no
+    /// block was dropped by id.
     pub(crate) whole: bool,
     pub(crate) memory: Memory,
     /// The time that the latest call took.
@@ -179,7 +181,7 @@ pub struct ManagerWorld {
     counters: Counters,
     /// The engine of a hybrid model.
     pub(crate) layers: Option<Layers>,
-    /// The history that explanations of misses are compared with.
+    /// The history with which the explanations of misses are compared.
     pub(crate) explained: Option<Explained>,
     /// The calls that succeeded, if the manager has groups.
     pub(crate) history: Vec<ManagerCall>,
@@ -188,8 +190,8 @@ pub struct ManagerWorld {
     scrubber: ManagerScrubber,
 }
 
-/// Number of checked calls of a phase, and number of phases from one in which all requests end to the
-/// next.
+/// Number of checked calls per phase. The second number `n` means that all requests end in one of
+/// every `n` phases.
 const PHASE: (usize, usize) = (24, 6);
 
 impl ManagerWorld {
@@ -205,7 +207,7 @@ impl ManagerWorld {
         self.manager().request(&id(number)).ok()
     }
 
-    /// Returns the numbers of requests that are drawn.
+    /// Returns the numbers that drawn requests can have.
     #[must_use]
     pub const fn numbers(&self) -> Range<i64> {
         0..self.setting.scale.requests
@@ -217,8 +219,8 @@ impl ManagerWorld {
         self.completed.unwrap_or(0)
     }
 
-    /// Returns whether a block of the request is the destination of a planned copy. Its engine takes
-    /// the plan first.
+    /// Returns whether a block of the request is the destination of a planned copy. In this case the
+    /// engine must take the plan first.
     #[must_use]
     pub fn waits_for_copy(&self, number: i64) -> bool {
         if self.layers.is_some() {
@@ -268,7 +270,7 @@ impl ManagerWorld {
         })
     }
 
-    /// Makes a call on the subject and on the model, and updates the knowledge of callers and of the
+    /// Makes a call on the subject and on the model, and updates the records of the callers and the
     /// engine. Does not run oracles.
     pub(crate) fn run(&mut self, call: &ManagerCall, step: Option<&StepPlan>) -> Result<Answer, Failure> {
         let until = self.until(call);
@@ -319,7 +321,7 @@ impl ManagerWorld {
         if self.calls.is_multiple_of(self.setting.looks) { self.look() } else { Ok(()) }
     }
 
-    /// Runs the oracles that process several calls at a time.
+    /// Runs the oracles that process several calls at a time (events, digest, scrubber).
     fn look(&mut self) -> Result<(), Failure> {
         let batch = self.subject.unrecorded(CacheManager::take_events);
         let chained = |group: u16| match self.setting.groups.get(usize::from(group)) {
@@ -329,8 +331,8 @@ impl ManagerWorld {
         self.follower.follow(batch, self.subject.manager().pool(), &self.prompts, chained)?;
         let stored = self.follower.take_stored();
         self.explained.iter_mut().for_each(|explained| explained.stored(stored.iter().copied()));
-        // If a planned copy holds a block whose turn has come, the block becomes free when the plan is
-        // taken, and its parent before that.
+        // A planned copy may hold a block that has left the order of eviction. That block becomes free
+        // only when the plan is taken, and its parent may become free earlier.
         let is_settled = self.manager().tiers().num_planned() == 0;
         if self.whole && is_settled {
             crate::oracle::closedness::check(&self.follower)?;
@@ -343,7 +345,7 @@ impl ManagerWorld {
         })
     }
 
-    /// Returns the end of the fence for which the blocks of a call wait.
+    /// Returns the fence or step after which the blocks of a call are released.
     fn until(&self, call: &ManagerCall) -> Until {
         let mut call = call.clone();
         let until = call.slots().into_iter().find_map(|slot| match slot {
@@ -367,7 +369,7 @@ impl World for ManagerWorld {
     fn setting(bytes: &mut Bytes<'_>) -> Setting {
         let policies = kvpool_policies::ALL;
         let num_blocks = 3 + bytes.below(15);
-        // Two thirds of all settings are plain LRU, whose order the model knows.
+        // Two thirds of all settings use plain LRU, because the model knows its order.
         let position = bytes.below(3 * policies.len()).saturating_sub(2 * policies.len());
         let policy = policies.get(position).copied().unwrap_or(kvpool_policies::LRU);
         let retention = bytes.one_in(4) && policy != kvpool_policies::LAST_ACCESS;
@@ -395,7 +397,7 @@ impl World for ManagerWorld {
         if !bytes.one_in(3) {
             return plain;
         }
-        // Groups need hits without verification. Their model needs more blocks.
+        // Hits with groups cannot be verified. The model of groups needs more blocks.
         let groups = groups::specs(bytes);
         let block_size = Groups::new(groups.clone(), None).map_or(1, |groups| groups.unit());
         let (num_blocks, ahead) = (3 + bytes.below(38), bytes.below(4));
@@ -433,7 +435,7 @@ impl World for ManagerWorld {
         ];
         let fewer = (3..num_blocks).map(|num_blocks| Setting { num_blocks, ..setting.clone() });
         let hybrid = groups::simpler(&setting.groups).into_iter().map(with);
-        // All prompts have blocks of one size.
+        // All prompts of a run have blocks of the same size.
         let hybrid = hybrid.filter(|other| other.block_size == block_size);
         tried.into_iter().chain(hybrid).chain(fewer).filter(|other| other != setting).collect()
     }

@@ -1,4 +1,5 @@
-//! Worlds: a subject, its model, the blocks that its callers hold, and the oracles that check it.
+//! A world contains a subject, its model, the blocks that its callers hold, and the oracles that check
+//! the subject.
 
 pub mod manager;
 pub mod pool;
@@ -16,16 +17,16 @@ use crate::Failure;
 use crate::bytes::Bytes;
 use crate::draw::Weights;
 
-/// A subject of the laboratory, with everything from which its calls are drawn and with which they are
-/// compared.
+/// A subject of the laboratory. The world also contains all data for drawing its calls and for checking
+/// them.
 pub trait World: Sized {
-    /// The subject, in the form on which a journal is replayed.
+    /// The type of the subject on which a journal can be replayed.
     type Subject: Subject<Call: Slots + Simpler>;
-    /// The settings of the subject and of the drawing.
+    /// The settings of the subject and of the calls that are drawn for it.
     type Setting: Clone + Debug;
     /// The state that the arguments of one call share while they are drawn.
     type Draft: Default;
-    /// Drawn things that calls name by a key, for example prompts.
+    /// The drawn data that calls refer to by a key, for example prompts.
     type Memory: Clone + Debug;
 
     /// Draws settings.
@@ -34,40 +35,43 @@ pub trait World: Sized {
     /// Returns settings to try while shrinking, the simplest first.
     fn simpler(setting: &Self::Setting) -> Vec<Self::Setting>;
 
-    /// Returns whether a Python test gives the same answers. Python hashes prompts, so its digests
-    /// differ. The policy hazard remembers contents by a few bits of their digests.
+    /// Returns whether a Python test of these settings gives the same answers. Python hashes prompts,
+    /// so its digests differ from artificial ones. The policy hazard decides by a few bits of the
+    /// digests.
     fn is_of_python(setting: &Self::Setting) -> bool;
 
-    /// Creates a world in which no call was made. With a memory, it can make calls of another world.
+    /// Creates a world in which no call was made. With the memory of another world, it can make the
+    /// calls of that world.
     ///
     /// # Errors
     /// The subject refuses the settings.
     fn new(setting: &Self::Setting, memory: Option<&Self::Memory>) -> Result<Self, Failure>;
 
-    /// Returns the things that were drawn so far.
+    /// Returns the data that was drawn so far and that calls refer to.
     fn memory(&self) -> &Self::Memory;
 
     /// Returns the header of a journal of the subject.
     ///
     /// # Errors
-    /// The settings cannot be those of a subject.
+    /// The settings are not valid for the subject.
     fn header(setting: &Self::Setting) -> Result<JournalHeader, Failure>;
 
     /// Returns how often each call is drawn.
     fn weights(&self) -> Weights;
 
-    /// Returns the state that the arguments of a call share, before the first is drawn.
+    /// Returns the initial state that the arguments of a call share while they are drawn.
     fn draft(&self, _call: &'static str) -> Self::Draft {
         Self::Draft::default()
     }
 
-    /// Draws an argument that makes the call possible. Returns false if no argument does.
+    /// Draws an argument with which the call is possible. Returns false if there is none.
     fn fill(&mut self, slot: Slot<'_>, bytes: &mut Bytes<'_>, draft: &mut Self::Draft) -> bool;
 
     /// Draws an argument that may be invalid. Returns false if the call must not be made.
     fn spoil(&mut self, slot: Slot<'_>, bytes: &mut Bytes<'_>) -> bool;
 
-    /// Adapts the arguments of a call from another history to this one, if a replay does not do that.
+    /// Adapts the arguments of a call from another history to this history, as far as a replay does not
+    /// adapt them.
     fn fit(&mut self, _call: &mut Call<Self>) {}
 
     /// Makes a call on the subject and on the model, and runs the oracles.

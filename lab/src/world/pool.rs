@@ -19,10 +19,10 @@ use crate::model::pool::{Expected, Model};
 use crate::model::retention::TENANT;
 use crate::oracle::{books, bytes::Written, closedness, digest, events::Follower, reads, scrubs};
 
-/// Blocks that a caller holds: those of a prompt from its start on.
+/// The blocks that a caller holds. They are the first blocks of a prompt.
 #[derive(Clone, Debug)]
 pub struct Table {
-    /// Distinguishes tables that have the same blocks.
+    /// A number that distinguishes tables with the same blocks.
     pub id: u64,
     /// The blocks, in the order of the prompt.
     pub blocks: Vec<usize>,
@@ -32,7 +32,7 @@ pub struct Table {
     pub registered: usize,
 }
 
-/// The settings of a pool, and of what is drawn for it.
+/// The settings of a pool, and of the calls that are drawn for it.
 #[derive(Clone, Debug)]
 pub struct Setting {
     /// Number of blocks, null block included.
@@ -47,14 +47,16 @@ pub struct Setting {
     pub duplicates: DuplicatePolicy,
     /// How hits are verified.
     pub verify: Verify,
-    /// The algorithm of real digests. With `None`, digests are artificial, which is faster.
+    /// The algorithm of real digests. With `None`, keys are artificial, which is faster.
     pub hashed: Option<HashAlgorithm>,
-    /// Number of calls from one look at events, digest and scrubber to the next.
+    /// The oracles that process several calls at a time (events, digest, scrubber) run after this
+    /// number of calls.
     pub looks: usize,
-    /// Whether contents are drawn whose keys collide. A pool without verification treats them as equal.
+    /// Whether contents are drawn whose keys collide. A pool that does not verify hits treats such
+    /// contents as equal.
     pub collisions: bool,
-    /// Whether holders hold whole prefixes. In that case the cache must stay closed, and no argument is
-    /// wrong.
+    /// Whether all holders hold whole prefixes. In that case every cached block must keep a cached
+    /// parent, and no argument is invalid.
     pub whole: bool,
 }
 
@@ -74,13 +76,15 @@ impl Setting {
         }
     }
 
-    /// Returns whether the model knows the order of eviction. Otherwise it takes over the pool's order.
+    /// Returns whether the model knows the order of eviction. Otherwise the model takes the order from
+    /// the pool.
     #[must_use]
     pub fn is_lru(&self) -> bool {
         self.policy == kvpool_policies::LRU && !self.retention
     }
 
-    /// Returns the budget of pins. It is also the ceiling of tenant 1, whose floor is half of it.
+    /// Returns a third of the pool. This is the budget of pins and the maximum of tenant 1. The
+    /// guaranteed minimum of tenant 1 is half of it.
     #[must_use]
     pub const fn third(&self) -> usize {
         (self.num_blocks - 1) / 3
@@ -105,7 +109,7 @@ impl Setting {
     }
 }
 
-/// The state that a refused call must not change.
+/// The part of the state that is compared before and after a refused call.
 type Observed = (Vec<BlockId>, Vec<BlockId>, PoolStats);
 
 /// The pool, its model, and the blocks that its callers hold.
@@ -124,7 +128,7 @@ pub struct PoolWorld {
     /// The matches that lookups returned, the latest first.
     pub found: Vec<MatchRecord>,
     /// The prompt of the last lookup, and the table of the blocks that it found. The next allocation is
-    /// for the rest.
+    /// for the remaining blocks of that prompt.
     pub pending: Option<(Path, Option<u64>)>,
     /// The latest completed step.
     pub step: u64,
@@ -132,14 +136,14 @@ pub struct PoolWorld {
     pub now: f64,
     pub(crate) written: Written,
     next_table: u64,
-    /// Number of chains of prompts that the subject knows.
+    /// Number of prompts with chains that the subject already knows.
     taught: usize,
     calls: usize,
     follower: Follower,
     scrubber: Scrubber,
 }
 
-/// Capacity of the event log: more events than one call makes.
+/// Capacity of the event log. One call makes fewer events.
 const EVENTS: usize = 1000;
 
 impl PoolWorld {
@@ -190,8 +194,8 @@ impl PoolWorld {
         (pool.free_order(), pool.eviction_order(), pool.stats())
     }
 
-    /// Takes over the order of eviction from the pool if a policy or a hint decides it. The blocks must
-    /// be the same.
+    /// Takes the order of eviction from the pool if a policy or a hint determines it. The order must
+    /// contain the same blocks as the model's.
     fn follow(&mut self) -> Result<(), Failure> {
         if self.setting.is_lru() {
             return Ok(());
@@ -219,7 +223,7 @@ impl PoolWorld {
         self.follow()
     }
 
-    /// Runs the oracles that process several calls at a time.
+    /// Runs the oracles that process several calls at a time (events, digest, scrubber).
     fn look(&mut self) -> Result<(), Failure> {
         let batch = self.subject.unrecorded(kvpool_observe::PoolWatch::take_events);
         self.follower.follow(batch, self.subject.pool(), &self.prompts, |_| Some(1))?;
@@ -243,7 +247,7 @@ impl World for PoolWorld {
     fn setting(bytes: &mut Bytes<'_>) -> Setting {
         let policies = kvpool_policies::ALL;
         let num_blocks = 3 + bytes.below(11);
-        // Half of all settings are plain LRU, whose order the model knows.
+        // Half of all settings use plain LRU, because the model knows its order.
         let position = bytes.below(2 * policies.len()).saturating_sub(policies.len());
         let policy = policies.get(position).copied().unwrap_or(kvpool_policies::LRU);
         let retention = bytes.one_in(4) && policy != kvpool_policies::LAST_ACCESS;
@@ -364,7 +368,7 @@ impl World for PoolWorld {
     }
 }
 
-/// Returns the blocks of a list.
+/// Converts a list of ids to blocks of the model.
 pub(crate) fn unpack(ids: &Ids) -> Vec<usize> {
     crate::model::reference::indices(&ids.unpack())
 }

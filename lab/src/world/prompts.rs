@@ -1,9 +1,9 @@
-//! Prompts, given by the contents of their blocks, and the keys that a journal contains for them.
+//! Prompts, each given by the contents of its blocks, and the keys of these prompts in journals.
 //!
-//! Without a hasher no digest is computed: the key of a content is a function of its prompt. A content
-//! from [`TWIN`] on has the key of another content but another fingerprint, so the two collide. With a
-//! hasher, prompts have tokens, and keys are those of real digests. A prompt whose first content is
-//! [`SALTED`] or above has a salt.
+//! Without a hasher no digest is computed, and the key of a content is a simple function of its prompt.
+//! A content with a number from [`TWIN`] on has the key of another content but a different fingerprint,
+//! so the two collide. With a hasher, prompts have tokens, and their keys come from real digests. A
+//! prompt has a salt if the number of its first content is [`SALTED`] or above.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ pub const TWIN: u32 = 100;
 /// A prompt with a salt begins with the content `n + SALTED`.
 pub const SALTED: u32 = 1000;
 
-/// Returns the prompt that has the same keys and no twin contents.
+/// Returns the prompt that has the same keys and no colliding contents.
 #[must_use]
 pub fn named(path: &[u32]) -> Path {
     path.iter().map(|content| content % TWIN).collect()

@@ -1,7 +1,7 @@
-//! Requests, identified by small numbers, with their tokens.
+//! Requests that are identified by small numbers, with their tokens.
 //!
-//! A record of tokens contains keys of full blocks, and no tokens. So every token is 0 here, except the
-//! last one of a block, which is the content of the block plus 1. A replay creates tokens in the same
+//! A record of tokens contains only the keys of full blocks. So every token here is 0, except the last
+//! token of each block, which is the content of the block plus 1. A replay creates tokens in the same
 //! way.
 
 use std::collections::BTreeMap;
@@ -33,7 +33,7 @@ pub fn number(id: &RequestId) -> i64 {
     }
 }
 
-/// Returns the number of the request that a record names.
+/// Returns the number of the request with this name in a record.
 #[must_use]
 pub fn named(name: &Name) -> i64 {
     if let Name::Id(id) = name { number(id) } else { -1 }
@@ -62,7 +62,7 @@ pub fn path(tokens: &[u32], block_size: usize) -> Path {
         .collect()
 }
 
-/// Returns tokens that follow others, with the contents of the blocks that they fill.
+/// Returns the tokens that follow given tokens, with the contents of the blocks that they fill.
 pub(crate) fn after(
     tokens: &[u32],
     count: usize,
@@ -82,7 +82,7 @@ pub struct Requests {
 
 impl Requests {
     /// Returns the record of the blocks that `rows` fill. A row is a request and its number of new
-    /// tokens. A request that the manager does not know fills nothing.
+    /// tokens. A request that the manager does not know fills no block.
     pub(crate) fn filled(
         &self,
         rows: &[(i64, usize)],
@@ -103,8 +103,8 @@ impl Requests {
         Filled { keys: Keys::pack(&keys), fingerprints: Keys::pack(&fingerprints) }
     }
 
-    /// Adapts the contents of a record to blocks of these requests, because a record of another history
-    /// names prompts that these requests do not have.
+    /// Adapts the contents of a record to the blocks of these requests. A record of another history may
+    /// contain prompts that these requests do not have.
     fn fit(&self, filled: &mut Filled, rows: &[(i64, usize)], prompts: &mut Prompts, epoch: u64) {
         let mut contents = contents(filled, prompts).into_iter();
         *filled = self.filled(rows, prompts, epoch, || contents.next().unwrap_or(0));
@@ -127,7 +127,7 @@ impl Requests {
         }
     }
 
-    /// Returns the new tokens of a request, with the contents of a record.
+    /// Returns the new tokens of a request. The contents of the record determine them.
     pub(crate) fn new_tokens(
         &self,
         number: i64,

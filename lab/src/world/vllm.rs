@@ -16,18 +16,18 @@ use crate::failure::{holds, same};
 use crate::model::vllm::{Expected, Model, after, watched};
 use crate::oracle::{keys, queue};
 
-/// The data that callers write by hand, as vLLM and its tests do.
+/// The data of a pool that callers write directly, as vLLM and its tests do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ByHand {
     /// No data.
     Nothing,
     /// Hashes and the index.
     Hashes,
-    /// References and the queue as well.
+    /// References and the queue, in addition to hashes and the index.
     All,
 }
 
-/// The settings of a pool, and of what is drawn for it.
+/// The settings of a pool, and of the calls that are drawn for it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Setting {
     /// Number of blocks, null block included.
@@ -38,15 +38,15 @@ pub struct Setting {
     pub policy: EvictionPolicy,
     /// Whether there are hints and tenants.
     pub retention: bool,
-    /// The data that callers write by hand.
+    /// The data that callers write directly.
     pub by_hand: ByHand,
     /// Number of bytes of the digests of prompts.
     pub digest_len: usize,
     /// Whether callers ask which keys a call removed and which were new.
     pub watched: bool,
-    /// Number of blocks of the queue that do not count as free.
+    /// Number of blocks of the queue that are not counted as free.
     pub withheld: usize,
-    /// Number of calls from one look at rarely read data to the next.
+    /// The oracles that check rarely read data run after this number of calls.
     pub looks: usize,
 }
 
@@ -65,7 +65,7 @@ impl Setting {
         }
     }
 
-    /// Returns whether the order of reuse is vLLM's.
+    /// Returns whether free blocks are reused in vLLM's order.
     #[must_use]
     pub fn is_lru(&self) -> bool {
         self.policy == kvpool_policies::LRU && !self.retention
@@ -77,7 +77,7 @@ impl Setting {
         self.caching && (self.retention || wants_history)
     }
 
-    /// Returns the number of blocks of the queue that do not count as free.
+    /// Returns the number of blocks of the queue that are not counted as free.
     #[must_use]
     pub fn withheld(&self) -> usize {
         self.withheld.min(self.num_blocks - 1)
@@ -91,18 +91,18 @@ impl Setting {
     }
 }
 
-/// Blocks that a caller holds: those of a prompt from its start on.
+/// The blocks that a caller holds. They are the first blocks of a prompt.
 #[derive(Clone, Debug)]
 pub struct Table {
-    /// Distinguishes tables that have the same blocks.
+    /// A number that distinguishes tables with the same blocks.
     pub id: usize,
     /// The blocks, in the order of the prompt.
     pub blocks: Vec<u32>,
-    /// The number of the prompt.
+    /// The position of the prompt in the list of prompts.
     pub prompt: usize,
     /// The group of its keys.
     pub group: u32,
-    /// Number of leading blocks that are cached or left out.
+    /// Number of leading blocks that are cached or were left out by a mask.
     pub cached: usize,
 }
 
@@ -121,7 +121,8 @@ pub struct VllmWorld {
     pub tables: Vec<Table>,
     /// The latest time.
     pub now: f64,
-    /// The table of the hit that was touched last. The next allocation is for the rest of its prompt.
+    /// The table of the hit that was acquired last. The next allocation is for the remaining blocks of
+    /// its prompt.
     pending: Option<usize>,
     next_table: usize,
     calls: usize,
@@ -160,7 +161,7 @@ impl VllmWorld {
         (1..=PROMPTS[prompt].len()).map_while(|len| self.model.find(&key(len)?)).collect()
     }
 
-    /// Records that a caller touched blocks. They may be a hit.
+    /// Records that a caller acquired blocks. They may be a hit.
     pub(crate) fn touched(&mut self, blocks: Vec<u32>) {
         let prompts = (0..PROMPTS.len()).flat_map(|prompt| PROMPT_GROUPS.map(|group| (prompt, group)));
         let found = prompts
@@ -192,7 +193,7 @@ impl VllmWorld {
             let holds = |table: &&mut Table| table.blocks.contains(block);
             let Some(table) = self.tables.iter_mut().rev().find(holds) else { continue };
             let at = table.blocks.iter().position(|held| held == block).unwrap_or(0);
-            // A window moves past the block, or the table ends before it.
+            // The block is before a window or after the end of the table.
             if at < table.cached && table.group != PROMPT_GROUPS[0] {
                 table.blocks[at] = 0;
             } else {
@@ -280,7 +281,7 @@ impl World for VllmWorld {
     fn setting(bytes: &mut Bytes<'_>) -> Setting {
         let policies = kvpool_policies::ALL;
         let num_blocks = 1 + [13, 8, 5, bytes.below(8)][bytes.below(4)];
-        // Half of all settings are plain LRU, whose order the model knows.
+        // Half of all settings use plain LRU, because the model knows its order.
         let position = bytes.below(2 * policies.len()).saturating_sub(policies.len());
         let policy = policies.get(position).copied().unwrap_or(kvpool_policies::LRU);
         let retention = bytes.one_in(4) && policy != kvpool_policies::LAST_ACCESS;
@@ -291,7 +292,8 @@ impl World for VllmWorld {
         Setting { num_blocks, caching, policy, retention, by_hand, digest_len, watched, withheld, looks }
     }
 
-    /// In Python, a hash that is written over another one keeps its number of tokens.
+    /// In Python, replacing the hash of a block does not change the number of tokens that the hash
+    /// covers.
     fn is_of_python(setting: &Setting) -> bool {
         setting.by_hand == ByHand::Nothing && setting.policy != kvpool_policies::HAZARD
     }

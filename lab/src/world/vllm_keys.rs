@@ -5,9 +5,9 @@ use kvpool_vllm::Key;
 
 /// The contents of the blocks of prompts. Prompts share beginnings.
 pub const PROMPTS: [[u8; 4]; 3] = [[1, 2, 3, 4], [1, 2, 9, 9], [8, 8, 8, 8]];
-/// The groups of prompts. Chains may be drawn in the first group, but not in the second.
+/// The groups of prompts. The first group may be drawn as a chained group, but not the second.
 pub const PROMPT_GROUPS: [u32; 2] = [0, 1];
-/// The groups of all keys: small ones, the largest that the core supports, and larger ones.
+/// The groups of all keys: small groups, the largest one that the core supports, and larger ones.
 pub const GROUPS: [u32; 5] = [0, 1, Name::MAX_GROUP as u32, Name::MAX_GROUP as u32 + 1, u32::MAX];
 
 /// The keys of a world.
@@ -16,25 +16,26 @@ pub struct Keys {
     /// Number of bytes of the digests of prompts.
     digest_len: usize,
     all: Vec<Key>,
-    /// Number of the first keys, which differ only in their digest or only in their group.
+    /// Number of keys at the start of the list. They differ only in their digest or only in their
+    /// group.
     plain: usize,
 }
 
-/// Creates a key with at most 35 bytes of digest.
+/// Creates a key. The digest must have at most 35 bytes.
 fn new(digest: &[u8], group: u32) -> Option<Key> {
     Key::new(digest, group).ok()
 }
 
 impl Keys {
-    /// Creates the keys. Their usual digest has `digest_len` bytes.
+    /// Creates the keys. Most of their digests have `digest_len` bytes.
     #[must_use]
     pub fn new(digest_len: usize) -> Self {
         let mut keys = Self { digest_len, all: Vec::new(), plain: 0 };
         let plain = (0..3).flat_map(|n| PROMPT_GROUPS.map(|group| new(&vec![n; digest_len], group)));
         keys.extend(plain);
         keys.plain = keys.all.len();
-        // Also adds digests of other lengths that begin with the same bytes, one of which the core
-        // accepts; other groups; no digest; and keys shorter than a group.
+        // Add unusual keys: digests of other lengths that begin with the same bytes (the core accepts
+        // one of these lengths), other groups, an empty digest, and keys shorter than a group.
         keys.extend([(0, 16), (1, 16), (0, 32), (0, 35), (0, 0)].map(|(n, len)| new(&vec![n; len], 0)));
         keys.extend(GROUPS.map(|group| new(&vec![0; digest_len], group)));
         keys.extend([Key::from_bytes(&[0; 3]).ok()]);
@@ -77,7 +78,7 @@ impl Keys {
         self.of(0, prompt, group)
     }
 
-    /// Returns the key of half of the block after a prompt.
+    /// Returns the key of a block that is half filled and follows a prompt.
     #[must_use]
     pub fn half(&self, prompt: &[u8], group: u32) -> Option<Key> {
         self.of(0xff, prompt, group)

@@ -1,7 +1,8 @@
-"""Builds the fake driver with the available C++ compiler, once for each state of its sources.
+"""Builds the fake driver with the available C++ compiler. Builds again only if the sources have
+changed.
 
-For tests in other languages: ``python tests/transfer/fake_cuda/build.py DIRECTORY`` writes
-``libcuda.so.1`` there and prints its path.
+For tests in other languages, ``python tests/transfer/fake_cuda/build.py DIRECTORY`` writes
+``libcuda.so.1`` to the directory and prints its path.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The fake driver from Python: its controls for every test, and the driver's calls for tests of the
-fake itself.
+"""The Python interface of the fake driver: its controls for all tests, and the driver's calls for tests
+of the fake driver itself.
 """
 
 from __future__ import annotations
@@ -147,8 +147,8 @@ _CALLS: dict[str, Sequence[Any]] = {
 
 
 class FakeCuda:
-    """The controls. Several of these objects may share one library, because a process has only one
-    driver.
+    """The controls of the fake driver. Several of these objects may share one library, because a
+    process has only one driver.
     """
 
     def __init__(self, path: Path) -> None:
@@ -159,15 +159,13 @@ class FakeCuda:
             function.restype, function.argtypes = result, arguments
 
     def clear(self) -> None:
-        """Run waiting work, reset settings to those of the environment and counters to zero, and clear
-        errors. Objects stay.
+        """Run delayed work, reset settings to those of the environment and counters to zero, and clear
+        errors. All objects are kept.
         """
         self.library.fake_clear()
 
     def reset(self) -> None:
-        """Like ``clear``, but waiting work is dropped, and so are all objects except contexts and
-        libraries.
-        """
+        """Like ``clear``, but drops delayed work and all objects except contexts and libraries."""
         self.library.fake_reset()
 
     def restart(self) -> None:
@@ -190,12 +188,12 @@ class FakeCuda:
 
     @property
     def violation(self) -> str:
-        """The first violation, or ""."""
+        """The first violation of the driver's rules, or "" if there was none."""
         return str(self.library.fake_violation().decode())
 
     @property
     def fault(self) -> str:
-        """The fault that stopped the device, or ""."""
+        """The fault that stopped the device, or "" if there was none."""
         return str(self.library.fake_fault().decode())
 
     def run_all(self) -> None:
@@ -205,7 +203,9 @@ class FakeCuda:
         return bool(self.library.fake_run_one())
 
     def run_pick(self, choice: int) -> int:
-        """Run one of the operations that could run now. Return how many there were."""
+        """Run one of the operations that may run now. Return the number of operations that could have
+        been chosen.
+        """
         return int(self.library.fake_run_pick(choice))
 
     def mark_pageable(self, address: int, nbytes: int) -> None:
@@ -244,7 +244,7 @@ class Driver(FakeCuda):
         return value.value
 
     def initialise(self, image: bytes) -> None:
-        """Initialise the driver as every user does. Sets the context of this thread, and ``kernels`` by
+        """Initialise the driver as every user does. Set the context of this thread, and ``kernels`` by
         width.
         """
         assert self.call("cuInit", 0) == 0

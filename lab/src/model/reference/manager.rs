@@ -1,11 +1,12 @@
-//! The manager's reference model: requests with their tables over reference pools, one per tier.
+//! The reference model of the manager: requests with their block tables, and one reference pool per
+//! tier.
 //!
-//! Every method returns whether it succeeded: `false` or `None` for a refusal. A refused call changes
-//! nothing. Hints, retention and statistics are not modelled.
+//! Every method returns whether it succeeded: `false` or `None` means that the call was refused. A
+//! refused call changes nothing. Hints, retention and statistics are not modelled.
 //!
-//! A commit writes KV, and a planned copy copies it at once, because plans are executed before their
-//! step writes anything. [`ReferenceManager::check_kv`] checks that every request, and every lookup in
-//! every tier, reads the right KV.
+//! A commit writes KV. A planned copy is made immediately in the model, because an engine executes the
+//! plan before the step writes anything. [`ReferenceManager::check_kv`] checks that every request, and
+//! every lookup in every tier, reads the right KV.
 
 use std::collections::BTreeMap;
 
@@ -18,13 +19,13 @@ type Place = (usize, usize);
 /// A request. While it is preempted, its table is empty.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReferenceRequest {
-    /// The place of its blocks.
+    /// The state of the request, which determines where its blocks are.
     pub state: RequestState,
     /// The tier of its blocks.
     pub tier: usize,
     /// The salt of its prompt.
     pub salt: Vec<u8>,
-    /// The tokens of the prompt and the appended ones.
+    /// The tokens of the prompt, followed by the appended tokens.
     pub tokens: Vec<u32>,
     /// The block table. Trimmed entries are 0.
     pub blocks: Vec<usize>,
@@ -32,14 +33,15 @@ pub struct ReferenceRequest {
     pub computed: usize,
     /// Number of leading blocks that are in the index.
     pub published: usize,
-    /// Number of leading blocks that were given up for a window.
+    /// Number of leading blocks that were released because a window has moved past them.
     pub trimmed: usize,
     /// Position of the first token after those that a connector loads.
     pub external: Option<usize>,
-    /// Positions and blocks that were given up for a window and stayed registered.
+    /// Positions and blocks that were released because a window moved past them, and that remained
+    /// registered.
     left: Vec<(usize, usize)>,
-    /// The pending release of the request. It takes effect as soon as no swap moves the request and no
-    /// connector loads it.
+    /// The pending release of the request. It takes effect once no swap moves the request and no
+    /// connector loads tokens for it.
     leaving: Option<Until>,
     epoch: u64,
 }
@@ -66,32 +68,34 @@ impl ReferenceRequest {
 /// One operation of a step plan.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ReferenceStep {
-    /// A new request: id, tokens, salt, its part, and the number of tokens that the plan hits.
+    /// A new request: its id, tokens and salt, the part to allocate blocks for, and the number of
+    /// tokens that the plan hits.
     Admit(i64, Vec<u32>, Vec<u8>, Part, usize),
     /// A preempted request that is resumed.
     Resume(i64, Part, usize),
-    /// Tokens for a running or preempted request, with room for more tokens or for a total number of
-    /// them. The last field states whether the plan writes to registered blocks in place.
+    /// Appends tokens to a running or preempted request. The next two fields ask for room for more
+    /// tokens, or for a total number of tokens. The last field states whether the plan overwrites
+    /// registered blocks in place.
     Append(i64, Vec<u32>, usize, Option<usize>, bool),
-    /// A request that is preempted.
+    /// Preempts a running request.
     Preempt(i64, Until),
-    /// A request that ends.
+    /// Ends a request.
     Release(i64, Until),
 }
 
-/// The result of a committed operation.
+/// The result of an operation that was committed.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ReferenceOutcome {
     /// The table, and the number of its blocks that were cached.
     Admitted(Vec<usize>, usize),
     /// The changed positions of the table, with their blocks.
     Appended(Vec<(usize, usize)>),
-    /// The request gave up its blocks.
+    /// The request has released its blocks.
     Ended,
 }
 
-/// A block that moves: source, destination, references, whether it is copied, and whether its content
-/// moves, too.
+/// The move of one block: source, destination, references, whether its KV is copied, and whether its
+/// content becomes that of the destination.
 #[derive(Clone, Debug)]
 struct Moved {
     src: usize,
@@ -112,7 +116,7 @@ struct Swap {
 /// The manager's reference model.
 #[derive(Clone, Debug)]
 pub struct ReferenceManager {
-    /// The device's pool, and then the host's, if any.
+    /// The device's pool, followed by the host's pool if there is a host tier.
     pub pools: Vec<ReferencePool>,
     /// The requests by id.
     pub requests: BTreeMap<i64, ReferenceRequest>,
@@ -122,12 +126,12 @@ pub struct ReferenceManager {
     planned: Vec<(Place, Place, Option<u64>)>,
     swaps: BTreeMap<u64, Swap>,
     next_swap: u64,
-    /// Number of changes of weights: resets and epochs.
+    /// Number of times that the weights changed: resets and new epochs.
     weights: u64,
 }
 
 impl ReferenceManager {
-    /// Creates a manager without requests, over a device's pool and perhaps a host's.
+    /// Creates a manager without requests over a device pool and an optional host pool.
     #[must_use]
     pub fn new(pool: ReferencePool, host: Option<ReferencePool>, watermark: f64) -> Self {
         let block_size = pool.block_size;
@@ -155,27 +159,28 @@ impl ReferenceManager {
         if running { share } else { 0 }
     }
 
-    /// Looks up the cached prefix of a prompt and holds it, at most `most` blocks.
+    /// Looks up the cached prefix of a prompt and acquires at most `most` of its blocks.
     fn look_up(&mut self, request: &ReferenceRequest, most: usize) -> Vec<usize> {
         self.pools[0].lookup(&request.salt, &request.tokens, most, true)
     }
 
-    /// Returns the number of blocks of a prompt's longest hit. The last token is left to compute.
+    /// Returns the number of blocks of a prompt's longest hit. At least the last token must remain to
+    /// be computed.
     fn longest(&self, request: &ReferenceRequest, part: Part) -> usize {
         let most = request.tokens.len().saturating_sub(1) / self.block_size;
         self.clone().look_up(request, if part.compute_all { 0 } else { most }).len()
     }
 
     /// Returns the number of blocks of an admission with this number of cached tokens. The blocks cover
-    /// the cached or external tokens, and the part after them.
+    /// the cached or external tokens and the part after them that is admitted.
     fn blocks_of(&self, tokens: usize, cached: usize, part: Part) -> usize {
         let ready = (cached * self.block_size).max(part.external_tokens);
         let covered = part.allocate_tokens.map_or(tokens, |chunk| tokens.min(ready + chunk));
         covered.div_ceil(self.block_size)
     }
 
-    /// Allocates blocks after a held match. Returns the table, and the number of its blocks that were
-    /// cached.
+    /// Allocates blocks after an acquired match. Returns the table, and the number of its blocks that
+    /// were cached.
     fn install(
         &mut self,
         id: i64,
@@ -196,8 +201,8 @@ impl ReferenceManager {
         Some(cached)
     }
 
-    /// Looks up at most this number of blocks, and allocates the rest. Works on a copy, so a call that
-    /// does not fit changes nothing.
+    /// Looks up at most this number of blocks and allocates the others. Works on a copy of the model,
+    /// so a call that does not fit changes nothing.
     fn place_behind(
         &mut self,
         id: i64,
@@ -216,7 +221,8 @@ impl ReferenceManager {
         Some(cached)
     }
 
-    /// Like `place_behind`, after the longest hit for which there are enough blocks, or no hit.
+    /// Like `place_behind`, but chooses the longest hit for which enough blocks are available, or no
+    /// hit.
     fn place(&mut self, id: i64, request: &ReferenceRequest, part: Part) -> Option<usize> {
         if part.external_tokens >= request.tokens.len() {
             return None;
@@ -241,9 +247,9 @@ impl ReferenceManager {
         self.place(id, &self.requests[&id].clone(), part)
     }
 
-    /// Returns what an admission would find: the blocks of its hit, and the largest chunk that fits
-    /// after it. Tries all of them. A refused admission has the longest hit with room for one token
-    /// after it, or else the longest hit.
+    /// Returns the result that an admission would have: the blocks of its hit, and the largest chunk
+    /// that fits after it. Tries all lengths. If the admission is refused, returns the longest hit with
+    /// room for one more token, or the longest hit if there is none.
     #[must_use]
     pub fn fit(&self, tokens: &[u32], salt: &[u8], part: Part) -> (usize, usize) {
         let request = ReferenceRequest::new(tokens, salt);
@@ -262,14 +268,14 @@ impl ReferenceManager {
         (cached, fitting(cached))
     }
 
-    /// Returns the number of slots that an append covers if `asked` are wanted. Tokens in blocks that
-    /// already exist have slots.
+    /// Returns the number of slots that an append covers if the caller asks for `asked`. Tokens in
+    /// existing blocks already have slots.
     fn slots(&self, request: &ReferenceRequest, more: usize, asked: usize) -> usize {
         asked.max((request.tokens.len() + more).min(request.blocks.len() * self.block_size))
     }
 
-    /// Returns the existing positions of the table that are written: those of the slots after the last
-    /// token.
+    /// Returns the positions of existing blocks in the table that are written: the blocks with slots
+    /// after the last token.
     fn touched(&self, request: &ReferenceRequest, slots: usize) -> std::ops::Range<usize> {
         self.touched_after(request, request.tokens.len(), slots)
     }
@@ -292,7 +298,7 @@ impl ReferenceManager {
 
     /// Returns the number of blocks that an append takes, and how many of them are copies of registered
     /// blocks without another holder. `given_up` counts the references that other requests of the batch
-    /// give up by copying.
+    /// release because they copy the block.
     fn needed(&self, id: i64, slots: usize, given_up: &mut BTreeMap<usize, usize>) -> (usize, usize) {
         let request = &self.requests[&id];
         let (mut needed, mut avoidable) = (self.missing(request, slots), 0);
@@ -308,8 +314,8 @@ impl ReferenceManager {
         (needed, avoidable)
     }
 
-    /// Returns the number of tokens that a step may have computed: those with blocks, and beyond the
-    /// known tokens only those in blocks that no other request holds.
+    /// Returns the maximum number of tokens that a step may have computed. Tokens beyond the known ones
+    /// only count if they are in blocks that no other request holds.
     fn computable(&self, request: &ReferenceRequest) -> usize {
         let covered = request.blocks.len() * self.block_size;
         let is_own = |&slot: &usize| {
@@ -320,15 +326,16 @@ impl ReferenceManager {
         (tokens..covered).take_while(is_own).last().map_or(tokens.min(covered), |last| last + 1)
     }
 
-    /// Returns whether enough blocks are available for an append that needs `needed`, where `avoidable`
-    /// copies can be avoided, and whether they have to be avoided.
+    /// Returns whether enough blocks are available for an append that needs `needed` blocks, and
+    /// whether copies have to be avoided for that. `avoidable` is the number of copies that can be
+    /// avoided.
     fn can_grow(&self, needed: usize, avoidable: usize) -> Option<bool> {
         let available = self.device().available();
         (needed - avoidable <= available).then_some(needed > available)
     }
 
-    /// Appends tokens to each of some requests. Running ones get blocks. Returns the rows, positions
-    /// and blocks that changed.
+    /// Appends tokens to several requests. Running requests get blocks. Returns the rows, positions and
+    /// blocks that changed.
     pub fn append_ragged(
         &mut self,
         rows: &[(i64, Vec<u32>)],
@@ -338,8 +345,8 @@ impl ReferenceManager {
         self.append_rows(rows, computed, covered, None)
     }
 
-    /// Like `append_ragged`. A plan may already have decided whether cached content is overwritten in
-    /// place.
+    /// Like `append_ragged`, but a plan may already have decided whether cached content is overwritten
+    /// in place.
     fn append_rows(
         &mut self,
         rows: &[(i64, Vec<u32>)],
@@ -352,7 +359,7 @@ impl ReferenceManager {
         if (0..rows.len()).any(|at| twice(at) || !appendable(rows[at].0)) {
             return None;
         }
-        // Computes for each row its slots, and its computed tokens if they are given.
+        // For each row, computes its slots, and its computed tokens if the call gives them.
         let (mut given_up, mut needed, mut avoidable, mut targets) = (BTreeMap::new(), 0, 0, Vec::new());
         for (row, (id, tokens)) in rows.iter().enumerate() {
             let request = &self.requests[id];
@@ -397,7 +404,8 @@ impl ReferenceManager {
         Some(changes)
     }
 
-    /// Appends a token to each of some requests. Returns the rows, positions and blocks that changed.
+    /// Appends one token to each of several requests. Returns the rows, positions and blocks that
+    /// changed.
     pub fn append(&mut self, rows: &[(i64, u32)], commit: bool) -> Option<Vec<(usize, usize, usize)>> {
         let rows: Vec<_> = rows.iter().map(|&(id, token)| (id, vec![token])).collect();
         let computed = if commit { Computed::AllButLast } else { Computed::Nothing };
@@ -426,12 +434,12 @@ impl ReferenceManager {
         self.grow(id, before, slots, in_place)
     }
 
-    /// Covers slots of a request that had `before` tokens before. With `in_place`, cached content
-    /// without another holder is overwritten.
+    /// Extends the table of a request to a number of slots. The request had `before` tokens before the
+    /// call. With `in_place`, cached content that no other request holds is overwritten.
     fn grow(&mut self, id: i64, before: usize, slots: usize, in_place: bool) -> Option<Vec<(usize, usize)>> {
         let mut request = self.requests.get(&id)?.clone();
         let mut changes = Vec::new();
-        // The slots of accepted drafts have been written.
+        // The slots of accepted drafts are already written.
         for index in self.touched_after(&request, before.max(request.computed), slots) {
             let block = request.blocks[index];
             if self.device().users(block) == 1 && in_place {
@@ -455,7 +463,7 @@ impl ReferenceManager {
         Some(changes)
     }
 
-    /// Returns the place of a block's content until the plan is executed.
+    /// Returns where the content of a block is until the plan is executed.
     fn resolve(&self, place: Place) -> Place {
         self.planned.iter().find(|copy| copy.1 == place).map_or(place, |copy| copy.0)
     }
@@ -476,8 +484,8 @@ impl ReferenceManager {
     /// its expected content.
     ///
     /// # Errors
-    /// The first slot with other content. A request may keep KV that it computed before a change of
-    /// weights.
+    /// The first slot with other content. KV that a request computed before a change of weights is no
+    /// error for that request.
     pub fn check_kv(&self) -> Result<(), String> {
         for (tier, pool) in self.pools.iter().enumerate() {
             pool.check_kv(self.weights).map_err(|wrong| format!("tier {tier}: {wrong}"))?;
@@ -502,7 +510,7 @@ impl ReferenceManager {
         self.planned.iter().map(|&(src, dst, _)| (src, dst)).collect()
     }
 
-    /// Hands out the planned copies whose destinations are still needed.
+    /// Returns the planned copies whose destinations are still needed, and removes them from the plan.
     pub fn take_plan(&mut self) -> Vec<(Place, Place)> {
         let wanted = |(tier, block): Place| {
             let pool = &self.pools[tier];
@@ -515,8 +523,8 @@ impl ReferenceManager {
         plan
     }
 
-    /// Commits computed tokens. Full blocks are registered, unless the epoch has changed since or a
-    /// fork has registered them. Returns the number of registered blocks.
+    /// Commits computed tokens. Registers the full blocks, unless the epoch has changed since they were
+    /// computed or a fork has registered them. Returns the number of registered blocks.
     pub fn commit(&mut self, id: i64, computed: usize) -> Option<usize> {
         if !self.is(id, RequestState::Running) {
             return None;
@@ -546,7 +554,7 @@ impl ReferenceManager {
         Some(self.pools[0].registered().0 - before)
     }
 
-    /// Commits computed tokens of each of some requests, or of none.
+    /// Commits computed tokens of all given requests, or of none if one of them is refused.
     pub fn commit_batch(&mut self, rows: &[(i64, usize)]) -> Option<usize> {
         let twice = |at: usize| rows[..at].iter().any(|(other, _)| *other == rows[at].0);
         if (0..rows.len()).any(twice) {
@@ -570,7 +578,7 @@ impl ReferenceManager {
         true
     }
 
-    /// Forks each parent once per row that names it. All parents must be running before the call.
+    /// Forks a parent once for each row that contains it. All parents must be running before the call.
     pub fn fork_batch(&mut self, rows: &[(i64, i64)]) -> bool {
         let mut changed = self.clone();
         let done = rows.iter().all(|&(parent, _)| self.is(parent, RequestState::Running))
@@ -581,7 +589,7 @@ impl ReferenceManager {
         done
     }
 
-    /// Releases requests one after another, or none of them.
+    /// Releases all given requests one after another, or none of them.
     pub fn release_batch(&mut self, ids: &[i64], until: Until) -> bool {
         let twice = |at: usize| ids[..at].contains(&ids[at]);
         let mut changed = self.clone();
@@ -593,7 +601,7 @@ impl ReferenceManager {
         done
     }
 
-    /// Keeps the first tokens of each of some running requests.
+    /// Shortens several running requests, each to a number of tokens.
     pub fn truncate_batch(&mut self, rows: &[(i64, usize)], until: Until) -> bool {
         let twice = |at: usize| rows[..at].iter().any(|(other, _)| *other == rows[at].0);
         let mut changed = self.clone();
@@ -605,7 +613,7 @@ impl ReferenceManager {
         done
     }
 
-    /// Keeps the first tokens of a running request.
+    /// Shortens a running request to its first `keep` tokens.
     pub fn truncate(&mut self, id: i64, keep: usize, until: Until) -> bool {
         let size = self.block_size;
         if !self.is_sound(until) {
@@ -625,7 +633,7 @@ impl ReferenceManager {
         self.pools[0].release_until_then(&dropped, until)
     }
 
-    /// Gives up the blocks before a window of a running request. Returns their number.
+    /// Releases the blocks of a running request that are before its window. Returns their number.
     pub fn trim(&mut self, id: i64, window: usize) -> Option<usize> {
         let size = self.block_size;
         let request = self.requests.get_mut(&id).filter(|r| r.state == RequestState::Running)?;
@@ -639,7 +647,7 @@ impl ReferenceManager {
         Some(gone.len())
     }
 
-    /// Returns whether the fence exists to which blocks are released.
+    /// Returns whether the fence exists after which the blocks are to be released.
     fn is_sound(&self, until: Until) -> bool {
         match until {
             Until::Ticket(ticket) => self.device().open_tickets().contains(&ticket.get()),
@@ -647,8 +655,9 @@ impl ReferenceManager {
         }
     }
 
-    /// Takes references to blocks that a request gave up for a window, if they still have its content
-    /// and no references. Blocks that are released together are then ordered together.
+    /// Takes references to blocks that a request released because a window moved past them. Takes only
+    /// those that still have their content and no references. So they enter the order of eviction
+    /// together with the other blocks of the release.
     fn take_left(&mut self, id: i64) -> Vec<usize> {
         let (pool, request) = (&mut self.pools[0], &self.requests[&id]);
         if request.tier != 0 || request.epoch != pool.epoch {
@@ -680,7 +689,7 @@ impl ReferenceManager {
         *request = ReferenceRequest::new(tokens, salt);
     }
 
-    /// Preempts a running or swapped request, which will be recomputed.
+    /// Preempts a running or swapped request. Its tokens will be computed again.
     pub fn preempt(&mut self, id: i64, until: Until) -> bool {
         let holds = self.is(id, RequestState::Running) || self.is(id, RequestState::Swapped);
         let done = holds && self.is_sound(until);
@@ -690,7 +699,8 @@ impl ReferenceManager {
         done
     }
 
-    /// Ends a request, or records how it ends as soon as no swap moves it and no connector loads it.
+    /// Ends a request. If a swap moves the request or a connector loads its tokens, records the release
+    /// and applies it afterwards.
     pub fn release(&mut self, id: i64, until: Until) -> bool {
         let sound = self.is_sound(until) && !self.is(id, RequestState::Releasing);
         let on_its_way = self.is(id, RequestState::Moving) || self.is(id, RequestState::Loading);
@@ -704,15 +714,16 @@ impl ReferenceManager {
         true
     }
 
-    /// Ends a request that was released. A fence that has ended meanwhile has no effect.
+    /// Ends a request whose release was recorded. If the fence of the release has ended in the
+    /// meantime, the blocks are released immediately.
     fn leave(&mut self, id: i64) {
         let until = self.requests[&id].leaving.filter(|&until| self.is_sound(until)).unwrap_or(Until::Now);
         self.give_up(id, until);
         self.requests.remove(&id);
     }
 
-    /// Ends a load: loaded tokens count as computed, and the request runs. Returns the number of
-    /// registered blocks.
+    /// Ends a load: the loaded tokens become computed tokens, and the request is running. Returns the
+    /// number of registered blocks.
     pub fn external_done(&mut self, id: i64, loaded: Loaded<'_>) -> Option<usize> {
         let request = self.requests.get_mut(&id)?;
         let end = request.external?;
@@ -751,14 +762,14 @@ impl ReferenceManager {
         self.pools.iter_mut().map(|pool| pool.complete_step(step)).sum()
     }
 
-    /// Forgets all cached content, in every tier.
+    /// Removes all cached content in every tier.
     pub fn bump_epoch(&mut self) {
         self.weights += 1;
         self.pools.iter_mut().for_each(ReferencePool::bump_epoch);
     }
 
-    /// Forgets all cached content of every tier, if no block has a reference. Returns the number of
-    /// registered blocks.
+    /// Removes all cached content in every tier, if no block has a reference. Returns the number of
+    /// removed contents.
     pub fn reset(&mut self) -> Option<usize> {
         let is_idle = self.pools.iter().all(ReferencePool::is_idle);
         let registered = self.pools.iter().map(|pool| pool.registered().0).sum();
@@ -769,9 +780,9 @@ impl ReferenceManager {
         })
     }
 
-    /// Executes a plan of these operations: all matches are held, then blocks are given up, then blocks
-    /// are taken. Returns `None` if an operation does not fit any more. In that case the plan promised
-    /// too much, and the model cannot be used any more.
+    /// Executes a plan of these operations. First all matches are acquired, then blocks are released,
+    /// then blocks are allocated. Returns `None` if an operation does not fit. In that case the plan
+    /// was wrong, and the model must not be used any more.
     pub fn commit_step(&mut self, planned: &[ReferenceStep]) -> Option<Vec<ReferenceOutcome>> {
         let mut matched = BTreeMap::new();
         for operation in planned {
@@ -817,7 +828,7 @@ impl ReferenceManager {
         planned.iter().map(outcome).collect()
     }
 
-    /// Starts to move requests to the host, or back to the device. Returns the swap's number.
+    /// Starts to move requests to the host or back to the device. Returns the number of the swap.
     pub fn begin_swap(&mut self, ids: &[i64], out: bool) -> Option<u64> {
         let (state, from, to) =
             if out { (RequestState::Running, 0, 1) } else { (RequestState::Swapped, 1, 0) };
@@ -865,7 +876,7 @@ impl ReferenceManager {
         Some(id)
     }
 
-    /// Completes a swap whose copies were handed out. Returns pairs of blocks, old and new.
+    /// Completes a swap whose copies the engine has taken. Returns pairs of old and new blocks.
     pub fn complete_swap(&mut self, swap: u64) -> Option<Vec<(usize, usize)>> {
         self.swaps.get(&swap).filter(|swap| swap.taken)?;
         let Swap { ids, to, moved, .. } = self.swaps.remove(&swap)?;
@@ -912,7 +923,7 @@ impl ReferenceManager {
     }
 }
 
-/// Returns the references at one end of a swap, last block first.
+/// Returns the references to the sources or destinations of a swap's moves, last block first.
 fn references(moved: &[Moved], end: impl Fn(&Moved) -> usize) -> Vec<usize> {
     moved.iter().rev().flat_map(|known| vec![end(known); known.references]).collect()
 }

@@ -1,12 +1,12 @@
-//! A reference model of the pool and of the manager ([`ReferenceManager`]): slow, small and simple.
+//! Slow and simple reference models of the pool and of the manager ([`ReferenceManager`]).
 //!
-//! It hashes nothing: a block's content is its whole prefix, token by token, with its extra keys and
-//! epoch. Its lists are plain vectors. Its decisions must equal the core's: results, ids, and both
-//! orders.
+//! The models hash nothing: a block's content is its whole prefix, token by token, with its extra keys
+//! and epoch. Their lists are plain vectors. Their decisions must equal those of the core: results,
+//! ids, and the orders of the free list and of eviction.
 //!
-//! Its blocks contain KV ([`Kv`]), which depends on the weights. So the model can check two things:
-//! which contents a pool forgets, and whether the contents that it still finds are those that the
-//! current weights would compute. [`ReferencePool::check_kv`] makes the second comparison.
+//! Their blocks contain KV ([`Kv`]), which depends on the weights. So the model can check which
+//! contents a pool removes, and whether the remaining contents are those that the current weights would
+//! compute. [`ReferencePool::check_kv`] makes the second check.
 
 mod manager;
 
@@ -23,7 +23,7 @@ pub type Content = (Vec<u8>, u64, Vec<u32>);
 /// The KV of a computed token. It depends on all tokens before it and on the weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kv {
-    /// The number of the weights that computed it. Every reset and every epoch counts as a change of
+    /// The number of the weights that computed the KV. Every reset and every new epoch changes the
     /// weights.
     pub weights: u64,
     /// A hash of the prefix from which it was computed.
@@ -43,12 +43,12 @@ impl Kv {
 #[derive(Clone, Debug, Default)]
 struct Block {
     references: usize,
-    /// Number of references of fences, and of pins.
+    /// Number of references that fences hold, and number that pins hold.
     fences: usize,
     pins: usize,
     content: Option<Content>,
     computed: bool,
-    /// The KV by slot, or `None` for slots that were not written since the block was handed out.
+    /// The KV by slot, or `None` for slots that were not written since the block was allocated.
     kv: Vec<Option<Kv>>,
 }
 
@@ -58,10 +58,10 @@ pub struct ReferencePool {
     blocks: Vec<Block>,
     block_size: usize,
     drop_duplicates: bool,
-    /// The free list. The next block to hand out is first.
+    /// The free list. Its first block is allocated next.
     pub free: Vec<usize>,
-    /// The order of eviction, the next victim first. A pinned block that its last holder released keeps
-    /// its place until its turn comes.
+    /// The order of eviction. The first block is evicted next. If the last holder of a pinned block
+    /// releases it, the block keeps its place in the order until it would be evicted.
     pub evictable: Vec<usize>,
     copies: BTreeMap<Content, Vec<usize>>,
     open_fences: BTreeMap<u64, Vec<usize>>,
@@ -111,20 +111,20 @@ impl ReferencePool {
         (self.free.len(), self.eviction_order().len(), held - fenced, fenced)
     }
 
-    /// Returns the number of blocks with a content, and of those with a reference.
+    /// Returns the number of blocks with a content, and the number of those that have a reference.
     #[must_use]
     pub fn registered(&self) -> (usize, usize) {
         let registered = || self.blocks.iter().filter(|block| block.content.is_some());
         (registered().count(), registered().filter(|block| block.references > 0).count())
     }
 
-    /// Returns the blocks that allocations take if none is free, the next victim first.
+    /// Returns the blocks that allocations take if no block is free, the next one first.
     #[must_use]
     pub fn eviction_order(&self) -> Vec<usize> {
         self.evictable.iter().copied().filter(|&block| self.blocks[block].references == 0).collect()
     }
 
-    /// Returns the number of blocks, null block included.
+    /// Returns the number of blocks, including the null block.
     #[must_use]
     pub const fn num_blocks(&self) -> usize {
         self.blocks.len()
@@ -136,13 +136,13 @@ impl ReferencePool {
         self.free.len() + self.eviction_order().len()
     }
 
-    /// Returns the number of references of a block, without those of fences and pins.
+    /// Returns the number of references to a block, except those of fences and pins.
     #[must_use]
     pub fn holders(&self, block: usize) -> usize {
         self.blocks[block].references - self.blocks[block].fences
     }
 
-    /// Returns the number of references of a block, without those of pins.
+    /// Returns the number of references to a block, except those of pins.
     fn users(&self, block: usize) -> usize {
         self.blocks[block].references - self.blocks[block].pins
     }
@@ -159,7 +159,7 @@ impl ReferencePool {
         self.blocks.get(block)?.content.as_ref()
     }
 
-    /// Returns the number of references of a block, and how many of them belong to fences and pins.
+    /// Returns the number of references to a block, and how many of them fences and pins hold.
     #[must_use]
     pub fn references(&self, block: usize) -> (usize, usize) {
         self.blocks.get(block).map_or((0, 0), |block| (block.references, block.fences))
@@ -188,7 +188,7 @@ impl ReferencePool {
     }
 
     fn allocate_one(&mut self) -> usize {
-        // A pinned block whose turn comes only leaves the order.
+        // A pinned block that would be evicted only leaves the order.
         let mut next = || if self.free.is_empty() { self.evictable.remove(0) } else { self.free.remove(0) };
         let mut block = next();
         while self.blocks[block].references > 0 {
@@ -249,8 +249,8 @@ impl ReferencePool {
         let mut idle = Vec::new();
         for &b in blocks {
             self.blocks[b].references -= 1;
-            // Pins do not count: a block that only pins hold is released, and the pins keep it from
-            // being handed out.
+            // Pins are not counted as holders. A block that only pins hold is released, but the pins
+            // prevent its allocation.
             if self.blocks[b].references == self.blocks[b].pins {
                 idle.push(b);
             }
@@ -274,7 +274,8 @@ impl ReferencePool {
             if self.blocks[b].references == 0 {
                 self.free.insert(0, b);
             }
-            // Children of the dropped copy must not outlive the copy that stays.
+            // Children of the copy that is dropped must not be evicted later than the copy that
+            // remains.
             let waits = |&twin: &usize| {
                 let Block { references, pins, .. } = self.blocks[twin];
                 self.evictable.contains(&twin) || pins > 0 && references == pins
@@ -291,7 +292,7 @@ impl ReferencePool {
         true
     }
 
-    /// Releases blocks after a step. Returns false and changes nothing if a block has too few
+    /// Releases blocks when a step completes. Returns false and changes nothing if a block has too few
     /// references.
     pub fn release_after(&mut self, blocks: &[usize], step: u64) -> bool {
         if self.completed.is_some_and(|completed| step <= completed) {
@@ -349,7 +350,7 @@ impl ReferencePool {
         }
     }
 
-    /// Releases blocks at once, or with the fence of a step or a ticket.
+    /// Releases blocks immediately, or when a step completes or a fence ends.
     pub fn release_until_then(&mut self, blocks: &[usize], until: Until) -> bool {
         match until {
             Until::Now => self.release(blocks),
@@ -366,7 +367,7 @@ impl ReferencePool {
         Some(ended.len())
     }
 
-    /// Adds a reference to a held block until [`Self::unpin`]. Each block gets at most one.
+    /// Adds a reference to a held block until [`Self::unpin`]. A block gets at most one such reference.
     fn pin(&mut self, b: usize) {
         if !self.pinned.contains(&b) {
             self.blocks[b].references += 1;
@@ -384,7 +385,8 @@ impl ReferencePool {
         }
         for &b in &ended {
             self.blocks[b].references -= 1;
-            // A block that was released before has its place in the order, unless its turn has come.
+            // A block that was released while it was pinned is already in the order, unless its turn to
+            // be evicted has come.
             if self.blocks[b].references == 0 && !self.evictable.contains(&b) {
                 self.unregister(b);
                 self.free.insert(0, b);
@@ -392,7 +394,7 @@ impl ReferencePool {
         }
     }
 
-    /// Adds a reference to a block that is held or cached-free.
+    /// Adds a reference to a block that is active or cached-free.
     fn hold(&mut self, block: usize) {
         self.evictable.retain(|&other| other != block);
         self.blocks[block].references += 1;
@@ -403,8 +405,8 @@ impl ReferencePool {
         self.blocks[block].content.as_ref().filter(|_| self.blocks[block].computed)
     }
 
-    /// Returns the blocks with the content of `block`, the one that a lookup returns first. Returns
-    /// none if the block has no content.
+    /// Returns the blocks with the same content as `block`. The block that a lookup returns comes
+    /// first. Returns an empty list if the block has no content.
     #[must_use]
     pub fn copies_of(&self, block: usize) -> &[usize] {
         let content = self.blocks[block].content.as_ref();
@@ -453,7 +455,8 @@ impl ReferencePool {
             self.blocks[b].computed = true;
             let ring = self.copies.entry(content).or_default();
             ring.retain(|&copy| copy != b);
-            // The copy comes after those that became computed before it, and before all others.
+            // The copy is placed after the copies that became computed earlier, and before all copies
+            // that are not computed.
             let computed = ring.iter().take_while(|&&copy| self.blocks[copy].computed).count();
             ring.insert(computed, b);
         }
@@ -468,8 +471,8 @@ impl ReferencePool {
         found
     }
 
-    /// Returns the blocks of the longest computed run from block `start` of a prompt on. With
-    /// `refresh`, the lookup counts as a use of them.
+    /// Returns the blocks of the longest computed run of a prompt that begins at block `start`. With
+    /// `refresh`, the lookup makes them the most recently used blocks.
     pub fn find_run(
         &mut self,
         salt: &[u8],
@@ -491,8 +494,8 @@ impl ReferencePool {
         run(self) // a copy may have been dropped
     }
 
-    /// Acquires blocks that must still have these contents. Returns false and changes nothing if one
-    /// has not.
+    /// Acquires blocks that must still have these contents. Returns false and changes nothing if a
+    /// block has another content.
     pub fn acquire_match(&mut self, blocks: &[usize], contents: &[Content]) -> bool {
         let fresh = |(&b, content)| b < self.blocks.len() && self.content_of(b) == Some(content);
         let fine = blocks.iter().zip(contents).all(fresh);
@@ -500,9 +503,10 @@ impl ReferencePool {
         fine
     }
 
-    /// Registers a held block as block `position` of the prompt. If that content is already registered,
-    /// holds that block instead, computed or not. Returns the block that is held now. Returns `None`
-    /// and changes nothing if only fences hold the block, or if it is already registered.
+    /// Registers a held block as block `position` of the prompt. If another block is already registered
+    /// with that content, holds that block instead, even if it is not computed. Returns the block that
+    /// is held afterwards. Returns `None` and changes nothing if only fences hold the block, or if it
+    /// is already registered.
     pub fn promote(&mut self, block: usize, salt: &[u8], tokens: &[u32], position: usize) -> Option<usize> {
         let fine = self.blocks.get(block).is_some_and(|b| b.references > b.fences && b.content.is_none());
         if !fine {
@@ -532,7 +536,8 @@ impl ReferencePool {
         }
     }
 
-    /// Returns for blocks of a prompt the positions at which another block is cached, with that block.
+    /// Returns the positions of a prompt at which another block than the given one is cached, with that
+    /// block.
     fn changes(&self, blocks: &[usize], contents: &[Content]) -> Vec<(usize, usize)> {
         let cached = |(at, (b, content)): (usize, (&usize, &Content))| {
             self.find(content).filter(|cached| cached != b).map(|cached| (at, cached))
@@ -540,9 +545,9 @@ impl ReferencePool {
         blocks.iter().zip(contents).enumerate().filter_map(cached).collect()
     }
 
-    /// Registers held blocks as those of a prompt and marks them as computed, except where a cached
-    /// block replaces one. Returns `None` and changes nothing if a block is not held, has another
-    /// content, or is named twice without a content.
+    /// Registers held blocks for a prompt and marks them as computed. At positions where a block is
+    /// already cached, uses that block instead. Returns `None` and changes nothing if a block is not
+    /// held, has another content, or is listed twice and has no content.
     pub fn register_table(
         &mut self,
         blocks: &[usize],
@@ -587,8 +592,8 @@ impl ReferencePool {
         changes.iter().for_each(|&(_, cached)| self.hold(cached));
     }
 
-    /// Like `register_table`, for free blocks, which are held afterwards unless a cached block replaces
-    /// them. Returns `None` and changes nothing if a block is not free or is named twice.
+    /// Like `register_table`, but for free blocks. Afterwards they are held, unless a cached block
+    /// replaces them. Returns `None` and changes nothing if a block is not free or is listed twice.
     pub fn adopt(
         &mut self,
         blocks: &[usize],
@@ -612,16 +617,16 @@ impl ReferencePool {
         Some(changes)
     }
 
-    /// Like `find`, except for a block whose turn came while only pins held it, because its parents may
-    /// be gone.
+    /// Like `find`, but does not return a block that left the order of eviction while only pins held
+    /// it. The parents of such a block may be gone.
     fn find_in_place(&self, content: &Content) -> Option<usize> {
         let overtaken =
             |b: usize| self.blocks[b].references == self.blocks[b].pins && !self.evictable.contains(&b);
         self.find(content).filter(|&b| !overtaken(b))
     }
 
-    /// Gives up blocks with their contents. Returns false and changes nothing if a block does not have
-    /// exactly one holder.
+    /// Releases blocks and removes their contents. Returns false and changes nothing if a block does
+    /// not have exactly one holder.
     pub fn disown(&mut self, blocks: &[usize]) -> bool {
         let alone = |b: &usize| self.blocks.get(*b).is_some_and(|one| one.references == 1 && one.fences == 0);
         let fine = blocks.iter().all(alone) && self.releasable(blocks);
@@ -632,12 +637,12 @@ impl ReferencePool {
         fine
     }
 
-    /// Evicts up to `n` next victims. They are free afterwards and are handed out next.
+    /// Evicts up to `n` blocks. They are free afterwards and are allocated next.
     pub fn evict(&mut self, n: usize) -> Vec<usize> {
         let mut victims = Vec::new();
         while victims.len() < n && !self.eviction_order().is_empty() {
             let next = self.evictable.remove(0);
-            // A pinned block whose turn comes only leaves the order.
+            // A pinned block that would be evicted only leaves the order.
             victims.extend((self.blocks[next].references == 0).then_some(next));
         }
         victims.iter().for_each(|&b| self.unregister(b));
@@ -651,7 +656,7 @@ impl ReferencePool {
         self.blocks.iter().all(|block| block.references == 0)
     }
 
-    /// Forgets all cached content. Returns false and changes nothing if a block has a reference.
+    /// Removes all cached content. Returns false and changes nothing if a block has a reference.
     pub fn reset(&mut self) -> bool {
         let idle = self.is_idle();
         if idle {
@@ -660,7 +665,7 @@ impl ReferencePool {
         idle
     }
 
-    /// Forgets all cached content and starts a new epoch.
+    /// Removes all cached content and starts a new epoch.
     pub fn bump_epoch(&mut self) {
         self.epoch += 1;
         self.forget();

@@ -1,16 +1,16 @@
-//! Checks that memory stays flat: compares the bytes of heap in use at each moment when no manager
-//! holds or caches a block.
+//! Checks that the use of memory does not grow. Compares the bytes of heap in use at moments when no
+//! manager holds or caches a block.
 
-/// The growth that is allowed. The tables of every configuration may double once more.
+/// Allowed growth in bytes. It leaves room for the tables of every configuration to double once more.
 const BOUND: i64 = 1 << 19;
 
-/// Minimum number of samples for a judgement.
+/// Minimum number of samples from which growth is judged.
 const LEAST: usize = 8;
 
 /// The use of heap over a run.
 #[derive(Clone, Copy, Debug, Default, serde::Serialize)]
 pub struct Heap {
-    /// Whether heap was counted and the run was long enough.
+    /// Whether growth was judged: the bytes of heap were counted, and the run was long enough.
     pub judged: bool,
     /// Average number of bytes in use in the second quarter of the run.
     pub start: i64,
@@ -23,7 +23,7 @@ pub struct Heap {
 }
 
 impl Heap {
-    /// Judges samples in the order of time. The first quarter is the warm-up.
+    /// Judges samples, which are in the order of time. The first quarter is ignored as warm-up.
     #[must_use]
     pub fn of(samples: &[i64]) -> Self {
         let quarter = samples.len() / 4;
@@ -41,7 +41,7 @@ impl Heap {
     }
 }
 
-/// Returns the resident bytes of this process, or `None` except on Linux.
+/// Returns the resident bytes of this process on Linux, and `None` on other systems.
 fn resident() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;

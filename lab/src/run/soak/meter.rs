@@ -1,6 +1,6 @@
-//! Measures the times of calls, in a fixed amount of memory.
+//! Measures the times of calls with a fixed amount of memory.
 //!
-//! The time of a call includes creating its arguments from the record.
+//! The time of a call includes the creation of its arguments from the call's record.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use hdrhistogram::Histogram;
 use kvpool_journal::calls::Slots;
 use kvpool_journal::{ManagerCall, Words};
 
-/// A minute in nanoseconds. A longer call counts as a minute.
+/// A minute in nanoseconds. Longer times are recorded as a minute.
 const LONGEST: u64 = 60_000_000_000;
 
-/// Creates a histogram of nanoseconds, with three digits.
+/// Creates a histogram of nanoseconds, with three significant digits.
 fn histogram() -> Histogram<u64> {
     // The library accepts these bounds.
     #[expect(clippy::expect_used, reason = "fails for other constants only")]

@@ -1,12 +1,13 @@
-//! The soak: large managers under load for any length of time.
+//! A soak is a long run that keeps large managers under load.
 //!
-//! Each configuration ([`PRESETS`]) has one manager for the whole run. The managers take turns of one
-//! *round*: thousands of random calls, then every request ends, and a reset forgets the rest. The
-//! laboratory draws the calls. Its oracles check the state after one call in [`Settings::check_every`],
-//! without the model.
+//! Each configuration ([`PRESETS`]) has one manager for the whole run. The managers take turns. A turn
+//! is a *round*: thousands of random calls, after which every request is ended and a reset removes the
+//! cached content. The laboratory draws the calls. After every [`Settings::check_every`] calls, its
+//! oracles check the state, without the model.
 //!
-//! Only the soak checks that after a round no block is held or cached, and that heap in use does not
-//! grow from one round to the next. It reports how long calls take, and the number of calls per second.
+//! Two checks are made only here. After a round, no block may be held or cached. The bytes of heap in
+//! use may not grow from one round to the next. The soak reports the times of calls and the number of
+//! calls per second.
 //!
 //! Equal seeds give equal calls and answers. The digest at the end depends on all answers.
 
@@ -50,7 +51,7 @@ pub enum Planted {
     Leak,
     /// A request is never released.
     Reference,
-    /// The weights change, and the manager is not reset.
+    /// The weights change, but the manager is not reset.
     StaleHit,
 }
 
@@ -59,7 +60,7 @@ pub enum Planted {
 pub struct Settings {
     /// The seed of all choices.
     pub seed: u64,
-    /// When to stop. A round that has begun is completed.
+    /// When to stop. The current round is always completed.
     pub until: Until,
     /// Number of blocks of each device.
     pub blocks: usize,
@@ -73,7 +74,7 @@ pub struct Settings {
     pub check_every: u64,
     /// The time between two lines of output.
     pub line_every: Duration,
-    /// Returns the bytes of heap in use, or `None` if they are not counted.
+    /// A function that returns the bytes of heap in use, or `None` if they are not counted.
     pub heap: Option<fn() -> usize>,
     /// A planted defect.
     pub planted: Option<Planted>,
@@ -96,7 +97,7 @@ impl Default for Settings {
     }
 }
 
-/// One line of output: the events since the line before.
+/// One line of output, which reports the time since the previous line.
 #[derive(Clone, Copy, Debug, serde::Serialize)]
 pub struct Line {
     /// Seconds since the start.
@@ -111,18 +112,18 @@ pub struct Line {
     pub heap: i64,
 }
 
-/// The sums of a configuration.
+/// The manager of a configuration, and its sums over the run.
 #[derive(Debug)]
 struct Driver {
     preset: Preset,
     world: ManagerWorld,
     random: ChaCha8Rng,
     calls: u64,
-    /// Number of checks, and sums of the held and cached blocks at these checks.
+    /// Number of checks, and the sums of held and of cached blocks over these checks.
     checks: u64,
     held: f64,
     cached: f64,
-    /// Number of evicted blocks, and of contents that resets forgot.
+    /// Number of evicted blocks, and number of contents that resets removed.
     forgotten: u64,
     /// A digest of all answers.
     digest: u64,
@@ -184,7 +185,8 @@ impl Driver {
         same("whether there is advice", &advice.is_some(), &self.preset.advisor)
     }
 
-    /// Returns a request that is longer than prompts may be, so that it must end.
+    /// Returns a running request that has grown beyond the maximum length of a prompt, so that it must
+    /// end.
     fn longest(&self) -> Option<i64> {
         let setting = &self.world.setting;
         let most = 2 * setting.scale.prompt * setting.block_size;
@@ -200,11 +202,11 @@ impl Driver {
                 Some(number) if nth % 2 == 0 => Some(release(number)),
                 _ => draw(&mut Bytes::new(&buffer), &mut self.world),
             };
-            // An epoch forgets all cached content. In a small pool that is frequent enough, and in a
-            // large one too frequent.
+            // A new epoch removes all cached content. The drawn frequency suits a small pool, but would
+            // be too high for a large one.
             let is_early = matches!(drawn, Some(ManagerCall::BumpEpoch {})) && nth % 16 > 0;
             if let Some(call) = drawn.filter(|_| !is_early) {
-                // An engine must not write KV to a block before the copy to that block is made.
+                // An engine must not write KV to a block before a planned copy to that block is made.
                 if writes(&call) && self.world.manager().tiers().num_planned() > 0 {
                     self.make(&ManagerCall::TakePlan {}, meter, settings.check_every)?;
                 }
@@ -223,7 +225,8 @@ impl Driver {
         self.drain(settings, meter)
     }
 
-    /// Ends everything: afterwards no block is held, and a reset forgets the rest.
+    /// Ends all requests, steps and fences. Afterwards no block is held, and a reset removes the cached
+    /// content.
     fn drain(&mut self, settings: &Settings, meter: &mut Meter) -> Result<(), Failure> {
         let mut calls = vec![ManagerCall::TakePlan {}];
         calls.extend(self.world.swaps.iter().map(|&swap| ManagerCall::CompleteSwap { swap }));
@@ -232,7 +235,7 @@ impl Driver {
         for &number in numbers.iter().skip(skipped) {
             let state = self.world.info(number).map(|info| info.state);
             let request = Name::Id(id(number));
-            // A request that is releasing ends with its load.
+            // A request whose release is pending ends when its load ends.
             if matches!(state, Some(RequestState::Loading | RequestState::Releasing)) {
                 calls.push(ManagerCall::ExternalDone { request, loaded: LoadedRecord::All });
             }
@@ -240,7 +243,7 @@ impl Driver {
         calls.extend(numbers.iter().skip(skipped).map(|&number| release(number)));
         calls.push(ManagerCall::TakePlan {});
         calls.extend(self.world.tickets.iter().map(|&ticket| ManagerCall::EndFence { ticket }));
-        // Calls name steps that are at most two after the latest one.
+        // The calls use step numbers at most two after the latest completed step.
         calls.push(ManagerCall::CompleteStep { step: self.world.step() + 2 });
         for call in &calls {
             self.make(call, meter, u64::MAX)?;
@@ -260,7 +263,7 @@ impl Driver {
         same("reset refused", &answer.refused, &false)?;
         let stats = self.stats().pool;
         same("free blocks after a reset", &stats.free, &stats.usable)?;
-        // Checks twice, so that the oracle of events has taken all events.
+        // Check twice, so that the oracle of events has read all events.
         (0..2).try_for_each(|_| self.world.check())?;
         let Prompts { block_size, .. } = self.world.prompts;
         self.world.prompts = Prompts::new(block_size, self.world.setting.verify, None)?;
@@ -283,7 +286,7 @@ fn release(number: i64) -> ManagerCall {
 /// Runs a soak. Calls `show` with each line.
 ///
 /// # Errors
-/// The first failure. Its text contains the configuration, and the number of its call.
+/// The first failure. Its text contains the configuration and the number of the failed call.
 pub fn soak(settings: &Settings, mut show: impl FnMut(&Line)) -> Result<Report, Failure> {
     let drivers = settings.presets.iter().zip(0..);
     let drivers = drivers.map(|(&preset, nth)| Driver::new(preset, nth, settings));

@@ -1,5 +1,6 @@
-//! The configurations of a soak: one per eviction policy. Together they cover every kind of
-//! verification and of duplicates, with and without retention, an advisor, a watermark and a host.
+//! The configurations of a soak: one for each eviction policy. Together they use every way to verify
+//! hits and every policy for duplicates. Some have retention, an advisor, a watermark or a host tier,
+//! and others do not.
 
 use kvpool::hash::Verify;
 use kvpool::{DuplicatePolicy, EvictionPolicy};
@@ -9,7 +10,7 @@ use crate::world::manager::{Scale, Setting};
 /// The settings that differ between configurations.
 #[derive(Clone, Copy, Debug)]
 pub struct Preset {
-    /// The order of eviction. Its name is also the name of the configuration.
+    /// The eviction policy. Its name is also the name of the configuration.
     pub policy: EvictionPolicy,
     /// How hits are verified.
     pub verify: Verify,
@@ -17,7 +18,7 @@ pub struct Preset {
     pub duplicates: DuplicatePolicy,
     /// Whether there are hints and tenants.
     pub retention: bool,
-    /// Whether an advisor samples.
+    /// Whether an advisor (which estimates hit rates of other pool sizes) samples lookups.
     pub advisor: bool,
     /// Whether a fifth of the pool is reserved for running requests.
     pub watermark: bool,
@@ -94,7 +95,8 @@ impl Preset {
     /// Returns the settings of the laboratory.
     pub(super) fn setting(&self, blocks: usize, block_size: usize, check_every: u64) -> Setting {
         let Self { policy, verify, duplicates, retention, watermark, host_share, .. } = *self;
-        // With prompts of half the maximum length, all requests together would need twice the pool.
+        // With this number of requests, prompts of half the maximum length would together need twice
+        // the pool.
         let requests = (blocks / 4).clamp(8, 200);
         Setting {
             num_blocks: blocks,
@@ -111,7 +113,8 @@ impl Preset {
                 requests: requests as i64,
                 blocks: blocks + 64,
                 prompt: (4 * blocks / requests).clamp(4, 64),
-                // Room for the events between two looks, which are two checks apart.
+                // Capacity for the events between two reads of the event log, which are two checks
+                // apart.
                 events: 128 * check_every as usize,
             },
             groups: Vec::new(),

@@ -1,4 +1,4 @@
-//! The report of a soak: Markdown tables, and JSON for programs.
+//! The report of a soak, as Markdown tables for readers and as JSON for programs.
 
 use std::fmt;
 use std::process::Command;
@@ -19,7 +19,7 @@ pub struct Configuration {
     pub settings: String,
     /// Number of calls.
     pub calls: u64,
-    /// The average shares of blocks that were held and cached, from 0 to 1.
+    /// The average shares of the blocks that were held and that were cached, from 0 to 1.
     pub filling: (f64, f64),
     /// The share of prompt tokens that were cached, from 0 to 1.
     pub hit_rate: f64,
@@ -35,7 +35,7 @@ pub struct Configuration {
     pub evictions: u64,
     /// Number of blocks copied.
     pub copies: u64,
-    /// Number of cached blocks that resets at the end of a round forgot.
+    /// Number of cached blocks that the resets at the end of rounds removed.
     pub forgotten: u64,
 }
 
@@ -50,11 +50,11 @@ pub struct Report {
     pub commit: String,
     /// The seed.
     pub seed: u64,
-    /// A digest of all answers: equal for equal seeds, settings and numbers of rounds.
+    /// A digest of all answers. It is equal for equal seeds, settings and numbers of rounds.
     pub digest: String,
     /// Number of blocks of each device, and number of tokens of a block.
     pub blocks: (usize, usize),
-    /// The output lines of the run. The last line is its end.
+    /// The output lines of the run. The last line describes its end.
     pub lines: Vec<Line>,
     /// Times of calls.
     pub times: Vec<(String, Times)>,
