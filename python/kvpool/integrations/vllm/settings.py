@@ -18,6 +18,8 @@ Level = Literal["pool", "manager", "shadow"]
 Events = Literal["exact", "stock"]
 _Choice = TypeVar("_Choice", bound=str)
 
+#: The value of ``KVPOOL_VLLM`` that leaves vLLM unchanged.
+_OFF: Final = "off"
 #: vLLM's own order.
 LRU: Final = "lru"
 #: The plug-in does not provide times of access, which ``last-accessed`` requires.
@@ -64,9 +66,8 @@ class Settings:
             """
             return environment.get(name, "").strip() or None
 
-        level = (value("KVPOOL_VLLM") or "off").lower()
         found = cls(
-            level=None if level == "off" else _one_of("KVPOOL_VLLM", level, get_args(Level)),
+            level=_level(value("KVPOOL_VLLM") or _OFF),
             events=_one_of("KVPOOL_VLLM_EVENTS", value("KVPOOL_VLLM_EVENTS") or "exact", get_args(Events)),
             eviction=_one_of("KVPOOL_VLLM_EVICTION", value("KVPOOL_VLLM_EVICTION") or LRU, EVICTIONS),
             shadow_folder=value("KVPOOL_VLLM_SHADOW_DIR"),
@@ -84,6 +85,11 @@ class Settings:
                 "since the shadow compares with vLLM's own order"
             )
         return found
+
+
+def _level(value: str) -> Level | None:
+    found = _one_of("KVPOOL_VLLM", value, (_OFF, *get_args(Level)))
+    return None if found == _OFF else found
 
 
 def _one_of(name: str, value: str, known: tuple[_Choice, ...]) -> _Choice:
