@@ -47,7 +47,7 @@ def test_the_quickstart_names_the_version() -> None:
 def test_the_overview_of_the_manager_has_every_method() -> None:
     folder = ROOT / "rust/kvpool/src/manager"
     text = (folder / "mod.rs").read_text(encoding="utf-8")
-    overview = text[text.index("/// Requests by id") : text.index("pub struct CacheManager")]
+    overview = text[text.index("/// # Admit") : text.index("pub struct CacheManager")]
     impl = re.compile(r"^impl CacheManager \{\n(.*?)^\}", re.DOTALL | re.MULTILINE)
     found, left_out = set(), {"new", "with_evictor", "with_hasher"}
     for path in folder.glob("*.rs"):

@@ -82,7 +82,7 @@ def test_the_unit_starts_vllm_with_kvpool() -> None:
     service = unit()["Service"]
     variables = dict(line.split("=", 1) for line in service["Environment"].split("\n"))
     settings = Settings.from_environment(variables)
-    assert (settings.level, settings.shadow_folder) == ("manager", "/var/log/kvpool-vllm")
+    assert (settings.level, settings.shadow_folder) == ("shadow", "/var/log/kvpool-vllm")
     program, *arguments = shlex.split(service["ExecStart"])
     assert Path(program).is_absolute()
     assert arguments[0] == "serve"
@@ -120,7 +120,7 @@ def test_the_manifest_is_a_stateful_set_with_its_service() -> None:
 
 def test_the_container_of_the_manifest_has_settings_that_kvpool_takes() -> None:
     variables = {one["name"]: one["value"] for one in container()["env"]}
-    assert Settings.from_environment(variables).level == "manager"
+    assert Settings.from_environment(variables).level == "shadow"
     arguments = container()["args"]
     config = json.loads(arguments[arguments.index("--kv-transfer-config") + 1])
     (tier,) = config["kv_connector_extra_config"]["secondary_tiers"]

@@ -85,7 +85,11 @@ def test_a_variable_that_is_empty_is_unset(empty: str) -> None:
 @pytest.mark.parametrize(
     ("name", "value", "told"),
     [
-        ("KVPOOL_VLLM", "everything", "KVPOOL_VLLM is 'everything': must be one of pool, manager, shadow"),
+        (
+            "KVPOOL_VLLM",
+            "everything",
+            "KVPOOL_VLLM is 'everything': must be one of off, pool, manager, shadow",
+        ),
         ("KVPOOL_VLLM_EVENTS", "some", "KVPOOL_VLLM_EVENTS is 'some': must be one of exact, stock"),
         (
             "KVPOOL_VLLM_EVICTION",

@@ -194,7 +194,8 @@ impl<S: Recordable> Journaled<S> {
         }
     }
 
-    /// Runs an operation without recording it, such as a step of a scrubber or a digest of the state.
+    /// Runs an operation without recording it, such as a step of a scrubber, a digest of the state, or
+    /// the calls of a feed (`keep_feed`, `take_feed`). There is no other mutable access to the subject.
     /// The operation must not change later answers. It is missing in the journal, so the answers of a
     /// replay would differ.
     pub fn unrecorded<T>(&mut self, call: impl FnOnce(&mut S) -> T) -> T {

@@ -18,6 +18,8 @@ Level = Literal["pool", "manager", "shadow"]
 Events = Literal["exact", "stock"]
 _Choice = TypeVar("_Choice", bound=str)
 
+#: The value of ``KVPOOL_VLLM`` that leaves vLLM unchanged.
+_OFF: Final = "off"
 #: The name of vLLM's own eviction order.
 LRU: Final = "lru"
 #: All policies except ``last-accessed``, which needs access times that the plug-in does not provide.
@@ -67,9 +69,8 @@ class Settings:
             """
             return environment.get(name, "").strip() or None
 
-        level = (value("KVPOOL_VLLM") or "off").lower()
         found = cls(
-            level=None if level == "off" else _one_of("KVPOOL_VLLM", level, get_args(Level)),
+            level=_level(value("KVPOOL_VLLM") or _OFF),
             events=_one_of("KVPOOL_VLLM_EVENTS", value("KVPOOL_VLLM_EVENTS") or "exact", get_args(Events)),
             eviction=_one_of("KVPOOL_VLLM_EVICTION", value("KVPOOL_VLLM_EVICTION") or LRU, EVICTIONS),
             shadow_folder=value("KVPOOL_VLLM_SHADOW_DIR"),
@@ -87,6 +88,11 @@ class Settings:
                 "since the shadow compares with vLLM's own order"
             )
         return found
+
+
+def _level(value: str) -> Level | None:
+    found = _one_of("KVPOOL_VLLM", value, (_OFF, *get_args(Level)))
+    return None if found == _OFF else found
 
 
 def _one_of(name: str, value: str, known: tuple[_Choice, ...]) -> _Choice:

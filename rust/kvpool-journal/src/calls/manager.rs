@@ -32,6 +32,25 @@ calls! {
     /// The calls of a [`CacheManager`], which are recorded if there is a journal. Calls that consume an
     /// argument are methods of `Journaled<CacheManager>` instead. So are calls whose records contain
     /// digests that the manager computed.
+    ///
+    /// The type of a parameter is shown as `<Kind as Argument<CacheManager>>::Live<'_>`. These are the
+    /// types of the kinds:
+    ///
+    /// | kind | type |
+    /// |---|---|
+    /// | `Request`, `NewRequest` | `RequestRef`: `"a".into()` |
+    /// | `Requests`, `Batch` | `&[RequestRef]` |
+    /// | `Forks` | `(&[RequestRef], &[RequestRef])`: the parents, and a child for each |
+    /// | `Ending` | `&[(RequestRef, Signal)]` |
+    /// | `Reuse` | `Until` |
+    /// | `Prompt` | `&HashCursor` |
+    /// | `Ranges` | `&[RetentionRange]` |
+    /// | `Load` | `Loaded` |
+    /// | `Length`, `Size`, `Count` | `usize` |
+    /// | `Lengths` | `&[usize]` |
+    /// | `Named` | `&[BlockId]` |
+    /// | `Swap`, `Tenant`, `Ticket` | `SwapId`, `TenantId`, `kvpool::Ticket` |
+    /// | `Step`, `Seconds` | `u64`, `f64` |
     pub trait ManagerCalls;
 
     /// See [`CacheManager::admit_with`].

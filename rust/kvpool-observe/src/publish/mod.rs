@@ -13,16 +13,29 @@
 //! `docs/events.md` specifies the bytes and how consumers process them.
 //!
 //! ```
-//! use kvpool_observe::publish::{Digest, Group, Publisher, SinkConfig, base};
+//! use std::time::{Instant, SystemTime, UNIX_EPOCH};
 //!
-//! let groups = vec![Group { name: Default::default(), block_tokens: 2, chained: true }];
-//! let mut publisher = Publisher::new(groups, 0, base(1_700_000_000))?;
+//! use kvpool::{CacheManager, ExtraKeys, ManagerConfig};
+//! use kvpool_observe::publish::{Group, Publisher, SinkConfig, base};
+//! use kvpool_observe::{FeedBatch, ManagerWatch};
+//!
+//! let config = ManagerConfig { num_blocks: 64, block_size: 4, ..Default::default() };
+//! let mut manager = CacheManager::new(config)?;
+//! manager.keep_feed(1 << 20)?; // before the first request
+//! let began = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
+//! let mut publisher = Publisher::new(Group::all_of(&manager), 0, base(began))?;
 //! publisher.add(SinkConfig::default());
-//! publisher.stored(0, 0, Digest::of_number(7), None, Some(&[1, 2]));
-//! for batch in publisher.flush(1.0, 5.0) {
-//!     println!("sink {}, batch {}", batch.sink, batch.number);
+//! let (clock, mut changes) = (Instant::now(), FeedBatch::default());
+//!
+//! manager.admit("a", manager.prepare(&[1, 2, 3, 4, 5], ExtraKeys::default())?)?;
+//! manager.commit("a", 5)?;
+//!
+//! manager.take_feed(0, &mut changes); // tier 0 is the device
+//! publisher.take_in(0, &changes);
+//! for batch in publisher.flush(clock.elapsed().as_secs_f64(), 5.0) {
+//!     println!("sink {}, batch {}, {} bytes", batch.sink, batch.number, batch.payload.len());
 //! }
-//! # Ok::<(), kvpool_observe::publish::PublisherError>(())
+//! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
 mod contents;

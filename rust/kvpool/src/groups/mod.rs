@@ -51,7 +51,14 @@ use crate::record::Name;
 ///     None,
 /// )?;
 /// assert_eq!((groups.unit(), groups.alignment().0), (16, 16));
-/// # Ok::<(), kvpool::PoolError>(())
+///
+/// // A manager hashes prompts in units, so `block_size` is the unit.
+/// use kvpool::{CacheManager, ManagerConfig};
+/// let block_size = groups.unit();
+/// let config = ManagerConfig { block_size, groups: Some(groups), ..Default::default() };
+/// let manager = CacheManager::new(config)?;
+/// assert_eq!(manager.pool().block_size(), 16);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Groups {

@@ -22,6 +22,9 @@ impl CacheManager {
     /// or beam search. The first of the two requests that writes to a shared block gets a copy.
     /// O(blocks + tokens).
     ///
+    /// Execute the copies of [`Self::take_plan`] before each following step. Until then, the blocks of
+    /// a planned copy count as `fenced` after their release, and [`Self::reset`] is refused.
+    ///
     /// # Errors
     /// [`ManagerError::UnknownRequest`], [`ManagerError::DuplicateRequest`],
     /// [`ManagerError::WrongState`]; [`ManagerError::OutOfBlocks`] if no block is available for the

@@ -25,6 +25,9 @@ pub struct Place {
 }
 
 /// A copy of the bytes of one block.
+///
+/// A transfer does not name a KV-cache group. A block is only in tables of one group, so copying its
+/// memory in every layer is correct, and only the layers of that group need the copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Transfer {
     /// The block that is read.
