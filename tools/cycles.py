@@ -101,9 +101,7 @@ def resolve(
 
 
 def rust_files(folder: Path) -> Graph:
-    """Returns, for each file of a crate, the files that it depends on and the names that it uses from
-    them.
-    """
+    """Returns the files that each file of a crate depends on, and the names that it uses from them."""
     modules = sources(folder)
     types = {module: set(TYPE.findall(source.code)) for module, source in modules.items()}
     graph: Graph = {}
@@ -123,9 +121,7 @@ def rust_files(folder: Path) -> Graph:
 
 
 def python_modules(package: Path) -> Graph:
-    """Returns, for each file of a package, the modules that its import loads and the names that it uses
-    from them.
-    """
+    """Returns the modules that the import of each file of a package loads, and the names that it uses."""
     names = {}
     for path in package.rglob("*.py"):
         parts = path.relative_to(package.parent).with_suffix("").parts

@@ -139,8 +139,8 @@ class Driver:
         num_running = len(scheduled)
         if not preempted:
             self.schedule_waiting(budget, scheduled)
-        # List new requests first, as the scheduler's output does. For running requests, None means that
-        # there are no new blocks.
+        # List new requests first, as the scheduler's output does. None means that a running request
+        # has no new blocks.
         for request, _, blocks in scheduled[num_running:]:
             begun = clock()
             ids = blocks.get_block_ids()

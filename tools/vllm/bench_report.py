@@ -1,4 +1,4 @@
-"""Makes tables of the results of tools/vllm_bench.py: for the terminal, as Markdown, and as JSON."""
+"""Writes the results of tools/vllm_bench.py as tables to the terminal, as Markdown, and as JSON."""
 
 from __future__ import annotations
 

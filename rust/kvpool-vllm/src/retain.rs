@@ -56,7 +56,7 @@ impl Finals {
 pub struct Prompt {
     /// Number of tokens of the prompt.
     pub tokens: usize,
-    /// Position at which the request diverged from an earlier prompt; 0 if there is none.
+    /// Position at which the request diverged from an earlier prompt; 0 without such a prompt.
     pub junction: usize,
     /// Number of tokens of the request that were computed before this step.
     pub computed: usize,

@@ -71,7 +71,7 @@ impl Groups {
     }
 }
 
-/// The positions at which later hits of a request are expected to end, for one group.
+/// The positions of one group at which later hits of a request are expected to end.
 pub(crate) struct KeptBlocks<'a> {
     spec: &'a GroupSpec,
     /// The end of the prompt, and the junction. 0 means that there is no such boundary, because a hit

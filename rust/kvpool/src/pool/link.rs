@@ -62,7 +62,7 @@ impl BlockPool {
         Ok(block)
     }
 
-    /// Acquires the block registered under `link`, computed or not. Returns `None` if there is none.
+    /// Acquires the block registered under `link`, computed or not. Returns `None` without such a block.
     /// Also returns `None` if blocks with the same hash have another content, which is counted as a
     /// collision. [`Self::register_link`] explains when it is correct to use a block that is not
     /// computed. O(1).
@@ -150,7 +150,7 @@ impl BlockPool {
     }
 }
 
-/// A content of one tier's pool, for a move to another tier's pool, or for a lookup there.
+/// A content of one tier's pool. It can be moved to another tier's pool, or looked up there.
 pub(crate) struct TierContent<'a> {
     link: LinkRef<'a>,
     group: u16,
