@@ -318,8 +318,8 @@ def batch_invariant(model: Llama, tile: int) -> bool:
     blocks = -(-length // SEGMENT)
     held = blocks * len(probe.groups)
     kv = PagedKV(config, probe.groups, 1 + tile * held, SEGMENT, device=str(device))
-    # At every position in the tile, the probe row has the first tables and the same context. Its
-    # neighbours have the other tables.
+    # The probe row is the row whose result is compared. It is placed at each position of the tile in turn,
+    # always with the first block tables and the same KV before it. The neighbours have the other tables.
     (page,) = kv.pages
     _, own, others, _ = page.tensor_split([1, 1 + held, 1 + tile * held], dim=1)
     content, position = torch.randn(own.shape, generator=random), length * 5 // 8

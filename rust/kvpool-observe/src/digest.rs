@@ -67,7 +67,8 @@ impl Counts {
         Self { references: block.references, fences: block.fences, content }
     }
 
-    /// The term of a block with these counts and this content.
+    /// Returns the number that a block with these counts and this content adds to the digest, which is the
+    /// sum over all blocks.
     fn term(self, id: BlockId, content: Option<&ContentView>) -> u64 {
         let (bits, key) = content.map_or((0, 0), |content| (content_bits(content), content_key(content)));
         if self.references | self.fences | bits == 0 {

@@ -52,9 +52,9 @@ pub struct Namespace {
     pub model: String,
     /// Revision of the weights. It changes with every update of the weights.
     pub weights: String,
-    /// Data type of the stored numbers.
+    /// Data type of the stored KV.
     pub kv_dtype: String,
-    /// How the numbers are scaled, and the source of the scales. Empty if the numbers are not scaled.
+    /// How the stored KV is scaled (quantized), and the source of the scales. Empty if it is not scaled.
     pub scales: String,
     /// Memory layout of a block, for every KV-cache group.
     pub layouts: Vec<Layout>,

@@ -13,8 +13,8 @@ use std::ops::Range;
 use crate::key::Key;
 use crate::pool::Pool;
 
-/// Number of digests that are looked up together, after the first digest. The first stretch is short,
-/// because most lookups miss early.
+/// After the first digest, the numbers of digests that are looked up together: in the first batch, and in
+/// each later one. The first batch is small, because most lookups miss early.
 const STRETCHES: [usize; 2] = [16, 256];
 
 /// Access to the digests of a request, and to the pool in which they are looked up.

@@ -29,8 +29,8 @@ pub struct Finals {
     pub alignment: Option<usize>,
     /// Number of tokens at the end of a request that a later step may compute again.
     pub recomputed: usize,
-    /// Whether draft heads (EAGLE, MTP) have to recompute the end of a hit. A lookup then needs one
-    /// block beyond the end of the hit, so that block is cached, too.
+    /// Whether draft heads (EAGLE, MTP) have to recompute the end of a hit. A lookup then needs the block
+    /// after the end of the hit. Therefore that block is cached as well.
     pub drops: bool,
     /// Number of tokens per block.
     pub block_tokens: usize,

@@ -40,7 +40,7 @@ struct Sums {
     /// The number of hits of each mode minus that of mode 0.
     gain: [i64; MODES],
     square: [[i128; MODES]; MODES],
-    /// The number of chunks over which the sums decay.
+    /// The time constant of the decay of both sums, in chunks.
     horizon: i64,
 }
 

@@ -60,7 +60,7 @@ impl Contents {
         changes
     }
 
-    /// Reports the tiers in which a node is open and that consumers do not know yet.
+    /// Reports the content of a node for each tier in which it is open and was not reported before.
     fn report_tiers(&mut self, at: u32, runs: &mut Runs) {
         let Some(node) = self.nodes.get_mut(at as usize) else { return };
         let new = node.open & !node.reported;
