@@ -31,8 +31,8 @@ from tests.argument_kinds import ALONE, KINDS  # noqa: E402
 
 HUGE = 2**40
 # Memory in bytes that a call may use in addition to the current use. If a value never ends, the call
-# reads it until this memory is full.
-ROOM = 4 << 20
+# reads it until this memory is full. A replay starts a thread, whose stack alone takes 2 MiB of it.
+ROOM = 8 << 20
 
 
 class Liar(Sequence[Any]):
