@@ -5,12 +5,13 @@
 //! none. A chain contains its algorithm, block size and epoch, so that a pool can refuse a chain that
 //! does not match.
 //!
-//! Memory: 32 bytes per block, 16 more with fingerprints, and 4 per token.
+//! Memory: 32 bytes per block, 16 more with fingerprints, 4 per token, and 4 per block that a
+//! multimodal item overlaps.
 
 use std::fmt;
 
 use super::hasher::ChainState;
-use super::{BlockHash, BlockHasher, Fingerprint, HashAlgorithm, HashError, LinkRef};
+use super::{BlockHash, BlockHasher, Fingerprint, HashAlgorithm, HashError, KnownStates, LinkRef};
 
 /// Digests of consecutive full blocks, from the first block of the sequence on.
 ///
@@ -35,6 +36,8 @@ pub struct HashChain {
     hashes: Vec<BlockHash>,
     fingerprints: Vec<Fingerprint>,
     tokens: Vec<u32>,
+    /// Positions of the blocks that a multimodal item overlaps, in ascending order.
+    with_items: Vec<u32>,
 }
 
 /// Prints the digests, but not the tokens.
@@ -60,6 +63,7 @@ impl HashChain {
             hashes: Vec::new(),
             fingerprints: Vec::new(),
             tokens: Vec::new(),
+            with_items: Vec::new(),
         }
     }
 
@@ -84,7 +88,15 @@ impl HashChain {
         if let Some(index) = hashes.iter().position(padded_wrong) {
             return Err(HashError::DigestPadding { index, digest_len, algorithm });
         }
-        Ok(Self { algorithm, block_size, epoch, hashes, fingerprints: Vec::new(), tokens: Vec::new() })
+        Ok(Self {
+            algorithm,
+            block_size,
+            epoch,
+            hashes,
+            fingerprints: Vec::new(),
+            tokens: Vec::new(),
+            with_items: Vec::new(),
+        })
     }
 
     /// Makes a chain with any digests and tokens, without checks. Two such chains with equal digests
@@ -100,7 +112,7 @@ impl HashChain {
         fingerprints: Vec<Fingerprint>,
         tokens: Vec<u32>,
     ) -> Self {
-        Self { algorithm, block_size, epoch, hashes, fingerprints, tokens }
+        Self { algorithm, block_size, epoch, hashes, fingerprints, tokens, with_items: Vec::new() }
     }
 
     /// The number of blocks.
@@ -169,6 +181,17 @@ impl HashChain {
         self.tokens.get(start..start.checked_add(self.block_size)?)
     }
 
+    /// Whether the digest of block `position` depends only on the state of the previous block and on the
+    /// block's tokens, because no multimodal item overlaps the block. `false` for the first block, whose
+    /// digest can depend on other extra keys, and for digests that were computed elsewhere.
+    #[inline]
+    #[must_use]
+    pub fn is_text(&self, position: usize) -> bool {
+        let overlapped = |position: u32| self.with_items.binary_search(&position).is_ok();
+        let plain = self.with_items.is_empty() || u32::try_from(position).is_ok_and(|at| !overlapped(at));
+        position > 0 && plain && position < self.tokens.len() / self.block_size
+    }
+
     /// The data of block `position` that an index needs; `None` after the end.
     #[inline]
     #[must_use]
@@ -188,6 +211,8 @@ impl HashChain {
         self.hashes.truncate(blocks);
         self.fingerprints.truncate(blocks);
         self.tokens.truncate(blocks.saturating_mul(self.block_size));
+        let kept = self.with_items.partition_point(|&position| (position as usize) < blocks);
+        self.with_items.truncate(kept);
     }
 
     /// Changes only the epoch, for algorithms whose digests do not contain it.
@@ -223,6 +248,11 @@ impl HashChain {
         Ok(())
     }
 
+    /// Marks the block at `position`, the last one so far, as overlapped by a multimodal item.
+    pub(super) fn push_item_block(&mut self, position: u64) {
+        self.with_items.push(position as u32); // a chain with 2^32 blocks would need 128 GiB
+    }
+
     /// Adds the tokens of blocks that are about to be hashed, and reserves memory for their states.
     pub(super) fn push_tokens(&mut self, tokens: &[u32], fingerprints: bool) {
         self.tokens.extend_from_slice(tokens);
@@ -231,6 +261,29 @@ impl HashChain {
         if fingerprints {
             self.fingerprints.reserve(blocks);
         }
+    }
+
+    /// Adds the states that `push` pushes, and their tokens, which are the first of `tokens`. States
+    /// beyond the last whole block of `tokens` are dropped. Returns the number of blocks.
+    #[inline]
+    pub(super) fn push_known(
+        &mut self,
+        tokens: &[u32],
+        fingerprints: bool,
+        push: impl FnOnce(&mut KnownStates<'_>),
+    ) -> usize {
+        let (before, most) = (self.hashes.len(), tokens.len() / self.block_size);
+        self.hashes.reserve(most);
+        if fingerprints {
+            self.fingerprints.reserve(most);
+        }
+        let fingerprints = fingerprints.then_some(&mut self.fingerprints);
+        push(&mut KnownStates { hashes: &mut self.hashes, fingerprints });
+        self.hashes.truncate(before + most);
+        self.fingerprints.truncate(self.hashes.len());
+        let known = self.hashes.len() - before;
+        self.tokens.extend_from_slice(&tokens[..known * self.block_size]);
+        known
     }
 
     /// Adds the state of the next block, whose tokens have been added.

@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use super::extra::ItemIndex;
 use super::hasher::ChainState;
-use super::{BlockHasher, ExtraKeys, HashChain, HashError, MultimodalItem};
+use super::{BlockHasher, ExtraKeys, HashChain, HashError, KnownBlocks, MultimodalItem};
 
 /// Hashes one sequence as it grows.
 ///
@@ -156,6 +156,65 @@ impl HashCursor {
         }
         Arc::make_mut(&mut self.seed).edit_items(|known| known.extend_from_slice(items));
         Ok(())
+    }
+
+    /// Appends leading tokens like [`HashCursor::append`], but copies the states of blocks that `known`
+    /// contains instead of hashing them. The cursor is afterwards equal to one that has hashed these
+    /// tokens.
+    ///
+    /// The call hashes a block only if `known` has no state for it: the first block, blocks that
+    /// multimodal items overlap, and the first block after a branch. It stops after a hashed block
+    /// that `known` does not contain, because `known` then rarely contains the blocks after it, or
+    /// after at least `most_blocks` blocks. Returns the number of appended tokens. Append the others
+    /// with [`HashCursor::append`]; after `most_blocks` blocks, this function can continue.
+    ///
+    /// Costs: a copy and a comparison of the tokens per known block.
+    pub fn append_known(
+        &mut self,
+        tokens: &[u32],
+        known: &mut impl KnownBlocks,
+        most_blocks: usize,
+    ) -> usize {
+        let block_size = self.hasher.block_size();
+        let mut at = 0;
+        if !self.tail.is_empty() {
+            at = tokens.len().min(block_size - self.tail.len());
+            self.append(&tokens[..at]);
+        }
+        let enough = at.saturating_add(most_blocks.saturating_mul(block_size)).min(tokens.len());
+        let mut found = self.chain.last_state().is_some_and(|state| known.find(&state));
+        while tokens.len() - at >= block_size && at < enough {
+            if found {
+                at += self.follow(&tokens[at..enough], known);
+            }
+            let Some(block) = tokens[at..].get(..block_size).filter(|_| at < enough) else { break };
+            self.append(block);
+            at += block_size;
+            found = self.chain.last_state().is_some_and(|state| known.find(&state));
+            if !found {
+                return at;
+            }
+        }
+        if tokens.len() - at < block_size {
+            self.append(&tokens[at..]);
+            at = tokens.len();
+        }
+        at
+    }
+
+    /// Appends the states of whole blocks that `known` contains after the last block. Returns the
+    /// number of their tokens.
+    fn follow(&mut self, tokens: &[u32], known: &mut impl KnownBlocks) -> usize {
+        let block_size = self.hasher.block_size();
+        let Some(state) = self.chain.last_state() else { return 0 };
+        let Seed { extra, items, .. } = &*self.seed;
+        let start = self.chain.tokens().len() as u64;
+        let plain = items.plain_tokens(&extra.multimodal, start, tokens.len());
+        let tokens = &tokens[..plain - plain % block_size];
+        let appended = self.chain.push_known(tokens, self.hasher.has_fingerprints(), |states| {
+            known.follow(&state, tokens, states);
+        });
+        appended * block_size
     }
 
     /// The part of [`HashCursor::append`] for tokens that complete a block. The first `missing` tokens

@@ -186,6 +186,14 @@ impl ItemIndex {
         self.order.last().and_then(|&i| items.get(i as usize)).is_some_and(|item| item.offset >= start)
     }
 
+    /// The number of tokens from `start` on that no item overlaps; at most `most`. `items` must be the
+    /// list passed to [`ItemIndex::new`].
+    pub(crate) fn plain_tokens(&self, items: &[MultimodalItem], start: u64, most: usize) -> usize {
+        let end = start.saturating_add(most as u64);
+        let first = self.overlapping(items, start, end).next();
+        first.map_or(most, |item| item.offset.saturating_sub(start) as usize)
+    }
+
     /// The items that overlap the token positions `start..end`, in prompt order. `items` must be the
     /// list passed to [`ItemIndex::new`].
     pub(crate) fn overlapping<'a>(

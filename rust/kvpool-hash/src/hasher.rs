@@ -280,6 +280,15 @@ impl BlockHasher {
         let start = chain.tokens().len() as u64;
         chain.push_tokens(tokens, self.has_fingerprints());
         let fingerprints = self.has_fingerprints();
+        if !items.is_empty() {
+            let size = self.config.block_size as u64;
+            for at in 0..tokens.len() as u64 / size {
+                let first = start + at * size;
+                if items.overlapping(&extra.multimodal, first, first + size).next().is_some() {
+                    chain.push_item_block(first / size);
+                }
+            }
+        }
         self.run(state, start, tokens, extra, items, |state| chain.push_state(state, fingerprints))
     }
 

@@ -71,6 +71,7 @@ mod error;
 mod extra;
 mod fingerprint;
 mod hasher;
+mod known;
 mod link;
 #[cfg(feature = "vllm")]
 mod pickle;
@@ -90,6 +91,7 @@ pub use cursor::HashCursor;
 pub use error::HashError;
 pub use extra::{Adapter, ExtraKeys, MultimodalItem};
 pub use hasher::{BlockHasher, ChainState};
+pub use known::{KnownBlocks, KnownStates};
 pub use link::{ChainLink, LinkRef};
 #[cfg(feature = "recorded")]
 pub use recorded::RecordedHashes;
