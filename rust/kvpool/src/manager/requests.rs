@@ -21,8 +21,8 @@ pub(super) struct Requests {
     free: Vec<usize>,
     by_id: HashTable<usize>,
     hasher: DefaultHashBuilder,
-    /// The slot that was found last. It makes the next lookup of the same request faster, because
-    /// recorders and metrics look up the request of a call again after the call.
+    /// The slot that was found last. It makes the next lookup of the same request faster: recorders and
+    /// metrics look the request up again after each call.
     latest: AtomicUsize,
 }
 
@@ -109,8 +109,8 @@ impl Requests {
     }
 }
 
-/// Returns the error for a slot that should contain a request but is empty. This cannot happen unless
-/// the manager has a bug, and even then it must not panic.
+/// Returns the error for a slot without a request, where the manager expects one. Only a bug of the
+/// manager can cause it, and even then the call must not panic.
 #[cold]
 fn lost_slot() -> ManagerError {
     ManagerError::Pool(PoolError::Poisoned { reason: "M5: a request's slot is empty".into() })
