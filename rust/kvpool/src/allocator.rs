@@ -150,9 +150,7 @@ impl BlockAllocator {
 #[derive(Clone, Debug)]
 pub(crate) struct Allocator {
     free: List,
-    /// Number of blocks that have references.
     held: usize,
-    /// Number of references of all blocks.
     references: u64,
 }
 
@@ -365,7 +363,6 @@ impl Allocator {
         self.free.push_back_range(records, before as u32, records.len() as u32);
     }
 
-    /// Checks all invariants by recounting references and the free list from scratch.
     pub(crate) fn check_invariants(&self, records: &Records) -> Result<(), InvariantViolation> {
         let free = self.free.check_invariants(records)?;
         let linked = records.iter().skip(1).filter(|record| record.is_free()).count();

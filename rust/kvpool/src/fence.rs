@@ -99,7 +99,6 @@ struct Fence {
     blocks: Vec<BlockId>,
 }
 
-/// The open fences of a pool.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Fences {
     /// The fences of steps, in ascending order. Only steps that hold references are included.
@@ -113,13 +112,11 @@ pub(crate) struct Fences {
     spare: Vec<Vec<BlockId>>,
     /// Number of blocks whose references all belong to fences and pins.
     fenced: usize,
-    /// The last completed step.
     completed: Option<u64>,
     /// Number of references that all fences and pins hold.
     total: u64,
 }
 
-/// The largest number of empty lists that are kept for reuse.
 const MOST_SPARE: usize = 8;
 
 impl Fences {
@@ -127,7 +124,6 @@ impl Fences {
         self.fenced
     }
 
-    /// Number of references that all fences and pins hold.
     pub(crate) const fn num_references(&self) -> u64 {
         self.total
     }
@@ -137,7 +133,6 @@ impl Fences {
         self.completed.is_some_and(|completed| step <= completed)
     }
 
-    /// The last completed step.
     pub(crate) const fn completed(&self) -> Option<u64> {
         self.completed
     }
@@ -156,7 +151,6 @@ impl Fences {
         self.tickets.binary_search_by_key(&ticket.0, |fence| fence.number).is_ok()
     }
 
-    /// Number of tickets whose fences have not ended.
     pub(crate) const fn num_open(&self) -> usize {
         self.tickets.len()
     }

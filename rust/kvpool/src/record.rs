@@ -46,7 +46,6 @@ const UNNAMED: u16 = u16::MAX - 1;
 /// Largest number of blocks in a hash chain whose positions a record can store.
 pub(crate) const MAX_POSITIONS: usize = IN_ORDER as usize;
 
-/// The record of one block.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Record {
@@ -151,13 +150,11 @@ impl Record {
         self.references > 0 && self.references == self.fences
     }
 
-    /// Whether the block is on the free list.
     #[inline]
     pub(crate) const fn is_free(&self) -> bool {
         self.link.is_linked() && !self.is(IN_ORDER)
     }
 
-    /// Whether the block is in the LRU order.
     #[inline]
     pub(crate) const fn is_in_order(&self) -> bool {
         self.link.is_linked() && self.is(IN_ORDER)

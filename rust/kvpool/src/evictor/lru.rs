@@ -14,10 +14,10 @@
 //! is evicted after its children. A pin of a planned copy does not hold the whole prefix. So a block is
 //! added to the order when its last holder releases it, even if it is pinned.
 //!
-//! There is one exception. A caller may remove the content of a parent *by id* while a child is held,
-//! and another request may compute that content again and release it first. Then LRU evicts the parent
-//! before the child, and no lookup reaches the child until the parent is computed again. The other
-//! policies evict the child first in this case.
+//! In one case LRU evicts a parent before its child. A caller may remove the content of a parent *by
+//! id* while a child is held, and another request may compute that content again and release it first.
+//! Then the parent is evicted first, and no lookup reaches the child until the parent is computed
+//! again. The other policies evict the child first in this case.
 //!
 //! Costs: O(1) per block, O(n log n) for a release that is not already deepest-first. In a pool, LRU
 //! needs no additional memory, because its links are in the blocks' records. `Recency` of the crate

@@ -94,7 +94,6 @@ impl Sparse<'_> {
         if self.sinks < sinks.0 { self.spec.ending_before(Blocks(self.sinks)) } else { limit }
     }
 
-    /// Returns the block table of a hit of this length.
     fn into_table(mut self, length: Tokens) -> Vec<BlockId> {
         let (Blocks(first), _) = self.spec.needed(length);
         self.table.resize(self.spec.full_blocks(length).0, NULL_BLOCK);

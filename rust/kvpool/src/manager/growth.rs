@@ -92,7 +92,6 @@ pub struct Rows<'a> {
 }
 
 impl<'a> Rows<'a> {
-    /// Returns an error if the lengths of the lists do not match.
     pub(super) fn check(&self) -> Result<()> {
         let requests = self.requests.len();
         let same = |values, what| check_length(self.requests, values, what);
@@ -141,7 +140,6 @@ impl<'a> Rows<'a> {
         Row { at, slot, from, to, all, slots: sequence.slots_for(to - from, slots), computed, runs }
     }
 
-    /// Returns the tokens that the request of a row gets.
     #[inline]
     pub(super) fn tokens_of(&self, row: &Row) -> &'a [u32] {
         self.tokens.get(row.from..row.to).unwrap_or(&[])
@@ -153,9 +151,8 @@ impl<'a> Rows<'a> {
 pub(super) struct Row {
     /// The position of the request in the list of the call.
     at: usize,
-    /// The slot of the request.
     slot: usize,
-    /// Start and end of the request's new tokens in the token list of the call.
+    /// The request's new tokens are `from..to` in the token list of the call.
     from: usize,
     to: usize,
     /// Number of tokens of the request after the call.
@@ -689,7 +686,6 @@ fn note_changes(row: usize, changes: &[TableChange], added: &mut Vec<NewBlock>) 
 /// samples a token for it, so preempted requests are included.
 pub(super) const APPENDABLE: &[RequestState] = &[RequestState::Running, RequestState::Preempted];
 
-/// Returns an error if the lists of a batch differ in length.
 pub(super) fn check_length(requests: &[RequestRef<'_>], values: usize, what: &'static str) -> Result<()> {
     if requests.len() == values {
         return Ok(());

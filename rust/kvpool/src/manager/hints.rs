@@ -113,7 +113,6 @@ impl Span {
     }
 }
 
-/// The stored hints of a request.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Hints {
     tenant: Option<TenantId>,
@@ -137,7 +136,6 @@ impl Hints {
         Self { tenant: given.tenant, no_cache: given.no_cache, ..Self::of(&given.ranges, now) }
     }
 
-    /// The tenant of the request.
     pub(super) const fn tenant(&self) -> Option<TenantId> {
         self.tenant
     }

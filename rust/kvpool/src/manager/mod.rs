@@ -221,7 +221,6 @@ pub struct CacheManager {
     /// The pool of the device, and the pool of the host tier if there is one.
     tiers: Tiers,
     hasher: Arc<BlockHasher>,
-    /// The groups of a hybrid model.
     groups: Option<Arc<Groups>>,
     /// Share of the pool that an admission leaves available for tokens that running requests will
     /// append.
@@ -588,7 +587,6 @@ impl CacheManager {
         self.requests.find(id)
     }
 
-    /// Returns the slot of a request, if it is in one of these states.
     fn slot_in(&self, id: RequestRef<'_>, states: &[RequestState], operation: &'static str) -> Result<usize> {
         let slot = self.slot(id)?;
         self.requests.at(slot)?.check_state(states, operation)?;
@@ -603,7 +601,6 @@ impl CacheManager {
         Ok(())
     }
 
-    /// Returns a mutable reference to the count of requests in a state.
     const fn gauge(&mut self, state: RequestState) -> &mut usize {
         match state {
             RequestState::Running => &mut self.stats.running,

@@ -6,12 +6,10 @@ use super::id::{RequestId, RequestState};
 use crate::sequence::Sequence;
 use crate::{Signal, Until};
 
-/// The manager's record of one request.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
     pub(crate) id: RequestId,
     pub(crate) state: RequestState,
-    /// The tokens and block tables.
     pub(crate) sequence: Sequence,
     /// Number of tokens that were cached at the last admission or resumption.
     pub(crate) cached_tokens: usize,
@@ -30,7 +28,6 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// Refuses an operation unless the request is in one of these states.
     #[inline]
     pub(crate) fn check_state(&self, states: &[RequestState], operation: &'static str) -> Result<()> {
         if states.contains(&self.state) {
@@ -42,7 +39,6 @@ impl Request {
 
 pub(crate) const RELEASE: &str = "release it once more";
 
-/// The states in which a request can be released.
 pub(crate) const RELEASABLE: &[RequestState] = &[
     RequestState::Running,
     RequestState::Preempted,

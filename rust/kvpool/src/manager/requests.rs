@@ -33,7 +33,6 @@ impl Requests {
         self.slot_of(id).ok_or_else(|| ManagerError::UnknownRequest { id: id.to_owned() })
     }
 
-    /// Returns the slot of the request with an id, if there is one.
     #[inline]
     pub(super) fn slot_of(&self, id: RequestRef<'_>) -> Option<usize> {
         let latest = self.latest.load(Ordering::Relaxed);
@@ -53,19 +52,16 @@ impl Requests {
         self.by_id.find(self.hasher.hash_one(id), |&slot| self.has_id(slot, id)).copied()
     }
 
-    /// Whether the request in a slot has this id.
     #[inline]
     pub(super) fn has_id(&self, slot: usize, id: RequestRef<'_>) -> bool {
         matches!(self.slots.get(slot), Some(Some(request)) if request.id.as_ref() == id)
     }
 
-    /// Returns the request in a slot.
     #[inline]
     pub(super) fn at(&self, slot: usize) -> Result<&Request> {
         self.slots.get(slot).and_then(Option::as_ref).ok_or_else(lost_slot)
     }
 
-    /// Returns a mutable reference to the request in a slot.
     #[inline]
     pub(super) fn at_mut(&mut self, slot: usize) -> Result<&mut Request> {
         self.slots.get_mut(slot).and_then(Option::as_mut).ok_or_else(lost_slot)
@@ -88,7 +84,6 @@ impl Requests {
         slot
     }
 
-    /// Removes the request in a slot.
     pub(super) fn leave(&mut self, slot: usize) {
         let Some(request) = self.slots.get_mut(slot).and_then(Option::take) else { return };
         let hash = self.hasher.hash_one(request.id.as_ref());
@@ -103,7 +98,7 @@ impl Requests {
         self.slots.as_slice()
     }
 
-    /// Number of requests in the hash table, which can be found by id.
+    /// Number of requests that can be found by their ids in the hash table.
     pub(super) fn num_found(&self) -> usize {
         self.by_id.len()
     }

@@ -103,7 +103,6 @@ pub struct StepPlan {
     overwritten: HashSet<BlockId>,
     /// Number of blocks that are available after the operations planned so far.
     available: usize,
-    /// Number of requests that run after the operations planned so far.
     pub(super) running: usize,
 }
 

@@ -12,7 +12,6 @@ use crate::groups::{Blocks, Cached, GroupHit, Groups, HashUnits, Tokens};
 use crate::hash::{BlockHash, HashChain};
 use crate::record::Name;
 
-/// Looks up the cached blocks of one chain in several groups.
 struct OfChain<'a> {
     pool: &'a BlockPool,
     groups: &'a Groups,

@@ -190,7 +190,6 @@ impl BlockPool {
         self.epoch = image.epoch;
         let mut by_depth = blocks.clone();
         if self.keeps_parents() || self.history {
-            // Registers parents before their children.
             by_depth.sort_by_key(|saved| (saved.depth, saved.copy));
         } else if by_depth.iter().any(|saved| saved.copy > 0) {
             by_depth.sort_by_key(|saved| saved.copy);

@@ -601,7 +601,6 @@ impl BlockPool {
         self.forget(ClearCause::Reset, false)
     }
 
-    /// Returns an error while blocks are held.
     pub(crate) fn check_idle(&self) -> Result<(), PoolError> {
         let fenced = self.num_fenced();
         match self.allocator.num_held() {

@@ -147,7 +147,6 @@ impl Default for PoolConfig {
     }
 }
 
-/// Counters of a pool's calls and results. They never decrease.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counters {
     allocated: u64,
@@ -565,7 +564,6 @@ impl BlockPool {
         }
     }
 
-    /// Removes a registered block from the index.
     #[inline]
     fn unregister(&mut self, block: BlockId, cause: RemovalCause) -> Visibility {
         if self.is_watched() {

@@ -340,7 +340,6 @@ impl BlockPool {
         }
     }
 
-    /// Marks one block computed, and notifies the observer.
     #[inline(never)]
     pub(super) fn mark_computed_watched(&mut self, block: BlockId) {
         if self.is_computed(block) {

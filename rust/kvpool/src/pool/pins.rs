@@ -33,7 +33,6 @@ impl BlockPool {
         Ok(())
     }
 
-    /// Removes the references of all pins. O(pinned blocks).
     pub(crate) fn unpin(&mut self) -> Result<(), PoolError> {
         let ended = self.fences.end_pins();
         self.end_fences(ended, true).map(|_| ())
@@ -45,12 +44,10 @@ impl BlockPool {
         self.order.len().saturating_sub(self.pinned_in_order) // `check_sums` finds a wrong count
     }
 
-    /// Whether `block` is pinned, because a planned copy reads or writes it.
     pub(crate) fn is_pinned(&self, block: BlockId) -> bool {
         self.records.at(block.get()).pins > 0
     }
 
-    /// Whether `block` is in the order of eviction although it is pinned.
     pub(super) fn is_pinned_in_order(&self, block: BlockId) -> bool {
         self.pinned_in_order > 0 && self.is_pinned(block) && self.order.contains(&self.records, block)
     }

@@ -52,7 +52,6 @@ pub(crate) struct Index {
 }
 
 impl Index {
-    /// Makes an empty index, and allocates all of its memory.
     pub(crate) fn new(num_blocks: usize, block_size: usize, verify: Verify) -> Result<Self, PoolError> {
         if !(1..=MAX_BLOCK_SIZE).contains(&block_size) {
             return Err(PoolError::config(
@@ -267,7 +266,6 @@ impl Index {
         self.verify < Verify::Tokens || link.tokens == self.block_tokens(block)
     }
 
-    /// Whether `block` is computed and has this content.
     pub(crate) fn holds(&self, records: &Records, block: BlockId, content: &LinkRef<'_>) -> bool {
         let record = records.at(block.get());
         record.is_computed()

@@ -97,7 +97,6 @@ impl Interior {
         }
     }
 
-    /// Whether any unit inside a block has a name.
     pub(super) fn names(&self, block: BlockId) -> bool {
         self.units_of(block).next().is_some_and(|first| self.records.at(first.get()).is_registered())
     }
@@ -109,7 +108,6 @@ impl Interior {
         Some(BlockId::new(unit.get() / self.per_block as u32))
     }
 
-    /// Removes the names of all units inside a block.
     pub(super) fn remove(&mut self, block: BlockId) {
         let of_block = self.units_of(block);
         let Self { records, index, units, .. } = self;

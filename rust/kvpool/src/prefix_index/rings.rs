@@ -242,7 +242,6 @@ impl Index {
         sound
     }
 
-    /// Removes a registered block from the index, so that no lookup finds it.
     #[inline]
     pub(crate) fn remove(&mut self, records: &mut Records, block: BlockId) -> Visibility {
         let home = self.table.home(records.at(block.get()).name());

@@ -32,7 +32,6 @@ use crate::error::{InvariantViolation, PoolError, ensure};
 use crate::list::no_memory;
 use crate::record::Name;
 
-/// Number of slots in a bucket.
 const SLOTS: usize = 12;
 /// Average number of entries per bucket when every block of the pool is registered. It determines the
 /// number of buckets.
@@ -336,7 +335,6 @@ impl Table {
         }
     }
 
-    /// Removes every entry. O(blocks).
     pub(crate) fn clear(&mut self) {
         self.buckets.fill(BLANK);
         self.len = 0;

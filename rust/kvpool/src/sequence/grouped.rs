@@ -107,7 +107,6 @@ impl Grouped {
         table.left.extend(state.map(|(source, at)| (at, source)));
     }
 
-    /// Returns the number of hash units that `tokens` tokens fill.
     pub(super) fn units(&self, tokens: usize) -> usize {
         tokens / self.groups.unit()
     }
@@ -149,7 +148,6 @@ impl Grouped {
         }
     }
 
-    /// Records that the first `computed` tokens are committed.
     #[inline]
     pub(super) fn note_committed(&mut self, computed: usize) {
         if computed >= self.latest.tokens {

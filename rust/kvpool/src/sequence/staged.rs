@@ -94,7 +94,6 @@ pub struct Staged {
     pub(crate) covered_tokens: usize,
     /// Number of tokens, after the cached and external tokens, for which blocks could be allocated now.
     pub(crate) fitting_tokens: usize,
-    /// Number of tokens of the prompt.
     tokens: usize,
     part: Part,
     room: Room,
@@ -126,7 +125,6 @@ impl Room {
     }
 }
 
-/// The arguments of a lookup of a prompt.
 struct Search<'a, R> {
     pool: &'a BlockPool,
     prompt: &'a HashCursor,
@@ -143,7 +141,6 @@ impl<R: Fn(&[BlockId]) -> Room> Search<'_, R> {
         (ready, part.allocate_tokens.map_or(tokens, |n| ready.saturating_add(n).min(tokens)))
     }
 
-    /// Finds the longest hit of at most `limit` tokens.
     fn within(&self, groups: Option<&Groups>, limit: usize) -> Result<Staged, PoolError> {
         if let Some(groups) = groups {
             return self.within_groups(groups, limit);
@@ -407,7 +404,6 @@ impl Staged {
         Some(refusal)
     }
 
-    /// Returns the matched blocks of all groups.
     pub(crate) fn matched(&self) -> impl Iterator<Item = BlockId> + '_ {
         let grouped = self.tables.iter().flat_map(|table| &table.blocks);
         self.found.blocks.iter().chain(grouped).copied().filter(|block| !block.is_null())

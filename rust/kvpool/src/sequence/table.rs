@@ -60,7 +60,6 @@ impl Layout {
     }
 }
 
-/// The block table of one group.
 #[derive(Clone, Debug)]
 pub(crate) struct Table {
     pub(crate) blocks: Vec<BlockId>,
@@ -130,7 +129,6 @@ impl Table {
         self.blocks = blocks;
     }
 
-    /// Returns the positions that contain the null block.
     #[inline]
     pub(crate) fn nulls(&self) -> Range<usize> {
         self.sinks.min(self.trimmed)..self.trimmed
@@ -253,7 +251,6 @@ impl Table {
         }
     }
 
-    /// Appends `n` new blocks to the table.
     pub(crate) fn allocate(
         &mut self,
         tiers: &mut Tiers,
@@ -394,12 +391,10 @@ impl Table {
         [&self.blocks[..nulls.start], &self.blocks[nulls.end..]]
     }
 
-    /// Returns the blocks of the table, without the null blocks.
     pub(crate) fn held(&self) -> impl Iterator<Item = BlockId> + '_ {
         self.held_parts().into_iter().flatten().copied()
     }
 
-    /// Returns the number of blocks of the table, without the null blocks.
     pub(crate) fn num_held(&self) -> usize {
         self.blocks.len() - self.nulls().len()
     }

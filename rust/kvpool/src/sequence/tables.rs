@@ -38,7 +38,6 @@ pub(crate) struct Needs {
 pub(crate) struct Sequence {
     /// The tokens, and the hash chain of the full blocks.
     pub(crate) cursor: HashCursor,
-    /// The block table of the first group.
     pub(crate) main: Table,
     /// The tier of the blocks in the tables.
     pub(crate) tier: usize,
@@ -54,7 +53,6 @@ pub(crate) struct Sequence {
 }
 
 impl Sequence {
-    /// Makes a sequence without blocks.
     pub(crate) fn new(cursor: HashCursor, grouped: Option<Box<Grouped>>) -> Self {
         let (layout, block_tokens) = match &grouped {
             Some(grouped) => grouped.first(),
@@ -98,7 +96,6 @@ impl Sequence {
         std::iter::once(&mut self.main).chain(self.grouped.iter_mut().flat_map(|grouped| &mut grouped.others))
     }
 
-    /// Returns the number of entries of all tables together.
     pub(crate) fn num_entries(&self) -> usize {
         self.tables().map(|table| table.blocks.len()).sum()
     }
@@ -265,7 +262,6 @@ impl Sequence {
         pool.drop_cached(&own).map(drop)
     }
 
-    /// Appends tokens, but allocates no blocks.
     #[inline]
     pub(crate) fn append(&mut self, tokens: &[u32]) {
         self.cursor.append(tokens);

@@ -97,7 +97,6 @@ pub struct Tiers {
     pools: Vec<BlockPool>,
     /// The planned copies, by the block that each of them writes.
     pending: HashMap<Place, Pending>,
-    /// Number of copies planned so far.
     planned: u64,
     swaps: BTreeMap<SwapId, Swap>,
     /// For each block, the number of references that unfinished swaps will drop when they are
@@ -190,7 +189,6 @@ impl Tiers {
         self.pools.iter().find_map(BlockPool::poison_reason)
     }
 
-    /// Returns an error if the pool of any tier is poisoned.
     #[inline]
     pub(crate) fn check_poison(&self) -> Result<(), PoolError> {
         self.pools.iter().try_for_each(BlockPool::check_poison)
@@ -213,23 +211,19 @@ impl Tiers {
         self.pools.get_mut(tier).ok_or(TierError::UnknownTier { tier, tiers })
     }
 
-    /// Returns the pools in the order of their tiers.
     pub(crate) fn pools(&self) -> &[BlockPool] {
         &self.pools
     }
 
-    /// Returns mutable references to the pools, in the order of their tiers.
     #[cfg(feature = "fault-injection")]
     pub(crate) fn pools_mut(&mut self) -> &mut [BlockPool] {
         &mut self.pools
     }
 
-    /// Returns the pool of tier 0.
     pub(crate) fn device(&self) -> &BlockPool {
         &self.pools[0]
     }
 
-    /// Returns a mutable reference to the pool of tier 0.
     pub(crate) fn device_mut(&mut self) -> &mut BlockPool {
         &mut self.pools[0]
     }
@@ -452,7 +446,6 @@ impl Tiers {
     }
 }
 
-/// Makes the error of a pool that does not have enough blocks.
 pub(crate) fn out_of_blocks(
     pool: &BlockPool,
     needed: usize,

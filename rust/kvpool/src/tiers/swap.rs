@@ -74,7 +74,6 @@ impl Fit {
     }
 }
 
-/// One block of a swap.
 #[derive(Clone, Copy, Debug)]
 struct Moved {
     src: BlockId,
@@ -118,7 +117,6 @@ impl Swap {
         copied.map(|one| Place { tier: self.to, block: one.dst })
     }
 
-    /// Returns pairs of source and destination blocks, in order of first appearance.
     pub(crate) fn pairs(&self) -> Vec<(BlockId, BlockId)> {
         self.moved.iter().map(|one| (one.src, one.dst)).collect()
     }
@@ -280,13 +278,11 @@ impl Tiers {
         Ok(id)
     }
 
-    /// Returns an unfinished swap.
     pub(crate) fn swap(&self, id: SwapId) -> Result<&Swap> {
         self.check_poison()?;
         self.swaps.get(&id).ok_or(TierError::UnknownSwap { swap: id.0 })
     }
 
-    /// Number of unfinished swaps.
     pub(crate) fn num_swaps(&self) -> usize {
         self.swaps.len()
     }
