@@ -244,7 +244,7 @@ impl Fences {
     }
 
     /// Ends one reference of a block that belongs to a fence or, with `pin`, to a pin. Returns false,
-    /// and changes nothing, if the block has none. Invariant F1 is then broken.
+    /// and changes nothing, if the block has none. The counts of fences are then broken (F1).
     #[must_use]
     pub(crate) fn end_one(&mut self, records: &mut Records, block: BlockId, pin: bool) -> bool {
         let Some(record) = records.of_mut(block) else { return false };

@@ -4,10 +4,10 @@
 //! An [`Evictor`] owns the *order* of the cached-free blocks and nothing else. Only
 //! [`crate::BlockPool`] calls it.
 //!
-//! Most eviction policies implement [`Policy`], which is an order with its history. `Closed` of the
-//! crate `kvpool-policies` turns any of them into an evictor. That evictor is prefix-closed, which
-//! means that it evicts a block only after all blocks that follow it in a prompt. It also implements
-//! [`crate::retention`] if requested.
+//! Most eviction policies implement [`Policy`]: an order of blocks, and the history from which the
+//! policy computes it. `Closed` of the crate `kvpool-policies` turns any of them into an evictor. That
+//! evictor is prefix-closed, which means that it evicts a block only after all blocks that follow it in
+//! a prompt. It also implements [`crate::retention`] if requested.
 //!
 //! [`lru`] implements the evictor directly. It is prefix-closed without `Closed`, and the cheapest
 //! policy. An [`EvictionPolicy`] selects a policy by name. This crate contains LRU, and the crate
@@ -61,7 +61,8 @@ pub trait Evictor: fmt::Debug + Send + Sync {
     /// MUST ignore a block that it already holds.
     fn insert(&mut self, candidates: &mut [Candidate]);
 
-    /// Whether [`Self::signal`] has an effect. The result must never change.
+    /// Whether the evictor uses the hints that [`Self::signal`] gives about how requests ended. The
+    /// result must never change.
     fn wants_signals(&self) -> bool {
         false
     }

@@ -193,7 +193,7 @@ pub struct Release<'a> {
     pub known: u32,
 }
 
-/// The order of blocks of an eviction policy. Implement this trait to add a policy in Rust;
+/// Decides the order in which blocks are evicted. Implement this trait to add a policy in Rust;
 /// `kvpool_policies::Closed` turns it into an evictor.
 ///
 /// The caller guarantees the following. All blocks are within the range of the last [`Policy::grow`],
@@ -232,7 +232,8 @@ pub trait Policy: fmt::Debug + Send + Sync {
     /// the same release.
     fn begin_release(&mut self, _release: &Release<'_>) {}
 
-    /// Whether [`Self::signal`] has an effect. The result must never change.
+    /// Whether the policy uses the hints that [`Self::signal`] gives about how requests ended. The
+    /// result must never change.
     fn wants_signals(&self) -> bool {
         false
     }

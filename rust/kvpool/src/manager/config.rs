@@ -144,7 +144,8 @@ pub struct ManagerStats {
     pub moving: usize,
     /// Number of requests whose external tokens are being loaded.
     pub loading: usize,
-    /// Number of requests that were released while they were moving or loading.
+    /// Number of requests that were released while a swap was moving them or a connector was loading
+    /// into them.
     pub releasing: usize,
     /// Number of requests admitted so far.
     pub admissions: u64,

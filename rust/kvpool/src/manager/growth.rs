@@ -50,8 +50,8 @@ pub enum Covered<'a> {
     All,
     /// All tokens of each request, and this number of additional slots for drafts.
     Lookahead(usize),
-    /// At least the first `counts[i]` tokens or slots of request `i`. Use this variant for chunks of a
-    /// prompt, or for drafts of different lengths.
+    /// At least the first `counts[i]` tokens and drafts of request `i`. Use this variant for chunks of
+    /// a prompt, or for drafts of different lengths.
     Each(&'a [usize]),
 }
 

@@ -402,9 +402,9 @@ impl CacheManager {
     }
 
     /// Returns the block table of a request in one group: see [`ManagerConfig::groups`]. In a group
-    /// that keeps a recurrent state, the table has one entry, which does not change while the request
-    /// runs. The null block replaces blocks that the group has released because no later token reads
-    /// them. O(groups).
+    /// with a recurrent state, the table has one entry. If steps verify drafts, it has one more entry
+    /// per draft, and a commit of accepted drafts exchanges two entries. The null block replaces blocks
+    /// that the group has released because no later token reads them. O(groups).
     ///
     /// # Errors
     /// [`ManagerError::UnknownRequest`]; [`PoolError::InvalidConfig`] if there is no such group.
@@ -462,7 +462,7 @@ impl CacheManager {
         self.requests.slot_of(id.into())
     }
 
-    /// Returns counters and gauges. O(1).
+    /// Returns the manager's counters and gauges, such as the number of requests in each state. O(1).
     #[must_use]
     pub fn stats(&self) -> ManagerStats {
         let pool = self.tiers.device();

@@ -1,5 +1,5 @@
 //! Checks the invariants of a pool in small parts: one block per call, or only the pool's totals, each
-//! in O(1). A broken invariant poisons the pool.
+//! in O(1).
 //!
 //! [`BlockPool::check_invariants`] recounts everything at once, O(blocks), and is for tests. A scrubber
 //! (a checker that runs in production) checks a few blocks and the totals per call

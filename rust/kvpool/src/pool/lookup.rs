@@ -63,8 +63,8 @@ impl BlockPool {
         self.index.check_chain(chain)
     }
 
-    /// Finds the cached and computed blocks of `chain` from position `start` on, up to the first that
-    /// is missing, and at most `max_blocks`. Changes nothing.
+    /// Finds the cached blocks of `chain` from position `start` on, at most `max_blocks`. Stops at the
+    /// first block that is not cached and computed. Changes nothing.
     pub(crate) fn find_prefix(
         &self,
         chain: &HashChain,

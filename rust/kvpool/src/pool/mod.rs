@@ -1,9 +1,9 @@
 //! [`BlockPool`] combines the allocator, the prefix index, the evictor and the fences. No other code
 //! changes more than one of them.
 //!
-//! The pool determines whether each block is free, cached-free, active or fenced. Every operation that
-//! changes two parts at once is a method here, and is all-or-nothing: it checks everything first, and
-//! after that nothing can fail.
+//! Each block is free, cached-free (not in use, but with cached content), active (in use) or fenced
+//! (released, but a running step may still use it). Every operation that changes two parts at once is a
+//! method here, and is all-or-nothing: it checks everything first, and after that nothing can fail.
 //!
 //! Invariants, recounted by [`BlockPool::check_invariants`]:
 //! - B1: free + cached-free + active + fenced == usable blocks; every block is in exactly one of the

@@ -46,7 +46,7 @@ pub(crate) struct Index {
     /// Whether a change has found links that do not match each other, or a table entry that is not the
     /// head of a ring. The index is then broken: some contents can no longer be found.
     pub(super) torn: bool,
-    /// The hashes of units inside of blocks. `None` unless the model has groups whose hits may end
+    /// The hashes of units inside of blocks. `None` if no group of the model allows hits that end
     /// inside a block.
     pub(super) interior: Option<Box<Interior>>,
 }

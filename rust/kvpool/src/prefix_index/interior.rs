@@ -38,7 +38,7 @@ pub(crate) struct Interior {
 }
 
 impl Interior {
-    /// Makes an empty structure. Each block can have at most `per_block` named units.
+    /// Makes a map without names. Each block can have at most `per_block` named units.
     ///
     /// # Errors
     /// [`PoolError::InvalidConfig`] if there are more units than ids, or not enough memory.
@@ -121,7 +121,8 @@ impl Interior {
         self.index.clear(&mut self.records);
     }
 
-    /// Checks P5, P6 and the invariants of the separate index. `blocks` are the records of the pool.
+    /// Checks that the named units of each block are its first units (P5), that only registered blocks
+    /// have them (P6), and the invariants of the separate index. `blocks` are the records of the pool.
     pub(super) fn check_invariants(&self, blocks: &Records) -> Result<(), InvariantViolation> {
         self.index.check_invariants(&self.records)?;
         for (at, units) in self.records.chunks(self.per_block).enumerate() {

@@ -413,7 +413,8 @@ impl Table {
         }
     }
 
-    /// Checks the invariants S1 and S3. O(1).
+    /// Checks that all computed tokens have blocks (S1), and that the first `published` blocks are full
+    /// and computed (S3). O(1).
     pub(crate) fn check_counts(
         &self,
         name: &dyn fmt::Display,

@@ -460,7 +460,8 @@ impl Sequence {
         self.swap = None;
     }
 
-    /// Checks the invariants S1 and S3. O(1).
+    /// Checks S1 and S3 for all tables: all computed tokens have blocks, and registered blocks are full
+    /// and computed. O(1).
     pub(crate) fn check_counts(&self, name: &dyn fmt::Display) -> Result<(), InvariantViolation> {
         let (tokens, computed) = (self.num_tokens(), self.computed_tokens);
         ensure(computed <= tokens, "S3 (published blocks are computed)", || {
@@ -487,7 +488,8 @@ impl Sequence {
         self.tables_mut().flat_map(|table| &mut table.blocks).nth(at)
     }
 
-    /// Checks the invariants S2 and M3 for entry `at` of all tables. O(groups).
+    /// Checks entry `at` of all tables: it is the null block exactly if it was trimmed (S2), and its
+    /// block has the hash of its tokens if it is registered (M3). O(groups).
     pub(crate) fn check_entry(
         &self,
         pool: &BlockPool,

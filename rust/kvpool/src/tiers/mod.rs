@@ -56,7 +56,8 @@ pub enum TierError {
         "swap {swap} cannot be completed: its copies are still planned, take the plan and execute it first"
     )]
     CopiesNotTaken { swap: u64 },
-    /// A reset was called while swapped requests or a swap hold blocks of another tier than the device.
+    /// A reset was refused, because swapped requests or a swap hold blocks of another tier than the
+    /// device.
     #[error(
         "{active} blocks of tier {tier} are active and {fenced} fenced: release or preempt what is swapped \
          out first, or bump the epoch, which always succeeds"
