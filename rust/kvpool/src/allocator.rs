@@ -155,7 +155,6 @@ pub(crate) struct Allocator {
 }
 
 impl Allocator {
-    /// Makes an allocator in which all blocks of `records` are free, in ascending order.
     pub(crate) fn new(records: &mut Records) -> Self {
         let mut free = List::default();
         free.push_back_range(records, 1, records.len() as u32);
@@ -321,7 +320,6 @@ impl Allocator {
         if self.free.push_back(records, block) { Ok(()) } else { Err(torn()) }
     }
 
-    /// Gives a free block its first reference.
     pub(crate) fn hold_free(&mut self, records: &mut Records, block: BlockId) -> Result<(), PoolError> {
         if !self.free.remove(records, block) {
             return Err(torn());
@@ -426,7 +424,6 @@ impl Allocator {
         }
     }
 
-    /// Returns the free list, so that a test can overwrite its links.
     pub(crate) fn free_list_mut(&mut self) -> &mut List {
         &mut self.free
     }

@@ -228,12 +228,10 @@ impl Fences {
         blocks
     }
 
-    /// Ends all pins. Returns their blocks like [`Self::close`].
     pub(crate) fn end_pins(&mut self) -> Vec<BlockId> {
         std::mem::take(&mut self.pinned)
     }
 
-    /// Stores an emptied list of a fence that has ended, so that a new fence reuses its memory.
     pub(crate) fn recycle(&mut self, mut blocks: Vec<BlockId>, pins: bool) {
         blocks.clear();
         if pins && self.pinned.is_empty() {
@@ -272,7 +270,6 @@ impl Fences {
         !none || self.total == 0
     }
 
-    /// Checks the invariants by recounting the references of all fences and pins.
     pub(crate) fn check_invariants(&self, records: &Records) -> Result<(), InvariantViolation> {
         let mut recount = vec![(0_u32, 0_u16); records.len()];
         let open = self.steps.iter().chain(&self.tickets).flat_map(|fence| &fence.blocks);

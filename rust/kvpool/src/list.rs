@@ -79,7 +79,6 @@ pub fn try_reserve<T>(items: &mut Vec<T>, n: usize) -> Result<(), PoolError> {
     items.try_reserve_exact(n.saturating_sub(items.len())).map_err(|_| no_memory(n))
 }
 
-/// Makes the error for a pool for whose arrays there is not enough memory.
 pub(crate) fn no_memory(num_blocks: usize) -> PoolError {
     PoolError::config("num_blocks", num_blocks, "few enough for the pool's arrays to fit in memory")
 }
@@ -258,7 +257,6 @@ impl List {
         done
     }
 
-    /// Links `prev` to `next`. The blocks from `begin` to `end` between them were removed.
     #[inline]
     fn join(
         &mut self,

@@ -71,7 +71,6 @@ impl Lru {
         self.list.push_back_run(records, candidates.len(), |at| candidates[at].block.get(), put);
     }
 
-    /// Removes a block from the order. Returns false if it is not in the order.
     #[inline]
     pub(crate) fn remove(&mut self, records: &mut Records, block: BlockId) -> bool {
         if !records.at(block.get()).is_in_order() || !self.list.remove(records, block) {
@@ -124,7 +123,6 @@ impl Lru {
         })
     }
 
-    /// Removes the next victim from the order and returns it.
     #[inline]
     pub(crate) fn evict(&mut self, records: &mut Records) -> Option<BlockId> {
         let victim = self.list.front()?;

@@ -160,7 +160,6 @@ impl Groups {
         for group in sparse.iter_mut().filter(|group| group.spec.sink_tokens > 0) {
             length = length.min(self.align(group.within_sinks(length, cached)));
         }
-        // Number of groups in a row that can serve a hit of the current length.
         let (mut agreed, mut at) = (0, 0);
         while agreed < sparse.len() && length > Tokens::ZERO {
             let group = &mut sparse[at];

@@ -205,7 +205,6 @@ impl CacheManager {
         if running > 0 { (self.watermark * usable as f64) as usize } else { 0 }
     }
 
-    /// Adds a new request with the blocks that its admission acquired and allocated.
     pub(super) fn install(
         &mut self,
         id: RequestId,

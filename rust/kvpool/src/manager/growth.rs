@@ -676,7 +676,6 @@ impl CacheManager {
 
 const COMMIT: &str = "commit tokens of it";
 
-/// Converts the table changes of one request to changes of the batch, and appends them.
 fn note_changes(row: usize, changes: &[TableChange], added: &mut Vec<NewBlock>) {
     let changes = changes.iter();
     added.extend(changes.map(|&TableChange { index, block, group }| NewBlock { row, index, block, group }));

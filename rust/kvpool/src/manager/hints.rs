@@ -121,7 +121,6 @@ pub(crate) struct Hints {
     spans: Vec<Span>,
 }
 
-/// Selects the hints of a request that are to take effect.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Scope {
     All,
@@ -140,7 +139,6 @@ impl Hints {
         self.tenant
     }
 
-    /// Converts checked ranges, which were given at time `now`, to their stored form.
     pub(super) fn of(ranges: &[RetentionRange], now: Option<f64>) -> Self {
         let mut hints = Self::default();
         for range in ranges {
@@ -190,7 +188,6 @@ impl Hints {
     ) -> Result<(), PoolError> {
         let Range { start: mut at, end } = positions;
         for span in self.spans.iter().map(Some).chain([None]) {
-            // The last part, after all ranges, has no hint of a range.
             let tokens = span.map_or([usize::MAX; 2], |span| [span.start, span.end]);
             let [from, to] = tokens.map(|token| (token / block_size).clamp(at, end.max(at)));
             let without_range = at.max(own_from)..from;

@@ -573,7 +573,6 @@ impl CacheManager {
 }
 
 impl CacheManager {
-    /// Checks that a prompt was hashed with the manager's settings, in the current epoch.
     fn check_cursor(&self, cursor: &HashCursor) -> Result<()> {
         if !Arc::ptr_eq(cursor.hasher(), &self.hasher) && cursor.hasher().config() != self.hasher.config() {
             return Err(ManagerError::ForeignCursor);
@@ -613,7 +612,6 @@ impl CacheManager {
     }
 }
 
-/// Checks that the KV-cache groups match the other settings of the manager.
 fn check_groups(groups: &Groups, config: &ManagerConfig) -> Result<()> {
     if groups.unit() != config.block_size {
         let allowed = format!("the hash unit of the groups, {}", groups.unit());

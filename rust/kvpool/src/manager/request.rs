@@ -11,14 +11,11 @@ pub(crate) struct Request {
     pub(crate) id: RequestId,
     pub(crate) state: RequestState,
     pub(crate) sequence: Sequence,
-    /// Number of tokens that were cached at the last admission or resumption.
     pub(crate) cached_tokens: usize,
     /// The number of the latest batch that contained the request. With it, the manager finds in O(1)
     /// that a batch contains an id twice.
     pub(crate) batch: u64,
-    /// Retention hints about the request.
     pub(crate) hints: Option<Box<Hints>>,
-    /// The tokens that a connector is loading into the request's blocks.
     pub(crate) external: Option<External>,
     /// The options of the request's release, if it waits until a swap or a load ends.
     pub(crate) leaving: Option<ReleaseOptions>,
@@ -58,7 +55,6 @@ pub(crate) struct External {
     /// Number of leading tokens that are ready after the load. The load begins after the computed
     /// tokens.
     pub(crate) end: usize,
-    /// Number of tokens that the request's tables have blocks for.
     pub(crate) covered: usize,
     /// Whether a resumption caused the load. False for an admission.
     pub(crate) resumed: bool,

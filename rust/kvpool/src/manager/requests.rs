@@ -14,7 +14,6 @@ use super::id::RequestRef;
 use super::request::Request;
 use crate::PoolError;
 
-/// The requests, in their slots.
 #[derive(Debug, Default)]
 pub(super) struct Requests {
     slots: Vec<Option<Request>>,
@@ -27,7 +26,6 @@ pub(super) struct Requests {
 }
 
 impl Requests {
-    /// Returns the slot of the request with an id, or an error.
     #[inline]
     pub(super) fn find(&self, id: RequestRef<'_>) -> Result<usize> {
         self.slot_of(id).ok_or_else(|| ManagerError::UnknownRequest { id: id.to_owned() })
@@ -67,7 +65,6 @@ impl Requests {
         self.slots.get_mut(slot).and_then(Option::as_mut).ok_or_else(lost_slot)
     }
 
-    /// Stores a request with a new id in a free slot. Returns the slot.
     pub(super) fn enter(&mut self, request: Request) -> usize {
         let slot = self.free.pop().unwrap_or(self.slots.len());
         let Self { slots, by_id, hasher, .. } = self;
@@ -93,7 +90,6 @@ impl Requests {
         self.free.push(slot);
     }
 
-    /// Returns all slots in order, including empty slots.
     pub(super) const fn slots(&self) -> &[Option<Request>] {
         self.slots.as_slice()
     }

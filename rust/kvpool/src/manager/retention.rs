@@ -103,7 +103,6 @@ impl CacheManager {
         Ok(Some(Box::new(Hints::new(options, self.now()))))
     }
 
-    /// Returns the current time, at which new absolute times to live start.
     fn now(&self) -> Option<f64> {
         self.tiers.device().retention_time()
     }

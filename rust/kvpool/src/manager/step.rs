@@ -101,7 +101,6 @@ pub struct StepPlan {
     /// Registered blocks that planned appends would write in place. If a later planned admission hits
     /// such a block, the append copies it instead.
     overwritten: HashSet<BlockId>,
-    /// Number of blocks that are available after the operations planned so far.
     available: usize,
     pub(super) running: usize,
 }
@@ -125,14 +124,11 @@ impl StepPlan {
         self.available
     }
 
-    /// Returns the number of references that a block has after the operations planned so far.
     fn references(&self, pool: &BlockPool, block: BlockId) -> i64 {
         let now = pool.ref_count(block).unwrap_or(0);
         i64::from(now) + self.added.get(&block).copied().unwrap_or(0)
     }
 
-    /// Adds `change` to the planned change of a block's reference count. Returns the number of
-    /// references afterwards.
     fn add_reference(&mut self, pool: &BlockPool, block: BlockId, change: i64) -> i64 {
         *self.added.entry(block).or_default() += change;
         self.references(pool, block)
@@ -147,8 +143,6 @@ impl StepPlan {
         found.iter().filter(taken).count()
     }
 
-    /// Adds an admission that was looked up and checked. Returns the number of tokens that would be
-    /// cached.
     fn admit(&mut self, pool: &BlockPool, staged: &Staged) -> usize {
         for block in staged.matched() {
             let is_copied = self.overwritten.remove(&block);

@@ -65,7 +65,6 @@ impl CacheManager {
         Ok(())
     }
 
-    /// Checks that enough blocks are available to fork these requests, one after the other.
     fn check_fork(&self, slots: &[usize]) -> Result<()> {
         if self.groups.is_none() {
             return Ok(());
@@ -84,7 +83,6 @@ impl CacheManager {
         Err(out_of_blocks(pool, needed, available, held + needed <= pool.num_usable()).into())
     }
 
-    /// Undoes the forks that a batch made before it failed.
     fn unfork(&mut self, children: &[RequestRef<'_>]) -> Result<()> {
         self.stats.forks -= children.len() as u64;
         children.iter().try_for_each(|&child| self.release(child, Until::Now))
@@ -208,7 +206,6 @@ impl CacheManager {
 ///
 /// A swap moves the blocks of requests between the device and the host tier, in two phases.
 impl CacheManager {
-    /// Checks the requests of a swap. Returns their slots and their blocks.
     fn group(
         &self,
         ids: &[RequestRef<'_>],
@@ -252,7 +249,6 @@ impl CacheManager {
         let (_, references) = self.group(ids, RequestState::Swapped, "swap it in")?;
         let staged = self.tiers.stage_swap(&references, HOST, DEVICE)?;
         Ok(match staged.fit(self.reserve(self.num_active())) {
-            // A swap that needs no new block always fits.
             _ if staged.fresh == 0 => Fit::Ok,
             // An admission or a swap has to leave blocks available (the watermark) only while other
             // requests run. So the swap may fit when they have ended.
@@ -340,7 +336,6 @@ impl CacheManager {
         Ok(true)
     }
 
-    /// Records that a swap is moving these requests.
     fn move_with(&mut self, slots: &[usize], swap: SwapId) -> Result<()> {
         slots.iter().try_for_each(|&slot| {
             self.requests.at_mut(slot)?.sequence.swap = Some(swap);

@@ -201,7 +201,6 @@ impl BlockPool {
             // A parent must be earlier in the chain than its child. Otherwise two blocks could each be
             // the parent of the other, and neither would ever be evicted.
             let before = saved.parent.filter(|parent| positions.is_before(parent, saved));
-            // The saved parent block is used only if its content has the saved parent hash.
             let behind = saved.behind.filter(|&block| self.is_registered(block)).and_then(|block| {
                 if self.records.of(block).is_none_or(|record| record.depth() >= saved.depth) {
                     return None;
@@ -291,7 +290,6 @@ impl BlockPool {
         Ok(())
     }
 
-    /// Applies the retention of a saved block, with its times to live reduced by `elapsed` seconds.
     fn retain_saved(&mut self, saved: &SavedBlock, elapsed: f64) -> Result<(), PoolError> {
         let (Some(said), Some(retention)) = (saved.said, self.order.retention_mut()) else { return Ok(()) };
         if let Some(tenant) = said.tenant {

@@ -322,7 +322,6 @@ impl BlockPool {
             }
             self.order.forget(block);
             if references == 0 {
-                // The block must not be on a list. If it is, the list is broken.
                 let freed = self.allocator.free(&mut self.records, block);
                 self.poison_if_broken(freed)?;
             }
@@ -453,7 +452,6 @@ impl BlockPool {
         if self.holds_back(until) { self.hand_to_fence(blocks, until) } else { self.release(blocks) }
     }
 
-    /// Moves one reference of each block from its holder to a fence.
     fn hand_to_fence(&mut self, blocks: &[BlockId], until: Until) -> Result<(), PoolError> {
         self.check_releasable(blocks)?;
         self.fences.add(&mut self.records, until, blocks);
@@ -504,7 +502,6 @@ impl BlockPool {
         self.end_fences(ended, false)
     }
 
-    /// Removes the references of a fence that has ended, or of all pins. Returns their number.
     pub(super) fn end_fences(&mut self, ended: Vec<BlockId>, pins: bool) -> Result<usize, PoolError> {
         self.idle.clear();
         self.candidates.clear();

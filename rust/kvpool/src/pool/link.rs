@@ -95,7 +95,6 @@ impl BlockPool {
         self.notify_looked_up(&Lookup { hashes: &[hash], depth, parent, hits, blocks, tenant: None });
     }
 
-    /// Returns the content of a block that is registered and computed.
     pub(crate) fn content_of(&self, block: BlockId) -> Option<TierContent<'_>> {
         let name = self.name_of(block).filter(|_| self.is_computed(block))?;
         let named = || {

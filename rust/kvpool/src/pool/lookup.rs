@@ -13,7 +13,6 @@ use crate::prefix_index::Inserted;
 use crate::record::{ByBlock, Name};
 use crate::retention::TenantId;
 
-/// Largest number of blocks in one notification to the evictor.
 const RUN: usize = 64;
 
 /// The result of a lookup that acquires no blocks. It contains counts and no ids, because the blocks
@@ -55,7 +54,6 @@ pub(crate) struct PrefixMatch {
 ///
 /// A lookup finds the cached prefix of a [`HashChain`].
 impl BlockPool {
-    /// Checks that `chain` belongs to this pool's epoch, block size and verification.
     pub(crate) fn check_chain(&self, chain: &HashChain) -> Result<(), PoolError> {
         if chain.epoch() != self.epoch {
             return Err(PoolError::StaleEpoch { chain: chain.epoch(), pool: self.epoch });

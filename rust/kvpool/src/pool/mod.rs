@@ -551,13 +551,11 @@ impl BlockPool {
         self.order.registered(block, content, parent);
     }
 
-    /// Returns the first block that is registered under this hash in this group, if there is one.
     #[inline]
     fn head_of(&self, hash: Option<&BlockHash>, group: u16) -> Option<BlockId> {
         self.index.head_of_name(&self.records, Name { hash: hash?, group })
     }
 
-    /// Notifies the evictor that a lookup hit a block that was in use.
     fn note_shared_hit(&mut self, block: BlockId) {
         if self.history {
             self.order.hit(&mut self.records, block);

@@ -345,7 +345,6 @@ impl BlockPool {
         Ok(holds)
     }
 
-    /// Removes a free block from the free list, and gives it its first reference.
     #[cold]
     pub(super) fn acquire_free(&mut self, block: BlockId) -> Result<(), PoolError> {
         let held = self.allocator.hold_free(&mut self.records, block);

@@ -301,7 +301,6 @@ impl BlockPool {
         self.index.parent_of(&self.records, block)
     }
 
-    /// Whether the observer needs a notification for each content that is added or removed.
     #[inline]
     pub(super) fn is_watched(&self) -> bool {
         self.observer.as_ref().is_some_and(|observer| observer.wants_contents())

@@ -252,7 +252,6 @@ impl Order {
         }
     }
 
-    /// Returns the blocks in the order of eviction. O(blocks in the order).
     pub(super) fn order(&self, records: &Records) -> Vec<BlockId> {
         self.first(records, usize::MAX)
     }

@@ -26,7 +26,6 @@ pub(super) struct Staged<'a> {
 ///
 /// Registers full blocks, marks them computed, and replaces blocks whose content is already cached.
 impl BlockPool {
-    /// Checks that the chain has `blocks` blocks from position `start` on.
     pub(super) fn check_part(&self, blocks: usize, chain: &HashChain, start: usize) -> Result<(), PoolError> {
         self.check_poison()?;
         self.check_chain(chain)?;

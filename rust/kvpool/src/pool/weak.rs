@@ -161,7 +161,6 @@ impl Match {
         self.link.as_ref()
     }
 
-    /// Returns the content that the block at position `at` of this match must have.
     fn content(&self, at: usize) -> Option<LinkRef<'_>> {
         let depth = self.start.saturating_add(at) as u32;
         let tokens = self.tokens.get(at * self.block_size..(at + 1) * self.block_size);

@@ -102,7 +102,6 @@ impl Index {
         Ok(())
     }
 
-    /// Whether the index stores the parent hash of each block.
     pub(crate) const fn keeps_parents(&self) -> bool {
         !self.parents.is_empty()
     }

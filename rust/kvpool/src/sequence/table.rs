@@ -139,7 +139,6 @@ impl Table {
         self.absent
     }
 
-    /// Returns the number of tokens for which the table has blocks.
     #[inline]
     pub(crate) fn covered_tokens(&self) -> usize {
         match self.layout {

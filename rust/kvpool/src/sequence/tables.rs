@@ -21,7 +21,6 @@ use crate::{BlockId, BlockPool, InvariantViolation, Name, PoolError, Until};
 /// The blocks that an append needs: new blocks, and copies of blocks that must not be written to.
 #[derive(Debug, Default)]
 pub(crate) struct Needs {
-    /// Number of blocks to allocate, for new positions and for copies.
     pub(crate) blocks: usize,
     /// The blocks that copies replace. The request releases them, because it must not write to them.
     pub(crate) copied: Vec<BlockId>,
@@ -39,14 +38,12 @@ pub(crate) struct Sequence {
     /// The tokens, and the hash chain of the full blocks.
     pub(crate) cursor: HashCursor,
     pub(crate) main: Table,
-    /// The tier of the blocks in the tables.
     pub(crate) tier: usize,
     /// Number of tokens whose KV is written, including cached tokens.
     pub(crate) computed_tokens: usize,
     /// Whether commits register blocks. False after a hash collision, because no lookup can reach the
     /// blocks after the block that collided.
     pub(crate) publishes: bool,
-    /// The swap that is moving the sequence now.
     pub(crate) swap: Option<SwapId>,
     /// The data of the other groups. `None` if the model has only one group, of full attention.
     pub(crate) grouped: Option<Box<Grouped>>,
@@ -69,7 +66,6 @@ impl Sequence {
         }
     }
 
-    /// Stores the blocks of an admission in the tables of all groups.
     pub(crate) fn hold(&mut self, staged: &Staged) {
         self.computed_tokens = staged.cached_tokens;
         match (&mut self.grouped, staged.tables.split_first()) {
@@ -86,7 +82,6 @@ impl Sequence {
         }
     }
 
-    /// Returns the tables of all groups, in the order of the groups.
     #[inline]
     pub(crate) fn tables(&self) -> impl DoubleEndedIterator<Item = &Table> {
         std::iter::once(&self.main).chain(self.grouped.iter().flat_map(|grouped| &grouped.others))

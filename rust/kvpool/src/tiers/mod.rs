@@ -456,7 +456,6 @@ pub(crate) fn out_of_blocks(
     PoolError::OutOfBlocks(Refusal::new(needed, available, pool.num_fenced(), can_ever_fit))
 }
 
-/// Adds up the references to each block, from pairs of a block and a number.
 fn sums(references: impl Iterator<Item = (Place, u32)>) -> HashMap<Place, u32> {
     let mut sums = HashMap::new();
     references.for_each(|(place, references)| *sums.entry(place).or_default() += references);

@@ -122,7 +122,6 @@ impl Swap {
     }
 }
 
-/// Makes a list with each block once per reference, the last block first.
 fn tail_first(references: impl DoubleEndedIterator<Item = (Place, u32)>) -> Vec<BlockId> {
     references.rev().flat_map(|(place, n)| std::iter::repeat_n(place.block, n as usize)).collect()
 }
@@ -134,7 +133,6 @@ fn share_content(source: &BlockPool, target: &BlockPool) -> bool {
     source.epoch() == target.epoch() && algorithms.is_none_or(|(source, target)| source == target)
 }
 
-/// The checked sources of a swap, and the blocks that the swap would take.
 pub(crate) struct StagedSwap {
     /// The distinct source blocks in order, each with the number of its references, and with the
     /// destination block that already caches its content, if there is one.
@@ -158,7 +156,6 @@ impl StagedSwap {
 }
 
 impl Tiers {
-    /// Checks the source references of a swap, and looks up their contents in the destination tier.
     pub(crate) fn stage_swap(&self, blocks: &[BlockId], from: usize, to: usize) -> Result<StagedSwap> {
         self.check_poison()?;
         let (source, target) = (self.pool(from)?, self.pool(to)?);
@@ -320,7 +317,6 @@ impl Tiers {
         self.pending.get(&dst).is_some_and(|pending| pending.swap == Some(id))
     }
 
-    /// Removes a swap, and stops counting its source references as references that swaps will drop.
     fn end_swap(&mut self, id: SwapId) -> Result<Swap> {
         let swap = self.swaps.remove(&id).ok_or(TierError::UnknownSwap { swap: id.0 })?;
         for (place, references) in swap.sources() {
