@@ -10,8 +10,8 @@
 //! - A4: the total number of references is the sum of all counts. A caller that knows all holders can
 //!   use the total to detect a leak.
 //! - Every call is all-or-nothing, and counts *references*: a block that appears twice in one call
-//!   gains or loses two references. Releasing more references than a block has is an error that changes
-//!   nothing; the count is not silently set to 0 (TensorRT-LLM #14937, vLLM #42571).
+//!   gains or loses two references. To release more references than a block has is an error that
+//!   changes nothing; the count is not silently set to 0 (TensorRT-LLM #14937, vLLM #42571).
 //!
 //! Costs: one record of memory and O(1) time per block. No call allocates memory except for its result.
 
@@ -21,8 +21,9 @@ use crate::free_list::{check_id, check_num_blocks, torn};
 use crate::list::{Link, List};
 use crate::record::{ByBlock, Record, Records, blank};
 
-/// Counts references, allocates free blocks, and frees released blocks. A [`crate::BlockPool`] contains
-/// the same allocator, over records that it shares with its other parts.
+/// Counts references, allocates free blocks, and frees released blocks. This type is for use without a
+/// pool. A [`crate::BlockPool`] contains the same allocator, which stores its counts in the pool's
+/// records.
 ///
 /// ```
 /// use kvpool::{BlockAllocator, PoolError};
@@ -144,19 +145,16 @@ impl BlockAllocator {
     }
 }
 
-/// The free list, and the sums of all references. The references of each block are in records, which
-/// the caller passes to every call.
+/// The free list, and the numbers of held blocks and of references. Every call gets the records, which
+/// contain the reference count of each block.
 #[derive(Clone, Debug)]
 pub(crate) struct Allocator {
     free: List,
-    /// Number of blocks that have references.
     held: usize,
-    /// Number of references of all blocks.
     references: u64,
 }
 
 impl Allocator {
-    /// Makes an allocator in which all blocks of `records` are free, in ascending order.
     pub(crate) fn new(records: &mut Records) -> Self {
         let mut free = List::default();
         free.push_back_range(records, 1, records.len() as u32);
@@ -215,8 +213,8 @@ impl Allocator {
         Ok(())
     }
 
-    /// Undoes the part of an [`Self::acquire`] before the block at `position`, and returns the error of
-    /// that block.
+    /// Called when [`Self::acquire`] finds an error at `position`. Undoes the changes for the blocks
+    /// before it, and returns the error of that block.
     #[cold]
     fn refuse_acquire(&mut self, records: &mut Records, blocks: &[BlockId], position: usize) -> PoolError {
         for &undo in &blocks[..position] {
@@ -234,10 +232,11 @@ impl Allocator {
         }
     }
 
-    /// Drops one reference per id, all or nothing. References of fences are not available to this call.
-    /// Calls `idle` for each block that then has no references except pins, in the order of the call.
-    /// If the call returns an error, the results of `idle` must be discarded. Returns the number of
-    /// blocks that lost their last holder but are still fenced.
+    /// Drops one reference per id, all or nothing. It is an error if only references of fences or pins
+    /// are left to drop. Calls `idle` for each block that then has no references or only pins, in the
+    /// order of the call. If this function returns an error, the caller must ignore the calls of
+    /// `idle`. Returns the number of blocks that have lost their last holder but still have references
+    /// of fences or pins.
     #[inline]
     pub(crate) fn release<'a>(
         &mut self,
@@ -261,13 +260,13 @@ impl Allocator {
                 }
             }
         }
-        // `check_sums` finds wrong totals; this code does not check them.
+        // A wrong total is not detected here, but by `check_sums`.
         self.held = self.held.wrapping_sub(free);
         self.references = self.references.wrapping_sub(count as u64);
         Ok(fenced)
     }
 
-    /// Undoes a successful [`Self::release`], before any other change.
+    /// Undoes a successful [`Self::release`]. No other change may have been made since.
     pub(crate) fn recount(&mut self, records: &mut Records, blocks: &[BlockId]) {
         for &block in blocks {
             if let Some(record) = records.of_mut(block) {
@@ -278,7 +277,7 @@ impl Allocator {
         self.references = self.references.wrapping_add(blocks.len() as u64);
     }
 
-    /// Undoes a successful [`Self::acquire`], before any other change.
+    /// Undoes a successful [`Self::acquire`]. No other change may have been made since.
     pub(crate) fn uncount(&mut self, records: &mut Records, blocks: &[BlockId]) {
         for &block in blocks {
             if let Some(record) = records.of_mut(block) {
@@ -297,8 +296,8 @@ impl Allocator {
         self.references = self.references.wrapping_add(1);
     }
 
-    /// Drops a reference of a fence or a pin that has ended. For a pin, returns whether the block has
-    /// no further references. For a fence, returns whether it has no further references except pins.
+    /// Drops the reference of a fence or a pin that has ended. For a pin, returns whether the block now
+    /// has no references. For a fence, returns whether it now has none or only pins.
     pub(crate) fn end_fence(&mut self, records: &mut Records, block: BlockId, pin: bool) -> bool {
         let Some(record) = records.of_mut(block) else { return false };
         record.references = record.references.wrapping_sub(1);
@@ -308,18 +307,19 @@ impl Allocator {
         released
     }
 
-    /// Adds a parked block to the front of the free list.
+    /// Adds a parked block (one without references that is not on the free list) to the front of the
+    /// free list.
     #[inline]
     pub(crate) fn free(&mut self, records: &mut Records, block: BlockId) -> Result<(), PoolError> {
         if self.free.push_front(records, block) { Ok(()) } else { Err(torn()) }
     }
 
-    /// Adds a parked block to the end of the free list.
+    /// Adds a parked block (one without references that is not on the free list) to the end of the free
+    /// list.
     pub(crate) fn free_behind(&mut self, records: &mut Records, block: BlockId) -> Result<(), PoolError> {
         if self.free.push_back(records, block) { Ok(()) } else { Err(torn()) }
     }
 
-    /// Gives a free block its first reference.
     pub(crate) fn hold_free(&mut self, records: &mut Records, block: BlockId) -> Result<(), PoolError> {
         if !self.free.remove(records, block) {
             return Err(torn());
@@ -328,39 +328,39 @@ impl Allocator {
         Ok(())
     }
 
-    /// Gives a parked block its first reference.
+    /// Gives a parked block (one without references that is not on the free list) its first reference.
     pub(crate) fn hold_parked(&mut self, records: &mut Records, block: BlockId) {
         records.of_mut(block).map(Self::hold);
         self.note_held(1);
     }
 
-    /// Sets the first reference of a block. The caller removes a run of blocks from a list, and calls
-    /// [`Self::note_held`] afterwards.
+    /// Sets the reference count of a block to 1. The caller removes blocks from their list, and then
+    /// calls [`Self::note_held`] once for all of them.
     #[inline(always)]
     pub(crate) const fn hold(record: &mut Record) {
         record.references = 1;
     }
 
-    /// Adds `n` blocks that got their first reference to the totals.
+    /// Adds `n` to the number of held blocks and to the number of references, for blocks that got their
+    /// first reference.
     #[inline]
     pub(crate) const fn note_held(&mut self, n: usize) {
         self.held = self.held.wrapping_add(n);
         self.references = self.references.wrapping_add(n as u64);
     }
 
-    /// Whether `n` more references of any block can be counted. Uses the total of all blocks, because
-    /// no single block can have more references than the total.
+    /// Whether the reference count of any block has room for `n` more references. Compares the total of
+    /// all blocks with the limit, because no single count can be above the total.
     #[inline]
     pub(crate) const fn has_room_for(&self, n: usize) -> bool {
         self.references.saturating_add(n as u64) <= u32::MAX as u64
     }
 
-    /// Adds the blocks after the first `before` records, which are new, to the end of the free list.
+    /// Adds new blocks, those from number `before` on, to the end of the free list.
     pub(crate) fn grow(&mut self, records: &mut Records, before: usize) {
         self.free.push_back_range(records, before as u32, records.len() as u32);
     }
 
-    /// Checks all invariants by recounting references and the free list from scratch.
     pub(crate) fn check_invariants(&self, records: &Records) -> Result<(), InvariantViolation> {
         let free = self.free.check_invariants(records)?;
         let linked = records.iter().skip(1).filter(|record| record.is_free()).count();
@@ -386,7 +386,8 @@ impl Allocator {
     }
 }
 
-/// Undoes the part of a release before the block at `position`, and returns the error of that block.
+/// Called when a release finds an error at `position`. Undoes the changes for the blocks before it, and
+/// returns the error of that block.
 #[cold]
 fn refuse_release<'a>(
     records: &mut Records,
@@ -412,8 +413,8 @@ fn refuse_release<'a>(
 
 #[cfg(feature = "fault-injection")]
 impl Allocator {
-    /// Overwrites one value, and adapts nothing else. `what` selects it: 0 a reference count, 1 the
-    /// number of held blocks, 2 the number of references.
+    /// Overwrites one value for tests, and adjusts no other. `what` selects it: 0 is a block's
+    /// reference count, 1 the number of held blocks, 2 the number of references.
     pub(crate) fn corrupt(&mut self, records: &mut Records, block: BlockId, what: usize, to: u32) -> bool {
         match (what, records.of_mut(block)) {
             (0, Some(record)) => std::mem::replace(&mut record.references, to) != to,
@@ -423,7 +424,6 @@ impl Allocator {
         }
     }
 
-    /// Returns the free list, so that a test can overwrite its links.
     pub(crate) fn free_list_mut(&mut self) -> &mut List {
         &mut self.free
     }

@@ -1,9 +1,9 @@
 //! Defines block ids and block states.
 //!
-//! A block is `block_size` consecutive token slots of KV memory. Its [`BlockId`] is a number from 0 to
-//! the number of blocks - 1. Block 0 is the *null block*: it fills positions of block tables that need
-//! no block, and it is never allocated and never counted. Every other block is always in exactly one
-//! [`BlockState`]:
+//! A block is a piece of KV memory with room for `block_size` tokens. Its [`BlockId`] is a number from
+//! 0 to the number of blocks - 1. Block 0 is the *null block*: it fills positions of block tables that
+//! need no block, and it is never allocated and never counted. Every other block is always in exactly
+//! one [`BlockState`]:
 //!
 //! ```text
 //!              allocate                    release (not registered, or not computed)
@@ -39,8 +39,8 @@ pub struct BlockId(u32);
 /// allocated and never counted.
 pub const NULL_BLOCK: BlockId = BlockId(0);
 
-/// The largest number of blocks in one pool, null block included. Ids are `u32`, and one value marks
-/// blocks that are not on a list.
+/// The largest number of blocks in one pool, including the null block. Ids are `u32` numbers, and one
+/// of these numbers marks blocks that are not on a list.
 pub const MAX_BLOCKS: usize = (u32::MAX - 1) as usize;
 
 impl BlockId {
@@ -100,13 +100,13 @@ pub enum BlockState {
     CachedFree,
     /// At least one block table holds the block.
     Active,
-    /// Only fences hold the block. It was released, but a running step or transfer may still read or
-    /// write it.
+    /// No block table holds the block any more, but a running step or transfer may still read or write
+    /// it. So a fence holds its references.
     Fenced,
 }
 
 impl BlockState {
-    /// Returns the name in lower case, as it appears in Python and in logs.
+    /// Returns the name of the state in lower case, as it appears in Python and in logs.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

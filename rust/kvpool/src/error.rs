@@ -13,7 +13,7 @@ use crate::hash::{HashAlgorithm, HashError};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Refusal {
-    /// Number of blocks that the call needed in addition to cached blocks.
+    /// Number of blocks that the call needed, not counting cached blocks that it would have hit.
     pub needed: usize,
     /// Number of blocks that the call could take: free and cached-free blocks, minus the blocks that a
     /// watermark reserves.
@@ -26,8 +26,8 @@ pub struct Refusal {
     /// can be computed in such a pool, in chunks (`allocate_tokens` of `kvpool::Part`). If false, the
     /// call will never succeed.
     pub can_ever_fit: bool,
-    /// For an admission, whether smaller chunks can ever fit. For other calls, the same as
-    /// `can_ever_fit`.
+    /// For an admission, whether it can ever succeed if its chunks are smaller. For other calls, the
+    /// same as `can_ever_fit`.
     pub fits_in_chunks: bool,
     /// For an admission, the number of tokens that could be admitted now (`allocate_tokens` of
     /// `kvpool::Part`). For other calls, 0.
@@ -35,7 +35,8 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    /// Makes the refusal of a call that needs `needed` blocks when `available` blocks can be taken.
+    /// Makes the reason for refusing a call that needs `needed` blocks, of which `available` can be
+    /// taken.
     #[must_use]
     pub const fn new(needed: usize, available: usize, fenced: usize, can_ever_fit: bool) -> Self {
         let missing = needed.saturating_sub(available);
@@ -83,7 +84,7 @@ pub enum PoolError {
     /// A reference count would overflow.
     #[error("block {block} has {held} references: no more can be counted")]
     RefCountOverflow { block: BlockId, held: u32 },
-    /// The ticket is not open.
+    /// The fence of the ticket has already ended, or belongs to another pool.
     #[error("ticket {ticket} is not open: it has ended already, or is of another pool ({open} are open)")]
     UnknownTicket { ticket: u64, open: usize },
     /// The block is in a state that does not allow the operation. For example, the block would be added
@@ -153,8 +154,8 @@ pub enum PoolError {
     Poisoned { reason: String },
 }
 
-// The error is part of the result of frequent calls, so it has to be small. Data that only few errors
-// need is boxed.
+// Frequent calls return this error type, so it has to be small. Data that only few errors need is
+// boxed.
 const _: () = assert!(size_of::<PoolError>() <= 48);
 
 impl PoolError {
@@ -200,8 +201,8 @@ impl InvariantViolation {
     }
 }
 
-/// Returns `Ok` if `holds` is true, else a violation of the invariant with the text that `detail`
-/// returns.
+/// Returns `Ok` if `holds` is true. Otherwise returns an [`InvariantViolation`] with the text that
+/// `detail` returns.
 ///
 /// # Errors
 /// The violation, if `holds` is false.

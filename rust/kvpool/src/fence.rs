@@ -1,19 +1,20 @@
-//! `Fences` stores the references that running steps or transfers still hold.
+//! `Fences` stores references to released blocks that running steps or transfers still use.
 //!
 //! With asynchronous scheduling, a request can end while a step that reads or writes its blocks is
 //! still running on the device. A release with a *ticket* moves its references to a fence, and the
 //! fence drops them when the ticket ends. (In vLLM #45357 and tpu-inference #3449, a running step
 //! overwrote blocks that were freed too early.)
 //!
-//! Tickets may end in any order. A step is like a ticket whose number the caller chooses, but the end
-//! of a step also ends the fences of all earlier steps.
+//! Tickets may end in any order. A fence can also belong to a numbered step of the engine. The end of a
+//! step also ends the fences of all earlier steps.
 //!
 //! A *pin* is a fence without a ticket. The source and the destination of a copy are pinned from the
 //! call that plans the copy until [`crate::Tiers::take_plan`] returns it. All pins end together in that
 //! call. So a block needs only one pin, even if several copies read it.
 //!
-//! This module counts the references of each block that belong to fences and to pins, and the *fenced*
-//! blocks, which have no other references. The allocator counts all references, including these.
+//! This module counts, for each block, the references that belong to fences and pins. It also counts
+//! the *fenced* blocks, whose references all belong to fences and pins. The allocator counts all
+//! references, including these.
 //!
 //! Invariants:
 //! - F1: the number of a block's fence references is the number of its references in open tickets,
@@ -21,8 +22,8 @@
 //! - F2: a block is fenced exactly if these two numbers are equal and above 0.
 //! - F3: the total number of fence references is the sum over all blocks.
 //!
-//! Costs: O(1) per block, with the numbers in its record; O(log t) per call for t open tickets. A
-//! ticket takes 4 bytes per reference, in memory that the next ticket reuses.
+//! Costs: O(1) per block, and O(log t) per call for t open tickets. The numbers of a block are in its
+//! record. A ticket takes 4 bytes per reference, in memory that the next ticket reuses.
 
 use std::fmt;
 
@@ -91,14 +92,13 @@ impl From<Option<u64>> for Until {
     }
 }
 
-/// The blocks whose references one open ticket or step holds.
+/// The fence of one open ticket or step: the blocks to which it holds references.
 #[derive(Clone, Debug)]
 struct Fence {
     number: u64,
     blocks: Vec<BlockId>,
 }
 
-/// The open fences of a pool.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Fences {
     /// The fences of steps, in ascending order. Only steps that hold references are included.
@@ -108,17 +108,15 @@ pub(crate) struct Fences {
     next_ticket: u64,
     /// The pinned blocks: sources and destinations of planned copies. Each block appears once.
     pinned: Vec<BlockId>,
-    /// Empty lists of ended fences, which new fences reuse.
+    /// The lists of ended fences, emptied. New fences reuse their memory.
     spare: Vec<Vec<BlockId>>,
-    /// Number of blocks whose references all belong to fences.
+    /// Number of blocks whose references all belong to fences and pins.
     fenced: usize,
-    /// The last completed step.
     completed: Option<u64>,
-    /// Number of references of all fences and pins.
+    /// Number of references that all fences and pins hold.
     total: u64,
 }
 
-/// The largest number of empty lists that are kept for reuse.
 const MOST_SPARE: usize = 8;
 
 impl Fences {
@@ -126,7 +124,6 @@ impl Fences {
         self.fenced
     }
 
-    /// Number of fence references of all blocks.
     pub(crate) const fn num_references(&self) -> u64 {
         self.total
     }
@@ -136,7 +133,6 @@ impl Fences {
         self.completed.is_some_and(|completed| step <= completed)
     }
 
-    /// The last completed step.
     pub(crate) const fn completed(&self) -> Option<u64> {
         self.completed
     }
@@ -150,18 +146,17 @@ impl Fences {
         Ticket(number)
     }
 
-    /// Whether `ticket` is open.
+    /// Whether the fence of `ticket` has begun and not ended.
     pub(crate) fn is_open(&self, ticket: Ticket) -> bool {
         self.tickets.binary_search_by_key(&ticket.0, |fence| fence.number).is_ok()
     }
 
-    /// Number of open tickets.
     pub(crate) const fn num_open(&self) -> usize {
         self.tickets.len()
     }
 
-    /// Moves one existing reference of each block to a fence. The fence belongs to an open ticket, or
-    /// to a step that has not completed.
+    /// Moves one existing reference of each block to the fence of `until`. This must be a ticket whose
+    /// fence has not ended, or a step that has not completed.
     pub(crate) fn add(&mut self, records: &mut Records, until: Until, blocks: &[BlockId]) {
         let (fences, number) = match until {
             Until::Step(step) => (&mut self.steps, step),
@@ -180,7 +175,7 @@ impl Fences {
     }
 
     /// Turns one existing reference of a block into a pin. The block must not already be pinned. One
-    /// pin is enough, because all pins end together.
+    /// pin per block is enough, because all pins end together.
     pub(crate) fn pin(&mut self, records: &mut Records, block: BlockId) {
         self.count(records, &[block], true);
         self.pinned.push(block);
@@ -197,22 +192,22 @@ impl Fences {
         self.total = self.total.wrapping_add(blocks.len() as u64);
     }
 
-    /// Removes a fenced block that got a holder from the number of fenced blocks.
+    /// Subtracts 1 from the number of fenced blocks, because a fenced block gets a holder.
     #[inline]
     pub(crate) fn unfence(&mut self) {
         self.fenced = self.fenced.wrapping_sub(1);
     }
 
-    /// Adds `n` blocks that lost their last holder, but are still in a fence, to the number of fenced
-    /// blocks.
+    /// Adds `n` to the number of fenced blocks, because `n` blocks have lost their last holder but
+    /// still have references of fences or pins.
     #[inline]
     pub(crate) fn fence(&mut self, n: usize) {
         self.fenced = self.fenced.wrapping_add(n);
     }
 
-    /// Closes a ticket. Returns its blocks in the order in which they were fenced. For each block, the
-    /// caller calls [`Self::end_one`] and drops the reference. Then it returns the list with
-    /// [`Self::recycle`]. `None` if the ticket is not open.
+    /// Ends the fence of a ticket. Returns its blocks in the order in which they were fenced. For each
+    /// block, the caller calls [`Self::end_one`] and drops the reference. Then it returns the list with
+    /// [`Self::recycle`]. Returns `None` if the fence has already ended.
     pub(crate) fn close(&mut self, ticket: Ticket) -> Option<Vec<BlockId>> {
         let at = self.tickets.binary_search_by_key(&ticket.0, |fence| fence.number).ok()?;
         Some(self.tickets.remove(at).blocks)
@@ -233,12 +228,10 @@ impl Fences {
         blocks
     }
 
-    /// Ends all pins. Returns their blocks like [`Self::close`].
     pub(crate) fn end_pins(&mut self) -> Vec<BlockId> {
         std::mem::take(&mut self.pinned)
     }
 
-    /// Keeps a list whose references have ended, so that its memory is reused.
     pub(crate) fn recycle(&mut self, mut blocks: Vec<BlockId>, pins: bool) {
         blocks.clear();
         if pins && self.pinned.is_empty() {
@@ -248,8 +241,8 @@ impl Fences {
         }
     }
 
-    /// Ends one fence reference or pin of a block. Returns false, and changes nothing, if the block has
-    /// none, because then F1 is broken.
+    /// Ends one reference of a block that belongs to a fence or, with `pin`, to a pin. Returns false,
+    /// and changes nothing, if the block has none. The counts of fences are then broken (F1).
     #[must_use]
     pub(crate) fn end_one(&mut self, records: &mut Records, block: BlockId, pin: bool) -> bool {
         let Some(record) = records.of_mut(block) else { return false };
@@ -257,26 +250,26 @@ impl Fences {
         if record.fences == 0 || record.fences > record.references || record.pins < pins {
             return false;
         }
-        // The caller drops the reference afterwards. Whether the block is still fenced depends on its
-        // other references.
+        // The caller drops the reference afterwards. Of the references that are left, one may belong to
+        // a holder; then the block is not fenced.
         let was_fenced = record.is_fenced();
         let left = record.references - 1;
         record.fences -= 1;
         record.pins -= pins;
         let is_fenced = left > 0 && left == record.fences;
-        // `check_sums` finds wrong totals; this code does not check them.
+        // A wrong total is not detected here, but by `check_sums`.
         self.fenced = self.fenced.wrapping_sub(usize::from(was_fenced)).wrapping_add(usize::from(is_fenced));
         self.total = self.total.wrapping_sub(1);
         true
     }
 
-    /// Whether the total number of references can be right: without open fences, it must be 0. O(1).
+    /// Whether the number of references can be right: it must be 0 if there are no fences and no pins.
+    /// O(1).
     pub(crate) const fn is_plausible(&self) -> bool {
         let none = self.steps.is_empty() && self.tickets.is_empty() && self.pinned.is_empty();
         !none || self.total == 0
     }
 
-    /// Checks the invariants by recounting the references of open tickets, steps and pins.
     pub(crate) fn check_invariants(&self, records: &Records) -> Result<(), InvariantViolation> {
         let mut recount = vec![(0_u32, 0_u16); records.len()];
         let open = self.steps.iter().chain(&self.tickets).flat_map(|fence| &fence.blocks);
@@ -309,8 +302,8 @@ impl Fences {
 
 #[cfg(feature = "fault-injection")]
 impl Fences {
-    /// Overwrites one value, and adapts nothing else. `what` selects it: 0 a block's fence references,
-    /// 1 the number of fenced blocks, 2 the number of fence references.
+    /// Overwrites one value for tests, and adjusts no other. `what` selects it: 0 is the number of a
+    /// block's fence references, 1 the number of fenced blocks, 2 the number of all fence references.
     pub(crate) fn corrupt(&mut self, records: &mut Records, block: BlockId, what: usize, to: u32) -> bool {
         match (what, records.of_mut(block)) {
             (0, Some(record)) => std::mem::replace(&mut record.fences, to) != to,

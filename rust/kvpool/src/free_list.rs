@@ -7,8 +7,8 @@
 //! first, they are allocated again in the order of the table, so consecutive ids remain together.
 //!
 //! Invariants: those of `list.rs`. In particular, a block is on the list at most once, and the length
-//! is the number of blocks that a walk in either direction visits. (vLLM #42571: a block that was freed
-//! twice in one call was counted twice and linked once.)
+//! is the number of blocks on the list. (In vLLM #42571, a block that was freed twice in one call was
+//! counted twice and linked once.)
 //!
 //! Costs: O(1) per block, including removal from the middle.
 
@@ -33,7 +33,7 @@ pub struct FreeBlockList {
     list: List,
 }
 
-/// Checks that a number of blocks, including the null block, is in range.
+/// Checks that `num_blocks`, which includes the null block, is an allowed number of blocks.
 pub(crate) fn check_num_blocks(num_blocks: usize) -> Result<(), PoolError> {
     if (2..=MAX_BLOCKS).contains(&num_blocks) {
         return Ok(());
@@ -166,7 +166,7 @@ impl FreeBlockList {
         self.list.check_block(&self.links[..], block)
     }
 
-    /// Checks the list by walking along its links.
+    /// Checks the list by following all of its links.
     ///
     /// # Errors
     /// The first broken invariant.
@@ -191,7 +191,7 @@ impl FreeBlockList {
     }
 }
 
-/// Returns the link of a block, and marks the block as not on a list.
+/// Returns the link of a block, and sets it to the value for blocks that are not on a list.
 fn take_link(links: &mut [Link], block: BlockId) -> Option<Link> {
     links.get_mut(block.index()).map(|link| std::mem::replace(link, Link::LOOSE))
 }

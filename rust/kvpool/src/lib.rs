@@ -1,9 +1,9 @@
 //! kvpool is a KV-cache block manager for LLM inference engines. It manages requests, block tables and
 //! tiers over a pool of blocks.
 //!
-//! An engine's scheduler calls kvpool to find the physical blocks that hold a sequence's keys and
-//! values, to find out which of these blocks are already computed, and to choose blocks to evict. The
-//! engine owns the memory, and this crate owns the bookkeeping of its blocks.
+//! An engine's scheduler asks kvpool which physical blocks hold a sequence's keys and values, which of
+//! them are already computed, and which blocks to evict. The engine owns the memory, and this crate
+//! owns the bookkeeping of its blocks.
 //!
 //! ```text
 //!   CacheManager        requests by id: admit, append, commit, preempt, release; step plans

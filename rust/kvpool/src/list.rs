@@ -1,13 +1,12 @@
 //! A [`List`] is an intrusive, doubly linked list whose links are block ids.
 //!
-//! The list itself only contains its ends and its length. The links are in an array of the caller
-//! ([`Links`]): in the blocks' records, or in an array that only contains links. Several lists may
-//! share one array if a block is on at most one of them. The caller then has to know which list a block
-//! is on.
+//! The list itself only stores its two ends and its length. Each call gets the array with the links
+//! ([`Links`]): the blocks' records, or an array that contains only links. Several lists may share one
+//! array if a block is on at most one of them. The caller then has to know which list a block is on.
 //!
-//! Invariants: block 0 is the null block and never on a list, so 0 marks both ends. A block that is not
-//! on a list has *loose* links, which are a special value. So one link is enough to test whether a
-//! block is on a list, and no link of an earlier membership remains.
+//! Invariants: block 0 is the null block and never on a list, so the link value 0 marks both ends. A
+//! block that is not on a list has *loose* links, which have a special value. So its link shows whether
+//! a block is on a list.
 //!
 //! Every change checks the links of both neighbours, which it has to write in any case. If these links
 //! do not match, the list is *torn*, and refuses all further changes. So a broken link never leads to a
@@ -21,7 +20,7 @@ use crate::error::{InvariantViolation, PoolError, ensure};
 /// Marks the ends of a list: the value of the link before the first block and after the last block.
 pub const END: u32 = 0;
 const UNLINKED: u32 = u32::MAX;
-/// Number of blocks by which a walk along a list loads cache lines in advance.
+/// Number of blocks by which a loop along a list loads cache lines in advance.
 const AHEAD: u32 = 16;
 
 /// The neighbours of a block on its list.
@@ -80,7 +79,6 @@ pub fn try_reserve<T>(items: &mut Vec<T>, n: usize) -> Result<(), PoolError> {
     items.try_reserve_exact(n.saturating_sub(items.len())).map_err(|_| no_memory(n))
 }
 
-/// Makes the error for a pool whose arrays do not fit in memory.
 pub(crate) fn no_memory(num_blocks: usize) -> PoolError {
     PoolError::config("num_blocks", num_blocks, "few enough for the pool's arrays to fit in memory")
 }
@@ -92,7 +90,8 @@ pub struct List {
     front: u32,
     back: u32,
     len: usize,
-    /// Whether a change has found links that do not match each other.
+    /// Whether a change has found links that do not match each other. The list is then torn and refuses
+    /// all changes.
     torn: bool,
 }
 
@@ -139,8 +138,7 @@ impl List {
         if id == END { Some(self.back) } else { links.link(id).map(|link| link.prev) }
     }
 
-    /// Whether `prev` and `next` link to each other as neighbours. If they do not, marks the list as
-    /// torn.
+    /// Whether `prev` and `next` link to each other. If they do not, marks the list as torn.
     #[inline]
     fn mirrors(&mut self, links: &(impl Links + ?Sized), prev: u32, next: u32) -> bool {
         self.torn |= self.behind(links, prev) != Some(next) || self.before(links, next) != Some(prev);
@@ -190,9 +188,9 @@ impl List {
         true
     }
 
-    /// Adds a run of blocks to the back, `ids(0)` first. Stops at the first block that is already on a
-    /// list. `put` stores the link of one block, and returns false if the block was already on a list.
-    /// Returns the number of blocks that were added.
+    /// Adds `len` blocks to the back; `ids` returns their ids. Stops at the first block that is already
+    /// on a list. `put` stores the link of one block. It returns false, and stores nothing, if the
+    /// block is on a list. Returns the number of blocks that were added.
     #[inline]
     pub fn push_back_run<L: Links + ?Sized>(
         &mut self,
@@ -224,10 +222,10 @@ impl List {
         done
     }
 
-    /// Removes blocks, up to the first for which `take` returns `None`. `take` returns the link of a
-    /// block and makes it loose. Returns the number of blocks that were removed. If each block is the
-    /// neighbour before the previously removed block, as usual in a chain, a removal reads only one
-    /// record.
+    /// Removes `blocks` from the list. `take` returns the link of a block and marks the block as not on
+    /// a list. Stops at the first block for which `take` returns `None`. Returns the number of blocks
+    /// that were removed. Usually each block is the list's neighbour of the block before it. Then a
+    /// removal reads only one record.
     #[inline]
     pub fn remove_run<L: Links + ?Sized>(
         &mut self,
@@ -259,7 +257,6 @@ impl List {
         done
     }
 
-    /// Links `prev` to `next`, after the run of blocks from `begin` to `end` between them was removed.
     #[inline]
     fn join(
         &mut self,
@@ -280,8 +277,9 @@ impl List {
     }
 
     /// Removes the first `n` blocks, front first, and appends them to `out`. `take` returns the link of
-    /// a block and makes it loose. Returns false, and appends nothing, if there are fewer blocks, or if
-    /// `take` returns `None`. The new front is linked only once for any number of removed blocks.
+    /// a block and marks the block as not on a list. Returns false, and appends nothing, if there are
+    /// fewer blocks, or if `take` returns `None`. The list's ends are changed only once, for any number
+    /// of removed blocks.
     ///
     /// The id of each block is known only after the link of the previous block was read, so a simple
     /// loop would wait for one cache line after the other. If the difference between block ids repeats,
@@ -333,7 +331,7 @@ impl List {
         false
     }
 
-    /// Removes and returns the block at the front, or at the back.
+    /// Removes the block at the front (with `front`) or at the back, and returns it.
     #[inline]
     pub fn pop(&mut self, links: &mut (impl Links + ?Sized), front: bool) -> Option<BlockId> {
         let block = if front { self.front() } else { self.back() }?;
@@ -419,8 +417,8 @@ impl List {
         ensure(mirrored, NAME, || format!("{block:?}: {prev} before, {next} after"))
     }
 
-    /// Checks the list by walking along its links. The walks in both directions must visit the same
-    /// blocks, and as many as the length of the list. Returns the length.
+    /// Checks the list by following all links, forwards and backwards. Both ways must visit the same
+    /// blocks, and their number must be the length of the list. Returns the length.
     ///
     /// # Errors
     /// The broken invariant.
@@ -444,9 +442,9 @@ impl List {
         Ok(self.len)
     }
 
-    /// Overwrites one value of `block`, and adapts nothing else. `what` selects it: 0 its backward
-    /// link, 1 its forward link (for block 0, the list's back and front), 2 the length. Returns false
-    /// if there is no such value, or if it is already equal.
+    /// Overwrites one value of `block` for tests, and adjusts no other. `what` selects it: 0 is its
+    /// backward link, 1 its forward link, 2 the length of the list. For block 0, 0 is the list's back
+    /// and 1 its front. Returns false if there is no such value, or if it is already equal.
     #[cfg(feature = "fault-injection")]
     pub fn corrupt(
         &mut self,
@@ -467,8 +465,8 @@ impl List {
     }
 }
 
-/// Walks along the links. The walk visits at most as many blocks as the array has, so it also ends if
-/// broken links form a ring.
+/// Returns the blocks of the list by following its links. It returns at most as many blocks as the
+/// array has, so it also ends if broken links form a circle.
 fn walk<'a>(
     links: &'a (impl Links + ?Sized),
     first: u32,

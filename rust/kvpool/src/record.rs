@@ -28,9 +28,9 @@ pub(crate) const COMPUTED: u32 = 1 << 30;
 /// The block is the head of the ring of its hash, so the index table contains it. A ring is a circular
 /// list of the blocks with the same hash.
 pub(crate) const HEAD: u32 = 1 << 29;
-/// The block's link is part of the eviction order, not of the free list.
+/// The block is in the LRU eviction order, so its link belongs to that list and not to the free list.
 pub(crate) const IN_ORDER: u32 = 1 << 28;
-/// The bits that contain the position of the content in its chain.
+/// The bits that contain the position of the content in its hash chain.
 pub(crate) const DEPTH: u32 = IN_ORDER - 1;
 
 /// The bits that are all 0 in a block without content.
@@ -43,10 +43,9 @@ pub(crate) const HIDDEN: u16 = u16::MAX;
 /// lookup of a digest of zeros does not find such a record.
 const UNNAMED: u16 = u16::MAX - 1;
 
-/// Number of positions of a chain that a record can store.
+/// Largest number of blocks in a hash chain whose positions a record can store.
 pub(crate) const MAX_POSITIONS: usize = IN_ORDER as usize;
 
-/// The record of one block.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Record {
@@ -62,9 +61,11 @@ pub(crate) struct Record {
     pub(crate) fences: u32,
     /// Number of `fences` that are pins: 1 if a planned copy reads or writes the block, else 0.
     pub(crate) pins: u16,
-    /// The KV-cache group of the content. The same digest in two groups means two contents.
+    /// The number of the KV-cache group of the content. If two groups have the same digest, these are
+    /// two contents.
     pub(crate) group: u16,
-    /// The depth in the low bits, and flags in the high bits.
+    /// The position of the content in its hash chain (depth) in the low bits, and flags in the high
+    /// bits.
     pub(crate) flags: u32,
 }
 
@@ -110,20 +111,20 @@ impl Record {
         self.is_registered() && self.group == HIDDEN
     }
 
-    /// The name of the content, if the block has one.
+    /// The name in the record. It only has a meaning if the block is registered.
     #[inline]
     pub(crate) const fn name(&self) -> Name<'_> {
         Name { hash: &self.hash, group: self.group }
     }
 
-    /// Whether the content, if the block has one, has this name.
+    /// Whether the record contains this name. It only has a meaning if the block is registered.
     #[inline(always)]
     pub(crate) fn is_named(&self, name: Name<'_>) -> bool {
         self.group == name.group && self.hash == *name.hash
     }
 
-    /// Whether a lookup of `name` returns this block, because it is the oldest computed block with that
-    /// content.
+    /// Whether a lookup of `name` returns this block, because it is the oldest computed block with this
+    /// name.
     #[inline(always)]
     pub(crate) fn leads_to(&self, name: Name<'_>) -> bool {
         self.flags & (COMPUTED | HEAD) == COMPUTED | HEAD && self.is_named(name)
@@ -137,7 +138,7 @@ impl Record {
         self.references.saturating_sub(self.fences)
     }
 
-    /// Whether the block has no references except pins. (Most such blocks have no pins.)
+    /// Whether the block has no references, or only pins.
     #[inline]
     pub(crate) const fn is_released(&self) -> bool {
         self.references == self.pins as u32
@@ -149,21 +150,19 @@ impl Record {
         self.references > 0 && self.references == self.fences
     }
 
-    /// Whether the block is on the free list.
     #[inline]
     pub(crate) const fn is_free(&self) -> bool {
         self.link.is_linked() && !self.is(IN_ORDER)
     }
 
-    /// Whether the block is in the LRU order.
     #[inline]
     pub(crate) const fn is_in_order(&self) -> bool {
         self.link.is_linked() && self.is(IN_ORDER)
     }
 }
 
-/// The name of a content: a digest, and a KV-cache group. Two names are equal only if both parts are
-/// equal.
+/// The name of a content: a digest, and the number of a KV-cache group. Two names are equal only if
+/// both parts are equal.
 ///
 /// ```
 /// use kvpool::{BlockHash, Name};
@@ -174,7 +173,7 @@ impl Record {
 pub struct Name<'a> {
     /// The digest of the block's tokens and of all tokens before them.
     pub hash: &'a BlockHash,
-    /// The group, at most [`Self::MAX_GROUP`]. 0 in pools without groups.
+    /// The number of the KV-cache group, at most [`Self::MAX_GROUP`]. 0 in pools without groups.
     pub group: u16,
 }
 
@@ -198,8 +197,8 @@ impl<'a> From<&'a BlockHash> for Name<'a> {
     }
 }
 
-/// The records of all blocks of a pool, by id. Functions take a slice instead of a `Vec`, so that the
-/// compiler can keep its length in a register.
+/// The records of all blocks of a pool, by id. This is a slice and not a `Vec`, so that the compiler
+/// can keep the length in a register.
 pub(crate) type Records = [Record];
 
 /// Makes blank records for blocks `0..num_blocks`.
@@ -212,7 +211,7 @@ pub(crate) fn blank(num_blocks: usize) -> Result<Vec<Record>, PoolError> {
     Ok(records)
 }
 
-/// Appends blank records up to block `num_blocks - 1`. Changes nothing if there is not enough memory.
+/// Appends blank records until there are `num_blocks`. Changes nothing if there is not enough memory.
 pub(crate) fn grow(records: &mut Vec<Record>, num_blocks: usize) -> Result<(), PoolError> {
     try_reserve(records, num_blocks)?;
     records.resize(num_blocks.max(records.len()), BLANK);

@@ -1,8 +1,9 @@
 //! Defines retention: hints of callers about the future use of blocks.
 //!
-//! Hints are priorities, times to live, pins, ends of life and tenants' limits. All of them are
-//! *advisory*: a hint only moves a block within the order of eviction. An allocation succeeds as long
-//! as any block is evictable, regardless of the hints. No hint changes the result of a lookup.
+//! Hints are priorities, times to live, pins, ends of life (a content will not be used again) and
+//! tenants' limits. All of them are *advisory*: a hint only moves a block within the order of eviction.
+//! An allocation succeeds as long as any block is evictable, regardless of the hints. No hint changes
+//! the result of a lookup.
 //!
 //! A hint about a block ends when the content of the block is evicted or dropped. A new hint replaces
 //! an earlier one. A hit ends a demotion, because the prediction of no further use was wrong. An
@@ -25,7 +26,8 @@ pub struct Priority(u8);
 impl Priority {
     /// The priority of blocks without a hint.
     pub const NORMAL: Self = Self(35);
-    /// The highest priority. Only pinned blocks, and blocks below a tenant's floor, are evicted later.
+    /// The highest priority. Only two kinds of blocks are evicted later: pinned blocks, and blocks that
+    /// are reserved for a tenant.
     pub const MAX: Self = Self(100);
 
     /// Makes a priority from 0 to 100.
@@ -52,20 +54,19 @@ pub enum Keep {
     /// The block is evicted before blocks without a hint, because it will not be used again.
     Demoted,
     /// The block is evicted after blocks of lower priority. Among blocks of [`Priority::NORMAL`], the
-    /// policy decides.
+    /// eviction policy decides.
     Priority(Priority),
-    /// The block is evicted after all blocks that are not pinned, as long as the number of pinned
-    /// blocks is within the budget.
+    /// The block is pinned: it is evicted after all blocks that are not pinned, as long as the number
+    /// of pinned blocks is within the budget.
     Pinned,
 }
 
-/// The time after which a hint ends. If the end would be above the largest `f64`, it is the largest
+/// The time after which a hint ends. An end that is too large for an `f64` is replaced by the largest
 /// `f64`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Ttl {
-    /// Number of seconds that the block is cached without being in use. A hit stops the clock. The
-    /// clock starts again, from 0, when no request and no fence holds the block any more. For a block
-    /// in use, it starts at that time.
+    /// Number of seconds that the block is cached without being in use. The time starts from 0 whenever
+    /// the last request or fence releases the block. A hit stops it.
     Idle(f64),
     /// Number of seconds after the hint, regardless of how often the block is used.
     Absolute(f64),
@@ -100,7 +101,7 @@ pub struct Retention {
     pub keep: Keep,
     /// The time to live of the hint. `None` means as long as the content is cached.
     pub ttl: Option<Ttl>,
-    /// The effect of the hint after its time to live has run out.
+    /// The effect of the hint after its time to live has run out: none, or a demotion.
     pub then: Then,
 }
 
@@ -187,11 +188,11 @@ impl RetentionConfig {
 pub struct HintReport {
     /// Number of blocks on which the hint took effect.
     pub accepted: usize,
-    /// Number of blocks on which the hint took effect in part, because pins beyond the budget only give
+    /// Number of blocks on which the hint took effect only in part: pins beyond the budget only give
     /// [`Priority::MAX`].
     pub clipped: usize,
     /// Number of blocks on which the hint had no effect, because the block is not cached, or because
-    /// the hint is an end of life and other requests hold the block.
+    /// other requests hold it and the hint was that it will not be used again.
     pub ignored: usize,
 }
 
@@ -200,7 +201,7 @@ pub struct HintReport {
 pub enum Hint {
     /// The hint took effect.
     Accepted,
-    /// The hint took effect in part.
+    /// The hint took effect in part: the block got [`Priority::MAX`] instead of a pin.
     Clipped,
     /// The hint had no effect.
     Ignored,
@@ -229,21 +230,21 @@ pub enum EvictionCause {
     /// The policy chose the block.
     #[default]
     Policy,
-    /// The block had another priority than [`Priority::NORMAL`], or a pin, which decided when it was
+    /// The block's priority was not [`Priority::NORMAL`], or it had a pin, and this decided when it was
     /// evicted.
     Priority,
     /// The block was demoted, for instance by the end of a session or by `no_cache`.
     EndOfLife,
-    /// The time to live had run out, and the block had not been used since.
+    /// The time to live of the block's hint had run out, and the block was not used since.
     Expired,
-    /// The tenant of the block was above its ceiling.
+    /// The tenant of the block had more blocks than its ceiling.
     TenantCeiling,
 }
 
 /// Number of blocks per kind of retention, and number of hints that have run out so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RetentionStats {
-    /// Number of demoted blocks, including blocks in use.
+    /// Number of demoted blocks, which are evicted before others. Blocks in use are included.
     pub demoted: usize,
     /// Number of blocks below [`Priority::NORMAL`].
     pub below_normal: usize,
@@ -251,10 +252,10 @@ pub struct RetentionStats {
     pub above_normal: usize,
     /// Number of pinned blocks.
     pub pinned: usize,
-    /// Number of times to live that are running. Idle times to live do not run while their blocks are
-    /// in use.
+    /// Number of blocks whose time to live is running. Idle times to live do not run while their blocks
+    /// are in use.
     pub with_ttl: usize,
-    /// Number of times to live that have run out.
+    /// Number of times to live that have run out so far.
     pub expired: u64,
 }
 
@@ -273,8 +274,8 @@ pub struct SavedRetention {
     pub tenant: Option<TenantId>,
 }
 
-/// The retention of an evictor. [`crate::BlockPool`] calls these methods for one block at a time. The
-/// methods of `BlockPool` document the effects of hints.
+/// The part of an evictor that applies retention hints. [`crate::BlockPool`] calls these methods for
+/// one block at a time. The methods of `BlockPool` document the effects of hints.
 pub trait Retain {
     /// Applies a hint to `block`, which is held by the evictor or in use. Ignores the hint if the block
     /// has no content.
@@ -300,11 +301,11 @@ pub trait Retain {
     /// Returns the latest time that was set. `None` if no time was set.
     fn now(&self) -> Option<f64>;
 
-    /// Returns the number of blocks per kind of retention. O(1).
+    /// Returns the number of blocks per kind of retention hint. O(1).
     fn stats(&self) -> RetentionStats;
 
-    /// Returns the retention of `block`, for an image. `None` if there is no hint, or if the evictor
-    /// does not provide it.
+    /// Returns the hint, the remaining time to live and the tenant of `block`, to save them in an
+    /// image. `None` if it has none, or if the evictor does not support this.
     fn said(&self, _block: BlockId) -> Option<SavedRetention> {
         None
     }

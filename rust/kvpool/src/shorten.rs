@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-/// The largest number of characters that a message shows.
+/// The largest number of characters of a caller's text that a message shows.
 const SHOWN: usize = 64;
 
 /// Returns the text if it is short, else its first 64 characters and its length. Without this, an error

@@ -32,7 +32,7 @@ pub struct PoolStats {
     /// Number of blocks whose cached content was evicted, by allocations or by
     /// [`crate::BlockPool::evict`].
     pub evicted: u64,
-    /// Number of blocks that matched and were acquired.
+    /// Number of blocks that lookups found and acquired.
     pub hits: u64,
     /// Number of blocks that lookups asked for and did not find.
     pub misses: u64,

@@ -12,11 +12,12 @@
 //!
 //! LRU stores no parents. A holder of a block also holds all blocks before it in its chain, so a parent
 //! is evicted after its children. A pin of a planned copy does not hold the whole prefix. So a block is
-//! added to the order when its last holder releases it, even if it is pinned. There is one exception. A
-//! caller may remove the content of a parent *by id* while a child is held, and another request may
-//! compute that content again and release it first. Then LRU evicts the parent before the child, and no
-//! lookup reaches the child until the parent is computed again. The other policies evict the child
-//! first in this case.
+//! added to the order when its last holder releases it, even if it is pinned.
+//!
+//! In one case LRU evicts a parent before its child. A caller may remove the content of a parent *by
+//! id* while a child is held, and another request may compute that content again and release it first.
+//! Then the parent is evicted first, and no lookup reaches the child until the parent is computed
+//! again. The other policies evict the child first in this case.
 //!
 //! Costs: O(1) per block, O(n log n) for a release that is not already deepest-first. In a pool, LRU
 //! needs no additional memory, because its links are in the blocks' records. `Recency` of the crate
@@ -39,7 +40,8 @@ pub fn sort_deepest_first(candidates: &mut [Candidate]) {
     }
 }
 
-/// The LRU order, as a list through the records of a pool. The front of the list is the next victim.
+/// The LRU order of a pool. It is a list whose links are in the pool's records, the next victim at the
+/// front.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Lru {
     list: List,
@@ -69,7 +71,6 @@ impl Lru {
         self.list.push_back_run(records, candidates.len(), |at| candidates[at].block.get(), put);
     }
 
-    /// Removes a block. Returns false if it is not in the order.
     #[inline]
     pub(crate) fn remove(&mut self, records: &mut Records, block: BlockId) -> bool {
         if !records.at(block.get()).is_in_order() || !self.list.remove(records, block) {
@@ -81,8 +82,8 @@ impl Lru {
         true
     }
 
-    /// Removes blocks from the order, up to the first block that has references or is not in the order.
-    /// Calls `hold` for each removed block. Returns their number.
+    /// Removes `blocks` from the order. Stops at the first block that has references or is not in the
+    /// order. Calls `hold` for the record of each removed block. Returns their number.
     #[inline]
     pub(crate) fn hit_run(
         &mut self,
@@ -102,8 +103,8 @@ impl Lru {
     }
 
     /// Removes the next `n` victims and appends them to `out`. The order must contain at least `n`
-    /// blocks, and none of them may have references. Calls `hold` for each of them. Returns false if
-    /// one of them should not be in the order, or if links are broken.
+    /// blocks, and none of them may have references. Calls `hold` for the record of each. Returns false
+    /// if a record contradicts this, or if links do not match.
     #[inline]
     pub(crate) fn evict_run(
         &mut self,
@@ -122,7 +123,6 @@ impl Lru {
         })
     }
 
-    /// Removes and returns the next victim.
     #[inline]
     pub(crate) fn evict(&mut self, records: &mut Records) -> Option<BlockId> {
         let victim = self.list.front()?;
@@ -233,8 +233,7 @@ impl Evictor for LruEvictor {
 
     #[cfg(feature = "fault-injection")]
     fn corrupt(&mut self, block: BlockId, what: usize, to: u32) -> bool {
-        // Links of a block that is not on a list are never followed, so overwriting them would have no
-        // effect.
+        // The links of a block that is not on a list are never read, so overwriting them is no fault.
         (what == 2 || self.contains(block)) && self.list.corrupt(&mut self.links[..], block, what, to)
     }
 

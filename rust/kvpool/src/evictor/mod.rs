@@ -4,10 +4,10 @@
 //! An [`Evictor`] owns the *order* of the cached-free blocks and nothing else. Only
 //! [`crate::BlockPool`] calls it.
 //!
-//! Most eviction policies implement [`Policy`], which is an order with its history. `Closed` of the
-//! crate `kvpool-policies` turns any of them into an evictor. That evictor is prefix-closed, which
-//! means that it evicts a block only after all blocks that follow it in a prompt. It also implements
-//! [`crate::retention`] if requested.
+//! Most eviction policies implement [`Policy`]: an order of blocks, and the history from which the
+//! policy computes it. `Closed` of the crate `kvpool-policies` turns any of them into an evictor. That
+//! evictor is prefix-closed, which means that it evicts a block only after all blocks that follow it in
+//! a prompt. It also implements [`crate::retention`] if requested.
 //!
 //! [`lru`] implements the evictor directly. It is prefix-closed without `Closed`, and the cheapest
 //! policy. An [`EvictionPolicy`] selects a policy by name. This crate contains LRU, and the crate
@@ -26,7 +26,8 @@ pub use lru::LruEvictor;
 pub use names::EvictionPolicy;
 pub use policy::{CacheTime, Content, Finish, Outlook, Policy, Release, Signal};
 
-/// A block that its last holder has released. It is cached-free, unless a planned copy pins it.
+/// A block that has lost its last holder in a release, and is to be inserted into the order of
+/// eviction. It has no references, or only pins of planned copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Candidate {
     /// The block.
@@ -55,21 +56,22 @@ pub trait Evictor: fmt::Debug + Send + Sync {
     /// time.
     ///
     /// The evictor MUST hold every candidate afterwards. It MUST evict the candidates of one call by
-    /// depth, the deepest first, and at equal depth in the order of the call. So a block is evicted
-    /// after the blocks that follow it, if holders hold whole prefixes. It MAY reorder `candidates`. It
+    /// depth, the deepest first, and at equal depth in the order of the call. If holders hold whole
+    /// prefixes, this evicts a block after the blocks that follow it. It MAY reorder `candidates`. It
     /// MUST ignore a block that it already holds.
     fn insert(&mut self, candidates: &mut [Candidate]);
 
-    /// Whether [`Self::signal`] has an effect. The answer must never change.
+    /// Whether the evictor uses the hints that [`Self::signal`] gives about how requests ended. The
+    /// result must never change.
     fn wants_signals(&self) -> bool {
         false
     }
 
-    /// Receives how the request ended that is about to release these blocks. The blocks are in use, and
-    /// the signal applies to their next release. The evictor MAY ignore it.
+    /// Receives how a request ended, before it releases these blocks. The blocks are in use, and the
+    /// signal applies to their next release. The evictor MAY ignore it.
     fn signal(&mut self, _blocks: &[BlockId], _signal: Signal) {}
 
-    /// Whether the evictor measures ages on the caller's clock. The answer must never change.
+    /// Whether the evictor orders blocks by ages on the caller's clock. The result must never change.
     fn keeps_time(&self) -> bool {
         false
     }
@@ -97,14 +99,14 @@ pub trait Evictor: fmt::Debug + Send + Sync {
         self.remove(block)
     }
 
-    /// Calls [`Self::hit`] for blocks that one lookup acquired, up to the first block that the evictor
-    /// does not hold. Returns the number of blocks that it held.
+    /// Calls [`Self::hit`] for each of the blocks that one lookup acquired. Stops at the first block
+    /// that the evictor does not hold. Returns the number of blocks before it.
     fn hit_run(&mut self, blocks: &[BlockId]) -> usize {
         blocks.iter().take_while(|&&block| self.contains(block) && self.hit(block)).count()
     }
 
-    /// Whether the pool must call [`Self::registered`], and [`Self::hit`] for blocks in use. The answer
-    /// must never change.
+    /// Whether the pool must call [`Self::registered`] for new contents, and [`Self::hit`] for hits on
+    /// blocks in use. The result must never change.
     fn wants_history(&self) -> bool {
         false
     }
@@ -123,9 +125,9 @@ pub trait Evictor: fmt::Debug + Send + Sync {
     }
 
     /// Returns the parent of `block`: the block that contains the previous content of its chain. `None`
-    /// if there was none, or if the parent no longer has that content. In the second case, and if the
-    /// parent was never computed, the pool looks for another block with that content when `block` is
-    /// released, and passes it to [`Self::relink`].
+    /// if there was none, or if the parent no longer has that content. If the parent has lost its
+    /// content, or was never computed, the pool looks for another block with that content when `block`
+    /// is released, and passes it to [`Self::relink`].
     fn parent(&self, _block: BlockId) -> Option<BlockId> {
         None
     }
@@ -134,13 +136,14 @@ pub trait Evictor: fmt::Debug + Send + Sync {
     /// computed. All candidates are computed. `computed` returns whether a block is computed.
     fn find_orphan(&self, candidates: &[Candidate], computed: &dyn Fn(BlockId) -> bool) -> Option<usize> {
         candidates.iter().enumerate().position(|(at, one)| {
-            // When a chain is released, the parent of each candidate is the next candidate.
+            // When a chain is released, its last block comes first, so the parent of each candidate is
+            // the next candidate.
             let next = candidates.get(at + 1).map(|next| next.block);
             !self.parent(one.block).is_some_and(|parent| next == Some(parent) || computed(parent))
         })
     }
 
-    /// Receives that `parent` is now the parent of `block`, which is in use.
+    /// Receives that `parent` is from now on the parent of `block`, which is in use.
     fn relink(&mut self, _block: BlockId, _parent: BlockId) {}
 
     /// Whether `block` is the parent of a block that the evictor holds. If so, the pool does not drop
@@ -149,9 +152,9 @@ pub trait Evictor: fmt::Debug + Send + Sync {
         false
     }
 
-    /// Receives that a release drops another block with the same content as `block`. Returns whether
-    /// the evictor held `block` and has removed it. The pool then inserts `block` again, with the
-    /// blocks of that release.
+    /// Receives that a release frees another block with the same content as `block`. Removes `block`
+    /// from the order, if this evictor needs that. Returns whether it has removed `block`. The pool
+    /// then inserts `block` again, with the blocks of that release.
     ///
     /// Only evictors that order blocks by time and store no parents need this: without it, they would
     /// evict `block` before the blocks that follow the dropped copy, because those were used later.
@@ -191,8 +194,8 @@ pub trait Evictor: fmt::Debug + Send + Sync {
         EvictionCause::Policy
     }
 
-    /// Returns what the policy expected about future hits of `block`, if the last [`Self::evict`]
-    /// returned that block. Explanations of misses use it.
+    /// Returns the policy's prediction of future hits of `block`, if the last [`Self::evict`] returned
+    /// that block. Explanations of misses use it.
     fn outlook(&self, _block: BlockId) -> Option<Outlook> {
         None
     }
@@ -224,10 +227,10 @@ pub trait Evictor: fmt::Debug + Send + Sync {
     /// [`PoolError::InvalidConfig`] if there is no memory. Nothing has changed then.
     fn grow(&mut self, num_blocks: usize) -> Result<(), PoolError>;
 
-    /// Checks the data of one block against that of its neighbours in the order. For the null block,
-    /// checks the ends of the orders, and the counts. The scrubber calls this method for every block in
-    /// turn ([`crate::BlockPool::check_block`]). It MUST NOT allocate memory unless an invariant is
-    /// broken.
+    /// Checks that the data of one block match those of its neighbours in the order. For the null
+    /// block, checks the ends of the evictor's lists and its counts. The scrubber calls this method for
+    /// every block in turn ([`crate::BlockPool::check_block`]). It MUST NOT allocate memory unless an
+    /// invariant is broken.
     ///
     /// # Errors
     /// The broken invariant.
@@ -235,8 +238,8 @@ pub trait Evictor: fmt::Debug + Send + Sync {
         Ok(())
     }
 
-    /// Overwrites the value number `what` of `block` with `to`, and adapts nothing else. Returns false
-    /// if there is no such value, or if it is already equal. For tests of the scrubber.
+    /// Overwrites value number `what` of `block` with `to`, and adjusts no other value. Tests of the
+    /// scrubber use it. Returns false if there is no such value, or if it is already equal.
     #[cfg(feature = "fault-injection")]
     fn corrupt(&mut self, _block: BlockId, _what: usize, _to: u32) -> bool {
         false

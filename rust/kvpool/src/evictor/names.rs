@@ -33,8 +33,8 @@ pub struct EvictionPolicy {
 }
 
 impl EvictionPolicy {
-    /// Least recently used: see [`super::lru`]. This variant has neither retention nor a [`Policy`].
-    /// `kvpool_policies::LRU` is the same policy with both.
+    /// Least recently used: see [`super::lru`]. It supports neither retention nor simulations of its
+    /// [`Policy`]. `kvpool_policies::LRU` is the same policy and supports both.
     pub const LRU: Self = Self::new("lru", None, |num_blocks, retention| match retention {
         None => Ok(Box::new(LruEvictor::new(num_blocks)?)),
         Some(_) => Err(PoolError::config(
@@ -58,8 +58,8 @@ impl EvictionPolicy {
         self.name
     }
 
-    /// Whether the policy has a [`Policy`]. All policies have one except [`Self::LRU`], and
-    /// `last-accessed`, which only uses the access times of the caller.
+    /// Whether simulations can use the policy, because it has a [`Policy`]. All policies have one
+    /// except [`Self::LRU`], and `last-accessed`, which only uses the access times of the caller.
     #[must_use]
     pub const fn has_order(self) -> bool {
         self.order.is_some()

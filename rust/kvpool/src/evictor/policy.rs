@@ -3,10 +3,11 @@
 //!
 //! A policy owns an *order* of blocks, and the history from which it computes this order. It does not
 //! know references, chains, priorities or tenants; `Closed` of the crate `kvpool-policies` adds these.
-//! So the same code runs in a pool, in `kvpool size`, which simulates many capacities, and in the
-//! online advisor, which simulates a sample of keys.
+//! So the same policy code runs in a pool and in simulations: `kvpool size` simulates many capacities,
+//! and the online advisor simulates a sample of contents.
 //!
-//! A *ghost* is a key that a policy remembers after it has evicted the content.
+//! A *ghost* is the key of a content (part of its hash) that a policy remembers after the content was
+//! evicted.
 //!
 //! The life of a block in a policy:
 //!
@@ -23,7 +24,7 @@ use super::Candidate;
 use crate::block::BlockId;
 use crate::error::{InvariantViolation, PoolError};
 
-/// The data about the content of a block that a policy gets.
+/// The data about a block's content that a policy gets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Content {
     /// The first 8 bytes of the block hash. Two blocks with the same content have the same key.
@@ -82,8 +83,8 @@ impl Finish {
     }
 }
 
-/// A hint about a request, given when its blocks are released. A wrong hint can only reduce the number
-/// of hits.
+/// A hint about how a request ended, given when its blocks are released. A wrong hint can only reduce
+/// the number of hits.
 ///
 /// ```
 /// use kvpool::{Finish, Signal};
@@ -94,18 +95,18 @@ impl Finish {
 pub struct Signal {
     /// How the request ended.
     pub finish: Finish,
-    /// Number of tokens in the model's answer. `None` if unknown.
+    /// Number of tokens in the model's answer. `None` if the number is unknown.
     pub output_tokens: Option<u32>,
 }
 
-/// The average time for which a block would have to remain cached to get one hit.
+/// The average time that a block has to remain cached for each hit that it gets.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum CacheTime {
     /// A time on the caller's clock.
     Seconds(f32),
-    /// A time without a clock: the number of new blocks that the pool admits in this time, divided by
-    /// the capacity of the pool.
+    /// A time without a clock: the number of new contents that the pool admits in this time, divided by
+    /// the number of blocks in the pool.
     Capacities(f32),
 }
 
@@ -118,7 +119,8 @@ impl fmt::Display for CacheTime {
     }
 }
 
-/// What a policy expected about future hits of a block that it evicted. Explanations of misses use it.
+/// A policy's prediction of future hits of a block, made when it evicted the block. Explanations of
+/// misses use it.
 ///
 /// ```
 /// use kvpool::{CacheTime, Outlook};
@@ -129,17 +131,17 @@ impl fmt::Display for CacheTime {
 #[derive(Clone, Copy)]
 #[non_exhaustive]
 pub struct Outlook {
-    /// The number of the block's class. The policy puts blocks that it expects to behave alike into one
-    /// class.
+    /// The number of the block's class. A class contains blocks that the policy expects to be reused
+    /// alike.
     pub class: u16,
-    /// The average time for which a block of this class and age would have to remain cached to get one
-    /// hit. `None` if no hit is expected.
+    /// The average time that a block of this class and age has to remain cached for each hit. `None` if
+    /// no hit is expected.
     pub kept_per_hit: Option<CacheTime>,
     words: fn(u16, &mut fmt::Formatter<'_>) -> fmt::Result,
 }
 
 impl Outlook {
-    /// Makes the outlook of a block of this class. `words` writes a description of the class.
+    /// Makes the prediction for a block of this class. `words` writes a description of the class.
     #[must_use]
     pub const fn new(
         class: u16,
@@ -171,7 +173,7 @@ impl fmt::Debug for Outlook {
     }
 }
 
-/// Compares classes and expected times. Both values must come from the same policy.
+/// Compares the classes and the expected times. Both values must come from the same policy.
 impl PartialEq for Outlook {
     fn eq(&self, other: &Self) -> bool {
         self.class == other.class && self.kept_per_hit == other.kept_per_hit
@@ -191,7 +193,7 @@ pub struct Release<'a> {
     pub known: u32,
 }
 
-/// The order of blocks of an eviction policy. Implement this trait to add a policy in Rust;
+/// Decides the order in which blocks are evicted. Implement this trait to add a policy in Rust;
 /// `kvpool_policies::Closed` turns it into an evictor.
 ///
 /// The caller guarantees the following. All blocks are within the range of the last [`Policy::grow`],
@@ -204,14 +206,14 @@ pub struct Release<'a> {
 /// blocks has no effect. No method may panic for any arguments. All but `grow` and `clear` MUST NOT
 /// allocate memory and MUST be O(1) or O(log n), amortized.
 pub trait Policy: fmt::Debug + Send + Sync {
-    /// The policy's name, as users write it.
+    /// The name of the policy in settings and commands.
     fn name(&self) -> &'static str;
 
     /// Receives that `block`, which is in use, has a new content. A policy with ghosts looks up the key
     /// of the content here. The block need not be in the order after this call.
     fn admit(&mut self, block: BlockId, content: Content);
 
-    /// Calls [`Self::admit`] for consecutive blocks of one chain, each of them once.
+    /// Calls [`Self::admit`] once for each of these blocks, which are consecutive in a chain.
     fn admit_all(&mut self, run: &[(BlockId, Content)]) {
         run.iter().for_each(|&(block, content)| self.admit(block, content));
     }
@@ -221,16 +223,17 @@ pub trait Policy: fmt::Debug + Send + Sync {
     /// again.
     fn hit(&mut self, block: BlockId);
 
-    /// Calls [`Self::hit`] for blocks that one lookup acquired, each of them once.
+    /// Calls [`Self::hit`] once for each of these blocks, which one lookup acquired.
     fn hit_all(&mut self, blocks: &[BlockId]) {
         blocks.iter().for_each(|&block| self.hit(block));
     }
 
-    /// Begins a release. All calls of [`Self::release`] before the next call of this method belong to
-    /// the same release of one request.
+    /// Begins a release. All calls of [`Self::release`] until the next call of this method belong to
+    /// the same release.
     fn begin_release(&mut self, _release: &Release<'_>) {}
 
-    /// Whether [`Self::signal`] has an effect. The result must never change.
+    /// Whether the policy uses the hints that [`Self::signal`] gives about how requests ended. The
+    /// result must never change.
     fn wants_signals(&self) -> bool {
         false
     }
@@ -252,7 +255,7 @@ pub trait Policy: fmt::Debug + Send + Sync {
     /// blocks of one release are passed deepest first.
     fn release(&mut self, block: BlockId);
 
-    /// Calls [`Self::release`] for the blocks of one release, each of them once.
+    /// Calls [`Self::release`] once for each of these blocks, which belong to one release.
     fn release_all(&mut self, blocks: &[Candidate]) {
         blocks.iter().for_each(|candidate| self.release(candidate.block));
     }
@@ -261,22 +264,22 @@ pub trait Policy: fmt::Debug + Send + Sync {
     /// order contains any.
     fn pop(&mut self) -> Option<BlockId>;
 
-    /// Removes `block` from the order like [`Self::pop`], even if it is not the next victim. Has no
-    /// effect if the block is not in the order.
+    /// Removes `block` from the order like [`Self::pop`], at any position. Has no effect if the block
+    /// is not in the order.
     fn take(&mut self, block: BlockId);
 
-    /// Adds `block`, which [`Self::pop`] or [`Self::take`] removed, to the order again, as the next
-    /// victim among similar blocks. Its history is unchanged. Has no effect if the block is in the
-    /// order.
+    /// Adds `block`, which [`Self::pop`] or [`Self::take`] removed, to the order again, before all
+    /// blocks that the policy treats alike. Its history is unchanged. Has no effect if the block is in
+    /// the order.
     fn unpop(&mut self, block: BlockId);
 
     /// Receives that `block`, which [`Self::pop`] or [`Self::take`] removed, was evicted. The policy
     /// may remember `content.key` as a ghost.
     fn evicted(&mut self, _block: BlockId, _content: Content) {}
 
-    /// Returns what the policy expected about future hits of `block`, if it is the last block that was
-    /// evicted, and no content was admitted since. This is only called for explanations, while an
-    /// observer is present. `None` if the policy makes no such prediction.
+    /// Returns the policy's prediction of future hits of `block`. The caller may only ask about the
+    /// last block that was evicted, and before another content is admitted. This is only called for
+    /// explanations, while an observer is present. `None` if the policy makes no such prediction.
     fn outlook(&self, _block: BlockId) -> Option<Outlook> {
         None
     }

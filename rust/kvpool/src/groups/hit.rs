@@ -1,38 +1,38 @@
-//! Searches for the longest hit that every group can serve.
+//! Searches for the longest hit that every KV-cache group can serve.
 //!
 //! The search begins with the groups of full attention, because they need every block from the first
-//! on. Every other group is *sparse*: it only needs a stretch of blocks before the end of the hit. If
-//! the hit is longer, its stretch does not begin earlier. So if a block in the stretch is missing, no
-//! hit is possible that ends after this block and before the current length.
+//! on. Every other group is *sparse*: it only needs the last blocks before the end of the hit, its
+//! *stretch*. The stretch of a longer hit does not begin earlier. So if a block of the stretch is not
+//! cached, no hit is possible that ends between this block and the current end.
 //!
-//! The search then continues with the hit that ends before the missing block, so the length only
-//! decreases. A stretch is looked up from its first block on, because a missing block there excludes
-//! the most lengths.
+//! The search then continues with the hit that ends before the block that is not cached, so the length
+//! only decreases. A stretch is looked up from its first block on: if an early block is not cached,
+//! most lengths are excluded.
 //!
-//! Costs: each block of a sparse group is looked up at most once. This is O(stretch) per group if the
-//! first length is possible, and O(blocks) at worst. In a group that has nothing cached, one block per
-//! stretch is looked up. vLLM repeats its lookups until no group shortens the hit, with the same
-//! result.
+//! Costs: each block of a sparse group is looked up at most once. The lookups of a group take O(blocks
+//! of the stretch) if the first length is possible, and O(blocks of the prompt) at worst. In a group
+//! that has nothing cached, one block per stretch is looked up. vLLM repeats its lookups until no group
+//! shortens the hit, with the same result.
 
 use super::{Blocks, GroupSpec, Groups, HashUnits, Tokens};
 use crate::block::{BlockId, NULL_BLOCK};
 
 /// Looks up cached blocks by group and position. Callers of [`Groups::longest_hit`] implement it.
 pub trait Cached {
-    /// Appends the cached blocks of a group at the positions `first..end`, up to the first that is not
-    /// cached.
+    /// Appends to `out` the cached blocks of a group at the positions `first..end`. Stops at the first
+    /// position whose block is not cached.
     fn find_run(&mut self, group: usize, first: Blocks, end: Blocks, out: &mut Vec<BlockId>);
 
-    /// Returns the cached block that contains the most leading hash units of the block at a position,
-    /// and their number. The number is at most `most`, which is less than the number of units in a
-    /// block. This is only called for groups with [`GroupSpec::partial_hits`].
+    /// Searches for a cached block that begins like the block at a position, and returns the one with
+    /// the most equal hash units, and their number. The number is at most `most`, which is less than
+    /// the number of units in a block. This is only called for groups with [`GroupSpec::partial_hits`].
     fn find_leading(&mut self, group: usize, at: Blocks, most: HashUnits) -> Option<(HashUnits, BlockId)> {
         let _ = (group, at, most);
         None
     }
 }
 
-/// A hit with one block table per group.
+/// The result of the search: the length of the hit, and one block table per group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct GroupHit {
@@ -42,27 +42,29 @@ pub struct GroupHit {
     /// If the hit ends inside a block of a group, that block is the last block of the table. Only its
     /// first tokens belong to the hit, so the request has to write to a copy of it.
     pub tables: Vec<Vec<BlockId>>,
-    /// Number of tokens that the groups of full attention alone could hit. Without such groups, this is
-    /// the limit of the search.
+    /// Number of tokens that a hit could have if only the groups of full attention limited it. Without
+    /// such groups, this is the limit of the search.
     pub full_tokens: Tokens,
 }
 
-/// The state of the search in a sparse group.
+/// The state of the search in one sparse group, whose hits only need the last blocks before their end.
 struct Sparse<'a> {
     group: usize,
     spec: &'a GroupSpec,
     table: Vec<BlockId>,
-    /// A buffer that every lookup reuses.
+    /// The blocks that a lookup finds. Every lookup reuses this list.
     run: Vec<BlockId>,
-    /// All blocks from this position on that a hit may need were looked up, and are cached. At first,
-    /// no block was.
+    /// The blocks from this position on that a hit needs are known to be cached. At first, this is the
+    /// end of the table, because nothing was looked up.
     from: usize,
-    /// Number of leading blocks with attention sinks that are cached.
+    /// Number of leading blocks with attention sinks (the first tokens of the prompt, which every token
+    /// reads) that are cached.
     sinks: usize,
 }
 
 impl Sparse<'_> {
-    /// Returns the first missing block of a hit of this length.
+    /// Returns the first block that a hit of this length needs and that is not cached, or `None` if all
+    /// are cached.
     fn missing(&mut self, length: Tokens, cached: &mut impl Cached) -> Option<Blocks> {
         let (Blocks(first), Blocks(end)) = self.spec.needed(length);
         let first = first.max(self.sinks);
@@ -82,8 +84,8 @@ impl Sparse<'_> {
         if is_whole { None } else { Some(Blocks(first + run)) }
     }
 
-    /// Returns the length of the longest hit of at most `limit` tokens for which the attention sinks
-    /// are cached.
+    /// Looks up the blocks with attention sinks. Returns the length of the longest hit, at most `limit`
+    /// tokens, that the cached ones allow.
     fn within_sinks(&mut self, limit: Tokens, cached: &mut impl Cached) -> Tokens {
         let sinks = self.spec.sink_blocks().min(self.spec.full_blocks(limit));
         cached.find_run(self.group, Blocks::ZERO, sinks, &mut self.table);
@@ -92,7 +94,6 @@ impl Sparse<'_> {
         if self.sinks < sinks.0 { self.spec.ending_before(Blocks(self.sinks)) } else { limit }
     }
 
-    /// Makes the table of a hit of this length.
     fn into_table(mut self, length: Tokens) -> Vec<BlockId> {
         let (Blocks(first), _) = self.spec.needed(length);
         self.table.resize(self.spec.full_blocks(length).0, NULL_BLOCK);
@@ -103,8 +104,9 @@ impl Sparse<'_> {
 }
 
 impl Groups {
-    /// Returns the length of the longest hit of at most `limit` tokens, if everything is cached. The
-    /// limit also includes the blocks after the hit that speculation reads.
+    /// Returns the length of the longest hit of at most `limit` tokens, if everything is cached.
+    /// `limit` also includes the blocks after the hit that are cached but that speculation has to
+    /// compute again.
     #[must_use]
     pub fn longest_possible(&self, limit: Tokens) -> Tokens {
         let caching = self.specs.iter().filter(|spec| spec.is_cached());
@@ -112,8 +114,8 @@ impl Groups {
         self.align(each.min().unwrap_or(Tokens::ZERO))
     }
 
-    /// Searches for one more block of which only the first tokens are cached, and appends it to the
-    /// table. Returns the number of these tokens. The hit remains within `limit`.
+    /// Searches for one more block of which only the first tokens match, and appends it to the table.
+    /// Returns the number of these tokens. The hit does not become longer than `limit`.
     fn find_leading(
         &self,
         group: usize,
@@ -158,7 +160,6 @@ impl Groups {
         for group in sparse.iter_mut().filter(|group| group.spec.sink_tokens > 0) {
             length = length.min(self.align(group.within_sinks(length, cached)));
         }
-        // Number of consecutive groups that have accepted the current length.
         let (mut agreed, mut at) = (0, 0);
         while agreed < sparse.len() && length > Tokens::ZERO {
             let group = &mut sparse[at];
@@ -190,7 +191,7 @@ impl Groups {
     }
 }
 
-/// Looks up blocks of one group of a model as if it were the only group.
+/// Looks up blocks of one group, as if the model had no other groups.
 struct Alone<'a, C> {
     group: usize,
     cached: &'a mut C,

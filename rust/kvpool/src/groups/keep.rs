@@ -1,4 +1,4 @@
-//! Selects the blocks of a group that are worth keeping in the index.
+//! Selects the blocks of a KV-cache group that should remain cached.
 //!
 //! A hit can only end at a position if every group has kept the blocks that a token at this position
 //! reads. Full attention keeps all blocks. If a window, a chunk or a state kept all blocks, the pool
@@ -40,22 +40,22 @@ pub struct Boundaries {
 }
 
 impl Groups {
-    /// Whether the block of a group at a position is registered when it is full.
+    /// Whether the block at a position of a group's table is to be registered when it is full.
     #[must_use]
     pub fn kept(&self, group: usize, at: Blocks, boundaries: Boundaries) -> bool {
         self.kept_of(group, boundaries).is_some_and(|kept| kept.keeps(at))
     }
 
-    /// Returns the first boundary above `after` tokens at which a hit needs blocks that a group keeps.
-    /// A request's recurrent state should be copied there. O(1).
+    /// Returns the first boundary above `after` tokens at which a hit needs blocks that a group keeps
+    /// cached. At this token count, a copy of the request's recurrent state should be made. O(1).
     #[must_use]
     pub fn next_kept(&self, group: usize, after: Tokens, boundaries: Boundaries) -> Option<Tokens> {
         let kept = self.kept_of(group, boundaries)?;
         kept.ends(after.plus(Tokens(1))).filter(|&boundary| boundary > after).min()
     }
 
-    /// Returns the rule for the blocks of a request that a group keeps. `None` if the group caches
-    /// nothing. O(groups).
+    /// Returns the rule that selects the blocks of a request that a group keeps cached. `None` if the
+    /// group caches nothing. O(groups).
     #[must_use]
     pub(crate) fn kept_of(&self, group: usize, boundaries: Boundaries) -> Option<KeptBlocks<'_>> {
         let spec = self.specs.get(group).filter(|spec| spec.is_cached())?;
@@ -71,18 +71,18 @@ impl Groups {
     }
 }
 
-/// The positions of one group at which later hits of a request are expected to end.
+/// The boundaries of one group: the token counts at which later hits are expected to end.
 pub(crate) struct KeptBlocks<'a> {
     spec: &'a GroupSpec,
-    /// The end of the prompt, and the junction. 0 means that there is no such boundary, because a hit
-    /// of 0 tokens needs no blocks.
+    /// Single boundaries: the end of the prompt, the end without its last token, and the junction. 0
+    /// stands for a boundary that does not exist, because a hit of 0 tokens needs no blocks.
     fixed: [Tokens; 3],
     /// Every multiple of this number of tokens is also a boundary.
     interval: Option<usize>,
 }
 
 impl KeptBlocks<'_> {
-    /// Whether the block at a position is registered when it is full.
+    /// Whether the block at a position is to be registered when it is full.
     #[must_use]
     pub(crate) fn keeps(&self, at: Blocks) -> bool {
         let Self { spec, .. } = *self;
@@ -93,13 +93,13 @@ impl KeptBlocks<'_> {
             let (first, end) = spec.needed(boundary);
             (first..end).contains(&at)
         };
-        // Among the multiples after the block, a hit at the first multiple needs the earliest blocks.
-        // So only this multiple is checked.
+        // Only the first multiple after the block is checked. A hit that ends at a later multiple needs
+        // no earlier blocks.
         let behind = spec.tokens(at.plus(Blocks(1)).minus(Blocks(spec.margin))).max(Tokens(1));
         self.ends(behind).any(is_needed)
     }
 
-    /// Returns the fixed boundaries, and the first multiple that is at least `behind`.
+    /// Returns the single boundaries, and the first multiple of the interval that is at least `behind`.
     fn ends(&self, behind: Tokens) -> impl Iterator<Item = Tokens> {
         let next = self.interval.and_then(|interval| behind.0.checked_next_multiple_of(interval));
         self.fixed.into_iter().chain(next.map(Tokens))

@@ -1,13 +1,14 @@
 //! Defines KV-cache groups, which determine the blocks of a request that a hybrid model needs.
 //!
 //! Most current models combine layers that read all previous tokens with layers that read a window, a
-//! chunk, or a recurrent state. Layers that keep the same part of a request form a *group*. A request
+//! chunk, or a recurrent state. Layers that need the KV of the same tokens form a *group*. A request
 //! has one block table per group, and all tables take blocks from one pool. A hit of length L is only
 //! usable if every group still has the blocks that a token at position L reads.
 //!
-//! This module only computes positions and lengths. It has no blocks and no tables. All results follow
-//! from one function, [`GroupKind::reach`], which returns the first token that the token at a position
-//! reads. Tokens before the returned token are no longer needed, and a hit needs the tokens from it on.
+//! This module only computes positions and lengths; it stores no blocks. All results follow from one
+//! function, [`GroupKind::reach`], which returns the first token that the token at a position reads.
+//! The KV of the tokens before that one is no longer needed. A hit needs the KV of the tokens from that
+//! one on.
 //!
 //! - [`GroupSpec`] describes one group: its kind, block size, kept blocks and margin. [`Groups`]
 //!   contains the checked groups of a model.
@@ -21,8 +22,8 @@
 //! Costs: see each function. No memory is allocated except for the results of hits.
 //!
 //! The kinds and their rules are those of vLLM 0.33 (`v1/kv_cache_interface.py`,
-//! `v1/core/single_type_kv_cache_manager.py`). The search for hits differs: it needs one pass, where
-//! vLLM repeats its lookups.
+//! `v1/core/single_type_kv_cache_manager.py`). Only the search for hits differs: kvpool needs one pass
+//! over the groups, and vLLM repeats its lookups.
 
 mod hit;
 pub(crate) mod keep;
@@ -68,7 +69,7 @@ pub struct Groups {
 }
 
 impl Groups {
-    /// Makes groups with these specs. `unit` is the number of tokens that are hashed together. If it is
+    /// Makes the groups of a model from their specs. `unit` is the number of tokens per hash. If it is
     /// `None`, the unit is the greatest common divisor of the block sizes of the groups that cache
     /// blocks.
     ///
@@ -102,7 +103,7 @@ impl Groups {
         &self.specs
     }
 
-    /// Number of tokens in a hash unit.
+    /// Number of tokens in a hash unit, that is, per hash.
     #[must_use]
     pub const fn unit(&self) -> usize {
         self.unit
@@ -131,17 +132,17 @@ impl Groups {
         Self::new(specs.collect(), Some(self.unit))
     }
 
-    /// The largest number of hash units at the beginning of a block after which a hit can end inside
-    /// the block. 0 if no group has [`GroupSpec::partial_hits`].
+    /// The largest number of hash units of a block after which a hit can end inside the block. 0 if no
+    /// group has [`GroupSpec::partial_hits`].
     #[must_use]
     pub fn interior_units(&self) -> usize {
         let partial = self.specs.iter().filter(|spec| spec.partial_hits);
         partial.map(|spec| spec.block_tokens / self.unit - 1).max().unwrap_or(0)
     }
 
-    /// Number of hash units in one block, for observers of a pool. Groups have blocks of different
-    /// sizes, so this is the smallest block of the groups of full attention, because they hold every
-    /// token. Without such a group, it is the largest block of the groups that cache blocks. At least
+    /// Number of hash units that observers count as one block, because groups have blocks of different
+    /// sizes. It is the size of the smallest block of the groups of full attention, because these hold
+    /// every token. Without such a group, it is the size of the largest block that is cached. At least
     /// 1.
     #[must_use]
     pub fn units_per_block(&self) -> usize {
@@ -151,9 +152,9 @@ impl Groups {
         tokens.map_or(1, |tokens| tokens / self.unit)
     }
 
-    /// Returns the hash unit whose digest names the block of a group at a position. It is the last unit
-    /// in the block, because its digest covers everything before it. `None` for a group that caches
-    /// nothing.
+    /// Returns the hash unit under whose digest the block at a position of a group's table is
+    /// registered. It is the last unit in the block, because its digest covers everything before it.
+    /// `None` for a group that caches nothing.
     #[must_use]
     pub fn naming_unit(&self, group: usize, at: Blocks) -> Option<HashUnits> {
         let spec = self.specs.get(group).filter(|spec| spec.is_cached())?;

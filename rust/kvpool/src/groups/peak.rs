@@ -1,4 +1,4 @@
-//! Computes the number of blocks that a single request takes while its prompt is computed.
+//! Computes the largest number of blocks that a single request holds while its prompt is computed.
 //!
 //! This number depends only on the groups, the length of the prompt and the chunk size. Cached content
 //! does not matter, because a hit is not used if it needs more blocks than are available.
@@ -6,22 +6,23 @@
 use super::{Blocks, GroupKind, GroupSpec, Groups, Tokens};
 
 impl GroupSpec {
-    /// Returns the positions `first..end` of a table that contain the null block. The first `ready`
-    /// tokens of the request were hit or loaded, and its first `settled` tokens are computed.
+    /// Returns the positions `first..end` of a group's table that contain the null block. The first
+    /// `ready` tokens of the request were hit or loaded when it was admitted. Its first `settled`
+    /// tokens are computed.
     #[must_use]
     pub fn given_up(&self, ready: Tokens, settled: Tokens) -> (Blocks, Blocks) {
         let dead = self.dead(settled);
         if self.is_cached() {
             return (self.sink_blocks().min(dead), dead);
         }
-        // A group without caching has no attention sinks for tokens that were hit.
+        // A group without caching has no blocks for tokens that were hit, not even for attention sinks.
         let absent = self.full_blocks(ready);
         let first = if absent > Blocks::ZERO { Blocks::ZERO } else { self.sink_blocks().min(dead) };
         (first, dead.max(absent))
     }
 
-    /// Returns the number of blocks that a table holds if its first `covered` tokens have blocks.
-    /// `ready` and `settled` have the same meaning as in [`Self::given_up`].
+    /// Returns the number of blocks in a group's table, without null blocks, if its first `covered`
+    /// tokens have blocks. `ready` and `settled` have the same meaning as in [`Self::given_up`].
     fn held(&self, ready: Tokens, settled: Tokens, covered: Tokens) -> usize {
         match self.kind {
             GroupKind::State => 1,
@@ -33,8 +34,8 @@ impl GroupSpec {
         }
     }
 
-    /// Returns an upper bound of [`Self::held`] for any chunk of `chunk` tokens, in a group that
-    /// releases blocks.
+    /// Returns an upper bound of [`Self::held`] during a prefill in chunks of `chunk` tokens. Only for
+    /// groups that release blocks.
     fn most_held(&self, chunk: usize) -> usize {
         let span = self.kind.span().unwrap_or(0).saturating_add(self.sink_tokens);
         span.saturating_add(chunk).div_ceil(self.block_tokens).saturating_add(2)
@@ -58,8 +59,8 @@ impl Groups {
     pub fn peak_blocks(&self, tokens: Tokens, start: Tokens, chunk: usize) -> usize {
         let chunk = chunk.max(1);
         let (start, rest) = (start.min(tokens), tokens.minus(start).0);
-        // Full attention releases no blocks, so its blocks limit the number that an earlier chunk can
-        // take.
+        // Groups of full attention release no blocks. So the numbers of blocks of earlier chunks are
+        // only checked as far as they can be above that of the last chunk.
         let grows = |spec: &&GroupSpec| spec.kind.is_full();
         let given_up = self.specs.iter().filter(|spec| !grows(spec));
         let bound = given_up.fold(0_usize, |sum, spec| sum.saturating_add(spec.most_held(chunk)));

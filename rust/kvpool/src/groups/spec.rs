@@ -1,5 +1,4 @@
-//! Defines [`GroupSpec`], which describes the blocks of a request that layers of one kind keep, and for
-//! how long.
+//! Defines [`GroupSpec`]: which blocks of a request the layers of one kind need, and for how long.
 
 use super::units::{Blocks, Tokens};
 use crate::error::PoolError;
@@ -65,7 +64,8 @@ impl GroupKind {
     }
 
     /// Returns the first token that the token at position `at` reads, or `at` itself if it reads none.
-    /// The result never decreases if `at` increases, so the tokens before it can be released.
+    /// A larger `at` never gives a smaller result, so the KV of the tokens before the result can be
+    /// released.
     #[must_use]
     pub const fn reach(self, at: Tokens) -> Tokens {
         match self {
@@ -77,9 +77,9 @@ impl GroupKind {
         }
     }
 
-    /// Returns the first position from which on no token reads any token before `from`. A request that
-    /// has released the tokens before `from` cannot be truncated to fewer tokens. Full attention
-    /// releases no tokens.
+    /// Returns the smallest position such that no token at it or after it reads a token before `from`.
+    /// A request that has released the tokens before `from` cannot be truncated to fewer tokens. Full
+    /// attention releases no tokens.
     #[must_use]
     pub const fn rewind(self, from: Tokens) -> Tokens {
         match self {
@@ -94,13 +94,13 @@ impl GroupKind {
         }
     }
 
-    /// Whether a hit needs all blocks from the first one on, for any length of the hit.
+    /// Whether a hit of any length needs all blocks from the first one on.
     #[must_use]
     pub const fn is_full(self) -> bool {
         matches!(self, Self::Full)
     }
 
-    /// Whether the blocks have content of the prompt, which other requests can hit.
+    /// Whether the blocks contain KV or states of the prompt, which other requests can hit.
     #[must_use]
     pub const fn is_cached(self) -> bool {
         !matches!(self, Self::Cross)
@@ -126,7 +126,7 @@ pub enum Keep {
     Nothing,
 }
 
-/// A KV-cache group: layers that keep the same part of a request, in blocks of the same size.
+/// Describes a KV-cache group: layers that need the KV of the same tokens, in blocks of the same size.
 ///
 /// ```
 /// use kvpool::groups::{Blocks, GroupKind, GroupSpec, Tokens};
@@ -145,8 +145,8 @@ pub struct GroupSpec {
     /// Which blocks remain cached. A group of full attention keeps all blocks unless this is
     /// [`Keep::Nothing`].
     pub keep: Keep,
-    /// Number of blocks at the end of a cached prefix that are not part of a hit, because speculation
-    /// has to compute them again. 1 for a group that EAGLE or MTP heads read, else 0.
+    /// Margin: the number of blocks at the end of a cached prefix that are left out of a hit, because
+    /// speculation has to compute them again. 1 for a group that EAGLE or MTP heads read, else 0.
     pub margin: usize,
     /// Whether a hit may end inside a block, after any hash unit. The request then gets a copy of that
     /// block. This is only allowed for full attention, because there the first tokens of a block can be
@@ -170,7 +170,7 @@ impl GroupSpec {
         self.kind.is_cached() && !matches!(self.keep, Keep::Nothing)
     }
 
-    /// Returns a number of tokens. The length of every hit is a multiple of it, if prompts are hashed
+    /// Returns the number of tokens of which every hit of the group is a multiple. Prompts are hashed
     /// in units of `unit` tokens.
     pub(super) const fn granularity(&self, unit: usize) -> usize {
         if self.partial_hits { unit } else { self.block_tokens }
@@ -182,7 +182,7 @@ impl GroupSpec {
         Blocks(tokens.0 / self.block_tokens)
     }
 
-    /// Returns the number of blocks that `tokens` tokens need.
+    /// Returns the number of blocks that `tokens` tokens need, the last of which may be partly filled.
     #[must_use]
     pub const fn covering(&self, tokens: Tokens) -> Blocks {
         Blocks(tokens.0.div_ceil(self.block_tokens))
@@ -201,9 +201,9 @@ impl GroupSpec {
         self.covering(Tokens(self.sink_tokens))
     }
 
-    /// Returns the number of leading blocks of a table that no token from `settled` on reads, except
-    /// [`Self::sink_blocks`]. The first `settled` tokens must be computed, and the request must not be
-    /// truncated to fewer tokens later.
+    /// Returns the number of leading blocks of a table that no token from position `settled` on reads.
+    /// Blocks with attention sinks are counted although they are read. The first `settled` tokens must
+    /// be computed, and the request must not be truncated to fewer tokens later.
     #[must_use]
     pub const fn dead(&self, settled: Tokens) -> Blocks {
         self.full_blocks(self.kind.reach(settled))
@@ -219,15 +219,15 @@ impl GroupSpec {
         (self.dead(length), self.full_blocks(length).plus(Blocks(self.margin)))
     }
 
-    /// Returns the length, in tokens, of the longest hit that needs no block from `end` on. The length
-    /// is a multiple of the block size.
+    /// Returns the length, in tokens, of the longest hit that needs no block at position `end` or
+    /// later. The length is a multiple of the block size.
     #[must_use]
     pub const fn ending_before(&self, end: Blocks) -> Tokens {
         self.tokens(end.minus(Blocks(self.margin)))
     }
 
-    /// Returns the length, in tokens, of the longest hit of at most `limit` tokens, if all blocks are
-    /// cached.
+    /// Returns the length, in tokens, of the longest hit that is possible within `limit` tokens, if all
+    /// blocks are cached.
     #[must_use]
     pub const fn ending_within(&self, limit: Tokens) -> Tokens {
         if self.partial_hits { limit } else { self.ending_before(self.full_blocks(limit)) }

@@ -43,7 +43,7 @@ unit! {
     Tokens, "token"
 }
 unit! {
-    /// A number of hash units. A hash unit is a block of a [`crate::HashChain`], which has one hash per
+    /// A number of hash units, or a position among them. A [`crate::HashChain`] has one hash per hash
     /// unit.
     HashUnits, "hash unit"
 }

@@ -1,5 +1,5 @@
-//! Admits requests: turns a hashed prompt into a block table in one atomic call. Also releases,
-//! preempts and resumes requests.
+//! Admits requests: one atomic call finds the cached blocks of a hashed prompt and allocates the
+//! others. Also releases, preempts and resumes requests.
 
 use super::CacheManager;
 use super::answers::{Admission, AdmissionFit, GroupFit};
@@ -18,7 +18,7 @@ use crate::{BlockId, PoolError, Signal, Until};
 
 /// # Admission
 ///
-/// A hashed prompt becomes a running request in one atomic call.
+/// An admission makes a running request from a hashed prompt, in one atomic call.
 impl CacheManager {
     /// Admits a request: finds the cached prefix of its prompt, acquires these blocks, and allocates
     /// the rest, all or nothing. O(blocks). The engine always has to compute the last token of the
@@ -38,8 +38,8 @@ impl CacheManager {
     /// admitting the prompt. Changes nothing. O(blocks matched).
     ///
     /// # Errors
-    /// As [`Self::admit`], except missing blocks; [`PoolError::InvalidConfig`] for a prompt that has no
-    /// tokens, or only external ones.
+    /// As [`Self::admit`], but missing blocks are no error; [`PoolError::InvalidConfig`] for a prompt
+    /// that has no tokens, or only external ones.
     pub fn fit(&self, cursor: &HashCursor, part: Part) -> Result<AdmissionFit> {
         let staged = self.find(cursor, part)?;
         let pool = self.tiers.device();
@@ -76,7 +76,7 @@ impl CacheManager {
         })
     }
 
-    /// Checks the arguments of [`Self::fit`] and similar calls, and looks the prompt up.
+    /// Looks a prompt up for [`Self::fit`] and similar calls, after it has checked their arguments.
     fn find(&self, cursor: &HashCursor, part: Part) -> Result<Staged> {
         self.check_poison()?;
         self.check_cursor(cursor)?;
@@ -91,8 +91,9 @@ impl CacheManager {
         Ok(Staged::find(self.tiers.device(), self.groups(), cursor, part, self.room_for(None))?)
     }
 
-    /// Returns how much of a prompt is cached in each group. The group with the fewest tokens limits
-    /// the hit. Changes nothing. O(blocks) per group.
+    /// Returns, for each KV-cache group, how many tokens of a prompt this group alone could hit, and
+    /// how many blocks an admission would allocate in it. The group with the fewest tokens limits the
+    /// hit. Changes nothing. O(blocks) per group.
     ///
     /// # Errors
     /// As [`Self::fit`].
@@ -109,13 +110,16 @@ impl CacheManager {
         Ok(reach.zip(&tables).map(fit).collect())
     }
 
-    /// Returns, for each group, the number of tokens of a prompt that this group alone could hit.
+    /// Returns, for each KV-cache group, the number of tokens of a prompt that this group alone could
+    /// hit.
     fn reach_of(&self, groups: &Groups, cursor: &HashCursor) -> Result<Vec<Tokens>> {
         let limit = Tokens(cursor.num_tokens().saturating_sub(1));
         Ok(self.tiers.device().reach_of_groups(groups, cursor.chain(), limit)?)
     }
 
-    /// Acquires and allocates the blocks of an admission. The caller has made all checks that can fail.
+    /// Checks an admission, then acquires the matched blocks and allocates the others. Returns the
+    /// lookup result, which contains these blocks, and the stored hints. A refused admission changes
+    /// nothing.
     pub(super) fn take_admission(
         &mut self,
         id: &RequestId,
@@ -130,8 +134,8 @@ impl CacheManager {
         Ok((staged, hints))
     }
 
-    /// Checks that the id is new, that the prompt was hashed for this manager, and that it contains the
-    /// external tokens.
+    /// Checks that the id is new, that the prompt was hashed for this manager, and that the prompt has
+    /// more tokens than a connector is to load.
     pub(super) fn check_new(&self, id: &RequestId, cursor: &HashCursor, part: Part) -> Result<()> {
         self.check_poison()?;
         if self.contains(id) {
@@ -154,8 +158,8 @@ impl CacheManager {
         Err(ManagerError::BadExternalCount { id: id.clone(), asked, least: 0, most })
     }
 
-    /// Matches a prompt, and checks that the rest of it fits the available blocks, or the blocks that
-    /// `plan` leaves available. Changes nothing.
+    /// Looks a prompt up, and checks that enough blocks are available for the rest of it. With `plan`,
+    /// these are the blocks that the planned operations leave available. Changes nothing.
     pub(super) fn stage(
         &self,
         plan: Option<&StepPlan>,
@@ -177,9 +181,9 @@ impl CacheManager {
         Ok(staged)
     }
 
-    /// Returns a function that takes the matched blocks of a prompt and returns the number of blocks
-    /// that its admission may allocate besides. These come from the available blocks, or from those
-    /// that `plan` leaves available.
+    /// Returns a function from the matched blocks of a prompt to the number of blocks that its
+    /// admission may allocate in addition. With `plan`, they come from the blocks that the planned
+    /// operations leave available.
     fn room_for(&self, plan: Option<&StepPlan>) -> impl Fn(&[BlockId]) -> Room {
         let pool = self.tiers.device();
         let reserve = self.reserve(plan.map_or_else(|| self.num_active(), |plan| plan.running));
@@ -189,19 +193,18 @@ impl CacheManager {
         }
     }
 
-    /// Number of requests that are running, or will run when their external tokens are loaded.
+    /// Number of requests that run now, or will run when a connector has loaded their external tokens.
     pub(super) const fn num_active(&self) -> usize {
         self.stats.running + self.stats.loading
     }
 
-    /// Returns the number of blocks that an admission or a swap leaves available while `running`
-    /// requests run.
+    /// Returns the number of blocks that an admission or a swap has to leave available, because
+    /// `running` requests will append tokens.
     pub(super) fn reserve(&self, running: usize) -> usize {
         let usable = self.tiers.device().num_usable();
         if running > 0 { (self.watermark * usable as f64) as usize } else { 0 }
     }
 
-    /// Adds a request with the blocks that it took.
     pub(super) fn install(
         &mut self,
         id: RequestId,
@@ -229,8 +232,8 @@ impl CacheManager {
         self.admitted(slot, staged, false)
     }
 
-    /// Makes a preempted request run again with the blocks that it took. `rebased` contains its tokens
-    /// if they were hashed again, after an epoch bump.
+    /// Makes a preempted request run again, with the blocks that its resumption acquired and allocated.
+    /// `rebased` contains its tokens if they were hashed again, after an epoch bump.
     pub(super) fn reinstall(
         &mut self,
         slot: usize,
@@ -266,8 +269,8 @@ impl CacheManager {
         let (hits, collided) = (cached_tokens / unit, found.collided);
         let admitted = Admitted { slot, asked, hits, collided, resumed, full_tokens, reach: &reach };
         self.notify(|observer, manager| observer.admitted(&admitted, manager));
-        // This call fails only if the pool is poisoned. The error is dropped here, because the next
-        // call returns it.
+        // Here only a poisoned pool can return an error. It is ignored, because the next call returns
+        // it.
         let _poisoned = self.apply_hints(slot, None, 0..blocks, Scope::All);
         let external_tokens = ready_tokens - cached_tokens;
         let mut tables = tables.into_iter().map(|table| table.blocks);
@@ -343,19 +346,20 @@ impl CacheManager {
         })
     }
 
-    /// Returns the slots of a batch whose requests can be released.
+    /// Returns the slots of a batch of requests, and checks that each of them can be released.
     fn releasable_batch(&mut self, ids: &[RequestRef<'_>], until: Until) -> Result<Vec<usize>> {
         self.tiers.device().check_until(until)?;
-        // Keeps the rows of the last decode step, because the next decode step contains mostly the same
-        // requests.
+        // `self.rows` keeps the requests of the last decode step, because the next decode step contains
+        // mostly the same requests.
         let step = std::mem::take(&mut self.rows);
         let known = self.resolve_batch(ids, RELEASABLE, RELEASE, |_, _, _, _| Ok(()));
         let slots = std::mem::replace(&mut self.rows, step);
         known.map(|()| slots)
     }
 
-    /// Releases the blocks of a checked request and removes it. While a swap or a load uses the blocks,
-    /// only stores `leaving`: the release happens when the swap or load ends.
+    /// Releases the blocks of a request, whose state the caller has checked, and removes the request.
+    /// While a swap or a load uses the blocks, only stores `leaving`; the release happens when the swap
+    /// or load ends.
     pub(super) fn release_slot(&mut self, slot: usize, leaving: ReleaseOptions) -> Result<HintReport> {
         let request = self.requests.at_mut(slot)?;
         if matches!(request.state, RequestState::Moving | RequestState::Loading) {
@@ -364,8 +368,8 @@ impl CacheManager {
             return Ok(HintReport::default());
         }
         let report = if leaving.end_of_life { self.end_life(slot)? } else { HintReport::default() };
-        // Applies ends of life again: other requests held some of these blocks when the hint was given,
-        // and may have released them since.
+        // Applies the hints that tokens will not be used again. When they were given, other requests
+        // may have held some of these blocks, and may have released them since.
         self.apply_hints(slot, None, 0..usize::MAX, Scope::Ends)?;
         let request = self.requests.at_mut(slot)?;
         if leaving.signal != Signal::default() && request.sequence.tier == 0 {
@@ -437,8 +441,9 @@ impl CacheManager {
         self.reinstall(slot, rebased, staged)
     }
 
-    /// Does the work of [`Self::stage`] for a preempted request. Returns its slot. If its tokens were
-    /// hashed before the last epoch bump, also returns them hashed again.
+    /// Looks up the tokens of a preempted request and checks that enough blocks are available, as
+    /// [`Self::stage`] does for a new prompt. Returns the request's slot and the result. If the tokens
+    /// were hashed before the last epoch bump, also returns them hashed again.
     pub(super) fn stage_resumed(
         &self,
         plan: Option<&StepPlan>,
@@ -475,7 +480,8 @@ impl CacheManager {
     }
 }
 
-/// Returns the tokens that a connector is to load for an admission.
+/// Returns the load of external tokens that follows an admission, or `None` if all external tokens are
+/// cached.
 fn external_of(staged: &Staged, cached_tokens: usize, resumed: bool) -> Option<External> {
     let (end, covered) = (staged.ready_tokens, staged.covered_tokens);
     (end > cached_tokens).then_some(External { end, covered, resumed })

@@ -13,25 +13,26 @@ pub struct Admission {
     /// Number of leading blocks of the table that are cached. Other requests may share these blocks, so
     /// the engine must not write to them.
     pub cached_blocks: usize,
-    /// Number of tokens after the cached ones that a connector loads now: see
+    /// Number of tokens after the cached ones that a connector has to load now: see
     /// [`crate::CacheManager::external_done`].
     pub external_tokens: usize,
-    /// The whole block table of the request. With KV-cache groups, the table of the first group.
+    /// The whole block table of the request. If the model has several KV-cache groups, the table of the
+    /// first group.
     pub block_ids: Vec<BlockId>,
     /// The block tables of the other groups: see [`crate::CacheManager::group_table`].
     pub other_tables: Vec<Vec<BlockId>>,
-    /// Number of tokens that the groups of full attention alone could hit. This number is above
-    /// [`Self::cached_tokens`] if another group no longer has the blocks for a longer hit.
+    /// Number of tokens that a hit could have if only the groups of full attention limited it. It is
+    /// above [`Self::cached_tokens`] if another group no longer has the blocks for a longer hit.
     pub full_tokens: usize,
 }
 
-/// The result of a lookup without admission: see [`crate::CacheManager::fit`].
+/// The result of looking a prompt up without admitting it: see [`crate::CacheManager::fit`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct AdmissionFit {
     /// Whether the prompt would be admitted now.
     pub fit: Fit,
-    /// Number of leading tokens that are cached.
+    /// Number of leading tokens of the prompt that are cached.
     pub cached_tokens: usize,
     /// Number of blocks that the admission would allocate.
     pub new_blocks: usize,
@@ -44,11 +45,12 @@ pub struct AdmissionFit {
     pub can_ever_fit: bool,
 }
 
-/// The result of a lookup for one group: see [`crate::CacheManager::fit_groups`].
+/// The part of one KV-cache group in an admission that was only looked up: see
+/// [`crate::CacheManager::fit_groups`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct GroupFit {
-    /// Number of tokens that the group alone could hit.
+    /// Number of tokens that a hit could have if only this group limited it.
     pub reach_tokens: usize,
     /// Number of blocks that the admission would allocate in this group.
     pub new_blocks: usize,

@@ -11,7 +11,8 @@ use super::{CacheManager, ManagerError, ManagerStats};
 use crate::InvariantViolation;
 use crate::error::ensure;
 
-/// The name of invariant M1 in error messages.
+/// The name of invariant M1 in error messages. M1: every reference belongs to a block table, a fence, a
+/// pin or a swap.
 const REFERENCES: &str = "M1 (references are block tables, fences and swaps)";
 
 /// # Invariants
@@ -63,9 +64,9 @@ impl CacheManager {
         self.observer.as_ref().map_or(Ok(()), |observer| observer.check(self))
     }
 
-    /// Checks that the request in a slot can be found by its id (M5), that its tables are long enough
-    /// for its tokens (S1, S3), and that they are in the tier of its state (M2). O(1). An empty slot
-    /// passes.
+    /// Checks one request: it can be found by its id (M5), its tables are long enough for its tokens
+    /// (S1, S3), and its blocks are in the tier that its state requires (M2). O(1). For an empty slot,
+    /// checks nothing.
     ///
     /// # Errors
     /// The first broken invariant.
@@ -104,9 +105,9 @@ impl CacheManager {
     }
 
     /// Checks one entry of the tables of the request in a slot. `at` counts the entries of all groups'
-    /// tables, one table after the other. A trimmed entry has to be the null block, and no other entry
-    /// may be (S2). The block of any other entry needs a reference (M1), and, if the entry is
-    /// registered, the hash of its tokens (M3). O(1).
+    /// tables, one table after the other. An entry whose block was released because no later token
+    /// reads it has to be the null block; no other entry may be (S2). Any other block needs a reference
+    /// (M1). If it is registered, it needs the hash of its tokens (M3). O(1).
     ///
     /// # Errors
     /// The first broken invariant.
@@ -119,9 +120,9 @@ impl CacheManager {
         ensure(held, REFERENCES, || format!("the block in entry {at} of request {id} has no holder"))
     }
 
-    /// Checks the sum of M1 over all blocks of each tier: tables, fences, pins and swaps account for
-    /// every reference. This check finds leaked references without reading every block. O(requests +
-    /// blocks of swaps).
+    /// Checks M1 for each tier as a whole: the number of references equals the number that block
+    /// tables, fences, pins and swaps hold. This check finds leaked references without reading every
+    /// block. O(requests + blocks of swaps).
     ///
     /// # Errors
     /// The first tier whose sums differ.
@@ -145,7 +146,6 @@ impl CacheManager {
     }
 }
 
-/// Injects faults for tests: changes to a block table that only a bug or bad memory can cause.
 #[cfg(feature = "fault-injection")]
 impl CacheManager {
     /// Overwrites an entry of a request's tables with another block, without any bookkeeping. `at`
@@ -162,7 +162,7 @@ impl CacheManager {
         entry.is_some_and(|entry| std::mem::replace(entry, block) != block)
     }
 
-    /// Returns the pools of all tiers, so that a test can damage them.
+    /// Returns mutable references to the pools of all tiers, so that a test can damage them.
     pub fn pools_to_corrupt(&mut self) -> &mut [crate::BlockPool] {
         self.tiers.pools_mut()
     }

@@ -31,8 +31,8 @@ pub struct ManagerConfig {
     pub block_size: usize,
     /// The algorithm of block hashes.
     pub algorithm: HashAlgorithm,
-    /// How a hit is checked to have the same tokens, so that a hash collision does no harm. A
-    /// non-cryptographic algorithm needs at least [`Verify::Fingerprint`].
+    /// How a lookup checks that a cached block has the same tokens as the prompt, so that a hash
+    /// collision does no harm. A non-cryptographic algorithm needs at least [`Verify::Fingerprint`].
     pub verify: Verify,
     /// The key for BLAKE3 and for fingerprints.
     pub key: Option<[u8; 32]>,
@@ -47,7 +47,7 @@ pub struct ManagerConfig {
     /// off and costs nothing.
     pub retention: Option<RetentionConfig>,
     /// Share of the usable blocks, from 0.0 to below 1.0, that an admission leaves available while
-    /// other requests run. These requests need the blocks for the tokens that they append.
+    /// other requests run. The running requests need these blocks for the tokens that they append.
     pub watermark: f64,
     /// Number of blocks in the host tier, including the null block. Requests are swapped out to it. 0
     /// means that there is no host tier.
@@ -134,17 +134,18 @@ impl fmt::Debug for ManagerConfig {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ManagerStats {
-    /// Number of requests that are running: they hold blocks of the device.
+    /// Number of requests that are running. They hold blocks of the device.
     pub running: usize,
-    /// Number of requests that wait to be resumed.
+    /// Number of preempted requests that wait to be resumed.
     pub preempted: usize,
     /// Number of requests whose blocks are in the host tier.
     pub swapped: usize,
-    /// Number of requests that a swap is moving.
+    /// Number of requests whose blocks a swap is moving between the tiers.
     pub moving: usize,
     /// Number of requests whose external tokens are being loaded.
     pub loading: usize,
-    /// Number of requests that were released while they were moving or loading.
+    /// Number of requests that were released while a swap was moving them or a connector was loading
+    /// into them.
     pub releasing: usize,
     /// Number of requests admitted so far.
     pub admissions: u64,
@@ -159,17 +160,17 @@ pub struct ManagerStats {
     pub computed_tokens: u64,
     /// Number of admissions and resumptions that were refused because blocks were missing.
     pub refusals: u64,
-    /// Number of tokens of admitted and resumed requests that every group of full attention had cached,
-    /// but that were not hit because another group lacked the blocks.
+    /// Number of tokens that admitted and resumed requests could have hit in the groups of full
+    /// attention, but did not hit, because another group lacked the blocks.
     pub unserved_tokens: u64,
-    /// Number of checkpoints: copies of recurrent states that later requests can hit.
+    /// Number of copies of recurrent states that were made so that later requests can hit them.
     pub checkpoints: u64,
-    /// Number of tokens appended after admission.
+    /// Number of tokens appended to requests after their admission.
     pub appended_tokens: u64,
     /// Number of preemptions.
     pub preemptions: u64,
-    /// Number of computed tokens of requests when they were preempted. Their KV may have remained
-    /// cached.
+    /// Number of tokens of preempted requests that were computed at their preemption. Their KV may have
+    /// remained cached.
     pub preempted_tokens: u64,
     /// Number of resumptions.
     pub resumptions: u64,
@@ -192,7 +193,7 @@ pub struct ManagerStats {
     /// The results of all retention hints so far, in blocks. The hints of a request are counted again
     /// each time that they take effect.
     pub hints: HintReport,
-    /// Number of blocks per kind of retention. `None` without retention.
+    /// Number of the device's blocks per kind of retention hint. `None` without retention.
     pub retention: Option<RetentionStats>,
     /// The statistics of the device's pool.
     pub pool: PoolStats,

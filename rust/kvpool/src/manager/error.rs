@@ -12,14 +12,14 @@ pub(super) type Result<T, E = ManagerError> = std::result::Result<T, E>;
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the error message explains each field")]
 pub enum ManagerError {
-    /// A tier refused the operation.
+    /// The tiers refused the operation. The field is the reason.
     #[error(transparent)]
     Tier(TierError),
     /// A truncation would keep more tokens than the request has, fewer tokens than its trimmed window
     /// allows, or no token.
     #[error("cannot keep {asked} tokens of request {id}: from {least} to {tokens} can be kept")]
     BadLength { id: RequestId, asked: usize, least: usize, tokens: usize },
-    /// A swap was started without requests.
+    /// A swap was requested for an empty list of requests.
     #[error("a swap needs at least one request")]
     EmptyGroup,
     /// The manager was made without a host tier.
@@ -46,20 +46,21 @@ pub enum ManagerError {
     /// The lists of a batch differ in length.
     #[error("{requests} requests but {values} {what}: one each is needed")]
     LengthMismatch { requests: usize, values: usize, what: &'static str },
-    /// A commit sets the number of computed tokens above the request's tokens, above the tokens that
-    /// its tables cover, or below the previous number.
+    /// A commit sets a number of computed tokens that is too high or too low. It is above the request's
+    /// tokens, above the tokens that its tables have blocks for, or below the previous number.
     #[error(
         "request {id} has {tokens} tokens, blocks for {covered}, {computed} computed: \
          cannot set computed to {asked}"
     )]
     BadComputedCount { id: RequestId, asked: usize, tokens: usize, computed: usize, covered: usize },
-    /// The offsets of a batch do not ascend from 0 to the number of tokens.
+    /// The offsets of a batch do not ascend from 0 to the length of the token list.
     #[error("offset {offset} at position {position}: must be from {least} to {most}")]
     BadOffset { position: usize, offset: usize, least: usize, most: usize },
     /// The call would change more entries of block tables than the caller has room for.
     #[error("{needed} blocks change in the block tables, and there is room for {most}")]
     TooManyChanges { needed: usize, most: usize },
-    /// The call names external tokens that the prompt does not have, or that are not being loaded.
+    /// The call names more external tokens than the prompt has or a connector loads, or fewer than are
+    /// already cached.
     #[error("request {id}: {asked} external tokens, must be from {least} to {most}")]
     BadExternalCount { id: RequestId, asked: usize, least: usize, most: usize },
     /// The manager has changed since the step was planned.

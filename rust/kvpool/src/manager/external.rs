@@ -1,13 +1,15 @@
 //! Handles external tokens, and releases of requests whose blocks a swap or a load still uses.
 //!
-//! A connector, for P/D disaggregation or a store, has the KV of a prompt's first tokens and loads it.
-//! [`CacheManager::admit_with`] allocates blocks for the external tokens that are not cached on the
-//! device. The state of the request is then [`RequestState::Loading`]. Until
-//! [`CacheManager::external_done`] is called, these blocks cannot be matched, and nothing is computed
-//! in them. The engine computes the tokens whose load failed and all tokens after them, because the
-//! computed tokens of a request have to be contiguous. A group with a window or a recurrent state only
-//! has blocks for the tokens that the first token after the load reads. If some of these were not
-//! loaded, the request releases its blocks and is preempted.
+//! External tokens are tokens whose KV is outside of the pool. A connector, for P/D disaggregation or a
+//! store, has the KV of a prompt's first tokens and loads it. [`CacheManager::admit_with`] allocates
+//! blocks for the external tokens that are not cached on the device. The state of the request is then
+//! [`RequestState::Loading`]. Until [`CacheManager::external_done`] is called, lookups do not find
+//! these blocks, and nothing is computed in them.
+//!
+//! The engine computes the tokens whose load failed and all tokens after them, because the computed
+//! tokens of a request have to be contiguous. A group with a window or a recurrent state only has
+//! blocks for the tokens that the first token after the load reads. If some of these were not loaded,
+//! the request releases its blocks and is preempted.
 //!
 //! Blocks that a swap or a connector still writes to are never released: a release waits until the swap
 //! or load ends. Otherwise a block could get a new owner while a transfer still writes another
@@ -21,21 +23,21 @@ use super::id::{RequestRef, RequestState};
 use super::request::External;
 use crate::Until;
 
-/// Which external tokens were loaded.
+/// Says which external tokens were loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loaded<'a> {
     /// All external tokens.
     All,
     /// The KV of this number of leading prompt tokens is available.
     First(usize),
-    /// All external tokens except these ranges of prompt tokens. Tokens in the ranges that are not
-    /// external are ignored.
+    /// All external tokens were loaded, except those in these ranges of prompt tokens. Tokens in the
+    /// ranges that are not external are ignored.
     AllBut(&'a [Range<usize>]),
 }
 
 impl Loaded<'_> {
-    /// Returns the index of the token after the last usable token. `computed..end` are the external
-    /// tokens.
+    /// Returns the number of leading prompt tokens whose KV can be used after the load. `computed..end`
+    /// are the external tokens.
     fn until(&self, computed: usize, end: usize) -> usize {
         match self {
             Loaded::All => end,

@@ -1,5 +1,5 @@
-//! Grows requests: appends the tokens of decode steps, allocates blocks for chunks of a prompt, and
-//! commits computed tokens.
+//! Grows requests: appends tokens, allocates blocks for them and for chunks of a prompt, and commits
+//! computed tokens.
 
 use super::CacheManager;
 use super::error::{ManagerError, Result};
@@ -15,7 +15,7 @@ use crate::{BlockId, BlockPool};
 /// shared or registered block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NewBlock {
-    /// The position of the request in the call.
+    /// The position of the request in the list of the call.
     pub row: usize,
     /// The position in the block table of the request.
     pub index: usize,
@@ -25,10 +25,10 @@ pub struct NewBlock {
     pub group: u16,
 }
 
-/// Which tokens the previous step has computed.
+/// Which tokens the previous step has computed. The call commits them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Computed<'a> {
-    /// The call commits no tokens. Call [`CacheManager::commit`] to commit them.
+    /// The call commits no tokens. [`CacheManager::commit`] can commit them later.
     #[default]
     Nothing,
     /// All tokens but the last are computed, for each request that gets tokens in this call. The step
@@ -50,8 +50,8 @@ pub enum Covered<'a> {
     All,
     /// All tokens of each request, and this number of additional slots for drafts.
     Lookahead(usize),
-    /// At least the first `counts[i]` tokens or slots of request `i`. Use this variant for chunks of a
-    /// prompt, or for drafts of different lengths.
+    /// At least the first `counts[i]` tokens and drafts of request `i`. Use this variant for chunks of
+    /// a prompt, or for drafts of different lengths.
     Each(&'a [usize]),
 }
 
@@ -82,7 +82,7 @@ pub struct Rows<'a> {
     /// `tokens[offsets[i]..offsets[i + 1]]`. The list has one entry more than `requests`. If it is
     /// empty, each request gets one token.
     pub offsets: &'a [usize],
-    /// Which tokens are computed.
+    /// Which tokens the previous step has computed.
     pub computed: Computed<'a>,
     /// Which tokens need blocks in the next step.
     pub covered: Covered<'a>,
@@ -92,7 +92,6 @@ pub struct Rows<'a> {
 }
 
 impl<'a> Rows<'a> {
-    /// Returns an error if the lengths of the lists do not match.
     pub(super) fn check(&self) -> Result<()> {
         let requests = self.requests.len();
         let same = |values, what| check_length(self.requests, values, what);
@@ -118,7 +117,7 @@ impl<'a> Rows<'a> {
         Ok(())
     }
 
-    /// Makes the row of the request in `slot`. The caller must have called [`Self::check`].
+    /// Makes the row of one request of the batch. The caller must have called [`Self::check`].
     #[inline]
     pub(super) fn row(&self, at: usize, slot: usize, request: &Request) -> Row {
         let (from, to) = match (self.offsets.get(at), self.offsets.get(at + 1)) {
@@ -141,48 +140,46 @@ impl<'a> Rows<'a> {
         Row { at, slot, from, to, all, slots: sequence.slots_for(to - from, slots), computed, runs }
     }
 
-    /// Returns the tokens that the call appends to the request of a row.
     #[inline]
     pub(super) fn tokens_of(&self, row: &Row) -> &'a [u32] {
         self.tokens.get(row.from..row.to).unwrap_or(&[])
     }
 }
 
-/// The changes that a call makes to one request.
+/// The part of one request in a batch: its new tokens and counts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Row {
-    /// The position of the request in the call.
+    /// The position of the request in the list of the call.
     at: usize,
-    /// The slot of the request.
     slot: usize,
-    /// Start and end of the request's tokens in the token list of the call.
+    /// The request's new tokens are `from..to` in the token list of the call.
     from: usize,
     to: usize,
     /// Number of tokens of the request after the call.
     pub(super) all: usize,
-    /// Number of slots that the request's tables cover after the call.
+    /// Number of slots, for tokens and drafts, that the request's tables have room for after the call.
     pub(super) slots: usize,
-    /// Number of computed tokens, if the call sets it.
+    /// Number of computed tokens that the call commits, if it commits any.
     computed: Option<usize>,
-    /// Whether the request is running. A preempted request only gets the tokens.
+    /// Whether the request is running. If it is preempted, it only gets the tokens and no blocks.
     pub(super) runs: bool,
 }
 
 impl Row {
-    /// Number of leading slots that the next step does not write. Slots of accepted drafts are among
-    /// them, because a previous step has written them.
+    /// Number of leading slots that the next step does not write. It includes accepted drafts, because
+    /// a previous step has written their slots.
     fn written(&self) -> usize {
         (self.all - (self.to - self.from)).max(self.computed.unwrap_or(0))
     }
 }
 
-/// The rows of a step.
+/// The requests of a step, one row each.
 #[derive(Debug, Default)]
 pub(super) struct Step {
-    /// Rows that change only tokens and counts, and need nothing from the pool. Most rows are of this
-    /// kind.
+    /// Rows that change only tokens and counts, and call no operation of the pool. Most rows are of
+    /// this kind.
     quiet: Vec<Row>,
-    /// Rows that allocate, register or release blocks.
+    /// Rows that allocate, register or release blocks, and rows of preempted requests.
     busy: Vec<Row>,
 }
 
@@ -291,7 +288,8 @@ impl CacheManager {
         done
     }
 
-    /// Does the work of [`Self::append_into`]. `step` is memory for the rows, which the caller reuses.
+    /// Does the work of [`Self::append_into`]. `step` contains the lists of rows, whose memory every
+    /// step reuses.
     fn append_step(&mut self, rows: &Rows<'_>, step: &mut Step, added: &mut Vec<NewBlock>) -> Result<()> {
         let (needed, exchanged, in_place) = self.check_step(rows, step)?;
         if let Some(most) = rows.most_changes.filter(|&most| needed + exchanged > most) {
@@ -302,8 +300,8 @@ impl CacheManager {
             let sequence = &mut self.requests.at_mut(row.slot)?.sequence;
             sequence.grow_in_place(rows.tokens_of(row), row.slots, row.computed);
         }
-        // Commits come first, and release blocks. So committed blocks are in the index, and released
-        // blocks are available, before other requests need blocks.
+        // All commits come before all allocations. So blocks that a commit registers can be hit, and
+        // blocks that it releases are available, when other requests need blocks.
         for row in &step.busy {
             self.requests.at_mut(row.slot)?.sequence.append(rows.tokens_of(row));
             match row.computed.filter(|_| row.runs) {
@@ -316,8 +314,8 @@ impl CacheManager {
                 None => {}
             }
         }
-        // If there is one offset and no request, `tokens` may contain tokens that belong to no request.
-        // They are not counted.
+        // Without requests, `tokens` may still contain tokens, which belong to no request. They are not
+        // counted.
         let appended = if rows.requests.is_empty() { 0 } else { rows.tokens.len() };
         self.stats.appended_tokens += appended as u64;
         self.version += rows.requests.len() as u64;
@@ -328,17 +326,17 @@ impl CacheManager {
         if exchanged > 0 {
             added.sort_by_key(|new| new.row);
         }
-        // Copies of recurrent states are made last, because they only use blocks that nothing else
-        // needs. No step has written to a state since the commit.
+        // Copies of recurrent states are made last, so that they only use blocks that nothing else
+        // needs. No step has overwritten the states since the commit.
         if self.groups.is_some() {
             (0..rows.requests.len()).try_for_each(|row| self.keep_states(self.rows[row]))?;
         }
         Ok(())
     }
 
-    /// Looks up the rows of a step, and checks that the whole step is possible. Returns the number of
-    /// blocks that the step takes, the number of table entries that its commits replace, and whether
-    /// registered blocks are written in place.
+    /// Makes the rows of a step, and checks that the whole step is possible. Returns three values: the
+    /// number of blocks that the step takes, the number of table entries that its commits exchange, and
+    /// whether registered blocks are written in place.
     fn check_step(&mut self, rows: &Rows<'_>, step: &mut Step) -> Result<(usize, usize, bool)> {
         rows.check()?;
         step.quiet.clear();
@@ -370,10 +368,10 @@ impl CacheManager {
         Ok((needed, exchanged, in_place))
     }
 
-    /// Checks that the blocks for these rows are available after all commits of the step. `given_up`
-    /// contains the references that the commits release. Returns the number of blocks, and whether
-    /// registered blocks are written in place. Registered blocks are written in place if the pool has
-    /// no blocks for copies of them.
+    /// Checks that enough blocks for these rows are available after all commits of the step. `given_up`
+    /// contains the references that the commits release. Returns the number of blocks to allocate, and
+    /// whether registered blocks are written in place, because the pool has no blocks for copies of
+    /// them.
     fn check_rows(&self, rows: &[Row], mut given_up: GivenUp) -> Result<(usize, bool)> {
         let pool = self.tiers.device();
         let is_freed =
@@ -403,9 +401,9 @@ impl CacheManager {
         Err(out_of_blocks(pool, least, available, running().all(fits)).into())
     }
 
-    /// Looks up every request of a batch, stores their slots in `self.rows`, and calls `check` for
-    /// each. Most rows contain the same request as in the previous step. So each id is first compared
-    /// with that request, which is cheaper than a lookup.
+    /// Looks up every request of a batch, stores its slot in `self.rows`, and calls `check` for it.
+    /// Most batches contain the same requests as the previous one. So each id is first compared with
+    /// the request at the same position of the previous batch, which is cheaper than a lookup.
     #[inline]
     pub(super) fn resolve_batch(
         &mut self,
@@ -523,8 +521,8 @@ impl CacheManager {
         Ok(changes)
     }
 
-    /// Appends tokens to one request. If the request is running, its tables cover `slots` slots
-    /// afterwards.
+    /// Appends tokens to one request. If the request is running, its tables have room for `slots`
+    /// tokens and drafts afterwards.
     pub(super) fn append_slot(
         &mut self,
         slot: usize,
@@ -540,15 +538,15 @@ impl CacheManager {
             let needs = sequence.check_growth(pool, all, slots, available, &GivenUp::default())?;
             in_place = !needs.overwritten.is_empty();
         }
-        // This is the last check that can fail: multimodal items must not begin before the end of the
-        // request's tokens.
+        // `append_with` is the last check that can fail: multimodal items must not begin before the end
+        // of the request's tokens.
         self.requests.at_mut(slot)?.sequence.cursor.append_with(&[], multimodal)?;
         self.append_checked(slot, tokens, slots, in_place)
     }
 
-    /// Does the work of [`Self::append_slot`]. The caller has checked that the blocks are available.
-    /// With `in_place`, the request writes to registered blocks that no other request holds, instead of
-    /// copying them.
+    /// Appends tokens after the checks of [`Self::append_slot`]. The caller has checked that the blocks
+    /// are available. With `in_place`, the request writes to registered blocks that no other request
+    /// holds, instead of copying them.
     pub(super) fn append_checked(
         &mut self,
         slot: usize,
@@ -573,10 +571,10 @@ impl CacheManager {
         self.version += 1;
     }
 
-    /// Allocates blocks so that the tables of a running request cover `slots` slots. The caller has
-    /// checked that the blocks are available. The engine will write all slots but the first `before`.
-    /// With `in_place`, the request writes to registered blocks that no other request holds, instead of
-    /// copying them. Stores the changes in `self.changes`.
+    /// Allocates blocks so that the tables of a running request have room for `slots` tokens and
+    /// drafts. The caller has checked that the blocks are available. The engine will write all slots
+    /// but the first `before`. With `in_place`, the request writes to registered blocks that no other
+    /// request holds, instead of copying them. Stores the changes in `self.changes`.
     fn grow(&mut self, slot: usize, before: usize, slots: usize, in_place: bool) -> Result<()> {
         let Self { tiers, requests, changes, .. } = self;
         let request = requests.at_mut(slot)?;
@@ -616,8 +614,8 @@ impl CacheManager {
         Ok(registered)
     }
 
-    /// Copies the recurrent states at which the latest commit of a request ended, as long as blocks are
-    /// available.
+    /// Makes the copies of recurrent states that the latest commit of a request allows, as long as
+    /// blocks are available. Later requests can hit these copies.
     pub(super) fn keep_states(&mut self, slot: usize) -> Result<()> {
         let kept = self.requests.at_mut(slot)?.sequence.keep_states(&mut self.tiers)?;
         if kept > 0 {
@@ -647,7 +645,7 @@ impl CacheManager {
     }
 
     /// Commits tokens of the request in a slot. The caller has checked their number. With several
-    /// groups, a commit can replace entries in the tables of recurrent states; these entries are
+    /// groups, a commit can exchange blocks in the tables of recurrent states; these changes are
     /// appended to `changes`.
     #[inline]
     pub(super) fn commit_slot(
@@ -678,17 +676,15 @@ impl CacheManager {
 
 const COMMIT: &str = "commit tokens of it";
 
-/// Appends the changes of one row's tables to the changes of the batch.
 fn note_changes(row: usize, changes: &[TableChange], added: &mut Vec<NewBlock>) {
     let changes = changes.iter();
     added.extend(changes.map(|&TableChange { index, block, group }| NewBlock { row, index, block, group }));
 }
 
-/// The states in which a request can get tokens. Preempted requests are included, because the step that
-/// was running may have sampled a token for them.
+/// The states in which a request can get tokens. A request may be preempted while a step runs that
+/// samples a token for it, so preempted requests are included.
 pub(super) const APPENDABLE: &[RequestState] = &[RequestState::Running, RequestState::Preempted];
 
-/// Returns an error if the lists of a batch differ in length.
 pub(super) fn check_length(requests: &[RequestRef<'_>], values: usize, what: &'static str) -> Result<()> {
     if requests.len() == values {
         return Ok(());
@@ -696,9 +692,9 @@ pub(super) fn check_length(requests: &[RequestRef<'_>], values: usize, what: &'s
     Err(ManagerError::LengthMismatch { requests: requests.len(), values, what })
 }
 
-/// Returns an error if `computed` is above the request's number of tokens after the call. It is also an
-/// error if `computed` is above the number of tokens that had blocks before the call, because no step
-/// can have computed those, or below the previous number.
+/// Checks a number of computed tokens to commit. It must not be above the number of tokens after the
+/// call, or above the number of tokens that had blocks before the call, because no step can have
+/// computed others. It must not be below the previous number.
 #[inline]
 fn check_computed(request: &Request, pool: &BlockPool, asked: usize, tokens: usize) -> Result<()> {
     let (sequence, computed) = (&request.sequence, request.sequence.computed_tokens);

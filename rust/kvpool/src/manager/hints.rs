@@ -1,21 +1,21 @@
 //! Stores hints about a request: how long ranges of its tokens are worth keeping, its tenant, and
 //! whether it is a scan, which reads its tokens only once.
 //!
-//! This module owns the hints of a request, as token ranges that do not overlap, and determines the
-//! blocks that they apply to at a given time. [`super::retention`] decides when they take effect.
+//! This module stores the hints of a request as token ranges that do not overlap, and determines the
+//! blocks that each hint applies to. [`super::retention`] decides when hints take effect.
 //!
 //! The rules:
 //! - A block belongs to a range if its *last* token does, because only whole blocks can be matched. So
-//!   a range that ends inside a block does not include that block, and an end of life that begins
-//!   inside a block includes it.
+//!   a range that ends inside a block does not include that block. A hint that tokens will not be used
+//!   again, and that begins inside a block, includes it.
 //! - The last hint wins: a later range replaces earlier ones where they overlap. A range also wins over
 //!   `no_cache`.
 //! - An absolute time to live starts when the hint is given, even if the block is registered later. An
 //!   idle time to live runs only while no request holds the block, so for blocks in use it starts at
 //!   their release.
 //!
-//! Costs: O(ranges) memory per request with hints. To apply the hints costs O(stretches) time, where a
-//! stretch is a run of blocks with the same hint.
+//! Costs: O(ranges) memory per request with hints. To apply the hints takes one call of the pool per
+//! sequence of consecutive blocks with the same hint.
 
 use std::ops::Range;
 
@@ -66,11 +66,13 @@ impl RetentionRange {
 /// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct AdmitOptions {
-    /// The part of the prompt that gets blocks now, and the tokens that a connector loads.
+    /// The part of the prompt for which blocks are allocated now, and the tokens that a connector
+    /// loads.
     pub part: Part,
     /// The tenant of the blocks that the request registers.
     pub tenant: Option<TenantId>,
-    /// Whether the request is a scan. The blocks that a scan registers will not be used again.
+    /// Whether the request is a scan, which reads its tokens only once. The blocks that it registers
+    /// will not be used again.
     pub no_cache: bool,
     /// Hints about ranges of the request's tokens. Where ranges overlap, the later one wins.
     pub ranges: Vec<RetentionRange>,
@@ -84,8 +86,8 @@ impl AdmitOptions {
     }
 }
 
-/// A range of tokens with its hint, as a request stores it. An absolute time to live is stored as a
-/// deadline.
+/// A range of tokens with its hint, as it is stored for a request. An absolute time to live is stored
+/// as the time at which it ends.
 #[derive(Clone, Copy, Debug)]
 struct Span {
     start: usize,
@@ -95,13 +97,13 @@ struct Span {
 }
 
 impl Span {
-    /// Returns the retention of the range at a time. `None` if its time to live has run out, unless the
-    /// hint demotes the blocks at that time.
+    /// Returns the hint of the range at time `now`. `None` if its time to live has ended. But a hint
+    /// that demotes the blocks when its time ends is still returned.
     fn at(&self, now: Option<f64>) -> Option<Retention> {
         let (Some(until), Some(now)) = (self.until, now) else { return Some(self.retention) };
         match self.retention.then {
-            // The remaining time must be finite, because the pool would refuse an infinite time to live
-            // while hints are applied.
+            // The remaining time is limited to a finite number, because the pool would refuse an
+            // infinite one while hints are applied.
             _ if now < until => {
                 let left = (until - now).min(f64::MAX);
                 Some(Retention { ttl: Some(Ttl::Absolute(left)), ..self.retention })
@@ -111,35 +113,32 @@ impl Span {
     }
 }
 
-/// The stored hints of a request.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Hints {
     tenant: Option<TenantId>,
     no_cache: bool,
-    /// The ranges, in ascending order and without overlaps.
+    /// The ranges of tokens with hints, in ascending order and without overlaps.
     spans: Vec<Span>,
 }
 
-/// Which hints of a request are to take effect.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Scope {
     All,
-    /// Only ranges whose hint is an end of life.
+    /// Only the ranges of tokens that will not be used again.
     Ends,
 }
 
 impl Hints {
-    /// Converts checked options, which were given at time `now`, to their stored form.
+    /// Converts the hints in the options of an admission, which were checked and given at time `now`,
+    /// to their stored form.
     pub(super) fn new(given: &AdmitOptions, now: Option<f64>) -> Self {
         Self { tenant: given.tenant, no_cache: given.no_cache, ..Self::of(&given.ranges, now) }
     }
 
-    /// The tenant of the request.
     pub(super) const fn tenant(&self) -> Option<TenantId> {
         self.tenant
     }
 
-    /// Converts checked ranges, which were given at time `now`, to their stored form.
     pub(super) fn of(ranges: &[RetentionRange], now: Option<f64>) -> Self {
         let mut hints = Self::default();
         for range in ranges {
@@ -176,8 +175,8 @@ impl Hints {
         self.spans = spans;
     }
 
-    /// Splits `positions` into stretches that have the same hint, and calls `each` with each stretch
-    /// and its retention.
+    /// Splits the block positions in `positions` into parts that have the same hint. Calls `each` with
+    /// each part and its hint.
     fn stretches(
         &self,
         positions: Range<usize>,
@@ -189,7 +188,6 @@ impl Hints {
     ) -> Result<(), PoolError> {
         let Range { start: mut at, end } = positions;
         for span in self.spans.iter().map(Some).chain([None]) {
-            // The stretch after the last range belongs to no range.
             let tokens = span.map_or([usize::MAX; 2], |span| [span.start, span.end]);
             let [from, to] = tokens.map(|token| (token / block_size).clamp(at, end.max(at)));
             let without_range = at.max(own_from)..from;
@@ -205,7 +203,7 @@ impl Hints {
         Ok(())
     }
 
-    /// Applies the hints to the registered blocks at some positions of the request's tables.
+    /// Applies the hints to the registered blocks of a request at some positions of its tables.
     pub(super) fn apply(
         &self,
         sequence: &Sequence,
@@ -220,7 +218,8 @@ impl Hints {
         }
         let size = sequence.main.block_tokens;
         for table in sequence.tables() {
-            // Converts a position to the position of the same tokens in the table of this group.
+            // `positions` are those of the first group. This converts one to the position of the same
+            // tokens in the table of this group.
             let at = |position: usize| position.saturating_mul(size) / table.block_tokens;
             let end = positions.end.min(usize::MAX / size);
             let end = at(end).min(table.published).min(table.blocks.len());
@@ -263,7 +262,8 @@ impl Hints {
                 report.add(pool.retain(&found[cached], retention)?);
                 return Ok(());
             }
-            // Demotes the last block of the chain first.
+            // Blocks that are demoted earlier are evicted earlier, so the last block of the chain is
+            // demoted first.
             for hash in hashes[cached].iter().rev() {
                 report.add(end_life_of(pool, pool.copies(hash), retention)?);
             }
@@ -272,9 +272,9 @@ impl Hints {
         Ok(report)
     }
 
-    /// Does the work of [`Self::apply_to_chain`] with KV-cache groups. Each group has released the
-    /// blocks that its hits do not need, so any position of the chain may be cached or missing. The
-    /// hints apply to every cached block. Missing blocks count as ignored only in groups of full
+    /// Does the work of [`Self::apply_to_chain`] for models with several KV-cache groups. Each group
+    /// keeps only the blocks that its hits need, so any position of the chain may be cached or missing.
+    /// The hints apply to every cached block. Missing blocks count as ignored only in groups of full
     /// attention.
     fn apply_to_chain_in_groups(
         &self,
@@ -304,8 +304,8 @@ impl Hints {
     }
 }
 
-/// Demotes all blocks with the same content, except blocks that a request holds. Blocks that only a
-/// fence holds are demoted, too.
+/// Gives the hint that a content will not be used again to all blocks with the content that no request
+/// holds. A block that only a running step (a fence) holds also gets the hint.
 fn end_life_of(
     pool: &mut BlockPool,
     mut copies: Vec<BlockId>,

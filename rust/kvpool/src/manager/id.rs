@@ -41,7 +41,7 @@ pub type RequestId = Id<Box<str>>;
 pub type RequestRef<'a> = Id<&'a str>;
 
 impl RequestId {
-    /// Returns a borrowed form of the id.
+    /// Returns the id in its borrowed form, without copying a string.
     #[must_use]
     pub fn as_ref(&self) -> RequestRef<'_> {
         match self {
@@ -124,7 +124,7 @@ impl<'a> From<&'a RequestId> for RequestRef<'a> {
     }
 }
 
-/// Formats the id for messages, with a long string shortened. `Debug` shows the whole string.
+/// Formats the id for messages, and shortens a long string. `Debug` shows the whole string.
 impl<S: AsRef<str>> fmt::Display for Id<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

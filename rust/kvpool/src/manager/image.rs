@@ -1,7 +1,8 @@
 //! Saves and restores the cached content of a manager's device pool.
 //!
 //! Requests are not part of an image. After a restart, the engine admits them again, and they hit the
-//! restored content. The host tier is not part of it either, because it only contains swapped requests.
+//! restored content. The host tier is not part of an image either, because it only contains swapped
+//! requests.
 
 use super::{CacheManager, ManagerError};
 use crate::groups::Groups;

@@ -221,14 +221,14 @@ pub struct CacheManager {
     /// The pool of the device, and the pool of the host tier if there is one.
     tiers: Tiers,
     hasher: Arc<BlockHasher>,
-    /// The groups of a hybrid model.
     groups: Option<Arc<Groups>>,
-    /// Share of the pool that an admission leaves available while other requests run.
+    /// Share of the pool that an admission leaves available for tokens that running requests will
+    /// append.
     watermark: f64,
     requests: Requests,
     stats: ManagerStats,
-    /// Number of changes so far. A planned step is refused if the manager has changed since it was
-    /// planned.
+    /// Number of changes so far. A planned step is refused if this number has changed since the plan
+    /// was begun.
     version: u64,
     batch: u64,
     /// The slots of the requests in the latest batch. Every batch reuses this list's memory.
@@ -366,7 +366,7 @@ impl CacheManager {
                 pending_blocks: 0,
             });
         }
-        // The last token is always computed.
+        // The engine always computes the last token, so it is not looked up.
         let reusable = cursor.num_tokens().saturating_sub(1) / cursor.hasher().block_size();
         Ok(self.tiers.device().probe(cursor.chain(), reusable)?)
     }
@@ -402,9 +402,9 @@ impl CacheManager {
     }
 
     /// Returns the block table of a request in one group: see [`ManagerConfig::groups`]. In a group
-    /// that keeps a recurrent state, the table has one entry, which does not change while the request
-    /// runs. The null block replaces blocks that the group has released because no later token reads
-    /// them. O(groups).
+    /// with a recurrent state, the table has one entry. If steps verify drafts, it has one more entry
+    /// per draft, and a commit of accepted drafts exchanges two entries. The null block replaces blocks
+    /// that the group has released because no later token reads them. O(groups).
     ///
     /// # Errors
     /// [`ManagerError::UnknownRequest`]; [`PoolError::InvalidConfig`] if there is no such group.
@@ -417,22 +417,23 @@ impl CacheManager {
         Ok(&table.blocks)
     }
 
-    /// Returns the groups of a hybrid model.
+    /// Returns the KV-cache groups of a hybrid model. `None` if the model has only one group.
     #[must_use]
     pub fn groups(&self) -> Option<&Groups> {
         self.groups.as_deref()
     }
 
-    /// Returns the number of KV-cache groups. 1 without [`ManagerConfig::groups`].
+    /// Returns the number of KV-cache groups. It is 1 if [`ManagerConfig::groups`] is `None`.
     #[must_use]
     pub fn num_groups(&self) -> usize {
         self.groups().map_or(1, |groups| groups.specs().len())
     }
 
     /// Returns the number of tokens at which the next chunk of a running request should end, so that a
-    /// recurrent state can be kept. The commit that ends there keeps a copy of the state, a
-    /// *checkpoint*, if the table covers no later tokens ([`crate::Part::allocate_tokens`],
-    /// [`Self::extend`]). `None` if no group keeps states, or if no such position is known. O(groups).
+    /// recurrent state can be kept. A commit of exactly this number of tokens keeps a copy of the
+    /// state, a *checkpoint*, if the table has no blocks for later tokens
+    /// ([`crate::Part::allocate_tokens`], [`Self::extend`]). `None` if no group keeps states, or if no
+    /// such position is known. O(groups).
     ///
     /// # Errors
     /// [`ManagerError::UnknownRequest`].
@@ -461,7 +462,7 @@ impl CacheManager {
         self.requests.slot_of(id.into())
     }
 
-    /// Returns counters and gauges. O(1).
+    /// Returns the manager's counters and gauges, such as the number of requests in each state. O(1).
     #[must_use]
     pub fn stats(&self) -> ManagerStats {
         let pool = self.tiers.device();
@@ -484,9 +485,9 @@ impl CacheManager {
         Ok(ended)
     }
 
-    /// Opens a fence, and returns its ticket. Blocks that are released, preempted or truncated with
-    /// this ticket ([`Until::Ticket`](crate::Until::Ticket)) cannot be allocated before
-    /// [`Self::end_fence`]. Fences may end in any order. O(1).
+    /// Starts a fence, and returns the ticket that names it. Blocks that a release, preemption or
+    /// truncation gives up with this ticket ([`Until::Ticket`](crate::Until::Ticket)) cannot be
+    /// allocated before [`Self::end_fence`]. Fences may end in any order. O(1).
     ///
     /// # Errors
     /// Only if a pool is poisoned.
@@ -572,7 +573,6 @@ impl CacheManager {
 }
 
 impl CacheManager {
-    /// Checks that a prompt was hashed with the manager's settings, in the current epoch.
     fn check_cursor(&self, cursor: &HashCursor) -> Result<()> {
         if !Arc::ptr_eq(cursor.hasher(), &self.hasher) && cursor.hasher().config() != self.hasher.config() {
             return Err(ManagerError::ForeignCursor);
@@ -586,7 +586,6 @@ impl CacheManager {
         self.requests.find(id)
     }
 
-    /// Returns the slot of a request, if it is in one of these states.
     fn slot_in(&self, id: RequestRef<'_>, states: &[RequestState], operation: &'static str) -> Result<usize> {
         let slot = self.slot(id)?;
         self.requests.at(slot)?.check_state(states, operation)?;
@@ -601,7 +600,6 @@ impl CacheManager {
         Ok(())
     }
 
-    /// Returns a mutable reference to the number of requests in a state.
     const fn gauge(&mut self, state: RequestState) -> &mut usize {
         match state {
             RequestState::Running => &mut self.stats.running,
@@ -614,7 +612,6 @@ impl CacheManager {
     }
 }
 
-/// Refuses groups that do not match the other settings.
 fn check_groups(groups: &Groups, config: &ManagerConfig) -> Result<()> {
     if groups.unit() != config.block_size {
         let allowed = format!("the hash unit of the groups, {}", groups.unit());

@@ -20,7 +20,7 @@ use crate::pool::observe::{Blocks, PoolObserver};
 use crate::retention::TenantId;
 use crate::tiers::TierError;
 
-/// A read-only view of a request.
+/// A read-only view of one request, for observers.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct RequestView<'a> {
@@ -30,12 +30,13 @@ pub struct RequestView<'a> {
     pub cursor: &'a HashCursor,
     /// Whether the request is running: it holds blocks of the device.
     pub is_running: bool,
-    /// Number of entries in all block tables.
+    /// Number of entries in all block tables of the request.
     pub num_blocks: usize,
-    /// Number of leading blocks in the block table that the request has registered or hit. With
-    /// KV-cache groups, the number of hash units (the tokens of one hash) that it has computed or hit.
+    /// Number of leading blocks of the block table that the request has registered or hit. With
+    /// KV-cache groups, it counts hash units (the tokens of one hash) that the request has computed or
+    /// hit.
     pub num_published: usize,
-    /// Whether commits of the request register blocks. False after a hash collision.
+    /// Whether commits of the request register its blocks. It becomes false after a hash collision.
     pub publishes: bool,
     /// The tenant of the request, for retention.
     pub tenant: Option<TenantId>,
@@ -49,17 +50,17 @@ pub struct Admitted<'a> {
     pub slot: usize,
     /// Number of hash units that were looked up. Without KV-cache groups, a hash unit is a block.
     pub asked: usize,
-    /// Number of hash units that were found.
+    /// Number of leading hash units that were found.
     pub hits: usize,
     /// Whether a hash collision ended the lookup.
     pub collided: bool,
-    /// Whether the request was resumed.
+    /// Whether the request was resumed after a preemption. False for a new request.
     pub resumed: bool,
-    /// Number of tokens that the groups of full attention alone could hit. Without such groups, this is
-    /// the largest length that a hit of the prompt could have.
+    /// Number of tokens that a hit could have if only the groups of full attention limited it. Without
+    /// such groups, the largest number of tokens that a hit of the prompt could have.
     pub full_tokens: usize,
-    /// Number of tokens that each group alone could hit. Empty without groups, and unless
-    /// [`ManagerObserver::wants_reach`] is true.
+    /// For each group, the number of tokens that a hit could have if only this group limited it. Empty
+    /// if the model has one group, or if [`ManagerObserver::wants_reach`] returns false.
     pub reach: &'a [Tokens],
 }
 
@@ -73,31 +74,31 @@ pub trait ManagerObserver: Any + fmt::Debug + Send + Sync {
         false
     }
 
-    /// A request was admitted, and its blocks are allocated. The allocation may have evicted contents
-    /// that were still cached during the lookup.
+    /// Receives an admitted or resumed request, whose blocks are allocated. The allocation may have
+    /// evicted contents that were still cached during the lookup.
     fn admitted(&mut self, admitted: &Admitted<'_>, manager: &CacheManager) {}
 
-    /// A request has registered the blocks at some positions of its table. With KV-cache groups,
-    /// `positions` are hash units that the request has computed, and each group has registered the
-    /// blocks that it keeps.
+    /// Receives the positions of a request's table whose blocks the request has registered. With
+    /// KV-cache groups, `positions` are hash units that the request has computed, and each group has
+    /// registered the blocks that it keeps.
     fn published(&mut self, slot: usize, positions: Range<usize>, manager: &CacheManager) {}
 
-    /// An operation may have added or removed cached contents. `slot` is the slot of the request that
-    /// caused it, if a request did.
+    /// Receives that an operation may have added or removed cached contents. `slot` is the slot of the
+    /// request that caused the operation, if there is one.
     fn changed(&mut self, slot: Option<usize>, manager: &CacheManager) {}
 
-    /// The request in `slot` was made by a fork of `parent`.
+    /// Receives that a fork of the request `parent` has made the request in `slot`.
     fn forked(&mut self, parent: usize, slot: usize, manager: &CacheManager) {}
 
-    /// The request in `slot` is about to be removed.
+    /// Receives that the request in `slot` is about to be removed.
     fn released(&mut self, slot: usize, manager: &CacheManager) {}
 
-    /// A step has completed. If the observer finds a fault here and calls [`CacheManager::poison`], the
-    /// call fails.
+    /// Receives that a step has completed. If the observer finds a fault here and calls
+    /// [`CacheManager::poison`], the call fails.
     fn step_completed(&mut self, manager: &mut CacheManager) {}
 
-    /// The caller has set the time of the manager and of its device's pool, in seconds on the caller's
-    /// clock.
+    /// Receives the time that the caller has set for the manager and its device's pool, in seconds on
+    /// the caller's clock.
     fn time_passed(&mut self, now: f64, manager: &mut CacheManager) {}
 
     /// Compares the observer's records with the manager. [`CacheManager::check_invariants`] calls this
@@ -185,7 +186,7 @@ impl CacheManager {
         self.requests.num_found()
     }
 
-    /// Number of unfinished swaps.
+    /// Number of swaps that have begun and not ended.
     #[must_use]
     pub fn num_swaps(&self) -> usize {
         self.tiers.num_swaps()
@@ -210,7 +211,7 @@ impl CacheManager {
         }
     }
 
-    /// Notifies the observer that cached contents may have been added or removed.
+    /// Notifies the observer that an operation may have added or removed cached contents.
     #[inline]
     pub(super) fn notify_changed(&mut self, slot: Option<usize>) {
         self.notify(|observer, manager| observer.changed(slot, manager));

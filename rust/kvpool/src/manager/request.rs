@@ -6,31 +6,25 @@ use super::id::{RequestId, RequestState};
 use crate::sequence::Sequence;
 use crate::{Signal, Until};
 
-/// The manager's record of one request.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
     pub(crate) id: RequestId,
     pub(crate) state: RequestState,
-    /// The tokens and block tables.
     pub(crate) sequence: Sequence,
-    /// Number of tokens that were cached at the last admission or resumption.
     pub(crate) cached_tokens: usize,
-    /// Number of the latest batch that contained the request. With it, a batch that contains an id
-    /// twice is detected in O(1).
+    /// The number of the latest batch that contained the request. With it, the manager finds in O(1)
+    /// that a batch contains an id twice.
     pub(crate) batch: u64,
-    /// Retention hints about the request.
     pub(crate) hints: Option<Box<Hints>>,
-    /// The tokens that a connector is loading into the request's blocks.
     pub(crate) external: Option<External>,
-    /// The options of a release that waits until a swap or a load ends.
+    /// The options of the request's release, if it waits until a swap or a load ends.
     pub(crate) leaving: Option<ReleaseOptions>,
-    /// The first position of the block table that holds a block which the request registered itself.
-    /// The request hit the blocks before this position, or shares them with its parent.
+    /// The first position of the block table whose block the request registers itself. The request hit
+    /// the blocks before this position, or shares them with its parent.
     pub(crate) own_from: usize,
 }
 
 impl Request {
-    /// Refuses an operation unless the request is in one of these states.
     #[inline]
     pub(crate) fn check_state(&self, states: &[RequestState], operation: &'static str) -> Result<()> {
         if states.contains(&self.state) {
@@ -42,7 +36,6 @@ impl Request {
 
 pub(crate) const RELEASE: &str = "release it once more";
 
-/// The states in which a request can be released.
 pub(crate) const RELEASABLE: &[RequestState] = &[
     RequestState::Running,
     RequestState::Preempted,
@@ -59,15 +52,15 @@ pub(crate) const PREEMPTIBLE: &[RequestState] = &[RequestState::Running, Request
 /// An unfinished load of external tokens into a request's blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct External {
-    /// Index of the token after the last token of the load. The load begins after the computed tokens.
+    /// Number of leading tokens that are ready after the load. The load begins after the computed
+    /// tokens.
     pub(crate) end: usize,
-    /// Number of tokens that the tables cover.
     pub(crate) covered: usize,
-    /// Whether the load belongs to a resumption.
+    /// Whether a resumption caused the load. False for an admission.
     pub(crate) resumed: bool,
 }
 
-/// The options of a release.
+/// The options of a release: until when its blocks are fenced, and how the request ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ReleaseOptions {
     pub(crate) until: Until,
@@ -88,10 +81,10 @@ pub struct RequestInfo {
     pub computed_tokens: usize,
     /// Number of tokens that were cached at the last admission or resumption.
     pub cached_tokens: usize,
-    /// Index of the token after the last token that a connector loads. Equal to
+    /// Number of leading tokens that are ready after a connector's load. Equal to
     /// [`Self::computed_tokens`] if nothing is being loaded.
     pub external_end: usize,
-    /// Number of entries in the block table, which is that of the first group.
+    /// Number of entries in the block table. With KV-cache groups, in the table of the first group.
     pub blocks: usize,
     /// The tier of the blocks: 0, or 1 if the request is swapped out.
     pub tier: usize,

@@ -14,26 +14,23 @@ use super::id::RequestRef;
 use super::request::Request;
 use crate::PoolError;
 
-/// The requests, in their slots.
 #[derive(Debug, Default)]
 pub(super) struct Requests {
     slots: Vec<Option<Request>>,
     free: Vec<usize>,
     by_id: HashTable<usize>,
     hasher: DefaultHashBuilder,
-    /// The slot that was found last. It makes the next lookup of the same request faster, because
-    /// recorders and metrics look up the request of a call again after the call.
+    /// The slot that was found last. It makes the next lookup of the same request faster: recorders and
+    /// metrics look the request up again after each call.
     latest: AtomicUsize,
 }
 
 impl Requests {
-    /// Returns the slot of the request with an id, or an error.
     #[inline]
     pub(super) fn find(&self, id: RequestRef<'_>) -> Result<usize> {
         self.slot_of(id).ok_or_else(|| ManagerError::UnknownRequest { id: id.to_owned() })
     }
 
-    /// Returns the slot of the request with an id, if there is one.
     #[inline]
     pub(super) fn slot_of(&self, id: RequestRef<'_>) -> Option<usize> {
         let latest = self.latest.load(Ordering::Relaxed);
@@ -53,25 +50,21 @@ impl Requests {
         self.by_id.find(self.hasher.hash_one(id), |&slot| self.has_id(slot, id)).copied()
     }
 
-    /// Whether the request in a slot has this id.
     #[inline]
     pub(super) fn has_id(&self, slot: usize, id: RequestRef<'_>) -> bool {
         matches!(self.slots.get(slot), Some(Some(request)) if request.id.as_ref() == id)
     }
 
-    /// Returns the request in a slot.
     #[inline]
     pub(super) fn at(&self, slot: usize) -> Result<&Request> {
         self.slots.get(slot).and_then(Option::as_ref).ok_or_else(lost_slot)
     }
 
-    /// Returns a mutable reference to the request in a slot.
     #[inline]
     pub(super) fn at_mut(&mut self, slot: usize) -> Result<&mut Request> {
         self.slots.get_mut(slot).and_then(Option::as_mut).ok_or_else(lost_slot)
     }
 
-    /// Stores a request with a new id in a free slot. Returns the slot.
     pub(super) fn enter(&mut self, request: Request) -> usize {
         let slot = self.free.pop().unwrap_or(self.slots.len());
         let Self { slots, by_id, hasher, .. } = self;
@@ -88,7 +81,6 @@ impl Requests {
         slot
     }
 
-    /// Removes the request in a slot.
     pub(super) fn leave(&mut self, slot: usize) {
         let Some(request) = self.slots.get_mut(slot).and_then(Option::take) else { return };
         let hash = self.hasher.hash_one(request.id.as_ref());
@@ -98,19 +90,18 @@ impl Requests {
         self.free.push(slot);
     }
 
-    /// Returns all slots in order, including empty slots.
     pub(super) const fn slots(&self) -> &[Option<Request>] {
         self.slots.as_slice()
     }
 
-    /// Number of requests in the hash table, which can be found by id.
+    /// Number of requests that can be found by their ids in the hash table.
     pub(super) fn num_found(&self) -> usize {
         self.by_id.len()
     }
 }
 
-/// Returns the error for a slot that should contain a request but is empty. This cannot happen unless
-/// the manager has a bug, and even then it must not panic.
+/// Returns the error for a slot without a request, where the manager expects one. Only a bug of the
+/// manager can cause it, and even then the call must not panic.
 #[cold]
 fn lost_slot() -> ManagerError {
     ManagerError::Pool(PoolError::Poisoned { reason: "M5: a request's slot is empty".into() })

@@ -2,17 +2,18 @@
 //! hash chain. [`crate::retention`] defines the hints, and [`super::hints`] the blocks that a range
 //! contains.
 //!
-//! This module decides when a hint about a request is applied to its blocks. A hint takes effect at
-//! once on registered blocks, and on later blocks when [`CacheManager::commit`] registers them. Hints
-//! are stored with the request, so they remain after preemption, swaps and truncation. (Ranges are
-//! stored as token numbers.) A fork starts with the hints of its parent.
+//! This module decides when a hint about a request is applied to its blocks: at once to registered
+//! blocks, and to other blocks when [`CacheManager::commit`] registers them. Hints are stored with the
+//! request as ranges of token numbers, so they remain after preemption, swaps and truncation. A fork
+//! starts with the hints of its parent.
 //!
 //! The rules:
 //! - Ranges apply to all blocks of a request, including blocks that it hit. A tenant and `no_cache`
 //!   apply only to blocks that the request or a fork of it registered, because blocks that it hit
 //!   belong to other requests.
-//! - An end of life applies only to blocks that no other request holds. It takes effect when the hint
-//!   is given, when blocks are registered, and when the request is released.
+//! - The hint that tokens will not be used again (end of life) applies only to blocks that no other
+//!   request holds. It takes effect when it is given, when blocks are registered, and when the request
+//!   is released.
 //!
 //! Hints never make a request fail. The call that gives a hint checks it. Later, only a poisoned pool
 //! can refuse it.
@@ -35,7 +36,8 @@ use crate::{PoolError, Until};
 
 /// # Admission with options
 impl CacheManager {
-    /// Like [`Self::admit`], with options: only a part of the prompt, or hints about the request.
+    /// Like [`Self::admit`], with options: blocks for only a part of the prompt, tokens that a
+    /// connector loads, or hints about the request.
     ///
     /// ```
     /// use kvpool::retention::{Keep, Priority, Retention, RetentionConfig};
@@ -101,7 +103,6 @@ impl CacheManager {
         Ok(Some(Box::new(Hints::new(options, self.now()))))
     }
 
-    /// Returns the current time, at which new absolute times to live start.
     fn now(&self) -> Option<f64> {
         self.tiers.device().retention_time()
     }
@@ -128,8 +129,8 @@ impl CacheManager {
         Ok(())
     }
 
-    /// Applies hints to positions of a request's table: `given` if it is some, else the stored hints of
-    /// the request.
+    /// Applies hints to the blocks at some positions of a request's table. Applies `given` if it is
+    /// `Some`, or else the stored hints of the request.
     pub(super) fn apply_hints(
         &mut self,
         slot: usize,
@@ -156,8 +157,8 @@ impl CacheManager {
 
     /// Gives hints about how long ranges of a request's tokens are worth keeping. They take effect on
     /// its registered blocks now, and on other blocks when they are registered. Where ranges overlap,
-    /// later ranges and later calls win. The report only counts registered blocks that the request
-    /// holds on the device now. O(blocks of the ranges).
+    /// later ranges and later calls win. The returned report counts only registered blocks that the
+    /// request holds on the device now. O(blocks of the ranges).
     ///
     /// # Errors
     /// [`ManagerError::UnknownRequest`], and the errors of [`Self::admit_with`] about hints.
@@ -190,9 +191,9 @@ impl CacheManager {
     }
 
     /// Gives the hint that a request's tokens from `start_token` on will not be used again, for example
-    /// a dropped branch, or reasoning that the next turn omits. Blocks that no other request holds, now
-    /// or when the request is released, are evicted before other blocks after their release. The
-    /// request continues as before. O(blocks from `start_token` on).
+    /// a dropped branch, or reasoning that the next turn omits. After their release, these blocks are
+    /// evicted before other blocks, unless another request holds them both now and when this request is
+    /// released. The request continues as before. O(blocks from `start_token` on).
     ///
     /// # Errors
     /// [`ManagerError::UnknownRequest`], [`PoolError::NoRetention`].
@@ -205,12 +206,14 @@ impl CacheManager {
     }
 
     /// Releases a request whose session has ended, and demotes its registered blocks that no other
-    /// request holds. A block that a truncation has shortened is not demoted. If the request is
-    /// preempted or swapped out, this call demotes the content that it has cached on the device.
+    /// request holds. A block is not demoted if a truncation has removed only a part of its tokens. If
+    /// the request is preempted or swapped out, this call demotes the content that it has cached on the
+    /// device.
     ///
     /// A demoted block is evicted after the cached blocks that follow it in a prompt, so a shared
-    /// system prompt is evicted last. A hit ends the demotion of a block. If the request is moving or
-    /// loading, its blocks are demoted when it releases them, and the report is empty. O(blocks).
+    /// system prompt is evicted last. A hit ends the demotion of a block. If a swap is moving the
+    /// request, or a connector is loading into it, its blocks are demoted when it releases them, and
+    /// the report is empty. O(blocks).
     ///
     /// # Errors
     /// As [`Self::release`]; [`PoolError::NoRetention`].
@@ -228,8 +231,8 @@ impl CacheManager {
         self.release_slot(slot, leaving)
     }
 
-    /// Demotes all blocks that a request holds on the device. If it holds none there, demotes the
-    /// content that it has cached.
+    /// Demotes all blocks that a request holds on the device, so that they are evicted before other
+    /// blocks. If it holds none there, demotes the content that it has cached.
     pub(super) fn end_life(&mut self, slot: usize) -> Result<HintReport, ManagerError> {
         let end = Hints::of(&[RetentionRange::end_of_life(0)], self.now());
         let Self { requests, tiers, stats, groups, .. } = self;
@@ -248,8 +251,8 @@ impl CacheManager {
 
     /// Like [`Self::retain`], but identifies the blocks by a hash chain. Use this call for content
     /// whose request has been released, or that another instance computed. The hints apply only to
-    /// blocks that are cached now. The report counts positions of the chain that are not cached as
-    /// ignored, and also an end of life of blocks in use.
+    /// blocks that are cached now. The returned report counts as ignored: positions of the chain that
+    /// are not cached, and blocks in use that a hint would demote.
     ///
     /// With KV-cache groups, the hints apply to the blocks of every group. Missing blocks then count as
     /// ignored only in groups of full attention, because the other groups keep only the blocks that
@@ -307,7 +310,7 @@ impl CacheManager {
         Ok(self.tiers.device().tenant_blocks(tenant)?)
     }
 
-    /// Number of blocks per kind of retention. `None` without retention. O(1).
+    /// Number of the device's blocks per kind of retention hint. `None` without retention. O(1).
     #[must_use]
     pub fn retention_stats(&self) -> Option<RetentionStats> {
         self.tiers.device().retention_stats()

@@ -25,18 +25,18 @@ use crate::hash::{BlockHasher, HashCursor};
 use crate::sequence::{GivenUp, Needs, Part, Staged, TableChange};
 use crate::{BlockId, BlockPool, PoolError, Until};
 
-/// One operation of a [`StepPlan`]: the arguments of the call that planned it, and the result of its
-/// lookup.
+/// One operation of a [`StepPlan`]: the arguments of the call that planned it, and what the call found.
 #[doc(hidden)]
 #[derive(Debug)]
 pub enum PlannedOperation {
-    /// An admission ([`CacheManager::plan_admit_with`]), with the time of that call.
+    /// An admission ([`CacheManager::plan_admit_with`]). `now` is the time at which it was planned.
     Admit { id: RequestId, cursor: Box<HashCursor>, options: AdmitOptions, now: Option<f64>, staged: Staged },
-    /// A resumption ([`CacheManager::plan_resume_with`]), with the new cursor if the tokens were hashed
-    /// again.
+    /// A resumption ([`CacheManager::plan_resume_with`]). `rehashed` contains the tokens if they had to
+    /// be hashed again.
     Resume { id: RequestId, part: Part, rehashed: Option<Box<HashCursor>>, staged: Staged },
-    /// An append ([`CacheManager::plan_append`]), with the slots to cover, the number of blocks that it
-    /// takes, the references that it releases, and the registered blocks that it writes in place.
+    /// An append ([`CacheManager::plan_append`]). `slots` is the number of tokens and drafts that get
+    /// room, and `needed` the number of blocks to allocate. `given_up` are the blocks that copies
+    /// replace, and `overwritten` the registered blocks that are written in place.
     Append {
         id: RequestId,
         tokens: Vec<u32>,
@@ -56,13 +56,13 @@ use PlannedOperation as Planned;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StepOutcome {
-    /// A request was admitted or resumed.
+    /// The request of the operation was admitted or resumed.
     Admitted(Admission),
-    /// Tokens were appended, and these entries of the request's block tables changed.
+    /// Tokens were appended. The list contains the changed entries of the request's block tables.
     Appended(Vec<TableChange>),
-    /// A request was preempted.
+    /// The request of the operation was preempted.
     Preempted,
-    /// A request was released.
+    /// The request of the operation was released.
     Released,
 }
 
@@ -93,17 +93,15 @@ pub struct StepPlan {
     version: u64,
     operations: Vec<PlannedOperation>,
     named: HashSet<RequestId>,
-    /// The changes of reference counts that the planned operations make, by block.
+    /// For each block, the change of its reference count by the planned operations.
     added: HashMap<BlockId, i64>,
-    /// Number of references that planned appends release by copy-on-write, minus the references that
-    /// planned admissions take.
+    /// For each block, the number of references that planned appends release, because they replace the
+    /// block by a copy, minus the number that planned admissions take.
     given_up: GivenUp,
-    /// Registered blocks that planned appends write in place. If an admission hits one of them, the
-    /// append copies it.
+    /// Registered blocks that planned appends would write in place. If a later planned admission hits
+    /// such a block, the append copies it instead.
     overwritten: HashSet<BlockId>,
-    /// Number of blocks that are available after the operations planned so far.
     available: usize,
-    /// Number of requests that run after the operations planned so far.
     pub(super) running: usize,
 }
 
@@ -126,29 +124,25 @@ impl StepPlan {
         self.available
     }
 
-    /// Returns the number of references that a block has after the operations planned so far.
     fn references(&self, pool: &BlockPool, block: BlockId) -> i64 {
         let now = pool.ref_count(block).unwrap_or(0);
         i64::from(now) + self.added.get(&block).copied().unwrap_or(0)
     }
 
-    /// Adds `change` to the references of a block. Returns their number afterwards.
     fn add_reference(&mut self, pool: &BlockPool, block: BlockId, change: i64) -> i64 {
         *self.added.entry(block).or_default() += change;
         self.references(pool, block)
     }
 
-    /// Returns the number of available blocks that a match takes. These are matched blocks without
-    /// references, and one block for a copy of each matched block that a planned append would write in
-    /// place.
+    /// Returns the number of available blocks that a match takes. It takes each matched block that has
+    /// no references. It also takes one block for a copy of each matched block that a planned append
+    /// would write in place.
     pub(super) fn idle(&self, pool: &BlockPool, found: &[BlockId]) -> usize {
         let taken =
             |block: &&BlockId| self.references(pool, **block) == 0 || self.overwritten.contains(*block);
         found.iter().filter(taken).count()
     }
 
-    /// Adds an admission that was looked up and checked. Returns the number of tokens that would be
-    /// cached.
     fn admit(&mut self, pool: &BlockPool, staged: &Staged) -> usize {
         for block in staged.matched() {
             let is_copied = self.overwritten.remove(&block);
@@ -161,7 +155,8 @@ impl StepPlan {
         staged.cached_tokens
     }
 
-    /// Removes the operations after the first `len`. All of them are appends.
+    /// Removes all operations but the first `len` from the plan, and undoes their effects. The caller
+    /// knows that the removed operations are appends.
     fn take_back_appends(&mut self, len: usize) {
         for operation in self.operations.drain(len..) {
             let Planned::Append { id, needed, given_up, overwritten, .. } = operation else { continue };
@@ -176,14 +171,14 @@ impl StepPlan {
         }
     }
 
-    /// Records that a request releases its blocks. Returns the number of blocks that become available
-    /// on the device.
+    /// Records that a planned operation releases the blocks of a request. Returns the number of blocks
+    /// that become available on the device.
     fn give_up(&mut self, pool: &BlockPool, request: &Request, until: Until) -> usize {
         self.named.insert(request.id.clone());
         let runs = matches!(request.state, RequestState::Running | RequestState::Loading);
         self.running -= usize::from(runs);
-        // With a fence, the fence keeps the references. A request that is moving or loading also keeps
-        // them. In both cases no block becomes available in this step.
+        // If a running step still uses the blocks, a fence keeps the references. A request that is
+        // moving or loading also keeps them. In both cases no block becomes available in this step.
         let on_its_way = matches!(request.state, RequestState::Moving | RequestState::Loading);
         if pool.holds_back(until) || on_its_way || request.sequence.tier != 0 {
             return 0;
@@ -223,7 +218,7 @@ impl CacheManager {
         if current { Ok(()) } else { Err(ManagerError::StaleStep) }
     }
 
-    /// Checks that a plan is current, and that it contains no operation for this request.
+    /// Checks that a plan is current, and that it contains no operation for the request with this id.
     fn check_plan(&self, plan: &StepPlan, id: RequestRef<'_>) -> Result<RequestId> {
         self.check_current(plan)?;
         let id = id.to_owned();
@@ -407,8 +402,8 @@ impl CacheManager {
         Ok(freed)
     }
 
-    /// Plans that a request, which has to be in one of these states, releases its blocks. Returns its
-    /// id, and the number of blocks that become available.
+    /// Plans that a request releases its blocks. The request has to be in one of the given states.
+    /// Returns its id, and the number of blocks that become available.
     fn plan_end(
         &self,
         plan: &mut StepPlan,

@@ -12,7 +12,7 @@ use super::request::Request;
 use crate::tiers::{Fit, SwapId, TransferPlan, out_of_blocks};
 use crate::{BlockId, PoolError, Until};
 
-/// The number of the device's tier. The host's tier has the next number.
+/// The number of the device's tier. The host's tier has number 1.
 const DEVICE: usize = 0;
 const HOST: usize = 1;
 
@@ -65,7 +65,6 @@ impl CacheManager {
         Ok(())
     }
 
-    /// Checks that enough blocks are available to fork these requests, one after the other.
     fn check_fork(&self, slots: &[usize]) -> Result<()> {
         if self.groups.is_none() {
             return Ok(());
@@ -84,7 +83,6 @@ impl CacheManager {
         Err(out_of_blocks(pool, needed, available, held + needed <= pool.num_usable()).into())
     }
 
-    /// Undoes the forks that a batch made before it failed.
     fn unfork(&mut self, children: &[RequestRef<'_>]) -> Result<()> {
         self.stats.forks -= children.len() as u64;
         children.iter().try_for_each(|&child| self.release(child, Until::Now))
@@ -158,8 +156,8 @@ impl CacheManager {
     fn truncate_slot(&mut self, slot: usize, num_tokens: usize, until: Until) -> Result<()> {
         let request = self.requests.at_mut(slot)?;
         request.sequence.truncate(&mut self.tiers, num_tokens, until)?;
-        // The request registers the blocks after this position itself, even at positions where it had
-        // hit blocks before.
+        // From this position on, the request registers the blocks itself, even at positions where it
+        // had hit blocks before.
         request.own_from = request.own_from.min(request.sequence.main.published);
         self.version += 1;
         Ok(())
@@ -197,8 +195,8 @@ impl CacheManager {
     pub fn take_plan(&mut self) -> Result<TransferPlan> {
         let plan = self.tiers.take_plan()?;
         self.stats.copied_blocks += plan.len() as u64;
-        // Planned copies pin their blocks until this call. A pinned block that was chosen for eviction
-        // meanwhile loses its content now.
+        // Until this call, planned copies pin their blocks. A pinned block that the policy chose for
+        // eviction in that time loses its content now.
         self.contents_changed();
         Ok(plan)
     }
@@ -208,7 +206,6 @@ impl CacheManager {
 ///
 /// A swap moves the blocks of requests between the device and the host tier, in two phases.
 impl CacheManager {
-    /// Checks the requests of a swap. Returns their slots, and the blocks that they hold.
     fn group(
         &self,
         ids: &[RequestRef<'_>],
@@ -238,7 +235,7 @@ impl CacheManager {
     /// Whether the host tier has the blocks for [`Self::begin_swap_out`]. O(blocks).
     ///
     /// # Errors
-    /// As [`Self::begin_swap_out`], except missing blocks.
+    /// As [`Self::begin_swap_out`], but missing blocks are no error.
     pub fn fit_swap_out(&self, ids: &[RequestRef<'_>]) -> Result<Fit> {
         let (_, references) = self.group(ids, RequestState::Running, "swap it out")?;
         Ok(self.tiers.fit_swap(&references, DEVICE, HOST, 0)?)
@@ -247,14 +244,14 @@ impl CacheManager {
     /// Whether the device has the blocks for [`Self::begin_swap_in`]. O(blocks).
     ///
     /// # Errors
-    /// As [`Self::begin_swap_in`], except missing blocks.
+    /// As [`Self::begin_swap_in`], but missing blocks are no error.
     pub fn fit_swap_in(&self, ids: &[RequestRef<'_>]) -> Result<Fit> {
         let (_, references) = self.group(ids, RequestState::Swapped, "swap it in")?;
         let staged = self.tiers.stage_swap(&references, HOST, DEVICE)?;
         Ok(match staged.fit(self.reserve(self.num_active())) {
-            // A swap that needs no new block always fits.
             _ if staged.fresh == 0 => Fit::Ok,
-            // The watermark only applies while other requests run, so the swap may fit later.
+            // An admission or a swap has to leave blocks available (the watermark) only while other
+            // requests run. So the swap may fit when they have ended.
             Fit::Never if staged.fit(0) != Fit::Never => Fit::Later,
             fit => fit,
         })
@@ -279,7 +276,7 @@ impl CacheManager {
     ///
     /// # Errors
     /// As [`Self::begin_swap_out`]; [`ManagerError::OutOfBlocks`] for the device. While other requests
-    /// run, the swap also has to leave the watermark's blocks available.
+    /// run, the swap also has to leave the blocks of `ManagerConfig::watermark` available.
     pub fn begin_swap_in(&mut self, ids: &[RequestRef<'_>]) -> Result<SwapId> {
         let (slots, references) = self.group(ids, RequestState::Swapped, "swap it in")?;
         let reserve = self.reserve(self.num_active());
@@ -305,8 +302,8 @@ impl CacheManager {
             sequence.moved(&mapping, swap.to);
             sequence.name_interior(&mut self.tiers)?;
             if self.arrive(slot, swap.to)? {
-                // Applies the hints to the blocks on the device, which are newly registered or were
-                // hit.
+                // Applies the hints of each request to its blocks on the device. The swap has
+                // registered or hit these blocks.
                 self.apply_hints(slot, None, 0..usize::MAX, Scope::All)?;
             }
         }
@@ -328,8 +325,8 @@ impl CacheManager {
         })
     }
 
-    /// Sets the state of a request after a swap, or completes its release if it was released meanwhile.
-    /// Returns false if the request was removed.
+    /// Called at the end of a swap. Sets the state of a request, or completes its release if it was
+    /// released meanwhile. Returns false if the request was removed.
     fn arrive(&mut self, slot: usize, tier: usize) -> Result<bool> {
         if let Some(leaving) = self.requests.at(slot)?.leaving {
             self.release_slot(slot, leaving)?;
@@ -339,7 +336,6 @@ impl CacheManager {
         Ok(true)
     }
 
-    /// Records that a swap is moving these requests.
     fn move_with(&mut self, slots: &[usize], swap: SwapId) -> Result<()> {
         slots.iter().try_for_each(|&slot| {
             self.requests.at_mut(slot)?.sequence.swap = Some(swap);
@@ -352,8 +348,8 @@ const FORK: &str = "fork it";
 
 const TRUNCATE: &str = "truncate it";
 
-/// Returns an error if `asked` is above the request's number of tokens, below what the trimmed window
-/// allows, or 0.
+/// Returns an error if a truncation to `asked` tokens is not possible: it would keep no token, more
+/// tokens than the request has, or too few to leave the next token the blocks that it reads.
 fn check_length_of(request: &Request, asked: usize) -> Result<()> {
     let (least, tokens) = request.sequence.lengths();
     let least = least.max(1);

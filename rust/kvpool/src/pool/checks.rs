@@ -1,13 +1,15 @@
-//! Checks a pool in O(1), one block or the sums per call, and poisons a pool if an invariant is broken.
+//! Checks the invariants of a pool in small parts: one block per call, or only the pool's totals, each
+//! in O(1).
 //!
 //! [`BlockPool::check_invariants`] recounts everything at once, O(blocks), and is for tests. A scrubber
-//! checks a few blocks and the sums per call ([`BlockPool::check_block`], [`BlockPool::check_sums`]),
-//! so an engine can afford to call it in every step. A broken invariant *poisons* the pool: every later
-//! operation returns the reason ([`PoolError::Poisoned`]), so that the pool cannot serve wrong KV.
-//! Counts, states, orders and statistics can still be read, because they help to find the cause.
+//! (a checker that runs in production) checks a few blocks and the totals per call
+//! ([`BlockPool::check_block`], [`BlockPool::check_sums`]), so an engine can afford to call it in every
+//! step. A broken invariant *poisons* the pool: every later operation returns the reason
+//! ([`PoolError::Poisoned`]), so that the pool cannot serve wrong KV. The pool's counters, block states
+//! and orders can still be read, because they help to find the cause.
 //!
-//! Between two such checks, operations only check the links of lists: they follow a link from one block
-//! to another only if the other block links back.
+//! Ordinary operations make only one check: they follow a list link from one block to another only if
+//! the other block links back.
 
 use super::BlockPool;
 use crate::block::{BlockId, NULL_BLOCK};
@@ -20,13 +22,14 @@ use crate::record::ByBlock;
 impl BlockPool {
     /// Checks one block in O(1) (O(log blocks) with access times):
     ///
-    /// - The block is either held, in the order of eviction or free (B1). It is in the order only if it
-    ///   is computed (B2), and free only if it has no content (B3).
+    /// - The block is either held, in the eviction order, or free (B1). Only a computed block is in the
+    ///   eviction order (B2). A free block has no content (B3).
     /// - Its links in the free list, in the evictor's orders, and in the ring of blocks with the same
     ///   hash match the links of its neighbours.
     /// - The index table contains the ring of its hash.
-    /// - Its parent in the evictor contains the block before it in its chain.
-    /// - Fences hold at most all references of the block (F1).
+    /// - The block that the evictor stores as its parent contains the previous content of its hash
+    ///   chain.
+    /// - The block has at least as many references as the fences hold of it (F1).
     ///
     /// # Errors
     /// The first broken invariant.
@@ -40,7 +43,7 @@ impl BlockPool {
         let references = record.references;
         let on_free_list = record.is_free();
         let evictable = self.order.contains(&self.records, block);
-        // A pinned block may remain in the order of eviction, so it is not counted as held.
+        // A pinned block may remain in the eviction order, so its pins alone do not count it as held.
         let held = references > 0 && !(evictable && record.is_released());
         let places = usize::from(on_free_list) + usize::from(evictable) + usize::from(held);
         ensure(places == usize::from(block != NULL_BLOCK), "B1 (a block is in exactly one place)", || {
@@ -59,7 +62,8 @@ impl BlockPool {
         self.check_parent(block)
     }
 
-    /// Checks that the parent of a block in the evictor contains the block before it in its chain.
+    /// Checks that the block that the evictor stores as the parent of `block` contains the previous
+    /// content of its hash chain.
     fn check_parent(&self, block: BlockId) -> Result<(), InvariantViolation> {
         if !self.history || !self.is_registered(block) {
             return Ok(());
@@ -71,8 +75,9 @@ impl BlockPool {
         })
     }
 
-    /// Checks the sums: free, cached-free and held blocks add up to all usable blocks (B1), and the
-    /// number of fenced blocks is at most the number of held blocks (F2). O(1).
+    /// Checks the pool's totals: the numbers of free, cached-free and held blocks add up to the number
+    /// of usable blocks (B1), and the number of fenced blocks is at most the number of held blocks
+    /// (F2). O(1).
     ///
     /// # Errors
     /// The first broken invariant.
@@ -89,14 +94,15 @@ impl BlockPool {
         })
     }
 
-    /// Poisons the pool because of a broken invariant, so that it refuses every operation. Returns the
-    /// error that those refusals return.
+    /// Poisons the pool because of a broken invariant: every later operation is refused. Returns the
+    /// error that those operations return.
     #[cold]
     pub fn poison(&self, violation: &InvariantViolation) -> PoolError {
         self.poison_because(|| violation.to_string())
     }
 
-    /// Returns an error if the pool is poisoned, or if a part of it has found broken links.
+    /// Returns an error if the pool is poisoned, or if one of its lists has found links that do not
+    /// match.
     ///
     /// # Errors
     /// [`PoolError::Poisoned`].
@@ -123,8 +129,8 @@ impl BlockPool {
         PoolError::Poisoned { reason: reason.to_string() }
     }
 
-    /// Returns the result of an operation of a part. If the part found a broken invariant, poisons the
-    /// pool.
+    /// Passes on the result of a call of the allocator or another part. If that part found a broken
+    /// invariant, poisons the pool.
     #[inline]
     pub(super) fn poison_if_broken<T>(&self, answer: Result<T, PoolError>) -> Result<T, PoolError> {
         answer.map_err(|error| match error {

@@ -1,9 +1,11 @@
-//! Injects faults for tests of the scrubber: changes to a pool that bad memory or a bug can cause.
+//! Injects faults into a pool, so that tests can check that the scrubber finds them. Each fault is a
+//! change that bad memory or a bug can cause.
 
 use super::BlockPool;
 use crate::block::BlockId;
 
-/// One value of a pool to overwrite. The pool does not adapt any other value.
+/// One value in a pool's memory that a test overwrites. Values that depend on it are not adjusted, so
+/// the pool becomes inconsistent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fault {
@@ -17,38 +19,39 @@ pub enum Fault {
     /// The forward link of a block in the free list. For block 0, the id of the first block of the
     /// list.
     FreeNext(BlockId, u32),
-    /// The backward link of a block in the ring of its hash.
+    /// The backward link of a block in the ring (circular list) of the blocks with the same hash.
     RingPrev(BlockId, u32),
-    /// The forward link of a block in the ring of its hash.
+    /// The forward link of a block in the ring (circular list) of the blocks with the same hash.
     RingNext(BlockId, u32),
-    /// One bit, 0 to 255, of the hash that a block is registered under.
+    /// One bit of the hash that a block is registered under. The number of the bit is 0 to 255.
     Hash(BlockId, u32),
-    /// One bit, 0 to 15, of the group that a block is registered in.
+    /// One bit of the number of the KV-cache group that a block is registered in. The number of the bit
+    /// is 0 to 15.
     Group(BlockId, u32),
-    /// The computed bit of a block.
+    /// The bit that marks a block as computed.
     Computed(BlockId),
-    /// The position of a block's content in its chain.
+    /// The position of a block's content in its hash chain.
     Depth(BlockId, u32),
-    /// The registered bit of a block that is not registered.
+    /// Sets the bit that marks a block as registered, although the block is not registered.
     Registered(BlockId),
     /// The block id in the index table's entry for a block.
     TableEntry(BlockId, u32),
-    /// The index table's entry for a block. Instead of being overwritten, it is removed.
+    /// Removes the index table's entry for a block.
     TableEntryGone(BlockId),
-    /// One of the values that the evictor stores for a block, by number: a link, a list, an index in a
-    /// heap, or a parent.
+    /// One of the values that the evictor stores for a block: a link, a list, an index in a heap, or a
+    /// parent. The first number selects the value.
     Evictor(BlockId, usize, u32),
-    /// The number of free blocks.
+    /// The pool's count of free blocks.
     NumFree(u32),
-    /// The number of held blocks.
+    /// The pool's count of held blocks.
     NumHeld(u32),
-    /// The number of references.
+    /// The pool's count of references of all blocks.
     NumReferences(u32),
-    /// The number of fenced blocks.
+    /// The pool's count of fenced blocks.
     NumFenced(u32),
-    /// The number of references that fences hold.
+    /// The pool's count of references that fences hold.
     NumFenceReferences(u32),
-    /// The number of registered blocks.
+    /// The pool's count of registered blocks.
     NumRegistered(u32),
 }
 
@@ -56,7 +59,8 @@ impl Fault {
     /// Number of values that an evictor may store for a block: see [`Self::Evictor`].
     pub const EVICTOR: usize = 30;
 
-    /// Returns every fault of a block and every fault of the pool, with `to` as the new value.
+    /// Returns one fault for each value of `block`, and one for each count of the pool. `to` is the
+    /// value to write.
     #[must_use]
     pub fn all(block: BlockId, to: u32) -> Vec<Self> {
         let mut faults = vec![
@@ -89,8 +93,8 @@ impl Fault {
 ///
 /// Overwrites values of a pool, for tests of the scrubber.
 impl BlockPool {
-    /// Overwrites one value. Returns false, and changes nothing, if the value does not exist or is
-    /// already equal to the new one.
+    /// Overwrites one value of the pool. Returns false, and changes nothing, if the pool has no such
+    /// value or it is already equal to the new one.
     pub fn inject(&mut self, fault: Fault) -> bool {
         let none = BlockId::new(0);
         let records = &mut self.records[..];

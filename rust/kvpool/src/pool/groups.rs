@@ -12,12 +12,11 @@ use crate::groups::{Blocks, Cached, GroupHit, Groups, HashUnits, Tokens};
 use crate::hash::{BlockHash, HashChain};
 use crate::record::Name;
 
-/// Looks up the cached blocks of one chain in several groups.
 struct OfChain<'a> {
     pool: &'a BlockPool,
     groups: &'a Groups,
     hashes: &'a [BlockHash],
-    /// A buffer for the hashes of a run of blocks, which all lookups reuse.
+    /// The hashes of the blocks of the lookup in progress. All lookups reuse this buffer.
     named: Vec<BlockHash>,
 }
 
@@ -42,8 +41,8 @@ impl Cached for OfChain<'_> {
         let first = at.0.checked_mul(per_block)?;
         let units = hashes.get(first..hashes.len().min(first + most.0.min(per_block - 1)))?;
         let find = |hash: &BlockHash| pool.index.find_interior(Name { hash, group: group as u16 });
-        // A block whose first `n` units match also matches every smaller number of units, so a binary
-        // search works.
+        // If the first `n` units of a block match, every smaller number of units matches too, so a
+        // binary search finds the largest number.
         let found = units.partition_point(|hash| find(hash).is_some());
         Some((HashUnits(found), find(units.get(found.checked_sub(1)?)?)?))
     }
@@ -104,8 +103,8 @@ impl BlockPool {
         Ok(OfChain { pool: self, groups, hashes: chain.hashes(), named: Vec::new() })
     }
 
-    /// Returns all blocks that are registered for a position of a chain in a group, like
-    /// [`Self::copies`]. Empty if the group caches nothing.
+    /// Returns all blocks that are registered in a group for the content at a position of a chain, like
+    /// [`Self::copies`]. Returns an empty list if the group caches nothing.
     pub(crate) fn copies_in_group(
         &self,
         groups: &Groups,
@@ -118,9 +117,10 @@ impl BlockPool {
         Ok(hash.map_or_else(Vec::new, |hash| self.copies_named(Name { hash, group: group as u16 })))
     }
 
-    /// Reserves memory for names of hash units inside of blocks. With such names, hits can end inside a
-    /// block, in groups with [`GroupSpec::partial_hits`](crate::groups::GroupSpec). At most `per_block`
-    /// units of each block can have names. Each name takes 72 bytes.
+    /// Reserves memory for the hashes of units inside of blocks. A unit is the number of tokens per
+    /// hash. With these hashes, hits can end inside a block, in groups with
+    /// [`GroupSpec::partial_hits`](crate::groups::GroupSpec). The index stores at most `per_block` such
+    /// hashes per block, each in 72 bytes.
     ///
     /// # Errors
     /// [`PoolError::InvalidConfig`] if `per_block` is too large, or there is no memory.
@@ -129,9 +129,9 @@ impl BlockPool {
         self.index.keep_interior(self.num_blocks(), per_block)
     }
 
-    /// Registers names for the first hash units inside a registered block of a group. Each name is the
-    /// digest of its unit. Does nothing if units of the block already have names. Units beyond the
-    /// limit of [`Self::keep_interior`] get no names. O(units).
+    /// Registers the hashes of the first units inside a registered block of a group, so that hits can
+    /// end inside the block. Does nothing if such hashes are already registered for the block. Hashes
+    /// beyond the limit of [`Self::keep_interior`] are ignored. O(units).
     ///
     /// # Errors
     /// [`PoolError::NotRegistered`], and the errors of [`Self::register_named`] about groups.
@@ -151,8 +151,8 @@ impl BlockPool {
     }
 
     /// Acquires the blocks that [`Self::find_groups`] found. The pool must not have changed since. The
-    /// hit has `tokens` tokens, and `hits` blocks of the first group; `hashes` are the hashes of the
-    /// chain. The observer is notified of the counts in hash units.
+    /// hit has `tokens` tokens, and `hits` blocks of the first group. `hashes` are the hashes of the
+    /// chain. The observer gets the lengths of the lookup and of the hit in hash units.
     pub(crate) fn acquire_in_groups(
         &mut self,
         blocks: &[BlockId],
@@ -170,8 +170,8 @@ impl BlockPool {
         Ok(())
     }
 
-    /// Returns, for each group, the length of the hit that it alone could serve, at most `limit`
-    /// tokens. The group with the smallest number limits the common hit. Changes nothing.
+    /// Returns the number of tokens that each group alone could hit, at most `limit`, in the order of
+    /// the groups. The group with the smallest number limits the hit of all groups. Changes nothing.
     ///
     /// # Errors
     /// As [`Self::find_groups`].

@@ -1,9 +1,9 @@
 //! A [`PoolImage`] is the cached content of a pool as plain data. A new pool can restore it.
 //!
 //! An image contains the contents with their blocks, the order of eviction, the order of free blocks,
-//! retention with the remaining part of each time to live, tenants, and the epoch. It does not contain
-//! references and fences, because their holders do not survive a restart. It does not contain the
-//! statistics of a policy, names of units inside of blocks, and counters either.
+//! retention with the remaining part of each time to live, tenants, and the epoch. It contains no
+//! references and no fences, because their holders do not survive a restart. It also contains no
+//! statistics of the policy, no counters, and no hashes of units inside of blocks.
 //!
 //! A pool does not trust an image: it restores a block only if the caller confirms that the block's KV
 //! matches its hash. A refused block is free, and lookups do not find its content.
@@ -30,17 +30,18 @@ pub struct SavedBlock {
     pub block: BlockId,
     /// The hash of its content.
     pub hash: BlockHash,
-    /// The KV-cache group of the content.
+    /// The number of the KV-cache group of the content.
     pub group: u16,
-    /// The position of the content in its chain.
+    /// The position of the content in its hash chain.
     pub depth: u32,
-    /// Number of older blocks with the same content.
+    /// Number of blocks with the same content that a lookup returns in preference to this block.
     pub copy: u32,
-    /// The hash of the previous content in the chain, if known.
+    /// The hash of the previous content in the hash chain, if known.
     pub parent: Option<BlockHash>,
-    /// The parent block in the order of eviction, if the policy knows it.
+    /// The block that the eviction policy stores as this block's parent, if the policy stores parents.
+    /// Parents are evicted after their children.
     pub behind: Option<BlockId>,
-    /// The retention of the block. `None` if the pool has no retention or the block has no hint.
+    /// The retention hint of the block. `None` if the pool has no retention or the block has no hint.
     pub said: Option<SavedRetention>,
 }
 
@@ -51,12 +52,12 @@ pub struct PoolImage {
     pub block_size: usize,
     /// Number of blocks in the pool, including the null block.
     pub num_blocks: usize,
-    /// The hash algorithm, if any block was registered.
+    /// The algorithm of the hashes. `None` if no block was registered.
     pub algorithm: Option<HashAlgorithm>,
     /// Other settings that the contents depend on, as text. Empty if unknown. The pool ignores this
     /// text; the pool's owner, for instance a manager, compares it with its own settings.
     pub settings: String,
-    /// The epoch of the pool and of the hashes.
+    /// The pool's epoch when the image was made. The hashes belong to this epoch.
     pub epoch: u64,
     /// The cached blocks in the order of eviction, the next victim first. Blocks that were in use come
     /// last.
@@ -68,13 +69,13 @@ pub struct PoolImage {
 /// The result of a restore.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Restored {
-    /// Number of blocks that are cached again.
+    /// Number of blocks of the image whose content is cached again.
     pub blocks: usize,
-    /// Number of blocks that the caller refused.
+    /// Number of blocks of the image that the caller's check refused. They are free.
     pub refused: usize,
 }
 
-/// The position of each content of an image in its chain.
+/// The hash, the group and the position in the hash chain of each content of an image, sorted.
 struct Positions<'a>(Vec<(&'a BlockHash, u16, u32)>);
 
 impl<'a> Positions<'a> {
@@ -85,8 +86,8 @@ impl<'a> Positions<'a> {
         Self(positions)
     }
 
-    /// Whether every block with the content `parent` is earlier in its chain than `child`. True if the
-    /// image does not contain the parent.
+    /// Whether every block with the content `parent` has a lower position in its hash chain than
+    /// `child`. True if the image does not contain `parent`.
     fn is_before(&self, parent: &BlockHash, child: &SavedBlock) -> bool {
         let first = self.0.partition_point(|&(hash, group, _)| (hash, group) < (parent, child.group));
         let copies =
@@ -114,8 +115,8 @@ impl BlockPool {
             })
             .map(BlockId::new)
             .collect();
-        // Held blocks are saved as if all of them were released now. So the last block of a chain is
-        // evicted first.
+        // Held blocks are saved as if all of them were released now, so the last block of a chain comes
+        // first in the eviction order.
         held.sort_by_key(|&block| std::cmp::Reverse(self.records.at(block.get()).depth()));
         order.extend(held);
         let saved = |block: BlockId| {
@@ -145,11 +146,11 @@ impl BlockPool {
 
     /// Restores an image into this pool, which must be new. The blocks of the image become cached-free,
     /// in the order of eviction of the saved pool. `agrees` is called for every block and returns
-    /// whether its KV still matches its hash. If it returns false, the block is free.
+    /// whether its KV still matches its hash. If it returns false, the block becomes free.
     ///
     /// `elapsed` is the number of seconds since the image was made, on the clock of times to live. A
-    /// time to live that ran out meanwhile has the same effect as if the pool had continued to run. If
-    /// the image may contain times to live, call [`Self::advance_time`] first.
+    /// time to live that ended in these seconds has the same effect as in a pool that was not
+    /// restarted. If the image may contain times to live, call [`Self::advance_time`] first.
     ///
     /// ```
     /// use kvpool::{BlockHasher, BlockPool, ExtraKeys, HashCursor, HasherConfig, PoolConfig};
@@ -189,7 +190,6 @@ impl BlockPool {
         self.epoch = image.epoch;
         let mut by_depth = blocks.clone();
         if self.keeps_parents() || self.history {
-            // Registers parents before their children.
             by_depth.sort_by_key(|saved| (saved.depth, saved.copy));
         } else if by_depth.iter().any(|saved| saved.copy > 0) {
             by_depth.sort_by_key(|saved| saved.copy);
@@ -201,8 +201,6 @@ impl BlockPool {
             // A parent must be earlier in the chain than its child. Otherwise two blocks could each be
             // the parent of the other, and neither would ever be evicted.
             let before = saved.parent.filter(|parent| positions.is_before(parent, saved));
-            // The saved parent in the order of eviction is only used if it has the content of the saved
-            // parent hash.
             let behind = saved.behind.filter(|&block| self.is_registered(block)).and_then(|block| {
                 if self.records.of(block).is_none_or(|record| record.depth() >= saved.depth) {
                     return None;
@@ -292,7 +290,6 @@ impl BlockPool {
         Ok(())
     }
 
-    /// Applies the retention of a saved block, with its times to live reduced by `elapsed` seconds.
     fn retain_saved(&mut self, saved: &SavedBlock, elapsed: f64) -> Result<(), PoolError> {
         let (Some(said), Some(retention)) = (saved.said, self.order.retention_mut()) else { return Ok(()) };
         if let Some(tenant) = said.tenant {
@@ -315,7 +312,7 @@ impl BlockPool {
         Ok(())
     }
 
-    /// Moves the free blocks of `order` to the front of the free list, in this order.
+    /// Moves the blocks in `order`, which are free, to the front of the free list, in this order.
     fn order_free(&mut self, order: &[BlockId]) -> Result<(), PoolError> {
         let mut seen = vec![false; self.num_blocks()];
         let free: Vec<_> = order

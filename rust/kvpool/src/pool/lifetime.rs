@@ -15,8 +15,8 @@ use crate::prefix_index::Visibility;
 use crate::record::{ByBlock, Name, grow};
 use crate::retention::EvictionCause;
 
-/// Number of victims that are evicted together. A small batch of records remains in the nearest CPU
-/// cache until all work on it is done. The records of a whole request may not fit there.
+/// Number of blocks that are evicted together. The records of this number of blocks fit into the
+/// nearest CPU cache until all work on them is done. The records of a whole request may not fit.
 const VICTIMS: usize = 64;
 
 const FEW_VICTIMS: &str = "B2: the evictor has fewer blocks than it reports";
@@ -44,8 +44,8 @@ impl BlockPool {
         self.allocate_with(n, out, |pool, more, out| pool.evict_into(more, out, |_, _, _| {}))
     }
 
-    /// Allocates `n` blocks. `evict` evicts a given number of blocks, which are available, and appends
-    /// them with one reference each.
+    /// Allocates `n` blocks. If too few blocks are free, calls `evict` with the number of blocks to
+    /// evict. It appends these to `out`, with one reference each.
     #[inline]
     pub(super) fn allocate_with(
         &mut self,
@@ -70,7 +70,7 @@ impl BlockPool {
     }
 
     /// Returns an error if `n` is above the number of free and evictable blocks. Poisons the pool if
-    /// the sums are wrong.
+    /// its counts of blocks do not add up.
     #[inline]
     pub(super) fn check_available(&self, n: usize) -> Result<(), PoolError> {
         let available = self.num_available();
@@ -84,8 +84,9 @@ impl BlockPool {
         self.check_sums().map_err(|broken| self.broken(broken.to_string()))
     }
 
-    /// Evicts the next `n` victims, which must exist. They lose their contents and have one reference
-    /// each. Pinned blocks that come before them in the eviction order are only removed from the order.
+    /// Evicts the next `n` blocks of the eviction order that are not pinned. The caller has checked
+    /// that they exist. They lose their contents and get one reference each. Pinned blocks that come
+    /// before them are only removed from the order.
     #[inline]
     pub(super) fn evict_into(
         &mut self,
@@ -106,7 +107,7 @@ impl BlockPool {
                     }
                     self.allocator.note_held(out.len() - first);
                 }
-                // No observer needs the cause of each eviction, so all victims are taken in one call.
+                // No observer needs the cause of each eviction, so one call takes all victims.
                 Order::Other(evictor) if self.pinned_in_order == 0 && !watched => {
                     evictor.with_mut(|evictor| evictor.evict_run(most, out));
                     self.hold_victims(&out[first..], most)?;
@@ -125,8 +126,8 @@ impl BlockPool {
         Ok(())
     }
 
-    /// Adds the first reference to the victims that are not pinned. Exactly `n` victims must be without
-    /// pins.
+    /// Gives each victim its first reference. Poisons the pool if a victim is in use, or if there are
+    /// not exactly `n` victims.
     fn hold_victims(&mut self, victims: &[BlockId], n: usize) -> Result<(), PoolError> {
         for &victim in victims {
             match self.records.of_mut(victim).filter(|record| record.references == 0 && record.is_computed())
@@ -142,8 +143,8 @@ impl BlockPool {
         if victims.len() == n { Ok(()) } else { Err(self.broken(FEW_VICTIMS.into())) }
     }
 
-    /// Removes the next victim without pins from the eviction order. Such a victim must exist. It is
-    /// still registered afterwards.
+    /// Removes blocks from the eviction order up to the first that is not pinned, and returns that
+    /// block. Such a block must exist. It is still registered.
     pub(super) fn evict_one(&mut self) -> Result<BlockId, PoolError> {
         while let Some(victim) = self.order.evict(&mut self.records) {
             if !self.check_victim(victim)? {
@@ -193,9 +194,9 @@ impl BlockPool {
         if self.fences.num_references() == 0 {
             return Ok(());
         }
-        // Undoes the counts and counts again, one block at a time. A block that appears twice in the
-        // call may be only fenced or pinned before its first new reference. Before its second new
-        // reference it has a holder.
+        // Removes the new references from the counts and adds them again, block by block. The reason: a
+        // block may appear twice in the call. Before its first new reference it may be only fenced or
+        // pinned; before the second it has a holder.
         self.allocator.uncount(&mut self.records, blocks);
         for &block in blocks {
             let record = self.records.at(block.get());
@@ -251,16 +252,16 @@ impl BlockPool {
         Ok(())
     }
 
-    /// Whether the next state of a released block depends only on the block itself. If blocks are
-    /// pinned or duplicates are dropped, it also depends on other blocks.
+    /// Whether each released block becomes cached-free or free independently of other blocks. This is
+    /// so if no references of fences or pins exist and duplicates are kept.
     #[inline]
     pub(super) fn has_plain_releases(&self) -> bool {
         self.duplicates == DuplicatePolicy::Keep && self.fences.num_references() == 0
     }
 
     /// Removes references, and collects the blocks that no longer have a holder for
-    /// [`Self::settle_idle`]. A `plain` release adds the computed blocks to `self.candidates` and the
-    /// others to `self.idle`. Any other release adds all of them to `self.idle`.
+    /// [`Self::settle_idle`]. With `plain`, computed blocks are added to `self.candidates` and the
+    /// others to `self.idle`. Otherwise all of them are added to `self.idle`.
     #[inline]
     pub(super) fn drop_references<'a>(
         &mut self,
@@ -285,8 +286,8 @@ impl BlockPool {
 
     /// Checks that the references in `blocks` belong to holders, and not to fences.
     pub(super) fn check_releasable(&mut self, blocks: &[BlockId]) -> Result<(), PoolError> {
-        // Removes the references and adds them again, because the removal finds the first missing
-        // reference.
+        // Releases the references, which returns an error at the first missing one, and then adds them
+        // again.
         let released = self.allocator.release(&mut self.records, &blocks.iter(), |_, _| {});
         self.poison_if_broken(released)?;
         self.allocator.recount(&mut self.records, blocks);
@@ -294,9 +295,9 @@ impl BlockPool {
     }
 
     /// Moves the blocks of `self.idle`, which have no references except pins, to the evictor or to the
-    /// free list. Also moves the blocks in `self.candidates` to the evictor. With `unpinned`, the
-    /// blocks already had a place in the order while they were pinned. With `relink`, a block that has
-    /// lost its parent gets a new parent: another block with the same content.
+    /// free list. Also moves the blocks of `self.candidates` to the evictor. `unpinned` means that pins
+    /// have just ended, so the blocks may already be in the eviction order. With `relink`, a block that
+    /// has lost its parent gets another block with the parent's content as its new parent.
     #[inline]
     pub(super) fn settle_idle(&mut self, unpinned: bool, relink: bool) -> Result<(), PoolError> {
         let idle = std::mem::take(&mut self.idle);
@@ -314,14 +315,13 @@ impl BlockPool {
                 continue;
             }
             if registered {
-                // If the policy chose a pinned block during the pin, its removal is reported as an
-                // eviction by the policy.
+                // If the policy chose the block for eviction while it was pinned, the observer gets an
+                // eviction by the policy as the reason.
                 let evicted = RemovalCause::Evicted(EvictionCause::Policy);
                 self.unregister(block, if unpinned { evicted } else { RemovalCause::Dropped });
             }
             self.order.forget(block);
             if references == 0 {
-                // The block must not be on any list. If it is on one, that list is broken.
                 let freed = self.allocator.free(&mut self.records, block);
                 self.poison_if_broken(freed)?;
             }
@@ -341,8 +341,8 @@ impl BlockPool {
         Ok(())
     }
 
-    /// Decides what happens to a released block if pins or duplicates may matter. Returns whether the
-    /// block keeps its content. The caller adds the blocks in `self.candidates` to the eviction order.
+    /// Decides whether a released block keeps its content. Used if pins or duplicates may matter.
+    /// Returns true if it does. The caller adds the blocks in `self.candidates` to the eviction order.
     #[inline(never)]
     fn settle_rare(&mut self, block: BlockId, unpinned: bool) -> bool {
         let record = *self.records.at(block.get());
@@ -370,7 +370,8 @@ impl BlockPool {
             return record.is_computed();
         };
         self.counters.duplicates_dropped += 1;
-        // An uncomputed block has no computed children, so only computed blocks are checked.
+        // The remaining copy is inserted into the eviction order again, so that it is not evicted
+        // before the blocks that follow it in a prompt. No computed block follows an uncomputed one.
         if record.is_computed() {
             if self.order.renew(&mut self.records, copy) {
                 self.candidates.push(Candidate { block: copy, depth: record.depth() });
@@ -381,9 +382,9 @@ impl BlockPool {
         false
     }
 
-    /// Gives a new parent, another copy of the same content, to candidates whose own parent was removed
-    /// or is not computed. An uncomputed parent is replaced because its holder may release it without
-    /// computing it, and lookups do not use it until it is computed.
+    /// Gives a new parent to each candidate whose parent was removed or is not computed. The new parent
+    /// is another block with the parent's content. An uncomputed parent is replaced because lookups do
+    /// not use it, and its holder may release it without computing it.
     fn relink_candidates(&mut self) {
         let mut at = 0;
         while let Some(orphan) = self.order.find_orphan(&self.records, &self.candidates[at..]) {
@@ -392,8 +393,8 @@ impl BlockPool {
             if let Some(hash) = self.index.parent_of(&self.records, block)
                 && let group = self.records.at(block.get()).group
                 && let Some(parent) = self.index.head_of_name(&self.records, Name { hash: &hash, group })
-                // A parent must be earlier in the chain than its child. Wrong hashes in an image could
-                // violate this.
+                // A parent must have a lower position in the chain than its child. Wrong hashes in an
+                // image could violate this.
                 && self.records.at(parent.get()).depth() < self.records.at(block.get()).depth()
             {
                 self.place_again(parent);
@@ -416,8 +417,8 @@ impl BlockPool {
         self.release_until(blocks, Until::Step(step))
     }
 
-    /// Opens a fence, and returns its ticket. Blocks that are released with this ticket
-    /// ([`Until::Ticket`]) cannot be allocated before [`Self::end_fence`]. O(1).
+    /// Starts a fence, and returns the ticket that names it. Blocks that are released with this ticket
+    /// ([`Until::Ticket`]) cannot be allocated before [`Self::end_fence`] is called with it. O(1).
     ///
     /// # Errors
     /// Only if the pool is poisoned.
@@ -451,7 +452,6 @@ impl BlockPool {
         if self.holds_back(until) { self.hand_to_fence(blocks, until) } else { self.release(blocks) }
     }
 
-    /// Moves one reference of each block from its holder to a fence.
     fn hand_to_fence(&mut self, blocks: &[BlockId], until: Until) -> Result<(), PoolError> {
         self.check_releasable(blocks)?;
         self.fences.add(&mut self.records, until, blocks);
@@ -459,18 +459,18 @@ impl BlockPool {
         Ok(())
     }
 
-    /// Ends a fence. Returns the number of references that it held. O(those references).
+    /// Ends a fence: removes the references that it holds. Returns their number. O(references removed).
     ///
     /// # Errors
-    /// [`PoolError::UnknownTicket`] for a ticket that is not open: it has already ended, or belongs to
-    /// another pool.
+    /// [`PoolError::UnknownTicket`] if the fence has already ended, or belongs to another pool.
     pub fn end_fence(&mut self, ticket: Ticket) -> Result<usize, PoolError> {
         self.check_until(ticket.into())?;
         let ended = self.fences.close(ticket).unwrap_or_default();
         self.end_fences(ended, false)
     }
 
-    /// Whether blocks that are released with this `until` have to be fenced.
+    /// Whether blocks that are released with this `until` have to be fenced, because the step or the
+    /// ticket has not ended yet.
     pub(crate) fn holds_back(&self, until: Until) -> bool {
         match until {
             Until::Now => false,
@@ -479,7 +479,7 @@ impl BlockPool {
         }
     }
 
-    /// Returns an error if `until` is a ticket that is not open.
+    /// Returns an error if `until` is a ticket whose fence has ended or that belongs to another pool.
     pub(crate) fn check_until(&self, until: Until) -> Result<(), PoolError> {
         self.check_poison()?;
         match until {
@@ -491,7 +491,7 @@ impl BlockPool {
     }
 
     /// Records that `step` and all earlier steps have finished, and ends their fences. Returns the
-    /// number of references that the fences held. O(those references).
+    /// number of references that these fences held. O(references removed).
     ///
     /// # Errors
     /// Only if the pool is poisoned. It is not an error to complete a step twice, or a step without
@@ -502,7 +502,6 @@ impl BlockPool {
         self.end_fences(ended, false)
     }
 
-    /// Removes the references of a fence that has ended, or of all pins. Returns their number.
     pub(super) fn end_fences(&mut self, ended: Vec<BlockId>, pins: bool) -> Result<usize, PoolError> {
         self.idle.clear();
         self.candidates.clear();
@@ -527,9 +526,10 @@ impl BlockPool {
 
 /// # Accesses, removal of content, and growth
 impl BlockPool {
-    /// Records that held or cached-free blocks were accessed at `time`, on a clock of the caller. Only
-    /// policies that order blocks by access time use this call (`last-accessed` of the crate
-    /// `kvpool-policies`). A time before the block's latest access has no effect. O(n log blocks).
+    /// Records that held or cached-free blocks were accessed at `time`, a number on a clock of the
+    /// caller. Only eviction policies that order blocks by access time use this call (`last-accessed`
+    /// of the crate `kvpool-policies`). A time before the block's latest access has no effect. O(n log
+    /// blocks).
     ///
     /// # Errors
     /// [`PoolError::NotHeld`] for a free block, unknown ids; [`PoolError::InvalidConfig`] for a time
@@ -587,18 +587,17 @@ impl BlockPool {
 
     /// Removes all cached content of this pool. Returns the number of blocks that were registered.
     /// O(usable blocks). If there are several tiers, reset them together (`reset` of `kvpool::Tiers`),
-    /// because a swap may bring content of another tier back.
+    /// because a swap may bring cached content back from another tier.
     ///
     /// # Errors
-    /// [`PoolError::InUse`] while blocks are held. Nothing has changed then. [`Self::bump_epoch`]
-    /// always succeeds.
+    /// [`PoolError::InUse`] while blocks are held. Nothing has changed then. [`Self::bump_epoch`] also
+    /// works while blocks are held.
     pub fn reset(&mut self) -> Result<usize, PoolError> {
         self.check_poison()?;
         self.check_idle()?;
         self.forget(ClearCause::Reset, false)
     }
 
-    /// Returns an error while blocks are held.
     pub(crate) fn check_idle(&self) -> Result<(), PoolError> {
         let fenced = self.num_fenced();
         match self.allocator.num_held() {
@@ -622,8 +621,9 @@ impl BlockPool {
         Ok(self.epoch)
     }
 
-    /// Removes all cached content. Blocks that become free are allocated next. With `behind`, they are
-    /// allocated after all blocks that were already free, in the order of eviction.
+    /// Removes all cached content. If `behind` is false, the blocks that become free are allocated
+    /// next. If it is true, they are allocated after all blocks that were already free, in the order of
+    /// eviction.
     pub(super) fn forget(&mut self, cause: ClearCause, behind: bool) -> Result<usize, PoolError> {
         let registered = self.index.num_registered();
         while let Some(block) = self.order.evict(&mut self.records) {
@@ -644,14 +644,14 @@ impl BlockPool {
         Ok(registered)
     }
 
-    /// Adds a block, which must not be on a list, to the front of the free list.
+    /// Adds a block to the front of the free list. The block must not be on a list.
     pub(super) fn free(&mut self, block: BlockId) -> Result<(), PoolError> {
         let freed = self.allocator.free(&mut self.records, block);
         self.poison_if_broken(freed)
     }
 
     /// Grows the pool to `num_blocks` blocks, including the null block. The new blocks are allocated
-    /// last. O(new blocks), and O(blocks) for the index.
+    /// last. O(blocks), because the index is rebuilt; all other parts take O(new blocks).
     ///
     /// # Errors
     /// [`PoolError::Shrink`] for fewer blocks than the pool has, or for more than a pool can have.
@@ -661,8 +661,8 @@ impl BlockPool {
         if num_blocks < from || num_blocks > MAX_BLOCKS {
             return Err(PoolError::Shrink { from, to: num_blocks, max: MAX_BLOCKS });
         }
-        // Reserves all memory first, so that nothing can fail later. The records grow last, because
-        // they make the new blocks available.
+        // Reserves all memory first, so that nothing can fail later. The records grow last, because the
+        // pool's size is their number.
         try_reserve(&mut self.records, num_blocks)?;
         self.order.grow(num_blocks)?;
         self.index.grow(&self.records, num_blocks)?;

@@ -1,5 +1,5 @@
-//! Implements operations on single full blocks: registering a content, or sharing it if it is already
-//! registered, and moving content between the pools of tiers.
+//! Implements operations on single full blocks. One registers a block, or replaces it by a block that
+//! already has the content. Others move content between the pools of tiers.
 
 use super::BlockPool;
 use super::observe::Lookup;
@@ -62,10 +62,10 @@ impl BlockPool {
         Ok(block)
     }
 
-    /// Acquires the block registered under `link`, computed or not. Returns `None` without such a block.
-    /// Also returns `None` if blocks with the same hash have another content, which is counted as a
-    /// collision. [`Self::register_link`] explains when it is correct to use a block that is not
-    /// computed. O(1).
+    /// Acquires the block that is registered for the content of `link`, computed or not. Returns `None`
+    /// if no block is registered for it, or if a block with the same hash has another content. The
+    /// latter is counted as a collision. See [`Self::register_link`] for when a block that is not
+    /// computed may be used. O(1).
     ///
     /// # Errors
     /// [`PoolError::RefCountOverflow`], and the errors of [`Self::match_and_acquire`] about chains.
@@ -95,7 +95,6 @@ impl BlockPool {
         self.notify_looked_up(&Lookup { hashes: &[hash], depth, parent, hits, blocks, tenant: None });
     }
 
-    /// Returns the content of a block that is registered and computed.
     pub(crate) fn content_of(&self, block: BlockId) -> Option<TierContent<'_>> {
         let name = self.name_of(block).filter(|_| self.is_computed(block))?;
         let named = || {
@@ -113,11 +112,11 @@ impl BlockPool {
             TierContent { link: LinkRef { ref hash, .. }, group } => self.find_named(Name { hash, group })?,
         };
         let record = self.records.at(found.get());
-        // A block whose reference count is near overflow is not shared.
+        // A block is not shared if its reference count is near the largest number that fits.
         (record.references < u32::MAX / 2 && record.is_computed()).then_some(found)
     }
 
-    /// Registers a held block under a content of another tier's pool, and marks it computed. A hash
+    /// Registers a held block for a content that another tier's pool has, and marks it computed. A hash
     /// collision is counted, and the block remains unregistered.
     pub(crate) fn adopt_content(
         &mut self,
@@ -150,13 +149,14 @@ impl BlockPool {
     }
 }
 
-/// A content of one tier's pool. It can be moved to another tier's pool, or looked up there.
+/// The content of a block in one tier's pool, with which a block of another tier's pool can be found or
+/// registered.
 pub(crate) struct TierContent<'a> {
     link: LinkRef<'a>,
     group: u16,
 }
 
-/// Makes the content one of group 0, because pools without groups use only group 0.
+/// Returns the same content in group 0, because pools without groups use only group 0.
 impl<'a> From<LinkRef<'a>> for TierContent<'a> {
     fn from(link: LinkRef<'a>) -> Self {
         Self { link, group: 0 }

@@ -13,7 +13,6 @@ use crate::prefix_index::Inserted;
 use crate::record::{ByBlock, Name};
 use crate::retention::TenantId;
 
-/// Number of blocks in one notification to the evictor.
 const RUN: usize = 64;
 
 /// The result of a lookup that acquires no blocks. It contains counts and no ids, because the blocks
@@ -32,22 +31,22 @@ pub struct Probe {
 /// The result of [`BlockPool::register`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Registered {
-    /// Number of registered blocks, counted from the first block of the call.
+    /// Number of blocks that the call registered, counted from its first block.
     pub blocks: usize,
-    /// Whether a hash collision stopped the call. The blocks after it were not registered.
+    /// Whether a hash collision stopped the call. The remaining blocks were not registered.
     pub collided: bool,
 }
 
-/// A match whose blocks are not yet acquired. It is only valid until the pool changes.
+/// A match whose blocks are not yet acquired. It is valid only until the next change of the pool.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PrefixMatch {
-    /// The matched computed blocks, in order.
+    /// The cached and computed blocks that the lookup found, in order.
     pub blocks: Vec<BlockId>,
     /// Number of blocks that were looked up.
     pub asked: usize,
     /// Whether a hash collision ended the match.
     pub collided: bool,
-    /// The tenant of the lookup, for the observer. The caller of the lookup sets it.
+    /// The tenant that the observer is notified of. The caller of the lookup sets it.
     pub tenant: Option<TenantId>,
 }
 
@@ -55,7 +54,6 @@ pub(crate) struct PrefixMatch {
 ///
 /// A lookup finds the cached prefix of a [`HashChain`].
 impl BlockPool {
-    /// Checks that `chain` belongs to this pool's epoch, block size and verification.
     pub(crate) fn check_chain(&self, chain: &HashChain) -> Result<(), PoolError> {
         if chain.epoch() != self.epoch {
             return Err(PoolError::StaleEpoch { chain: chain.epoch(), pool: self.epoch });
@@ -63,8 +61,8 @@ impl BlockPool {
         self.index.check_chain(chain)
     }
 
-    /// Finds the cached and computed blocks of `chain` from position `start` on, up to the first that
-    /// is missing, and at most `max_blocks`. Changes nothing.
+    /// Finds the cached blocks of `chain` from position `start` on, at most `max_blocks`. Stops at the
+    /// first block that is not cached and computed. Changes nothing.
     pub(crate) fn find_prefix(
         &self,
         chain: &HashChain,
@@ -91,15 +89,16 @@ impl BlockPool {
         if !self.allocator.has_room_for(1)
             && let Some(full) = blocks.iter().position(|block| records.at(block.get()).references == u32::MAX)
         {
-            // The reference count of this block cannot be increased, so the match ends before it.
+            // This block's reference count has the largest possible value, so the match ends before the
+            // block.
             blocks.truncate(full);
             *collided = false;
         }
         Ok(found)
     }
 
-    /// Number of `blocks` without references. Acquiring them reduces the number of available blocks by
-    /// the same number.
+    /// Returns the number of `blocks` that have no references. If they are acquired, the number of
+    /// available blocks falls by this number.
     pub(crate) fn num_idle(&self, blocks: &[BlockId]) -> usize {
         blocks.iter().filter(|block| self.records.at(block.get()).references == 0).count()
     }
@@ -129,8 +128,8 @@ impl BlockPool {
         let mut at = 0;
         while at < blocks.len() {
             let Self { records, order, allocator, .. } = self;
-            // Most blocks have no references, and are taken in runs. All other blocks are handled one
-            // by one.
+            // Most blocks have no references. They are taken in runs of consecutive blocks; all other
+            // blocks are handled one by one.
             let idle = order.hit_run(records, &blocks[at..], Allocator::hold);
             allocator.note_held(idle);
             at += idle;
@@ -284,7 +283,7 @@ impl BlockPool {
     }
 
     /// Notifies the evictor of the contents of newly registered blocks. LRU does not need these
-    /// notifications. They are in a separate function, so that they cost nothing with LRU.
+    /// notifications, so a separate function makes them, which costs LRU nothing.
     #[inline(never)]
     fn note_all_registered(&mut self, blocks: &[BlockId], chain: &HashChain, start: usize) {
         let behind = chain.hashes().split_at_checked(start);

@@ -1,9 +1,9 @@
 //! [`BlockPool`] combines the allocator, the prefix index, the evictor and the fences. No other code
 //! changes more than one of them.
 //!
-//! The pool determines whether each block is free, cached-free, active or fenced. Every operation that
-//! changes two parts at once is a method here, and is all-or-nothing: it checks everything first, and
-//! after that nothing can fail.
+//! Each block is free, cached-free (not in use, but with cached content), active (in use) or fenced
+//! (released, but a running step may still use it). Every operation that changes two parts at once is a
+//! method here, and is all-or-nothing: it checks everything first, and after that nothing can fail.
 //!
 //! Invariants, recounted by [`BlockPool::check_invariants`]:
 //! - B1: free + cached-free + active + fenced == usable blocks; every block is in exactly one of the
@@ -12,7 +12,8 @@
 //!   may also hold blocks whose only references are pins (see `pins.rs`).
 //! - B3: a free block is not registered; a registered block has references or is cached-free.
 //! - B4: an allocation takes a cached block only if no free block is left (vLLM #42948, #42656).
-//! - B5: a content that was registered in an earlier epoch is never matched again.
+//! - B5: a content that was registered in an earlier epoch is never matched again. A new epoch starts
+//!   when the model's weights change.
 //!
 //! If an operation finds a broken invariant, it *poisons* the pool. A poisoned pool refuses every
 //! operation and returns the reason, so that it cannot serve wrong KV.
@@ -116,7 +117,8 @@ pub struct PoolConfig {
     pub num_blocks: usize,
     /// Number of tokens per block. At least 1.
     pub block_size: usize,
-    /// How a hit is checked to have the same tokens, so that a hash collision does no harm.
+    /// How a lookup checks that a cached block has the same tokens as the prompt, so that a hash
+    /// collision does no harm.
     pub verify: Verify,
     /// Whether a released block remains cached if another block already caches the same content.
     pub duplicates: DuplicatePolicy,
@@ -145,7 +147,6 @@ impl Default for PoolConfig {
     }
 }
 
-/// The counters of a pool. They never decrease.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counters {
     allocated: u64,
@@ -181,25 +182,27 @@ struct Counters {
 /// ```
 #[derive(Debug)]
 pub struct BlockPool {
-    /// One record per block. All fields below store their data about a block in its record.
+    /// One record per block. The parts of the pool below store their data about a block in its record.
     records: Vec<Record>,
     allocator: Allocator,
     index: Index,
     order: order::Order,
-    /// Whether the eviction policy needs notifications of registrations, and of hits on blocks in use.
+    /// Whether the eviction policy has to be notified of registrations, and of hits on blocks that are
+    /// in use.
     history: bool,
     fences: Fences,
-    /// Number of blocks in the eviction order whose only references are pins.
+    /// Number of blocks in the eviction order whose only references are pins (references of planned
+    /// copies).
     pinned_in_order: usize,
     observer: Option<Box<dyn PoolObserver>>,
     duplicates: DuplicatePolicy,
     epoch: u64,
     counters: Counters,
-    /// The reason why the pool is poisoned, if it is. It can be set through a shared reference, because
-    /// a lookup may find a broken block.
+    /// The reason why the pool is poisoned, if it is. A `OnceLock`, because a lookup through a shared
+    /// reference may find a broken block.
     poison: OnceLock<Box<str>>,
-    /// Buffers that every release reuses, so that releases do not allocate memory once the buffers are
-    /// large enough.
+    /// Lists of the released blocks, for `settle_idle`. Every release reuses them, so that it does not
+    /// allocate memory.
     idle: Vec<BlockId>,
     candidates: Vec<Candidate>,
 }
@@ -306,20 +309,22 @@ impl BlockPool {
         self.fences.num_fenced()
     }
 
-    /// Number of references of all blocks, including those of fences and pins.
+    /// Number of references of all blocks. It includes the references of running steps (fences) and of
+    /// planned copies (pins).
     #[must_use]
     pub const fn num_references(&self) -> u64 {
         self.allocator.num_references()
     }
 
-    /// Number of references that fences and pins hold. [`Self::num_references`] includes them.
+    /// Number of references that running steps (fences) and planned copies (pins) hold.
+    /// [`Self::num_references`] includes them.
     #[must_use]
     pub const fn num_fence_references(&self) -> u64 {
         self.fences.num_references()
     }
 
-    /// Number of distinct names of registered blocks, including hidden blocks. Several blocks with the
-    /// same name count once.
+    /// Number of distinct contents of registered blocks, including hidden blocks. Blocks with the same
+    /// content count once.
     #[must_use]
     pub fn num_hashes(&self) -> usize {
         self.index.num_hashes()
@@ -365,29 +370,30 @@ impl BlockPool {
         })
     }
 
-    /// Number of references of `block`, including those of fences and pins. `None` for ids that the
-    /// pool does not have.
+    /// Number of references of `block`, including those of running steps (fences) and of planned copies
+    /// (pins). `None` for ids that the pool does not have.
     #[must_use]
     pub fn ref_count(&self, block: BlockId) -> Option<u32> {
         self.records.of(block).map(|record| record.references)
     }
 
-    /// Number of references of `block` that block tables and other holders have. References of fences
-    /// and pins are not counted.
+    /// Number of references of `block` that block tables and other holders have. References of running
+    /// steps (fences) and of planned copies (pins) are not counted.
     #[must_use]
     pub fn num_holders(&self, block: BlockId) -> u32 {
         self.records.at(block.get()).holders()
     }
 
-    /// Number of references of `block` that fences and pins hold. [`Self::ref_count`] includes them.
+    /// Number of references of `block` that running steps (fences) and planned copies (pins) hold.
+    /// [`Self::ref_count`] includes them.
     #[must_use]
     pub fn fence_references(&self, block: BlockId) -> u32 {
         self.records.at(block.get()).fences
     }
 
-    /// Number of references of `block` that forbid other requests to write to it. These are the
-    /// references of holders and of steps that may still touch the block. Pins are not counted, because
-    /// a planned copy is made before the step writes anything.
+    /// Number of references of `block` because of which a request must not write to the block: those of
+    /// holders and of running steps. Pins are not counted, because a planned copy is made before the
+    /// step writes anything.
     #[must_use]
     pub(crate) fn num_users(&self, block: BlockId) -> u32 {
         let record = self.records.at(block.get());
@@ -459,14 +465,14 @@ impl BlockPool {
         self.index.block_size()
     }
 
-    /// The hash algorithm of the registered blocks. `None` while no block is registered: see
+    /// The hash algorithm of the registered blocks. `None` if no block is registered: see
     /// [`crate::PrefixIndex::algorithm`].
     #[must_use]
     pub const fn algorithm(&self) -> Option<crate::hash::HashAlgorithm> {
         self.index.algorithm()
     }
 
-    /// How the pool verifies hits.
+    /// How the pool checks that the cached blocks of a hit have the same tokens as the prompt.
     #[must_use]
     pub const fn verify(&self) -> Verify {
         self.index.verify()
@@ -533,8 +539,8 @@ impl BlockPool {
 }
 
 impl BlockPool {
-    /// Notifies the evictor of the content of `block`, which was just registered. `before` is the block
-    /// before it in the block table of its holder.
+    /// Notifies the evictor of the content of `block`, which was just registered. `before` is the
+    /// previous block in the block table of the request that holds `block`.
     fn note_registered(&mut self, block: BlockId, link: &LinkRef<'_>, before: Option<BlockId>) {
         if !self.history {
             return;
@@ -545,20 +551,17 @@ impl BlockPool {
         self.order.registered(block, content, parent);
     }
 
-    /// Returns the first block that is registered under this hash, if there is one.
     #[inline]
     fn head_of(&self, hash: Option<&BlockHash>, group: u16) -> Option<BlockId> {
         self.index.head_of_name(&self.records, Name { hash: hash?, group })
     }
 
-    /// Notifies the evictor that a lookup took a block that was in use.
     fn note_shared_hit(&mut self, block: BlockId) {
         if self.history {
             self.order.hit(&mut self.records, block);
         }
     }
 
-    /// Removes a registered block from the index.
     #[inline]
     fn unregister(&mut self, block: BlockId, cause: RemovalCause) -> Visibility {
         if self.is_watched() {
@@ -567,7 +570,7 @@ impl BlockPool {
         self.index.remove(&mut self.records, block)
     }
 
-    /// Removes the blocks that the policy evicts from the index, and calls `gone` for each of them.
+    /// Removes blocks that the policy has evicted from the index. Calls `gone` for each of them.
     #[inline]
     fn unregister_run(&mut self, blocks: &[BlockId], mut gone: impl FnMut(BlockId, Name<'_>, Visibility)) {
         if !self.is_watched() {

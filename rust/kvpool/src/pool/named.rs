@@ -2,8 +2,8 @@
 //! their own hashes, have several groups, acquire blocks by id, and decide in which order blocks are
 //! reused.
 //!
-//! These operations use the same records, lists, table and orders as all other operations of the pool.
-//! They differ in the following ways:
+//! These operations use the same data as all other operations of the pool. They differ in the following
+//! ways:
 //!
 //! - A content has a [`Name`]: a digest from the caller, and a group. Two names are equal only if both
 //!   parts are equal, so one digest in two groups names two contents. Registering a block also marks it
@@ -59,8 +59,8 @@ impl BlockPool {
         (name.group != HIDDEN && self.records.at(found.get()).is_computed()).then_some(found)
     }
 
-    /// Appends to `out` the blocks of consecutive contents of one group, up to the first content that
-    /// is not cached. The caller gets no references to them. O(blocks found).
+    /// Appends to `out` the blocks of consecutive contents of one group. Stops at the first content
+    /// that is not cached. The caller gets no references to the blocks. O(blocks found).
     #[inline]
     pub fn find_named_run(&self, hashes: &[BlockHash], group: u16, out: &mut Vec<BlockId>) {
         if group != HIDDEN {
@@ -74,7 +74,8 @@ impl BlockPool {
         if name.group == HIDDEN { Vec::new() } else { self.index.copies(&self.records, name) }
     }
 
-    /// Returns the name of the content of `block`, if a lookup can find it.
+    /// Returns the name under which a lookup can find the content of `block`. `None` if the block has
+    /// no content, or a hidden one.
     #[must_use]
     #[inline]
     pub fn name_of(&self, block: BlockId) -> Option<Name<'_>> {
@@ -89,22 +90,22 @@ impl BlockPool {
         self.records.at(block.get()).is_hidden()
     }
 
-    /// Returns the position of the content of `block` in its chain.
+    /// Returns the position of the content of `block` in its hash chain.
     #[must_use]
     pub fn depth_of(&self, block: BlockId) -> Option<u32> {
         Index::depth_of(&self.records, block)
     }
 
-    /// Returns whether the order of eviction depends on the contents of blocks and on their use. With
-    /// LRU, it does not.
+    /// Returns whether the eviction policy orders blocks by their contents and uses. LRU does not.
     #[must_use]
     #[inline]
     pub const fn keeps_history(&self) -> bool {
         self.history
     }
 
-    /// Registers held blocks and marks them computed, all at depth 0 and without a parent. Calls
-    /// `report` for each block, with its position in the call and whether its name is new. O(blocks).
+    /// Registers held blocks and marks them computed. Each counts as the first block of its chain
+    /// (depth 0, no parent). Calls `report` for each block, with its position in `blocks` and whether
+    /// its name is new. O(blocks).
     ///
     /// # Errors
     /// [`PoolError::AlreadyRegistered`], [`PoolError::NotHeld`], unknown ids;
@@ -208,8 +209,8 @@ impl BlockPool {
         self.register_one(block, name, depth, parent)
     }
 
-    /// Like [`Self::register_behind`], for a content that no lookup can find. Other blocks may be
-    /// registered with the same hash.
+    /// Like [`Self::register_behind`], but registers a hidden content, which no lookup can find. Other
+    /// blocks may be registered with the same hash.
     ///
     /// # Errors
     /// As [`Self::register_named`].
@@ -235,9 +236,9 @@ impl BlockPool {
         self.register_behind_hash(block, name, depth, parent.and_then(|parent| self.hash_of(parent)), parent)
     }
 
-    /// Registers one held block. `before` is the hash of the content before it in its chain; it is
-    /// possible that no block has this content. In the order of eviction, the block depends on `parent`
-    /// if that block has this content, or else on any other block that has it.
+    /// Registers one held block. `before` is the hash of the previous content in its chain. It is
+    /// possible that no block has that content. For eviction, the parent of the block is `parent`, if
+    /// that block has the content `before`, or else any other block that has it.
     pub(crate) fn register_behind_hash(
         &mut self,
         block: BlockId,
@@ -280,7 +281,7 @@ impl BlockPool {
         Ok(last)
     }
 
-    /// Notifies the observer that the content of a computed block has changed from `before` to another.
+    /// Notifies the observer that the content of a computed block was `before` and is now another.
     /// `last` is true if no other computed block has the content `before`.
     fn notify_exchanged(
         &mut self,
@@ -294,8 +295,8 @@ impl BlockPool {
         self.notify_computed(block, false);
     }
 
-    /// Adds one reference per id. A block may be held, cached-free or free. For a cached-free block,
-    /// the call counts as a use of its content. O(n).
+    /// Adds one reference per id. A block may be held, cached-free or free. For the eviction policy,
+    /// the call is a use of the content of each cached-free block. O(n).
     ///
     /// # Errors
     /// [`PoolError::RefCountOverflow`], unknown ids.
@@ -310,7 +311,7 @@ impl BlockPool {
     /// Returns an error if a block is not in the pool, or if its reference count would overflow.
     #[inline]
     pub(super) fn check_countable(&self, blocks: &[BlockId]) -> Result<(), PoolError> {
-        // Only the ids are checked here. The records are read later, when they are changed.
+        // This loop only checks the ids. The records are read later, when they are changed.
         let usable = self.num_usable() as u32;
         let are_ours = blocks.iter().fold(true, |ours, block| ours & (block.get().wrapping_sub(1) < usable));
         if are_ours && self.allocator.has_room_for(blocks.len()) { Ok(()) } else { self.check_each(blocks) }
@@ -332,11 +333,8 @@ impl BlockPool {
         Ok(())
     }
 
-    /// Records one use of the content of a held block, as another acquisition would. Returns false, and
-    /// changes nothing, if the block is not held or has no content. O(1).
-    ///
-    /// # Errors
-    /// Only if the pool is poisoned.
+    /// Records one use of the content of a held block for the eviction policy, as another acquisition
+    /// would. Returns false, and changes nothing, if the block is not held or has no content. O(1).
     pub fn count_use(&mut self, block: BlockId) -> Result<bool, PoolError> {
         self.check_poison()?;
         let record = self.records.at(block.get());
@@ -347,7 +345,6 @@ impl BlockPool {
         Ok(holds)
     }
 
-    /// Removes a free block from the free list, and gives it its first reference.
     #[cold]
     pub(super) fn acquire_free(&mut self, block: BlockId) -> Result<(), PoolError> {
         let held = self.allocator.hold_free(&mut self.records, block);
@@ -364,7 +361,8 @@ impl BlockPool {
     pub fn release_in_order(&mut self, blocks: &[BlockId]) -> Result<(), PoolError> {
         let plain = self.has_plain_releases();
         self.drop_references(&blocks.iter(), plain)?;
-        // The block that is freed last is allocated first.
+        // The free list allocates the block that was freed last first, so the blocks are freed in
+        // reverse.
         if plain {
             self.idle.reverse();
         } else {
@@ -379,8 +377,8 @@ impl BlockPool {
         Ok(())
     }
 
-    /// Like [`Self::release_in_order`], but blocks without a content also become cached-free, as hidden
-    /// blocks. Returns the number of hidden blocks.
+    /// Like [`Self::release_in_order`], but blocks without a content are also added to the eviction
+    /// order, as hidden blocks that no lookup finds. Returns the number of hidden blocks.
     ///
     /// # Errors
     /// As [`Self::release`]; as [`Self::register_named`] in a pool that verifies hits.
@@ -410,15 +408,17 @@ impl BlockPool {
         Ok(hidden)
     }
 
-    /// Makes a hash under which a block without content can be hidden.
+    /// Returns the hash under which a block without content is registered as hidden. It consists of the
+    /// block's id.
     fn hash_of_nothing(block: BlockId) -> BlockHash {
         let mut bytes = [0; 32];
         bytes[..4].copy_from_slice(&block.get().to_le_bytes());
         BlockHash::from_bytes(bytes)
     }
 
-    /// Like [`Self::allocate_into`], but calls `gone` for every content that is evicted. The arguments
-    /// are its name, if a lookup could find it, and whether no other block has this name.
+    /// Like [`Self::allocate_into`], but calls `gone` for every evicted block. The arguments are the
+    /// block, the name of its content (if a lookup could find it), and whether no other block has this
+    /// name.
     ///
     /// # Errors
     /// As [`Self::allocate_into`].
@@ -437,8 +437,7 @@ impl BlockPool {
     }
 
     /// Returns the next `n` blocks that an allocation would take, or all available blocks if there are
-    /// fewer. O(n) with LRU. With other policies O(cached blocks) if there are fewer than `n` free
-    /// blocks.
+    /// fewer. O(n) with LRU. With other policies, O(cached blocks) if fewer than `n` blocks are free.
     #[must_use]
     pub fn peek(&self, n: usize) -> Vec<BlockId> {
         let mut next: Vec<_> = self.allocator.free_list().iter(&self.records[..]).take(n).collect();
@@ -451,9 +450,9 @@ impl BlockPool {
         next
     }
 
-    /// Like [`Self::allocate_into`], but the blocks keep their contents. The eviction policy removes
-    /// its records of these blocks. When they are registered or released again, the policy treats them
-    /// as new, at depth 0. O(n).
+    /// Like [`Self::allocate_into`], but the blocks keep their contents. The eviction policy forgets
+    /// these blocks. When they are registered or released again, it treats them as new blocks at the
+    /// start of a chain. O(n).
     ///
     /// # Errors
     /// As [`Self::allocate_into`].
@@ -482,14 +481,14 @@ impl BlockPool {
         self.forget(ClearCause::Reset, true)
     }
 
-    /// Adds a block, which must not be on a list, to the end of the free list.
+    /// Adds a block to the end of the free list. The block must not be on a list.
     pub(super) fn free_behind(&mut self, block: BlockId) -> Result<(), PoolError> {
         let freed = self.allocator.free_behind(&mut self.records, block);
         self.poison_if_broken(freed)
     }
 
-    /// Returns an error if the group number is too high, or if the pool verifies hits and therefore has
-    /// no names.
+    /// Returns an error if the group number is too high, or if the pool verifies hits and therefore
+    /// refuses names.
     pub(super) fn check_group(&self, group: u16) -> Result<(), PoolError> {
         self.check_poison()?;
         if group > Name::MAX_GROUP {

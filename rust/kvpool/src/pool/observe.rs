@@ -6,9 +6,9 @@
 //! An observer is notified after each change, in the order of the changes. A refused call changes
 //! nothing and sends no notification.
 //!
-//! Costs: one branch per call without an observer. With an observer, one notification for each content
-//! that becomes computed or leaves the index, and one notification per run of blocks for all other
-//! changes.
+//! Costs: without an observer, one branch per call. With an observer, one notification for each content
+//! that becomes computed or leaves the index. All other changes cost one notification per group of
+//! blocks that change together.
 
 use std::any::Any;
 use std::fmt;
@@ -28,12 +28,12 @@ pub struct Blocks<'a> {
     records: &'a Records,
 }
 
-/// The state of one block.
+/// The state of one block, as an observer can read it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BlockView {
-    /// Number of references, including those of fences and pins.
+    /// Number of references, including those of running steps (fences) and of planned copies (pins).
     pub references: u32,
-    /// Number of `references` that fences and pins hold.
+    /// Number of `references` that running steps (fences) and planned copies (pins) hold.
     pub fences: u32,
     /// The content of the block, if it is registered.
     pub content: Option<ContentView>,
@@ -44,10 +44,10 @@ pub struct BlockView {
 pub struct ContentView {
     /// The hash of the content.
     pub hash: BlockHash,
-    /// The KV-cache group. The same hash in two groups means two contents. For hidden contents, which
-    /// no lookup can find, this is [`u16::MAX`].
+    /// The number of the KV-cache group. The same hash in two groups means two contents. For hidden
+    /// contents, which no lookup can find, this is [`u16::MAX`].
     pub group: u16,
-    /// The position of the content in its chain.
+    /// The position of the content in its hash chain.
     pub depth: u32,
     /// Whether the KV of the content is written.
     pub computed: bool,
@@ -94,21 +94,21 @@ impl fmt::Debug for Blocks<'_> {
 pub struct Lookup<'a> {
     /// The hashes that were looked up: consecutive hashes of one chain.
     pub hashes: &'a [BlockHash],
-    /// The position of the first hash in its chain.
+    /// The position of the first of these hashes in the chain.
     pub depth: u32,
-    /// The hash before the first hash in the chain, if it is known.
+    /// The hash that precedes the first of these hashes in the chain, if it is known.
     pub parent: Option<BlockHash>,
-    /// Number of leading hashes that were found.
+    /// Number of leading hashes whose blocks were found.
     pub hits: usize,
     /// The blocks that were found. Each of them has one more reference than before the lookup. There is
     /// one block per hit; with KV-cache groups, these are the blocks of all groups.
     pub blocks: &'a [BlockId],
-    /// The tenant of the lookup.
+    /// The tenant for whom the lookup was made. `None` if the caller named none.
     pub tenant: Option<TenantId>,
 }
 
-/// A run of blocks that were registered. [`PoolObserver::computed`] is called in addition, even if the
-/// same call marks the blocks computed.
+/// A list of blocks that were registered together. [`PoolObserver::computed`] is called in addition,
+/// even if the same call marks the blocks computed.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct NewContents<'a> {
@@ -127,7 +127,7 @@ pub struct Computed {
     pub block: BlockId,
     /// The content of the block.
     pub content: ContentView,
-    /// The hash of the previous content in its chain, if known.
+    /// The hash of the previous content in the hash chain, if known.
     pub parent: Option<BlockHash>,
     /// The algorithm of the hash.
     pub algorithm: Option<HashAlgorithm>,
@@ -140,7 +140,7 @@ pub struct Computed {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RemovalCause {
-    /// The block was evicted: an allocation needed it, or its retention ended.
+    /// An allocation evicted the block, or its retention ended.
     Evicted(EvictionCause),
     /// A call removed the content by block id, or the last holder released the block while it was
     /// uncomputed or a duplicate.
@@ -180,46 +180,49 @@ pub enum ClearCause {
 /// does nothing.
 #[expect(unused_variables, reason = "the names document the arguments of the default methods")]
 pub trait PoolObserver: Any + fmt::Debug + Send + Sync {
-    /// Whether the observer needs the parents of contents ([`Computed::parent`]). Storing the parents
-    /// takes 32 bytes per block. The result must never change.
+    /// Whether the observer needs the hash of the previous content of each content
+    /// ([`Computed::parent`]). To store these hashes takes 32 bytes per block. The result must never
+    /// change.
     fn wants_parents(&self) -> bool {
         false
     }
 
     /// Whether the observer needs to know of every content that becomes computed or leaves the index
-    /// ([`Self::computed`], [`Self::removed`]). These are called once per block. An observer that only
-    /// needs [changes](Self::changed) can avoid this cost. The result must never change.
+    /// ([`Self::computed`], [`Self::removed`]). These methods are called once per block. An observer
+    /// that only needs [`Self::changed`] returns false and avoids this cost. The result must never
+    /// change.
     fn wants_contents(&self) -> bool {
         true
     }
 
-    /// The references, fences or contents of these blocks have changed.
+    /// Receives blocks whose references, fences or contents have changed.
     fn changed(&mut self, blocks: &[BlockId]) {}
 
-    /// A lookup has acquired the blocks that it found.
+    /// Receives the result of a lookup that acquired the blocks that it found.
     fn looked_up(&mut self, lookup: &Lookup<'_>) {}
 
-    /// Blocks have been registered.
+    /// Receives blocks that have been registered.
     fn registered(&mut self, new: &NewContents<'_>, blocks: Blocks<'_>) {}
 
-    /// A block has become computed.
+    /// Receives a block that has become computed.
     fn computed(&mut self, computed: &Computed) {}
 
-    /// A block has left the index.
+    /// Receives a block that has left the index.
     fn removed(&mut self, removed: &Removed) {}
 
-    /// All cached contents have been removed. `epoch` is the epoch of the pool from now on. Every block
-    /// may have changed.
+    /// Receives that all cached contents have been removed. `epoch` is the epoch of the pool from now
+    /// on. Every block may have changed.
     fn cleared(&mut self, cause: ClearCause, epoch: u64) {}
 
-    /// The caller has set the time of the pool, in seconds on the caller's clock.
+    /// Receives the time that the caller has set, in seconds on the caller's clock.
     fn time_passed(&mut self, now: f64) {}
 
-    /// The pool is about to grow to `num_blocks` blocks, including the null block.
+    /// Prepares the observer for a pool of `num_blocks` blocks, including the null block. The pool
+    /// calls this before it grows.
     ///
     /// # Errors
-    /// [`PoolError::InvalidConfig`] if there is no memory. The pool does not grow then, and the
-    /// observer must not have changed.
+    /// [`PoolError::InvalidConfig`] if there is no memory. The pool then does not grow, and the
+    /// observer must be unchanged.
     fn grow(&mut self, num_blocks: usize) -> Result<(), PoolError> {
         Ok(())
     }
@@ -239,7 +242,7 @@ pub trait PoolObserver: Any + fmt::Debug + Send + Sync {
 /// An observer is notified of every change: see [`PoolObserver`].
 impl BlockPool {
     /// Sets the observer, which receives all notifications from now on. Returns the previous observer.
-    /// O(1), or O(blocks) for the first observer that needs parents.
+    /// O(1). For the first observer that needs parent hashes, O(blocks).
     ///
     /// ```
     /// use kvpool::observe::PoolObserver;
@@ -260,8 +263,8 @@ impl BlockPool {
     /// ```
     ///
     /// # Errors
-    /// [`PoolError::InvalidConfig`] if there is no memory for the parents that the observer needs.
-    /// Nothing has changed then.
+    /// [`PoolError::InvalidConfig`] if there is no memory for the parent hashes that the observer
+    /// needs. Nothing has changed then.
     pub fn observe(
         &mut self,
         observer: Box<dyn PoolObserver>,
@@ -291,14 +294,13 @@ impl BlockPool {
         Blocks { records: &self.records }
     }
 
-    /// Returns the hash of the previous content in the chain of `block`, if known: see
+    /// Returns the hash of the previous content in the hash chain of `block`, if known: see
     /// [`Computed::parent`]. O(1).
     #[must_use]
     pub fn parent_of(&self, block: BlockId) -> Option<BlockHash> {
         self.index.parent_of(&self.records, block)
     }
 
-    /// Whether the observer needs a notification for each content that is added or removed.
     #[inline]
     pub(super) fn is_watched(&self) -> bool {
         self.observer.as_ref().is_some_and(|observer| observer.wants_contents())
@@ -337,7 +339,6 @@ impl BlockPool {
         }
     }
 
-    /// Marks one block computed, and notifies the observer.
     #[inline(never)]
     pub(super) fn mark_computed_watched(&mut self, block: BlockId) {
         if self.is_computed(block) {
@@ -360,10 +361,10 @@ impl BlockPool {
         }
     }
 
-    /// Removes a registered block from the index, and notifies the observer.
     #[inline(never)]
     pub(super) fn unregister_watched(&mut self, block: BlockId, cause: RemovalCause) -> Visibility {
-        // Reads the algorithm first, because the index resets it when the last block is removed.
+        // The algorithm is read before the removal, because the index resets it when its last block is
+        // removed.
         let (content, algorithm) = (self.blocks().get(block).content, self.index.algorithm());
         if content.is_none() {
             return Visibility::Unchanged;

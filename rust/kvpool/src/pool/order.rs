@@ -1,10 +1,10 @@
 //! `Order` is the eviction order of a pool.
 //!
-//! LRU, the default, works on the pool's own records: it needs no dynamic calls and no memory of its
-//! own. Every other policy is an [`Evictor`] with its own data.
+//! LRU, the default, stores its list in the pool's records. It needs no dynamic calls and no other
+//! memory. Every other policy is an [`Evictor`] with its own data.
 //!
 //! The evictor may be code of the caller. If it panics, an operation remains half done. So the pool
-//! records that a call of the evictor is in progress. If that record is still set in a later call, the
+//! sets a flag during each call of the evictor. If the flag is still set when a later call begins, the
 //! pool refuses all operations.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,8 +22,8 @@ pub(super) enum Order {
     Other(Guarded),
 }
 
-/// An evictor, and a flag that is set while a call of the evictor is in progress. If the flag is set
-/// between calls, a call has panicked.
+/// An evictor, and a flag that is set during each call of the evictor. If the flag is set at any other
+/// time, a call has panicked.
 #[derive(Debug)]
 pub(super) struct Guarded {
     evictor: Box<dyn Evictor>,
@@ -54,7 +54,8 @@ impl Guarded {
 }
 
 impl Order {
-    /// Returns the result of a call of the evictor. For LRU, returns the default value.
+    /// Calls the evictor, and returns its result. For LRU, returns the default value of the result
+    /// type.
     #[inline]
     fn with_ref<R: Default>(&self, call: impl FnOnce(&dyn Evictor) -> R) -> R {
         match self {
@@ -118,8 +119,9 @@ impl Order {
         }
     }
 
-    /// Removes blocks that a lookup found from the order. Stops at the first block that has a reference
-    /// or is not in the order. Calls `hold` for each removed block, and returns their number.
+    /// Removes the leading `blocks`, which a lookup found, from the eviction order. Stops at the first
+    /// block that has a reference or is not in the order. Calls `hold` for the record of each removed
+    /// block. Returns the number of removed blocks.
     #[inline]
     pub(super) fn hit_run(
         &mut self,
@@ -132,7 +134,8 @@ impl Order {
             Self::Other(evictor) => {
                 let unheld = |&&block: &&BlockId| records.at(block.get()).references == 0;
                 let unheld = &blocks[..blocks.iter().take_while(unheld).count()];
-                // Limits the result, because an evictor of the caller may return a wrong number.
+                // Limits the result to the length of the list, because an evictor of the caller may
+                // return a wrong number.
                 let hit = evictor.with_mut(|evictor| evictor.hit_run(unheld)).min(unheld.len());
                 for &block in &unheld[..hit] {
                     records.of_mut(block).map(&hold);
@@ -150,8 +153,8 @@ impl Order {
         }
     }
 
-    /// Removes the evictor's records about a block that is not in the order, such as accesses while the
-    /// block was held. These records belong to a content that no longer exists.
+    /// Removes the evictor's data about a block that is not in the eviction order, for instance
+    /// accesses while the block was held. The block has lost the content that the data belongs to.
     #[inline]
     pub(super) fn forget(&mut self, block: BlockId) {
         self.with_mut(|evictor| {
@@ -249,7 +252,6 @@ impl Order {
         }
     }
 
-    /// Returns the blocks in the order of eviction. O(blocks in the order).
     pub(super) fn order(&self, records: &Records) -> Vec<BlockId> {
         self.first(records, usize::MAX)
     }

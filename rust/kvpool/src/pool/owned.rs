@@ -1,7 +1,7 @@
-//! Implements the operations for engines whose own allocator owns the block ids. The pool is then only
-//! the index and the order of eviction.
+//! Implements the operations for engines that allocate blocks themselves. The pool then only finds
+//! cached blocks and chooses the blocks to evict.
 //!
-//! Ids that belong to the engine's allocator are free in the pool. The engine never calls
+//! While a block belongs to the engine's allocator, its id is free in the pool. The engine never calls
 //! [`BlockPool::allocate`]. It makes the pool with [`DuplicatePolicy::Keep`](crate::DuplicatePolicy),
 //! and with one id for each of its blocks.
 //!
@@ -23,8 +23,8 @@ use crate::record::ByBlock;
 
 /// # Ids that the engine's allocator owns
 ///
-/// For engines whose own allocator owns the block ids. Ids that belong to the engine's allocator are
-/// free in the pool. The pool is only the index and the order of eviction.
+/// For engines that allocate blocks themselves. The pool only finds cached blocks and chooses the
+/// blocks to evict. While a block belongs to the engine's allocator, its id is free in the pool.
 impl BlockPool {
     /// Evicts up to `n` cached-free blocks and returns them in the order of eviction. The blocks are
     /// free then, and the next allocations take them in this order. They are counted and reported as
@@ -57,7 +57,8 @@ impl BlockPool {
         self.evict_into(n, &mut victims, |_, _, _| {})?;
         let released = self.allocator.release(&mut self.records, &victims.iter(), |_, _| {});
         self.poison_if_broken(released)?;
-        // The block that is freed last is allocated first.
+        // The free list allocates the block that was freed last first, so the victims are freed in
+        // reverse.
         for &victim in victims.iter().rev() {
             self.free(victim)?;
         }
@@ -65,13 +66,14 @@ impl BlockPool {
         Ok(victims)
     }
 
-    /// Takes free ids over as the blocks of `chain` from position `start` on. Each id is registered and
-    /// marked computed, and the caller gets one reference to it. If another computed block already has
-    /// the content, the caller gets a reference to that block instead, and the id remains free.
+    /// Adds blocks of the engine to the cache: their ids, which are free in the pool, become the blocks
+    /// of `chain` from position `start` on. Each id is registered and marked computed, and the caller
+    /// gets one reference to it. If another computed block already has the content, the caller gets a
+    /// reference to that block instead, and the id remains free.
     ///
-    /// Returns the positions in `blocks` of the ids that remain free, ascending, each with the block
-    /// that has the content. Stops at a hash collision, which is counted; the ids from there on remain
-    /// free. O(blocks log blocks).
+    /// Returns one pair for each id that remains free: its position in `blocks`, ascending, and the
+    /// block that has the content. Stops at a hash collision, which is counted; this id and the
+    /// following ones also remain free, and are not returned. O(blocks log blocks).
     ///
     /// ```
     /// use kvpool::{BlockId, BlockPool, BlockState, ExtraKeys, HashCursor, HasherConfig, PoolConfig};

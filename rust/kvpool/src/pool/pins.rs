@@ -1,4 +1,5 @@
-//! Implements pins: references that planned copies hold until [`crate::Tiers::take_plan`] returns them.
+//! Implements pins. A pin is a reference that a planned copy holds to a block until
+//! [`crate::Tiers::take_plan`] returns the plan.
 //!
 //! A pinned block cannot be allocated, but lookups can still find its content. A pin is not a use of
 //! the content, so it does not change the order of eviction.
@@ -19,8 +20,8 @@ use crate::hash::LinkRef;
 use crate::record::ByBlock;
 
 impl BlockPool {
-    /// Adds one reference to a held block, which a fence holds until [`Self::unpin`], because a planned
-    /// copy will read or write the block. Does nothing if the block is already pinned. O(1).
+    /// Pins a held block, because a planned copy will read or write it: adds one reference, which lasts
+    /// until [`Self::unpin`]. Does nothing if the block is already pinned. O(1).
     ///
     /// # Errors
     /// As [`Self::acquire`].
@@ -32,29 +33,27 @@ impl BlockPool {
         Ok(())
     }
 
-    /// Ends all pins. O(pinned blocks).
     pub(crate) fn unpin(&mut self) -> Result<(), PoolError> {
         let ended = self.fences.end_pins();
         self.end_fences(ended, true).map(|_| ())
     }
 
-    /// Number of blocks in the eviction order that an allocation can take: all except pinned blocks.
+    /// Number of blocks in the eviction order that an allocation can take. These are all blocks of the
+    /// order that are not pinned.
     pub(super) fn num_cached_free(&self) -> usize {
         self.order.len().saturating_sub(self.pinned_in_order) // `check_sums` finds a wrong count
     }
 
-    /// Whether a planned copy reads or writes `block`.
     pub(crate) fn is_pinned(&self, block: BlockId) -> bool {
         self.records.at(block.get()).pins > 0
     }
 
-    /// Whether `block` is in the order of eviction although it is pinned.
     pub(super) fn is_pinned_in_order(&self, block: BlockId) -> bool {
         self.pinned_in_order > 0 && self.is_pinned(block) && self.order.contains(&self.records, block)
     }
 
-    /// Whether `block` has no references except pins, and the policy has chosen it for eviction. The
-    /// blocks before it in its chain may already be evicted.
+    /// Whether `block` has only references of pins, and the policy has already chosen it for eviction.
+    /// The blocks before it in its chain may already be evicted.
     pub(crate) fn is_overtaken(&self, block: BlockId) -> bool {
         let record = self.records.at(block.get());
         record.pins > 0
@@ -63,14 +62,15 @@ impl BlockPool {
             && !self.order.contains(&self.records, block)
     }
 
-    /// Returns the order of eviction, including pinned blocks. O(cached blocks).
+    /// Returns the blocks in the order of eviction, including pinned blocks. O(cached blocks).
     #[cfg(feature = "fault-injection")]
     #[must_use]
     pub fn order_with_pinned(&self) -> Vec<BlockId> {
         self.order.order(&self.records)
     }
 
-    /// Removes `block`, which only had pins, from the eviction order, because it gets a holder.
+    /// Removes `block` from the eviction order, because a request acquires it. Until now, `block` only
+    /// had references of pins.
     pub(super) fn take_back(&mut self, block: BlockId) {
         if self.order.hit(&mut self.records, block) {
             self.pinned_in_order = self.pinned_in_order.saturating_sub(1);
@@ -80,7 +80,8 @@ impl BlockPool {
     }
 
     /// Adds `block` to the eviction order again if it is pinned and the policy has chosen it for
-    /// eviction. Blocks that are released now follow it in their prompt and need its content.
+    /// eviction. The blocks of the current release follow it in their prompt, so they are useless
+    /// without its content.
     pub(super) fn place_again(&mut self, block: BlockId) {
         if self.is_overtaken(block) && self.candidates.iter().all(|candidate| candidate.block != block) {
             let record = *self.records.at(block.get());
@@ -90,8 +91,8 @@ impl BlockPool {
         }
     }
 
-    /// Notifies the evictor again of the content of `block`, because the evictor has removed its record
-    /// of it.
+    /// Notifies the evictor again of the content of `block`, because the evictor forgot the block when
+    /// it chose it for eviction.
     fn note_again(&mut self, block: BlockId) {
         if !self.history {
             return;

@@ -1,4 +1,5 @@
-//! Implements the retention operations of [`BlockPool`]. [`crate::retention`] defines the hints.
+//! Implements the retention operations of [`BlockPool`]: hints about how long blocks are worth keeping,
+//! tenants and time. See [`crate::retention`].
 
 use super::BlockPool;
 use crate::block::BlockId;
@@ -13,9 +14,9 @@ use crate::retention::{Hint, HintReport, Keep, Retain, Retention, RetentionStats
 /// Hints change the positions of blocks in the order of eviction: see [`crate::retention`].
 impl BlockPool {
     /// Gives a hint about how long blocks are worth keeping. The blocks may be held or cached-free;
-    /// blocks without a content are ignored. An end of life ([`Keep::Demoted`]) is also ignored for a
-    /// block with several holders, because the other holders still use the block. O(1) per block, O(log
-    /// blocks) with a time to live.
+    /// blocks without a content are ignored. The hint that a content will not be used again
+    /// ([`Keep::Demoted`]) is also ignored for a block with several holders, because the other holders
+    /// still use the block. O(1) per block, O(log blocks) with a time to live.
     ///
     /// ```
     /// use kvpool::retention::{Keep, Priority, Retention, RetentionConfig};
@@ -111,8 +112,8 @@ impl BlockPool {
         Ok(())
     }
 
-    /// Like [`Self::signal`], for blocks that the caller knows to be held. The list may contain the
-    /// null block.
+    /// Like [`Self::signal`], but does not check the blocks: the caller knows that they are held. The
+    /// list may contain the null block.
     pub(crate) fn signal_held(&mut self, blocks: &[BlockId], signal: Signal) {
         self.order.signal(blocks, signal);
     }
@@ -127,7 +128,7 @@ impl BlockPool {
         Ok(self.order.retention().ok_or(refused)?.tenant_blocks(tenant))
     }
 
-    /// Number of blocks per kind of retention. `None` without retention. O(1).
+    /// Number of blocks per kind of retention hint. `None` if the pool has no retention. O(1).
     #[must_use]
     pub fn retention_stats(&self) -> Option<RetentionStats> {
         self.order.retention().map(Retain::stats)

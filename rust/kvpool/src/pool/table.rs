@@ -9,15 +9,16 @@ use crate::hash::HashChain;
 use crate::prefix_index::Index;
 use crate::record::{ByBlock, Name};
 
-/// A block table that passed all checks, and the cached blocks that match it. The pool is unchanged.
+/// A part of a block table that passed all checks, and the cached blocks that will replace blocks of
+/// it. The pool is still unchanged.
 pub(super) struct Staged<'a> {
     blocks: &'a [BlockId],
     chain: &'a HashChain,
     start: usize,
-    /// The position of the first hash collision, or else the length of the table.
+    /// Number of blocks before the first hash collision. Without a collision, the number of all blocks.
     end: usize,
-    /// The positions at which cached blocks replace blocks of the table, ascending, with the cached
-    /// blocks.
+    /// The positions in `blocks` at which a cached block replaces a block, ascending, each with the
+    /// cached block.
     changes: Vec<(usize, BlockId)>,
 }
 
@@ -25,7 +26,6 @@ pub(super) struct Staged<'a> {
 ///
 /// Registers full blocks, marks them computed, and replaces blocks whose content is already cached.
 impl BlockPool {
-    /// Checks that the chain has `blocks` blocks from position `start` on.
     pub(super) fn check_part(&self, blocks: usize, chain: &HashChain, start: usize) -> Result<(), PoolError> {
         self.check_poison()?;
         self.check_chain(chain)?;
@@ -94,7 +94,8 @@ impl BlockPool {
         Ok(changes)
     }
 
-    /// Looks up the cached blocks for a part of a chain that passed [`Self::check_part`].
+    /// Finds the cached blocks that have the same contents as `blocks`, and will replace them. The
+    /// caller has called [`Self::check_part`].
     pub(super) fn stage_table<'a>(
         &self,
         blocks: &'a [BlockId],
@@ -118,8 +119,9 @@ impl BlockPool {
     }
 
     /// Registers the blocks that are not replaced, marks them computed, and acquires the cached blocks
-    /// that replace the others. If `free` is set, the blocks are free, and this call gives them a
-    /// reference. Returns the changed positions. The call can only fail because of a broken invariant.
+    /// that replace the others. With `free`, the blocks have no references yet, and this call adds one
+    /// to each registered block. Returns the replaced positions and the cached blocks. The call can
+    /// only fail because of a broken invariant.
     pub(super) fn enter_table(
         &mut self,
         staged: Staged<'_>,
@@ -145,8 +147,8 @@ impl BlockPool {
             let done = if new > 0 { self.register(run, chain, start + at)?.blocks } else { 0 };
             kept.extend_from_slice(&run[..done]);
             if done < new {
-                // Two contents of the chain itself have the same hash. One call counts at most one
-                // collision.
+                // Two contents in `chain` itself have the same hash. `register` has counted this
+                // collision; it is subtracted if the call has already counted one.
                 self.counters.collisions -= u64::from(std::mem::replace(&mut collided, true));
                 if free {
                     self.release_table(&run[done..])?;
@@ -168,7 +170,7 @@ impl BlockPool {
     }
 }
 
-/// Returns a block that appears twice in the list.
+/// Returns one of the blocks that appear more than once in the list, if there are any.
 pub(super) fn named_twice(mut blocks: Vec<BlockId>) -> Option<BlockId> {
     blocks.sort_unstable();
     blocks.windows(2).find(|pair| pair[0] == pair[1]).map(|pair| pair[0])

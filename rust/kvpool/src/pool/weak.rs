@@ -51,7 +51,7 @@ pub struct Match {
     hashes: Vec<BlockHash>,
     fingerprints: Vec<Fingerprint>,
     tokens: Vec<u32>,
-    /// The hash of the content before the first block.
+    /// The hash of the content before the first block, if known.
     parent: Option<BlockHash>,
     link: Option<ChainLink>,
 }
@@ -70,7 +70,8 @@ impl Match {
         Ok(Self::of(chain, start, blocks.to_vec(), Verify::Tokens))
     }
 
-    /// Makes a match for a chain that is long enough. `verify` is the verification of the pool.
+    /// Makes a match. The caller has checked that the chain is long enough. `verify` is the
+    /// verification of the pool.
     fn of(chain: &HashChain, start: usize, blocks: Vec<BlockId>, verify: Verify) -> Self {
         let end = start.saturating_add(blocks.len());
         let size = chain.block_size();
@@ -91,14 +92,15 @@ impl Match {
         }
     }
 
-    /// Makes a match of any content without checks, for tests and replays: see [`HashChain::forged`].
+    /// Makes a match from any content, without checks, for tests and replays: see
+    /// [`HashChain::forged`].
     #[cfg(feature = "replay")]
     #[must_use]
     pub fn forged(start: usize, blocks: Vec<BlockId>, part: &HashChain) -> Self {
         Self { start, ..Self::of(part, 0, blocks, Verify::Tokens) }
     }
 
-    /// The position of the first block in its chain.
+    /// The position of the first block in its hash chain.
     #[must_use]
     pub const fn start(&self) -> usize {
         self.start
@@ -152,14 +154,13 @@ impl Match {
         self.epoch
     }
 
-    /// The link of the last block, which identifies its content in the chain. `None` if no block
-    /// matched, or if the chain contains no tokens.
+    /// The [`ChainLink`](crate::ChainLink) of the last block, which identifies its content in the
+    /// chain. `None` if no block matched, or if the chain contains no tokens.
     #[must_use]
     pub const fn link(&self) -> Option<&ChainLink> {
         self.link.as_ref()
     }
 
-    /// Returns the content that the block at position `at` of this match must have.
     fn content(&self, at: usize) -> Option<LinkRef<'_>> {
         let depth = self.start.saturating_add(at) as u32;
         let tokens = self.tokens.get(at * self.block_size..(at + 1) * self.block_size);
@@ -222,8 +223,8 @@ impl BlockPool {
 
     /// Like [`Self::lookup`], but also records a use of the blocks that it finds, as an acquisition and
     /// a [`Self::release_table`] would. Cached-free blocks that were found are then evicted as late as
-    /// newly released blocks. Blocks before `start` get no such protection, although a later lookup
-    /// needs them to find the others. The call counts no hits and no misses; hits are counted when a
+    /// newly released blocks. Blocks before `start` are not refreshed. If they are evicted, a later
+    /// lookup does not find the others. The call counts no hits and no misses; hits are counted when a
     /// match is acquired. O(blocks matched).
     ///
     /// # Errors
@@ -246,8 +247,8 @@ impl BlockPool {
     }
 
     /// Acquires a match: adds one reference to each block, if all blocks are still computed and have
-    /// the same contents. Otherwise adds no reference. Counts the blocks as hits. An observer is
-    /// notified of a lookup that asked only for these blocks. O(blocks).
+    /// the same contents. Otherwise adds no reference. Counts the blocks as hits. The observer gets a
+    /// lookup of exactly these blocks. O(blocks).
     ///
     /// # Errors
     /// [`PoolError::StaleMatch`] with the first block that no longer has its content, because it was

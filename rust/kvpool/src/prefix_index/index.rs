@@ -12,7 +12,7 @@ use crate::hash::{BlockHash, Fingerprint, HashAlgorithm, HashChain, LinkRef, MAX
 use crate::list::{no_memory, try_reserve};
 use crate::record::{ByBlock, HEAD, MAX_POSITIONS, Name, Record, Records};
 
-/// How a change affects lookups of a content.
+/// Whether a change makes a content visible to lookups, or removes it from their view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Visibility {
     Unchanged,
@@ -32,8 +32,8 @@ pub(crate) struct Index {
     /// algorithm, because digests of different algorithms cannot be compared. An empty index has no
     /// algorithm.
     pub(super) algorithm: Option<HashAlgorithm>,
-    /// The fingerprints and the tokens of blocks. Each list is empty unless `verify` compares its
-    /// values.
+    /// The fingerprints of all blocks, and in the next list their tokens. A list is empty if the index
+    /// does not compare its values.
     pub(super) fingerprints: Vec<Fingerprint>,
     pub(super) tokens: Vec<u32>,
     /// The parent hash of each block. Empty unless an evictor or an observer needs these hashes. If the
@@ -46,12 +46,12 @@ pub(crate) struct Index {
     /// Whether a change has found links that do not match each other, or a table entry that is not the
     /// head of a ring. The index is then broken: some contents can no longer be found.
     pub(super) torn: bool,
-    /// The names of hash units inside of blocks, if the model has partial hits.
+    /// The hashes of units inside of blocks. `None` if no group of the model allows hits that end
+    /// inside a block.
     pub(super) interior: Option<Box<Interior>>,
 }
 
 impl Index {
-    /// Makes an empty index, and allocates all of its memory.
     pub(crate) fn new(num_blocks: usize, block_size: usize, verify: Verify) -> Result<Self, PoolError> {
         if !(1..=MAX_BLOCK_SIZE).contains(&block_size) {
             return Err(PoolError::config(
@@ -77,7 +77,7 @@ impl Index {
         Ok(index)
     }
 
-    /// Allocates memory for blocks up to `num_blocks - 1`. Changes nothing if there is not enough
+    /// Allocates memory for a pool of `num_blocks` blocks. Changes nothing if there is not enough
     /// memory. O(blocks).
     pub(crate) fn grow(&mut self, records: &Records, num_blocks: usize) -> Result<(), PoolError> {
         let mut table = self.table.prepare(num_blocks - 1)?;
@@ -102,13 +102,12 @@ impl Index {
         Ok(())
     }
 
-    /// Whether the index stores the parent hash of each block.
     pub(crate) const fn keeps_parents(&self) -> bool {
         !self.parents.is_empty()
     }
 
-    /// Stores the parent hash of each block from now on. The parents of registered blocks remain
-    /// unknown.
+    /// Stores the parent hash of each block that is registered from now on. The parents of blocks that
+    /// are already registered remain unknown.
     ///
     /// # Errors
     /// [`PoolError::InvalidConfig`] if there is no memory; then nothing has changed.
@@ -121,7 +120,7 @@ impl Index {
         Ok(())
     }
 
-    /// Whether a change of the index has found broken links: see [`Self::check_block`].
+    /// Whether a change of the index has found links that do not match each other.
     pub(crate) fn is_torn(&self) -> bool {
         self.torn || self.interior.as_ref().is_some_and(|interior| interior.is_torn())
     }
@@ -134,7 +133,8 @@ impl Index {
         self.table.len().saturating_sub(self.mixed) // `check_sums` finds a wrong count
     }
 
-    /// Sets the algorithm of the registered hashes, for hashes whose algorithm only the caller knows.
+    /// Sets the algorithm of the registered hashes. Used for restored blocks, because only the caller
+    /// knows how their hashes were computed.
     pub(crate) const fn set_algorithm(&mut self, algorithm: Option<HashAlgorithm>) {
         self.algorithm = algorithm;
     }
@@ -164,8 +164,8 @@ impl Index {
         self.parents.get(block.index()).copied().filter(|parent| *parent != record.hash)
     }
 
-    /// Returns the parent hash that is stored for a registered block. If the parent is unknown, this is
-    /// the block's own hash.
+    /// Returns the parent hash that is stored for a registered block. The block's own hash means that
+    /// the parent is unknown.
     pub(crate) fn noted_parent(&self, records: &Records, block: BlockId) -> Option<BlockHash> {
         let record = records.of(block).filter(|record| record.is_registered())?;
         Some(self.parents.get(block.index()).copied().unwrap_or(record.hash))
@@ -189,11 +189,12 @@ impl Index {
         out
     }
 
-    /// Returns the computed block with the same content as `block` that a lookup would find if `block`
-    /// were removed.
+    /// Returns another computed block with the same content as `block`: the one that a lookup would
+    /// find without `block`.
     pub(crate) fn other_computed_copy(&self, records: &Records, block: BlockId) -> Option<BlockId> {
         let record = records.of(block).filter(|record| record.is_registered())?;
-        // This is the head of the computed ring, or the block after it if `block` is the head.
+        // The ring of computed blocks begins with the block that lookups find. If `block` is this one,
+        // the next block is returned.
         let first = record.is(HEAD) && record.is_computed();
         let other = if first { record.ring.next } else { self.ring_of(records, record.name(), true)? };
         let copy = records.at(other);
@@ -201,8 +202,8 @@ impl Index {
         found.then_some(BlockId::new(other))
     }
 
-    /// Returns the block under `name` that a lookup finds first: the oldest computed block, or else the
-    /// oldest block.
+    /// Returns the block with this name that a lookup finds: the oldest computed block, or, if none is
+    /// computed, the oldest uncomputed block.
     #[inline]
     fn head_of(&self, records: &Records, home: Home, name: Name<'_>) -> Option<u32> {
         let mut uncomputed = None;
@@ -219,8 +220,8 @@ impl Index {
         self.table.find(home, leads).or(uncomputed)
     }
 
-    /// Returns the head of the ring of computed blocks under `name`, or of the ring of uncomputed
-    /// blocks.
+    /// Returns the first block of one of the two rings with this name: of the ring of computed blocks,
+    /// or of the ring of uncomputed blocks.
     pub(super) fn ring_of(&self, records: &Records, name: Name<'_>, computed: bool) -> Option<u32> {
         self.table.find(self.table.home(name), |head| {
             let record = records.at(head);
@@ -228,8 +229,8 @@ impl Index {
         })
     }
 
-    /// Returns the heads of both rings under `name`: of the computed blocks, and of the uncomputed
-    /// blocks.
+    /// Returns the first blocks of the two rings with this name: of the ring of computed blocks, and of
+    /// the ring of uncomputed blocks.
     #[inline]
     pub(super) fn heads_of(
         &self,
@@ -248,8 +249,8 @@ impl Index {
         (computed, uncomputed)
     }
 
-    /// Whether `block` has the content of `chain` at `position`, according to the verification that the
-    /// index uses.
+    /// Whether the fingerprint and the tokens of `block` match those of `chain` at `position`. Compares
+    /// only the values that the index verifies.
     #[inline]
     fn verifies(&self, block: u32, chain: &HashChain, position: usize) -> bool {
         self.verify == Verify::None
@@ -264,7 +265,6 @@ impl Index {
         self.verify < Verify::Tokens || link.tokens == self.block_tokens(block)
     }
 
-    /// Whether `block` is computed and has this content.
     pub(crate) fn holds(&self, records: &Records, block: BlockId, content: &LinkRef<'_>) -> bool {
         let record = records.at(block.get());
         record.is_computed()
@@ -276,14 +276,14 @@ impl Index {
         self.tokens.get(block * self.block_size..(block + 1) * self.block_size)
     }
 
-    /// Returns the block registered under `name` that a lookup finds first, computed or not.
+    /// Returns the block with this name that a lookup finds, computed or not.
     #[inline]
     pub(crate) fn head_of_name(&self, records: &Records, name: Name<'_>) -> Option<BlockId> {
         self.head_of(records, self.table.home(name), name).map(BlockId::new)
     }
 
-    /// Returns the content of a registered block, with all data that are needed to register a block of
-    /// another tier under it.
+    /// Returns the content of a registered block, with all data that another tier's pool needs to
+    /// register the same content.
     pub(crate) fn link_of(&self, records: &Records, block: BlockId) -> Option<LinkRef<'_>> {
         Some(LinkRef {
             algorithm: self.algorithm?,
@@ -295,15 +295,14 @@ impl Index {
         })
     }
 
-    /// Returns the block with this content that a lookup finds first, computed or not. `Err(())` if
+    /// Returns the block with this content that a lookup finds, computed or not. Returns `Err(())` if
     /// blocks with the same hash have another content.
     pub(crate) fn find_link(&self, records: &Records, link: &LinkRef<'_>) -> Result<Option<BlockId>, ()> {
         let Some(head) = self.head_of_name(records, Name::from(&link.hash)) else { return Ok(None) };
         if self.verifies_link(head.get(), link) { Ok(Some(head)) } else { Err(()) }
     }
 
-    /// Checks that a block of `block_size` tokens, hashed with `algorithm`, can be registered in this
-    /// index.
+    /// Checks that blocks with this algorithm and block size can be registered in this index.
     pub(crate) fn check_kind(&self, algorithm: HashAlgorithm, block_size: usize) -> Result<(), PoolError> {
         if block_size != self.block_size {
             return Err(PoolError::BlockSizeMismatch { chain: block_size, pool: self.block_size });
@@ -317,7 +316,8 @@ impl Index {
         Ok(())
     }
 
-    /// Checks that the index can store the positions of a chain up to `last`.
+    /// Checks that `last`, the highest position of a chain to register, is one that the index can
+    /// store.
     pub(crate) const fn check_depth(last: usize) -> Result<(), PoolError> {
         if last < MAX_POSITIONS {
             return Ok(());
@@ -342,12 +342,11 @@ impl Index {
     /// Appends the computed blocks with these hashes in `group` to `out`. Stops at the first hash
     /// without a computed block. If several blocks have the same hash, takes the oldest.
     ///
-    /// The function first guesses the id of the next block. Most blocks of a chain were allocated
-    /// together, so the difference between two neighbouring ids is usually the same as before. A guess
-    /// only reads the record of the guessed block, which has to be read in any case, and no bucket of
-    /// the table. If a guess fails, the table is read for several hashes together, so that the reads of
-    /// their cache lines overlap. The first guess may use the last two blocks that are already in
-    /// `out`.
+    /// For speed, the function first guesses the id of the next block: most blocks of a chain were
+    /// allocated together, so each id usually differs from the one before by the same number. To test a
+    /// guess, the function reads only the record of the guessed block, which it has to read in any
+    /// case. If a guess fails, the function reads the hash table for several hashes together, so that
+    /// these reads overlap. The first guess may use the last two blocks that are already in `out`.
     #[inline]
     pub(crate) fn find_run(
         &self,
@@ -368,8 +367,8 @@ impl Index {
                 let guessed = 1..guessed.count() as u32 + 1; // no more than blocks
                 out.extend(guessed.map(|nth| BlockId::new(last.wrapping_add(step.wrapping_mul(nth)))));
             }
-            // Reads only two hashes if no guess is possible yet, because two blocks are enough for a
-            // guess.
+            // Without two blocks, no guess is possible. So the first read of the table is for two
+            // hashes only.
             let asked = if out.len() < 2 { 2 } else { LOOKAHEAD };
             let Some(hashes) = hashes[out.len() - first..].chunks(asked).next() else { return };
             self.table.find_homes(hashes.iter().map(|hash| Name { hash, group }), &mut homes);
@@ -392,8 +391,8 @@ impl Index {
         }
     }
 
-    /// Returns the computed block with the content of the chain's block at `position`. `Err(())` if the
-    /// blocks with this hash have another content.
+    /// Returns the computed block with the content of the chain's block at `position`, if there is one.
+    /// Returns `Err(())` if the blocks with this hash have another content.
     #[inline(never)]
     pub(crate) fn find_or_collision(
         &self,

@@ -1,10 +1,10 @@
-//! `Interior` stores the names of the hash units inside blocks, for hits that end inside a block
+//! `Interior` stores hashes of parts of blocks, for hits that end inside a block
 //! ([`crate::groups::GroupSpec::partial_hits`]).
 //!
-//! A hash unit is the number of tokens per digest. A block of several units is registered under the
-//! digest of its last unit. The units before the last are its *interior*. Each digest identifies the
-//! whole prefix up to its unit. A lookup first finds whole blocks, and then searches this structure for
-//! a part of one more block.
+//! A hash unit is a fixed number of tokens: a prompt has one digest per unit, which identifies the
+//! whole prefix up to the end of the unit. A block of several units is registered under the digest of
+//! its last unit. The digests of the units before the last, with the group, are their *names*. A lookup
+//! first finds whole blocks, and then searches this structure for a part of one more block.
 //!
 //! `Interior` contains a separate [`Index`] with one record per unit inside a block. If several blocks
 //! begin with the same units, a lookup finds the block that was named first.
@@ -25,20 +25,20 @@ use crate::hash::{BlockHash, Verify};
 use crate::list::try_reserve;
 use crate::record::{ByBlock, Name, Record, Records, blank, grow};
 
-/// The named hash units inside the blocks of a pool.
+/// Maps the names of hash units to the blocks that contain these units.
 #[derive(Clone, Debug)]
 pub(crate) struct Interior {
-    /// The largest number of units inside a block.
+    /// The largest number of units per block that can have names.
     per_block: usize,
-    /// One record per unit. The units of a block are neighbours.
+    /// One record per unit. The records of a block's units are next to each other.
     records: Vec<Record>,
     index: Index,
-    /// A buffer for unit ids that every call reuses.
+    /// A list of unit ids whose memory every call reuses.
     units: Vec<BlockId>,
 }
 
 impl Interior {
-    /// Makes an empty structure. Each block can have at most `per_block` named units.
+    /// Makes a map without names. Each block can have at most `per_block` named units.
     ///
     /// # Errors
     /// [`PoolError::InvalidConfig`] if there are more units than ids, or not enough memory.
@@ -48,8 +48,8 @@ impl Interior {
         Ok(Self { per_block, records: blank(units)?, index, units: Vec::with_capacity(per_block) })
     }
 
-    /// Returns the number of records for `num_blocks` blocks. The null block has records, too, so that
-    /// no unit has id 0.
+    /// Returns the number of unit records for `num_blocks` blocks. The null block also has records, so
+    /// that no unit of another block has id 0.
     fn count(num_blocks: usize, per_block: usize) -> Result<usize, PoolError> {
         let units = num_blocks.checked_mul(per_block).filter(|&units| units <= MAX_BLOCKS);
         units.ok_or_else(|| {
@@ -58,7 +58,7 @@ impl Interior {
         })
     }
 
-    /// Allocates memory for blocks up to `num_blocks - 1`. Changes nothing if there is not enough
+    /// Allocates memory for a pool of `num_blocks` blocks. Changes nothing if there is not enough
     /// memory.
     pub(super) fn grow(&mut self, num_blocks: usize) -> Result<(), PoolError> {
         let units = Self::count(num_blocks, self.per_block)?;
@@ -80,7 +80,7 @@ impl Interior {
         (first..first + self.per_block as u32).map(BlockId::new)
     }
 
-    /// Registers names for the first units of a block in a group. The block must not be the null block,
+    /// Registers the names of a block's first units in a group. The block must not be the null block,
     /// and must have no named units.
     pub(super) fn name(&mut self, block: BlockId, hashes: &[BlockHash], group: u16) {
         let of_block = self.units_of(block);
@@ -97,18 +97,17 @@ impl Interior {
         }
     }
 
-    /// Whether any unit inside a block has a name.
     pub(super) fn names(&self, block: BlockId) -> bool {
         self.units_of(block).next().is_some_and(|first| self.records.at(first.get()).is_registered())
     }
 
-    /// Returns the block that contains a unit with this name.
+    /// Returns the block that contains the unit with this name. If several do, returns the one that was
+    /// named first.
     pub(super) fn find(&self, name: Name<'_>) -> Option<BlockId> {
         let unit = self.index.head_of_name(&self.records, name)?;
         Some(BlockId::new(unit.get() / self.per_block as u32))
     }
 
-    /// Removes the names of all units inside a block.
     pub(super) fn remove(&mut self, block: BlockId) {
         let of_block = self.units_of(block);
         let Self { records, index, units, .. } = self;
@@ -122,7 +121,8 @@ impl Interior {
         self.index.clear(&mut self.records);
     }
 
-    /// Checks P5, P6 and the invariants of the separate index. `blocks` are the records of the pool.
+    /// Checks that the named units of each block are its first units (P5), that only registered blocks
+    /// have them (P6), and the invariants of the separate index. `blocks` are the records of the pool.
     pub(super) fn check_invariants(&self, blocks: &Records) -> Result<(), InvariantViolation> {
         self.index.check_invariants(&self.records)?;
         for (at, units) in self.records.chunks(self.per_block).enumerate() {
@@ -140,9 +140,8 @@ impl Interior {
     }
 }
 
-/// The operations of an index on units inside of its blocks.
 impl Index {
-    /// Allocates memory for names of units inside blocks, at most `per_block` units of each block.
+    /// Allocates memory for the names of at most `per_block` units per block.
     ///
     /// # Errors
     /// [`PoolError::InvalidConfig`] if there are too many units, or not enough memory. Nothing has
@@ -152,8 +151,8 @@ impl Index {
         Ok(())
     }
 
-    /// Registers names for the first units inside a registered block, up to the maximum per block. Does
-    /// nothing if a unit of the block already has a name.
+    /// Registers the names of the first units inside a registered block, up to the maximum per block.
+    /// Does nothing if units of the block already have names.
     pub(crate) fn name_interior(&mut self, block: BlockId, hashes: &[BlockHash], group: u16) {
         if let Some(interior) = self.interior.as_mut().filter(|interior| !interior.names(block)) {
             interior.name(block, hashes, group);
@@ -165,7 +164,7 @@ impl Index {
         self.interior.as_ref()?.find(name)
     }
 
-    /// Number of units inside a block that can have names.
+    /// Number of units inside each block that can have names.
     pub(crate) fn interior_units(&self) -> usize {
         self.interior.as_ref().map_or(0, |interior| interior.per_block())
     }

@@ -20,12 +20,13 @@
 //!   uncomputed block.
 //! - P3: the block of every entry has the hash under which the entry is stored. When a block is
 //!   removed, no entry for it remains (vLLM #4761, kvcached #362).
-//! - If a second chain has the same hash but other content (a collision), its block is not registered.
-//!   The collision is counted.
+//! - If a block has the hash of another content (a collision), it is not registered. The collision is
+//!   counted.
 //!
-//! Costs: O(1) time per block. Each block takes its record and 8 bytes of table. Verification by
-//! fingerprints takes 16 more bytes per block, and verification by tokens another `4 x block_size`
-//! bytes. A lookup reads one cache line of the table and one record. No call allocates memory.
+//! Costs: O(1) time per block. Each block takes its record of 64 bytes and 9 bytes of table.
+//! Verification by fingerprints takes 16 more bytes per block, and verification by tokens another
+//! `4 x block_size` bytes. A lookup reads one cache line of the table and one record. No call allocates
+//! memory.
 
 mod index;
 mod interior;
@@ -49,8 +50,8 @@ pub enum Inserted {
     Collision,
 }
 
-/// Maps block hashes to blocks, for the blocks of one pool. A [`crate::BlockPool`] contains the same
-/// index, but stores its data in records that it shares with its other parts.
+/// Maps block hashes to blocks. This type is for use without a pool. A [`crate::BlockPool`] contains
+/// the same index, and stores the index data in its own records of blocks.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -83,8 +84,8 @@ impl PrefixIndex {
     }
 
     /// Like [`Self::new`], but the index also stores the parent hash of each block, which takes 32
-    /// bytes per block. Observers that make events need the parent hashes, and so do evictors that
-    /// evict a parent after its children.
+    /// bytes per block. Two users need the parent hashes: observers that make events, and evictors that
+    /// evict a block only after the blocks that follow it in their prompt.
     ///
     /// # Errors
     /// As [`Self::new`].
@@ -131,7 +132,7 @@ impl PrefixIndex {
         self.records.at(block.get()).is_registered()
     }
 
-    /// Whether `block` is registered and computed, so that a hit may return it.
+    /// Whether `block` is registered and computed, so that lookups may return it.
     #[must_use]
     pub fn is_computed(&self, block: BlockId) -> bool {
         self.records.at(block.get()).is_computed()
@@ -143,14 +144,15 @@ impl PrefixIndex {
         Index::hash_of(&self.records, block)
     }
 
-    /// The position of a registered block in its chain. 0 for the first block of a prompt.
+    /// The position of a registered block in its hash chain. 0 for the first block of a prompt.
     #[must_use]
     pub fn depth_of(&self, block: BlockId) -> Option<u32> {
         Index::depth_of(&self.records, block)
     }
 
-    /// The hash of the block before a registered block in its chain. `None` for the first block of a
-    /// chain, if the parent is unknown, or if the index was not made by [`Self::with_parents`].
+    /// The hash of the block before a registered block in its hash chain. `None` if the block is the
+    /// first of its chain, if that hash is unknown, or if the index was not made by
+    /// [`Self::with_parents`].
     #[must_use]
     pub fn parent_of(&self, block: BlockId) -> Option<BlockHash> {
         self.index.parent_of(&self.records, block)
@@ -194,7 +196,7 @@ impl PrefixIndex {
         self.index.is_registered(&self.records, chain, position)
     }
 
-    /// Registers `block` as the chain's block at `position`. It is not marked computed. O(1).
+    /// Registers `block` for the content of the chain at `position`. Does not mark it computed. O(1).
     ///
     /// # Errors
     /// [`PoolError::AlreadyRegistered`]; ids and positions out of range; the errors of
@@ -217,8 +219,8 @@ impl PrefixIndex {
         Ok(self.index.insert(&mut self.records, block, &link))
     }
 
-    /// Marks a registered block as computed, so that lookups may return it. A second call has no
-    /// effect. O(1).
+    /// Marks a registered block as computed, so that lookups may return it. Does nothing if the block
+    /// is already computed. O(1).
     ///
     /// # Errors
     /// [`PoolError::NotRegistered`]; ids out of range.
@@ -246,9 +248,9 @@ impl PrefixIndex {
         self.index.clear(&mut self.records);
     }
 
-    /// Checks that a registered block can be found by its hash, and that its links and bits match those
-    /// of its neighbours. A block that is not registered must have no content. For block 0, checks the
-    /// counts. O(1).
+    /// Checks one block in O(1). A registered block must be found by its hash, and its links and flags
+    /// must match those of the neighbours in its ring. A block that is not registered must have no
+    /// content. For block 0, checks the index's counts of blocks and rings.
     ///
     /// # Errors
     /// The broken invariant.

@@ -1,5 +1,5 @@
-//! Registers contents under names from the caller. Such blocks are computed from the start, may be in
-//! any group, and may use a hash function that the index does not know.
+//! Registers contents under names from the caller. These contents count as computed at once, may belong
+//! to any KV-cache group, and may use a hash function that the index does not know.
 
 use super::index::{Index, Visibility};
 use crate::block::BlockId;
@@ -7,17 +7,19 @@ use crate::hash::{BlockHash, HashAlgorithm, LinkRef};
 use crate::record::{ByBlock, COMPUTED, DEPTH, HIDDEN, Records};
 
 impl Index {
-    /// Makes the description of a content with this hash at position `depth` of its chain.
+    /// Returns the description of a content: its hash, its position `depth` in its hash chain, and the
+    /// hash of the previous content, if known.
     pub(crate) fn link(hash: BlockHash, depth: u32, parent: Option<BlockHash>) -> LinkRef<'static> {
-        // The value of this field does not matter, because no code compares it. The index stores the
+        // Any algorithm can be used here, because no code compares this field. The index stores the
         // algorithm of its chains itself.
         let algorithm = HashAlgorithm::default();
         LinkRef { algorithm, hash, fingerprint: None, tokens: None, depth, parent }
     }
 
-    /// Registers blocks, which must not include the null block, at these depths and without parents,
-    /// and marks them computed. Stops at the first block that is already registered, or whose name
-    /// already exists. Returns the number of new registrations.
+    /// Registers blocks under these hashes in a group, without parent hashes, and marks them computed.
+    /// `depth` returns the position of each content in its chain. The blocks must not include the null
+    /// block. Stops at the first block that is already registered, or whose name already exists.
+    /// Returns the number of blocks registered.
     #[inline]
     pub(crate) fn insert_named_run(
         &mut self,
@@ -36,8 +38,8 @@ impl Index {
         done
     }
 
-    /// Registers one block that is not yet registered, and marks it computed. It becomes the newest
-    /// block with its name. Returns whether no other computed block has this name.
+    /// Registers a block that is not registered, and marks it computed. Lookups prefer older blocks
+    /// with the same name. Returns whether no other computed block has this name.
     pub(crate) fn insert_named(
         &mut self,
         records: &mut Records,
@@ -49,7 +51,8 @@ impl Index {
         self.mark_computed(records, block) == Visibility::Appeared
     }
 
-    /// Removes the name of a registered block. Everything else about the block remains.
+    /// Hides a registered block: lookups no longer find it by its name. It keeps its hash, its
+    /// position, its parent hash and whether it is computed.
     pub(crate) fn hide(&mut self, records: &mut Records, block: BlockId) -> Visibility {
         let record = *records.at(block.get());
         let parent = self.parent_of(records, block);

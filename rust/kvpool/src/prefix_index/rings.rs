@@ -1,8 +1,8 @@
-//! Implements the changes of the index: adding blocks to the ring of their hash, removing them, and
-//! marking them computed.
+//! Implements the changes of the index: registering blocks, removing them, and marking them computed.
 //!
 //! A ring is a circular, doubly linked list of the blocks with the same hash. Its links are in the
-//! records, so each change is O(1) for any number of blocks. A ring of one block links to itself.
+//! blocks' records, so each change is O(1) for any number of blocks. A block that is alone in its ring
+//! links to itself.
 
 use super::Inserted;
 use super::index::{Index, Visibility};
@@ -13,14 +13,14 @@ use crate::hash::{BlockHash, HashChain, LinkRef, Verify};
 use crate::list::Link;
 use crate::record::{ByBlock, COMPUTED, CONTENT, DEPTH, HEAD, Name, REGISTERED, Record, Records};
 
-/// Number of blocks whose cache lines are loaded together.
+/// Number of blocks whose cache lines are loaded together, so that the loads overlap.
 pub(crate) const LOOKAHEAD: usize = 16;
 
 impl Index {
-    /// Registers blocks, which must not include the null block, with the contents of a chain from
-    /// `position` on; `hashes` are the hashes of these contents. Stops at the first block that is
-    /// already registered, or whose content is not new. Returns the number of new registrations. The
-    /// caller passes the block at which the call stopped to [`Self::insert`].
+    /// Registers blocks for the contents of a chain from `position` on. `hashes` are the hashes of
+    /// these contents. The blocks must not include the null block. Stops at the first block that is
+    /// already registered, or whose hash another block already has. Returns the number of blocks
+    /// registered. The caller passes the block at which the call stopped to [`Self::insert`].
     #[inline]
     pub(crate) fn insert_run(
         &mut self,
@@ -42,9 +42,9 @@ impl Index {
         done
     }
 
-    /// Registers blocks, which must not include the null block, under these names. Stops at the first
-    /// block that is already registered, or whose name already exists. Returns the number of new
-    /// registrations. `flags` is [`COMPUTED`] or 0.
+    /// Registers blocks under these hashes in a group. The blocks must not include the null block.
+    /// Stops at the first block that is already registered, or whose name already exists. Returns the
+    /// number of blocks registered. `flags` is [`COMPUTED`], to mark the blocks computed, or 0.
     #[inline]
     pub(super) fn enter_run(
         &mut self,
@@ -78,16 +78,15 @@ impl Index {
         done
     }
 
-    /// Registers a block that is not yet registered. It is not marked computed. The caller has checked
-    /// the algorithm, the block size and the depth of the content.
+    /// Registers a block that is not registered. Does not mark it computed. The caller has checked that
+    /// the algorithm, the block size and the depth of the content fit this index.
     #[inline]
     pub(crate) fn insert(&mut self, records: &mut Records, block: BlockId, link: &LinkRef<'_>) -> Inserted {
         self.algorithm = Some(link.algorithm);
         self.insert_in(records, block, link, 0)
     }
 
-    /// Does the work of [`Self::insert`] for any group. The hash function of the content may be
-    /// unknown.
+    /// Does the work of [`Self::insert`], for any group. `link.algorithm` is ignored.
     #[inline]
     pub(super) fn insert_in(
         &mut self,
@@ -129,7 +128,8 @@ impl Index {
         Inserted::Registered
     }
 
-    /// Stores the data of a block that its record has no room for.
+    /// Stores the fingerprint, the tokens and the parent hash of a block, as far as the index has lists
+    /// for them.
     pub(super) fn note_more(&mut self, block: BlockId, link: &LinkRef<'_>) {
         if let Some(slot) = self.fingerprints.get_mut(block.index()) {
             *slot = link.fingerprint.unwrap_or_default();
@@ -139,8 +139,7 @@ impl Index {
             slots.copy_from_slice(tokens);
         }
         if let Some(slot) = self.parents.get_mut(block.index()) {
-            // The parent is always written, because the slot may contain the parent of an earlier
-            // content.
+            // Always overwrites the old value, which may be the parent hash of an earlier content.
             *slot = link.parent.unwrap_or(link.hash);
         }
     }
@@ -155,8 +154,8 @@ impl Index {
             return Visibility::Unchanged;
         }
         let alone = flags & HEAD != 0 && ring.next == id;
-        // Nearly every content has only one block. Its ring becomes a ring of computed blocks without a
-        // change of links.
+        // Nearly every content has only one block. The ring of this block becomes a ring of computed
+        // blocks, and no link changes.
         if alone && self.mixed == 0 {
             record.flags = flags | COMPUTED;
             return Visibility::Appeared;
@@ -191,8 +190,8 @@ impl Index {
         Visibility::Appeared
     }
 
-    /// Whether `prev` and `next` are neighbours in a ring and link to each other. Marks the index as
-    /// broken (`torn`) if they do not.
+    /// Whether `prev` and `next` follow each other in a ring, and link to each other. If they do not,
+    /// sets `torn`: the index is broken.
     fn mirrors(&mut self, records: &Records, prev: u32, next: u32) -> bool {
         let (before, behind) = (records.at(prev), records.at(next));
         let sound = before.ring.next == next
@@ -203,7 +202,7 @@ impl Index {
         sound
     }
 
-    /// Adds `id`, which has just become computed, to the end of the ring that begins with `head`.
+    /// Adds `id`, which has just become computed, to the end of the ring whose first block is `head`.
     fn link_before(&mut self, records: &mut Records, id: u32, head: u32) {
         let tail = records.at(head).ring.prev;
         if !self.mirrors(records, tail, head) {
@@ -216,8 +215,8 @@ impl Index {
         set_prev(records, head, id);
     }
 
-    /// Removes `id` from its ring. If it was the head, the next block becomes the head. Returns whether
-    /// its links were correct.
+    /// Removes `id` from its ring. If it was the head (the first block, which the table contains), the
+    /// next block becomes the head. Returns false if its links did not match those of its neighbours.
     #[inline]
     fn leave_ring(&mut self, records: &mut Records, id: u32) -> bool {
         let Record { hash, group, ring: Link { prev, next: successor }, flags, .. } = *records.at(id);
@@ -229,8 +228,8 @@ impl Index {
         }
         if flags & HEAD != 0 {
             let home = self.table.home(Name { hash: &hash, group });
-            // If the links are broken, lookups no longer find the content. This is safer than lookups
-            // that return another content.
+            // If the links do not match, the content is removed from the table. That is safer than
+            // lookups that return another content.
             if sound && successor != id {
                 self.torn |= !self.table.replace(home, id, successor);
                 let flags = records.at(successor).flags;
@@ -243,7 +242,6 @@ impl Index {
         sound
     }
 
-    /// Removes a registered block from the index, so that no lookup finds it.
     #[inline]
     pub(crate) fn remove(&mut self, records: &mut Records, block: BlockId) -> Visibility {
         let home = self.table.home(records.at(block.get()).name());
@@ -272,8 +270,8 @@ impl Index {
         self.remove_copy(records, block)
     }
 
-    /// Removes several blocks. Calls `gone` for each block, with its former name and with the effect of
-    /// the removal on lookups.
+    /// Removes registered blocks from the index. Calls `gone` for each block, with its former name and
+    /// with the effect of the removal on lookups.
     #[inline]
     pub(crate) fn remove_run(
         &mut self,
@@ -287,8 +285,7 @@ impl Index {
             self.table.find_homes(blocks.iter().map(|block| records.at(block.get()).name()), &mut homes);
             for (&block, &home) in blocks.iter().zip(&homes) {
                 let visibility = self.remove_from(records, block, home);
-                // The record still contains the former name, although the block is no longer
-                // registered.
+                // The removal only clears flags of the record, so the former name can still be read.
                 gone(block, records.at(block.get()).name(), visibility);
             }
         }
@@ -428,7 +425,7 @@ fn set_flags(records: &mut Records, of: u32, flags: u32) {
     }
 }
 
-/// Removes the content of a record.
+/// Removes the content of a record, by clearing its flags.
 #[inline]
 fn forget(record: Option<&mut Record>) {
     if let Some(record) = record {
@@ -438,11 +435,11 @@ fn forget(record: Option<&mut Record>) {
 
 #[cfg(feature = "fault-injection")]
 impl Index {
-    /// Overwrites one value of a block, and adapts nothing else. `what` selects the value of a
-    /// registered block. 0 is its backward link, 1 its forward link, 2 one bit of its hash, 3 its
-    /// computed bit, and 4 its depth. 5 is the block in its table entry, 6 its table entry, which is
-    /// removed, and 9 one bit of its group. 7 selects the number of registered blocks, for any block. 8
-    /// selects the registered bit of a block that is not registered. Returns false if there is no such
+    /// Overwrites one value of the index, for tests, and adjusts no other value. `what` selects the
+    /// value. 7 is the number of registered blocks. 8 is the registered bit of a block that is not
+    /// registered. The others are values of a registered block: 0 is its backward link, 1 its forward
+    /// link, 2 one bit of its hash, 3 its computed bit, 4 its depth, 5 the block in its table entry, 6
+    /// its table entry, which is removed, and 9 one bit of its group. Returns false if there is no such
     /// value, or if it is already equal.
     pub(crate) fn corrupt(&mut self, records: &mut Records, block: BlockId, what: usize, to: u32) -> bool {
         if what == 7 {

@@ -1,5 +1,6 @@
-//! `Table` is a hash table from names to blocks. It contains the first block, or head, of each ring of
-//! an index; a ring is a list of blocks with the same name. A name is a digest and a group.
+//! `Table` is a hash table from names to blocks. A name is the digest of a content and the number of a
+//! KV-cache group. Blocks with the same name form a list, called a ring. The table contains only the
+//! first block of each ring.
 //!
 //! An entry contains a block id, one byte of the digest, and as many further bits of the digest as fit
 //! next to the id. The table does not store whole digests. So the caller checks the digest of each
@@ -9,16 +10,16 @@
 //! A bucket is one cache line with twelve slots, filled from the first slot on. If the bucket of an
 //! entry is full, the entry is stored in the next bucket that is not full, and a counter is incremented
 //! in each full bucket that it passed. A search continues to the next bucket only if this counter is
-//! not 0. So a removal leaves no tombstone (a mark for a deleted entry), and the table never has to be
-//! rebuilt. The size of the table follows from the size of the pool. After the construction, no call
-//! allocates memory.
+//! not 0. So a removed entry needs no mark (tombstone), and the table never has to be rebuilt because
+//! of such marks. The size of the table follows from the size of the pool. After the construction, no
+//! call allocates memory.
 //!
 //! Digests that kvpool computes are uniformly distributed, but chains from other sources may contain
 //! any bytes. So the bucket of a digest depends on a random key of the table, and an attacker cannot
 //! choose digests that share a bucket. No result depends on the order of entries.
 //!
-//! Invariant P4: an entry is in the bucket of its digest or in a later bucket, and the counter of every
-//! bucket that it passed includes it.
+//! Invariant P4: an entry is in the bucket of its digest or in a later one. If it is in a later one,
+//! the counter of each full bucket before it includes it.
 //!
 //! Costs: all operations are O(1). If every block of a pool is registered, there are seven entries per
 //! bucket on average, and one search in thirty reads a second bucket. The table takes 9 bytes per
@@ -31,23 +32,25 @@ use crate::error::{InvariantViolation, PoolError, ensure};
 use crate::list::no_memory;
 use crate::record::Name;
 
-/// Number of slots in a bucket.
 const SLOTS: usize = 12;
-/// Average number of entries per bucket when every block is registered.
+/// Average number of entries per bucket when every block of the pool is registered. It determines the
+/// number of buckets.
 const LOAD: usize = 7;
-/// An empty slot: the id of the null block.
+/// The value of an empty slot. It is the id of the null block, which is never registered.
 const EMPTY: u32 = 0;
 
-/// A bucket: one cache line.
+/// A bucket of the hash table: twelve slots in one cache line.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 struct Bucket {
-    /// Block ids, with bits of [`Home::rest`] above them. [`EMPTY`] in empty slots.
+    /// The entries: a block id in the low bits, and bits of the digest ([`Home::rest`]) above it.
+    /// [`EMPTY`] in empty slots.
     entries: [u32; SLOTS],
-    /// One byte of the digest of each entry, never 0. 0 in empty slots.
+    /// The tag of each entry: one byte of its digest, with 1 in place of 0. The tag of an empty slot is
+    /// 0.
     tags: [u8; SLOTS],
-    /// The number of entries in the bucket, plus [`PASSED`] for each entry that passed it because it
-    /// was full.
+    /// The number of entries in the bucket, plus [`PASSED`] for each entry that is stored in a later
+    /// bucket because this one was full.
     counts: u32,
 }
 
@@ -56,7 +59,8 @@ const _: () = assert!(size_of::<Bucket>() == 64);
 const BLANK: Bucket = Bucket { entries: [EMPTY; SLOTS], tags: [0; SLOTS], counts: 0 };
 
 impl Bucket {
-    /// Returns the tags of the first eight slots, and of the other slots, as two words.
+    /// Returns the tags of the first eight slots as one word, and the tags of the other slots as
+    /// another.
     #[inline(always)]
     fn words(&self) -> (u64, u64) {
         let low = u64::from_le_bytes(std::array::from_fn(|at| self.tags[at]));
@@ -64,8 +68,8 @@ impl Bucket {
         (low, high.into())
     }
 
-    /// Returns the slot of the first entry with `tag` that `leads` accepts. `leads` may also be called
-    /// for the slot after a slot with `tag`, even if its tag differs.
+    /// Returns the slot of the first entry that has `tag` and that `leads` accepts. `leads` may also be
+    /// called for an entry with another tag, if the entry in the slot before it has `tag`.
     #[inline(always)]
     fn find(&self, tag: u8, mut leads: impl FnMut(u32) -> bool) -> Option<usize> {
         let (low, high) = self.words();
@@ -88,7 +92,7 @@ impl Bucket {
         None
     }
 
-    /// Appends an entry. Returns false if the bucket is full.
+    /// Adds an entry in the first free slot. Returns false if the bucket is full.
     #[inline(always)]
     fn put(&mut self, tag: u8, entry: u32) -> bool {
         let slot = (self.counts % PASSED) as usize;
@@ -101,7 +105,7 @@ impl Bucket {
         true
     }
 
-    /// Removes an entry. The last entry moves to its slot.
+    /// Removes the entry in a slot. The bucket's last entry moves to this slot.
     #[inline(always)]
     fn take(&mut self, slot: usize) {
         let last = ((self.counts % PASSED) as usize).clamp(1, SLOTS) - 1;
@@ -110,15 +114,15 @@ impl Bucket {
         self.counts = self.counts.wrapping_sub(1);
     }
 
-    /// Returns the number of entries that passed the bucket because it was full.
+    /// Returns the number of entries that are stored in a later bucket because this one was full.
     #[inline]
     const fn passed(&self) -> u32 {
         self.counts / PASSED
     }
 }
 
-/// The amount that each passing entry adds to `counts`. It is above the number of slots, so that both
-/// numbers fit into one word.
+/// The amount that each entry in a later bucket adds to `counts`. It is above the number of slots, so
+/// that `counts` can contain both numbers.
 const PASSED: u32 = 16;
 
 /// Returns a word with bit 7 set in each byte of `word` that equals `byte`. The bit of the byte after a
@@ -130,13 +134,12 @@ const fn equal_bytes(word: u64, byte: u8) -> u64 {
     differ.wrapping_sub(LOW) & !differ & (LOW << 7)
 }
 
-/// Where and how the entry of a digest is stored: its bucket, and the bits of the digest that are
-/// stored.
+/// The place of a name in the table: its bucket, and the bits of its digest that its entry stores.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Home {
     bucket: u32,
-    /// Bits of the digest. The low eight bits are the tag. The bits that the ids of the table leave
-    /// free are part of the entry.
+    /// Bits made from the name. The low eight bits are the tag. An entry stores these bits where the
+    /// block id leaves bits free.
     rest: u32,
 }
 
@@ -151,7 +154,7 @@ impl Home {
 pub(crate) struct Table {
     buckets: Vec<Bucket>,
     len: usize,
-    /// Mask of the bits of an entry that form the id.
+    /// Mask of the low bits of an entry, which contain the block id.
     ids: u32,
     key: [u64; 4],
 }
@@ -163,8 +166,8 @@ impl Table {
         Self { buckets: Vec::new(), len: 0, ids: u32::MAX, key: std::array::from_fn(|at| state.hash_one(at)) }
     }
 
-    /// Makes an empty table for `entries` entries and for ids up to that number, with the same key as
-    /// this table: see [`Self::rebuild`].
+    /// Makes an empty table with the same key as this one. It has room for `entries` entries, and for
+    /// ids up to this number. See [`Self::rebuild`].
     pub(crate) fn prepare(&self, entries: usize) -> Result<Self, PoolError> {
         let mut buckets = Vec::new();
         let wanted = entries.div_ceil(LOAD).max(1);
@@ -178,7 +181,8 @@ impl Table {
         self.len
     }
 
-    /// Returns where the entry of a name is stored. In group 0, this depends only on the digest.
+    /// Returns the place of a name in the table. In group 0, it depends only on the digest and on the
+    /// table's key.
     #[inline]
     pub(crate) fn home(&self, name: Name<'_>) -> Home {
         const SPREAD: u64 = 0x9E37_79B9_7F4A_7C15;
@@ -194,13 +198,13 @@ impl Table {
         Home { bucket: bucket as u32, rest: mixed as u32 }
     }
 
-    /// Returns the entry of `id`, as it is stored in its bucket.
+    /// Returns the value that a slot stores for the block `id`.
     #[inline(always)]
     fn entry(&self, home: Home, id: u32) -> u32 {
         (home.rest & !self.ids) | id
     }
 
-    /// Returns the id of an entry, if its bits of the digest match those of `home`.
+    /// Returns the block id of an entry, if the bits of the digest in the entry match those of `home`.
     #[inline(always)]
     fn id(&self, home: Home, entry: u32) -> Option<u32> {
         ((entry ^ home.rest) & !self.ids == 0).then_some(entry & self.ids)
@@ -216,8 +220,9 @@ impl Table {
         if at + 1 < self.buckets.len() { at + 1 } else { 0 }
     }
 
-    /// Returns the id of the first entry in the bucket of `home` with the same tag, or 0. This is most
-    /// likely the right entry. The call reads one cache line, and does not compare digests.
+    /// Returns the block id of the first entry in the bucket of `home` whose stored bits match, or 0.
+    /// This is almost always the right entry. The call reads one cache line, and does not compare whole
+    /// digests.
     #[inline]
     pub(crate) fn first_guess(&self, home: Home) -> u32 {
         let bucket = self.bucket(home.bucket as usize);
@@ -225,8 +230,8 @@ impl Table {
         found.and_then(|slot| bucket.entries.get(slot)).map_or(EMPTY, |&entry| entry & self.ids)
     }
 
-    /// Computes where the entries of several names are stored, and starts to load all of these cache
-    /// lines. The following reads then overlap instead of waiting for one line after the other.
+    /// Computes the places of several names, and starts to load the cache lines of their buckets. Later
+    /// reads of these buckets then overlap instead of waiting for one line after the other.
     #[inline]
     pub(crate) fn find_homes<'a>(&self, names: impl Iterator<Item = Name<'a>>, homes: &mut [Home]) {
         let mut read = 0;
@@ -237,7 +242,7 @@ impl Table {
         std::hint::black_box(read);
     }
 
-    /// Returns the bucket and the slot of the first entry that `leads` accepts.
+    /// Returns the bucket and the slot of the first entry of `home` whose block `leads` accepts.
     #[inline]
     fn locate(&self, home: Home, mut leads: impl FnMut(u32) -> bool) -> Option<(usize, usize)> {
         let mut at = home.bucket as usize;
@@ -255,13 +260,13 @@ impl Table {
         None
     }
 
-    /// Returns the first entry that `leads` accepts.
+    /// Returns the block id of the first entry of `home` whose block `leads` accepts.
     #[inline]
     pub(crate) fn find(&self, home: Home, leads: impl FnMut(u32) -> bool) -> Option<u32> {
         self.locate(home, leads).map(|(at, slot)| self.buckets[at].entries[slot] & self.ids)
     }
 
-    /// Adds `id`. Returns false, and changes nothing, if the table is full. This only happens if there
+    /// Adds an entry for the block `id`. Returns false if the table is full. This only happens if there
     /// are more entries than blocks.
     #[inline]
     pub(crate) fn insert(&mut self, home: Home, id: u32) -> bool {
@@ -282,8 +287,8 @@ impl Table {
         false
     }
 
-    /// Adds `id`, unless `same` accepts an existing entry. Returns false, and changes nothing, if it
-    /// does, or if the table is full.
+    /// Adds an entry for the block `id`, unless `same` accepts the block of an existing entry. Returns
+    /// false, and changes nothing, if `same` accepts one, or if the table is full.
     #[inline(always)]
     pub(crate) fn insert_new(&mut self, home: Home, id: u32, mut same: impl FnMut(u32) -> bool) -> bool {
         let entry = self.entry(home, id);
@@ -299,7 +304,7 @@ impl Table {
         self.find(home, same).is_none() && self.insert(home, id)
     }
 
-    /// Removes the entry of `id`. Returns false, and changes nothing, if there is none.
+    /// Removes the entry of the block `id`. Returns false, and changes nothing, if there is none.
     #[inline]
     pub(crate) fn remove(&mut self, home: Home, id: u32) -> bool {
         let Some((found, slot)) = self.locate(home, |entry| entry == id) else { return false };
@@ -314,34 +319,35 @@ impl Table {
         true
     }
 
-    /// Replaces `from` by `to`, which has the same digest, in its entry. Returns false, and changes
-    /// nothing, if there is no entry of `from`.
+    /// Replaces the block `from` in its entry by the block `to`, which has the same digest. Returns
+    /// false, and changes nothing, if `from` has no entry.
     pub(crate) fn replace(&mut self, home: Home, from: u32, to: u32) -> bool {
         let Some((at, slot)) = self.locate(home, |entry| entry == from) else { return false };
         self.buckets[at].entries[slot] = self.entry(home, to);
         true
     }
 
-    /// Copies the entries of the table `before`. `name_of` returns the name of a block. O(blocks).
+    /// Adds all entries of the table `before` to this table. `name_of` returns the name of a block.
+    /// O(blocks).
     pub(crate) fn rebuild<'a>(&mut self, before: &Self, name_of: impl Fn(u32) -> Name<'a>) {
         for id in before.iter() {
             self.insert(self.home(name_of(id)), id);
         }
     }
 
-    /// Removes every entry. O(blocks).
     pub(crate) fn clear(&mut self) {
         self.buckets.fill(BLANK);
         self.len = 0;
     }
 
-    /// Returns every entry, in an order that depends on the random key.
+    /// Returns the block ids of all entries, in an order that depends on the random key.
     pub(crate) fn iter(&self) -> impl Iterator<Item = u32> + '_ {
         let entries = self.buckets.iter().flat_map(|bucket| bucket.entries);
         entries.filter(|&entry| entry != EMPTY).map(|entry| entry & self.ids)
     }
 
-    /// Checks the table by recounting the entries, and the entries that passed each bucket.
+    /// Checks the table: recounts its entries, and for each bucket the entries that are stored in a
+    /// later bucket.
     ///
     /// # Errors
     /// The broken invariant.

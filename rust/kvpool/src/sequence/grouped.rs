@@ -1,14 +1,16 @@
-//! `Grouped` is the part of a sequence that only models with several KV-cache groups need.
+//! `Grouped` is the part of a request's data ([`Sequence`]) that only models with several KV-cache
+//! groups need.
 //!
-//! It contains the block tables of all groups but the first, and the numbers of tokens that uncommitted
-//! steps compute. It also contains the lengths at which later requests are expected to differ from this
-//! one ([`Boundaries`]). When tokens are committed, each group registers the blocks that it keeps, and
-//! releases the blocks that no later token reads.
+//! It contains the block tables of all groups but the first, and the token counts at which steps end
+//! whose results are not yet committed. It also contains the lengths at which later requests are
+//! expected to differ from this one ([`Boundaries`]). When tokens are committed, each group registers
+//! the blocks that it keeps, and releases the blocks that no later token reads.
 //!
-//! A recurrent state is stored in one block, the first block of its table. Every step overwrites this
-//! block. A step that verifies drafts uses one additional block per draft: block `i` gets the state
-//! after the `i`-th draft. When accepted drafts are committed, the block of the last accepted draft
-//! becomes the first block. Later steps overwrite the states after rejected drafts.
+//! Recurrent layers, such as Mamba's, have a state instead of the KV of each token. The state is stored
+//! in one block, the first block of its table. Every step overwrites this block. A step that verifies
+//! drafts uses one additional block per draft: block `i` gets the state after the `i`-th draft. When
+//! accepted drafts are committed, the block of the last accepted draft becomes the first block. The
+//! states after rejected drafts are overwritten by later steps.
 //!
 //! Only copies of a state remain cached: *checkpoints*. A checkpoint is made and registered when a
 //! commit ends at a boundary that the group keeps ([`crate::groups::Keep`]). If a later step may
@@ -30,12 +32,13 @@ use crate::record::MAX_POSITIONS;
 use crate::tiers::{TierError, Tiers};
 use crate::{BlockId, BlockPool, Name, PoolError};
 
-/// The end of a step, as numbers of tokens and drafts that it computes.
+/// Describes where a scheduler step ends: the number of tokens that are computed then, and the number
+/// of drafts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct StepEnd {
-    /// Number of tokens that are computed when the step has ended, without drafts.
+    /// Number of the request's tokens, without drafts, that are computed when the step has ended.
     tokens: usize,
-    /// Number of drafts that the step computes after those tokens.
+    /// Number of drafts that the step also computes, after these tokens.
     drafts: usize,
 }
 
@@ -45,20 +48,22 @@ pub(crate) struct Grouped {
     groups: Arc<Groups>,
     pub(super) others: Vec<Table>,
     boundaries: Boundaries,
-    /// The ends of the oldest and of the latest uncommitted step.
+    /// The end of the oldest uncommitted step, and in the next field the end of the latest one.
     oldest: StepEnd,
     latest: StepEnd,
-    /// Number of tokens of the request that the tables have covered. A truncation lowers this number.
+    /// Number of tokens of the request that had blocks in the tables so far. A truncation lowers this
+    /// number.
     covered: usize,
-    /// The largest number of tokens after which a step may have written the state. A truncation does
-    /// not lower this number, because the state is not restored.
+    /// The largest number of tokens whose recurrent state a step may already have written. A truncation
+    /// does not lower this number, because it does not restore the earlier state.
     reached: usize,
-    /// Number of committed tokens after which the states are to be copied. `None` if no copy is due.
+    /// If the recurrent states are to be copied: the number of committed tokens that they belong to.
+    /// `None` if no copy is due.
     due: Option<usize>,
 }
 
 impl Grouped {
-    /// Makes tables without blocks.
+    /// Makes the tables of all groups but the first, without blocks.
     pub(crate) fn new(groups: &Arc<Groups>) -> Box<Self> {
         let table = |(group, spec): (usize, &GroupSpec)| {
             Table::new(group as u16, Layout::of(spec.kind), spec.block_tokens)
@@ -81,11 +86,12 @@ impl Grouped {
         (Layout::of(spec.kind), spec.block_tokens)
     }
 
-    /// Records the result of the lookup when a prompt of `tokens` tokens is admitted.
+    /// Sets the step ends and the boundaries after a prompt of `tokens` tokens was admitted with the
+    /// lookup result `staged`.
     pub(super) fn admitted(&mut self, tokens: usize, staged: &Staged) {
         let junction = (staged.full_tokens > staged.cached_tokens).then_some(Tokens(staged.full_tokens));
         self.boundaries = Boundaries { prompt: Tokens(tokens), junction };
-        // A connector loads some tokens of the prompt, so no step computes them.
+        // If a connector loads tokens of the prompt, no step has started to compute tokens.
         let loads = staged.ready_tokens > staged.cached_tokens;
         let tokens = if loads { staged.ready_tokens } else { staged.covered_tokens };
         let first = StepEnd { tokens, drafts: 0 };
@@ -93,7 +99,7 @@ impl Grouped {
         (self.covered, self.reached) = (tokens, tokens);
     }
 
-    /// Stores the blocks of an admission in a table.
+    /// Stores the blocks of an admission in the table of one group.
     pub(super) fn hold(&self, table: &mut Table, staged: &StagedTable, cached: usize) {
         let spec = self.spec(table);
         table.hold(staged.blocks.clone(), cached, spec.sink_blocks().0);
@@ -101,7 +107,6 @@ impl Grouped {
         table.left.extend(state.map(|(source, at)| (at, source)));
     }
 
-    /// Returns the number of hash units that `tokens` tokens fill.
     pub(super) fn units(&self, tokens: usize) -> usize {
         tokens / self.groups.unit()
     }
@@ -110,14 +115,15 @@ impl Grouped {
         &self.groups.specs()[usize::from(table.group)]
     }
 
-    /// Whether the group of `table` registers and finds its blocks like a model without groups.
+    /// Whether the group of `table` is the first group, has full attention, and has one hash per block.
+    /// Its blocks are then registered as in a model without groups.
     fn is_plain(&self, table: &Table) -> bool {
         let spec = self.spec(table);
         table.group == 0 && spec.kind.is_full() && spec.is_cached() && spec.block_tokens == self.groups.unit()
     }
 
-    /// Number of tokens that every table has blocks for. A table of recurrent states covers all tokens
-    /// and drafts that steps have been started for.
+    /// Number of tokens that every table has blocks for. A table of recurrent states counts as having
+    /// room for all tokens and drafts of the steps that were started.
     pub(super) fn covered_tokens(&self, main: &Table) -> usize {
         let covered = |table: &Table| match (table.layout, table.blocks.len()) {
             (Layout::State, 1..) => self.covered.max(self.latest.tokens.saturating_add(self.latest.drafts)),
@@ -126,13 +132,13 @@ impl Grouped {
         self.others.iter().map(covered).fold(covered(main), usize::min)
     }
 
-    /// Records that the next step may compute `slots` slots of a request with `tokens` tokens, of which
-    /// `computed` are already computed.
+    /// Records that the next step may compute the first `slots` tokens and drafts of a request. The
+    /// request has `tokens` tokens, of which `computed` are already computed.
     #[inline]
     pub(super) fn note_covered(&mut self, tokens: usize, slots: usize, computed: usize) {
         let settled = computed >= self.latest.tokens;
         let end = self.latest.tokens.max(slots.min(tokens));
-        // A call for the same step again does not reduce its number of drafts.
+        // If the call is repeated for the same step, the larger number of drafts counts.
         let before = if end == self.latest.tokens { self.latest.drafts } else { 0 };
         self.latest = StepEnd { tokens: end, drafts: slots.saturating_sub(end).max(before) };
         self.covered = self.covered.max(slots.min(tokens));
@@ -142,11 +148,10 @@ impl Grouped {
         }
     }
 
-    /// Records that the first `computed` tokens are committed.
     #[inline]
     pub(super) fn note_committed(&mut self, computed: usize) {
         if computed >= self.latest.tokens {
-            // The state after the last accepted draft has moved to the first block.
+            // The commit has moved the state after the last accepted draft to the first block.
             self.latest = StepEnd { tokens: computed, drafts: 0 };
         }
         if computed >= self.oldest.tokens {
@@ -154,21 +159,22 @@ impl Grouped {
         }
     }
 
-    /// Removes the drafts of all steps from the records, because the table of a fork has no blocks for
-    /// their states.
+    /// Sets the numbers of drafts of all uncommitted steps to 0. A fork needs this, because its table
+    /// has no blocks for the states after drafts.
     const fn forget_drafts(&mut self) {
         (self.oldest.drafts, self.latest.drafts) = (0, 0);
     }
 
-    /// Returns the position, in a table of states, of the state after the first `computed` tokens, when
-    /// these tokens are being committed. The position is the number of accepted drafts among them.
+    /// Returns the position, in a table of recurrent states, of the block with the state after the
+    /// first `computed` tokens, which are being committed. The position is the number of accepted
+    /// drafts among these tokens.
     fn state_at(&self, table: &Table, computed: usize) -> usize {
         let step = if computed >= self.latest.tokens { self.latest } else { self.oldest };
         let drafts = computed.saturating_sub(step.tokens);
         if drafts <= step.drafts && drafts < table.blocks.len() { drafts } else { 0 }
     }
 
-    /// Records that the request keeps only its first `tokens` tokens. Returns whether an uncommitted
+    /// Records that a truncation keeps only the first `tokens` tokens. Returns whether an uncommitted
     /// step still has drafts.
     pub(super) fn note_truncated(&mut self, tokens: usize) -> bool {
         let Self { oldest, latest, covered, .. } = self;
@@ -183,14 +189,15 @@ impl Grouped {
         oldest.drafts + latest.drafts > 0
     }
 
-    /// Returns the positions of a table whose blocks a commit of the first `computed` tokens releases.
+    /// Returns the positions of a table whose blocks are released when the first `computed` tokens are
+    /// committed, because no later token reads them.
     pub(super) fn dying(&self, table: &Table, computed: usize) -> Range<usize> {
         table.dying(self.spec(table).dead(Tokens(computed)).0)
     }
 
-    /// Whether a request can continue after `tokens` tokens. It can if the table still has the blocks
-    /// that later tokens read, and blocks for the later tokens. `loaded` means that the connector has
-    /// loaded all tokens that it was to load.
+    /// Whether the engine can compute the tokens after the first `tokens` tokens of a request. It can
+    /// if the table still has the blocks that these tokens read and write. `loaded` means that the
+    /// connector has loaded all tokens that it was to load.
     fn can_continue(&self, table: &Table, tokens: usize, loaded: bool) -> bool {
         let spec = self.spec(table);
         match table.layout {
@@ -207,9 +214,9 @@ impl Grouped {
         }
     }
 
-    /// Whether a growth to `slots` takes, registers and releases no block, and fills no hash unit.
-    /// After the growth, the request has `tokens` tokens, of which `computed` are computed. Before the
-    /// growth, `before` are computed.
+    /// Whether an append can be done without the pool: it takes, registers and releases no block, and
+    /// completes no hash unit. After the append, the request has `tokens` tokens and room for `slots`,
+    /// and `computed` tokens are computed. Before it, `before` are computed.
     pub(super) fn needs_no_pool(
         &self,
         main: &Table,
@@ -238,8 +245,8 @@ impl Grouped {
             Layout::Positions if !table.nulls().is_empty() => {
                 let spec = self.spec(table);
                 let from = spec.tokens(Blocks(table.trimmed));
-                // A group without caching does not need the blocks that were already missing at the
-                // admission.
+                // In a group without caching, blocks that were already missing at the admission are not
+                // needed.
                 let needed = spec.is_cached() || table.trimmed > table.absent();
                 if needed { spec.kind.rewind(from).max(from).0 } else { from.0 }
             }
@@ -256,8 +263,8 @@ impl Grouped {
         Some(Name { hash: cursor.chain().hashes().get(unit.0)?, group: table.group })
     }
 
-    /// Returns the depth in the chain of the block at a position of a table. The depth is in hash
-    /// units, so depths of different groups can be compared.
+    /// Returns the position in the hash chain of the block at a position of a table. It is counted in
+    /// hash units, so positions of different groups can be compared.
     fn depth(&self, table: &Table, at: usize) -> u32 {
         let unit = self.groups.naming_unit(table.group.into(), Blocks(at));
         unit.map_or(0, |unit| u32::try_from(unit.0).unwrap_or(u32::MAX))
@@ -267,8 +274,8 @@ impl Grouped {
         self.groups.kept(table.group.into(), Blocks(at), self.boundaries)
     }
 
-    /// Registers the blocks of a table before position `full` that its group keeps. Returns the number
-    /// of new registrations.
+    /// Registers the full blocks of a table before position `full` that the group keeps cached. Returns
+    /// the number of blocks registered.
     fn register(
         &self,
         pool: &mut BlockPool,
@@ -293,7 +300,7 @@ impl Grouped {
         let mut count = 0;
         for at in table.published..full {
             let block = table.blocks[at];
-            // If a fork committed earlier, it may have registered a block that both requests share.
+            // A block may be registered already, by a fork that shares it and has committed first.
             if block.is_null()
                 || pool.is_registered(block)
                 || !kept.as_ref().is_some_and(|kept| kept.keeps(Blocks(at)))
@@ -301,9 +308,9 @@ impl Grouped {
                 continue;
             }
             let Some(name) = self.name(cursor, table, at) else { break };
-            // A hit of full attention needs all earlier blocks. So the pool has to know the parent of a
-            // block, and evicts the parent later. A hit of any other group needs only the blocks that
-            // this group holds, so these blocks have no parents.
+            // A hit of full attention needs all earlier blocks. So the pool has to know the parent of
+            // each block, to evict it after the block. In other groups, a hit needs only a few blocks,
+            // so these blocks get no parents.
             let before = at.checked_sub(1).filter(|_| chained);
             // A caller may have removed the content of the previous block. The hash of that content is
             // still the parent.
@@ -319,8 +326,9 @@ impl Grouped {
         Ok(count)
     }
 
-    /// Returns the digests of the hash units inside a block after which a hit can end, if the group has
-    /// partial hits. A block that is not full has fewer such units.
+    /// Returns the digests of the hash units inside a block, except its last unit. Hits can end after
+    /// these units. `None` if the group has no partial hits, or there is no such digest. For a block
+    /// that is not full, returns the digests of its full units.
     fn interior<'a>(&self, cursor: &'a HashCursor, table: &Table, at: usize) -> Option<&'a [BlockHash]> {
         let spec = Some(self.spec(table)).filter(|spec| spec.partial_hits)?;
         let per_block = spec.block_tokens / self.groups.unit();
@@ -329,9 +337,9 @@ impl Grouped {
         (!inside.is_empty()).then_some(inside)
     }
 
-    /// Before a table is released, registers the computed part of its last, partly filled block, if
-    /// hits can end inside the block. Only units inside of the block get names. The block itself gets
-    /// none, because it is not full.
+    /// Called before a table is released. If hits can end inside a block, registers the computed units
+    /// of the table's last, partly filled block. Only these units get names, not the block, because it
+    /// is not full.
     fn register_tail(
         &self,
         pool: &mut BlockPool,
@@ -345,8 +353,8 @@ impl Grouped {
         };
         let units = computed % table.block_tokens / self.groups.unit();
         let Some(hash) = units.checked_sub(1).and_then(|last| inside.get(last)) else { return Ok(()) };
-        // If the block has another user, it is not registered, because that user would then have to
-        // copy it before writing to it.
+        // A block with another user is not registered, because that user would then have to copy it
+        // before it writes to it.
         if at < MAX_POSITIONS && pool.num_users(tail) == 1 && !pool.is_registered(tail) {
             let parent = at.checked_sub(1).map(|before| table.blocks[before]);
             let depth = computed / self.groups.unit() - 1;
@@ -356,9 +364,9 @@ impl Grouped {
         Ok(())
     }
 
-    /// Returns the position of the state that is worth keeping when `computed` tokens are computed, if
-    /// there is one. `computed` has to be a multiple of the alignment, because hits end only at such
-    /// lengths.
+    /// Returns the block position of the recurrent state after `computed` tokens, if a copy of this
+    /// state should remain cached. `computed` has to be a multiple of the alignment, because hits end
+    /// only at such lengths.
     fn checkpoint(&self, table: &Table, computed: usize) -> Option<usize> {
         let ends = table.layout == Layout::State && computed.is_multiple_of(self.groups.alignment().0);
         let at = (computed / table.block_tokens).checked_sub(1)?;
@@ -368,7 +376,8 @@ impl Grouped {
 
 impl Sequence {
     /// Does the work of [`Self::commit`] for all groups, after the number of computed tokens was set.
-    /// Changes of tables of states are appended to `changes`.
+    /// If accepted drafts exchange blocks in a table of recurrent states, these changes are appended to
+    /// `changes`.
     pub(super) fn commit_groups(
         &mut self,
         pool: &mut BlockPool,
@@ -402,7 +411,8 @@ impl Sequence {
                             changes.extend([0, drafts].map(moved));
                         }
                     }
-                    // No uncommitted step may have overwritten this state with a later one.
+                    // A copy of the state is only made if no uncommitted step may have overwritten it
+                    // with a later state.
                     let is_last = *computed == grouped.latest.tokens + drafts && *computed >= grouped.reached;
                     due = registers && is_last && grouped.checkpoint(table, *computed).is_some();
                 }
@@ -422,8 +432,8 @@ impl Sequence {
         Ok(count)
     }
 
-    /// Registers the names of hash units inside registered blocks again after a swap, because a
-    /// transfer between tiers keeps only the names of whole blocks.
+    /// Registers the hash units inside registered blocks again after a swap, because a swap keeps only
+    /// the names of whole blocks.
     pub(crate) fn name_interior(&self, tiers: &mut Tiers) -> Result<(), TierError> {
         let Some(grouped) = self.grouped.as_deref().filter(|_| self.tier == 0) else { return Ok(()) };
         let pool = tiers.device_mut();
@@ -439,8 +449,8 @@ impl Sequence {
         Ok(())
     }
 
-    /// Before the tables are released, registers the computed part of the last, partly filled block of
-    /// each table.
+    /// Called before the tables are released. Registers the computed units of the last, partly filled
+    /// block of each table, so that hits can end inside these blocks.
     pub(super) fn keep_tails(&self, tiers: &mut Tiers) -> Result<(), TierError> {
         let Some(grouped) = self.grouped.as_deref().filter(|_| self.tier == 0) else { return Ok(()) };
         let pool = tiers.device_mut();
@@ -452,8 +462,8 @@ impl Sequence {
             .try_for_each(|table| grouped.register_tail(pool, &self.cursor, table, self.computed_tokens))?)
     }
 
-    /// Copies the states at which the latest commit ended to new blocks and registers these blocks, as
-    /// long as blocks are available. Returns the number of copies.
+    /// Makes the checkpoints that the latest commit allows: copies each recurrent state to a new block
+    /// and registers this block, as long as blocks are available. Returns the number of copies.
     pub(crate) fn keep_states(&mut self, tiers: &mut Tiers) -> Result<usize, TierError> {
         let Self { cursor, main, grouped, tier, .. } = self;
         let Some(grouped) = grouped.as_deref_mut() else { return Ok(0) };
@@ -481,8 +491,8 @@ impl Sequence {
         Ok(count)
     }
 
-    /// Returns the next number of tokens, above the number of computed tokens, at which the state of a
-    /// group is worth keeping.
+    /// Returns the next token count, above the number of computed tokens, at which a copy of a
+    /// recurrent state should be kept.
     pub(crate) fn next_checkpoint(&self) -> Option<usize> {
         let grouped = self.grouped.as_deref()?;
         let states = self.tables().filter(|table| table.layout == Layout::State);
@@ -492,15 +502,15 @@ impl Sequence {
         next.min().map(|tokens| tokens.0)
     }
 
-    /// Whether the sequence can continue after its first `tokens` tokens, which are computed or were
-    /// loaded by a connector. `loaded` means that the connector has loaded all tokens that it was to
-    /// load.
+    /// Whether the engine can compute the tokens after the first `tokens` tokens, which are computed or
+    /// were loaded by a connector. `loaded` means that the connector has loaded all tokens that it was
+    /// to load.
     pub(crate) fn can_continue(&self, tokens: usize, loaded: bool) -> bool {
         let Some(grouped) = self.grouped.as_deref() else { return true };
         self.tables().all(|table| grouped.can_continue(table, tokens, loaded))
     }
 
-    /// Records that the step after a load computes the tokens up to `covered`.
+    /// Records that the step after a load may compute the first `covered` tokens.
     pub(crate) fn note_covered(&mut self, covered: usize) {
         let (tokens, computed) = (self.num_tokens(), self.computed_tokens);
         if let Some(grouped) = &mut self.grouped {
@@ -508,20 +518,20 @@ impl Sequence {
         }
     }
 
-    /// Returns the number of table entries that a commit of `computed` tokens changes. In each table of
-    /// states with accepted drafts, two entries are exchanged.
+    /// Returns the number of table entries that change when the first `computed` tokens are committed.
+    /// In each table of recurrent states with accepted drafts, two entries are exchanged.
     pub(crate) fn exchanged_by(&self, computed: usize) -> usize {
         let Some(grouped) = self.grouped.as_deref() else { return 0 };
         let moves = |table: &&Table| table.layout == Layout::State && grouped.state_at(table, computed) > 0;
         2 * self.tables().filter(moves).count()
     }
 
-    /// Returns the number of blocks that a fork takes: one for each recurrent state.
+    /// Returns the number of blocks that a fork allocates: one for the copy of each recurrent state.
     pub(crate) fn blocks_of_fork(&self) -> usize {
         self.tables().filter(|table| table.layout == Layout::State).count()
     }
 
-    /// Does the work of [`Self::fork`] for several groups. The caller has checked that
+    /// Does the work of [`Self::fork`] for models with several groups. The caller has checked that
     /// [`Self::blocks_of_fork`] blocks are available. Plans copies of the states, because both
     /// sequences write to their states in the next step.
     pub(super) fn fork_groups(&mut self, tiers: &mut Tiers) -> Result<Self, TierError> {
@@ -543,14 +553,14 @@ impl Sequence {
         Ok(child)
     }
 
-    /// Returns the number of blocks that the tables of an encoder's output lack to cover `tokens`
-    /// tokens.
+    /// Returns the number of blocks to allocate so that the tables of an encoder's output have room for
+    /// `tokens` tokens.
     pub(crate) fn encoder_blocks_for(&self, tokens: usize) -> usize {
         self.tables().fold(0_usize, |sum, table| sum.saturating_add(table.encoder_missing_for(tokens)))
     }
 
-    /// Allocates blocks so that the tables of an encoder's output cover `tokens` tokens. The caller has
-    /// checked that the blocks are available.
+    /// Allocates blocks so that the tables of an encoder's output have room for `tokens` tokens. The
+    /// caller has checked that the blocks are available.
     pub(crate) fn grow_encoder(
         &mut self,
         tiers: &mut Tiers,

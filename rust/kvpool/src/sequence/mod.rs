@@ -1,5 +1,5 @@
-//! Implements block tables whose last block can be written to, one table per KV-cache group, with fork,
-//! copy-on-write, truncation and windows.
+//! Implements the block tables of a request, one per KV-cache group: growth, fork, copy-on-write,
+//! truncation and windows. The last block of a table can be written to.
 //!
 //! A [`Sequence`] contains the tokens and the tables of one request of [`crate::CacheManager`].
 //! [`Staged`] is an admission whose blocks are not yet taken.

@@ -1,7 +1,9 @@
-//! `Staged` is an admission whose prompt was looked up, but whose blocks are not yet taken.
+//! `Staged` is the result of looking up a prompt for an admission. Its blocks are not yet acquired or
+//! allocated.
 //!
-//! It contains the cached part of a prompt in each KV-cache group, and the number of blocks to allocate
-//! after it. A lookup changes nothing. Everything that can fail is checked before any block is taken.
+//! It contains the cached blocks of the prompt in each KV-cache group, and the number of blocks to
+//! allocate for the rest. A lookup changes nothing. Everything that can fail is checked before any
+//! block is taken.
 
 use std::ops::Range;
 
@@ -12,7 +14,7 @@ use crate::pool::PrefixMatch;
 use crate::tiers::{TierError, Tiers};
 use crate::{BlockId, BlockPool, NULL_BLOCK, PoolError, Refusal};
 
-/// The part of a prompt that an admission covers.
+/// The part of a prompt for which an admission allocates blocks.
 ///
 /// ```
 /// use kvpool::{AdmitOptions, CacheManager, ExtraKeys, ManagerConfig, Part};
@@ -29,8 +31,8 @@ use crate::{BlockId, BlockPool, NULL_BLOCK, PoolError, Refusal};
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Part {
-    /// Number of tokens, after the cached and external tokens, that get blocks now. This is the first
-    /// chunk of a chunked prefill. `None` means all tokens.
+    /// Number of tokens, after the cached and external tokens, for which blocks are allocated now. This
+    /// is the first chunk of a chunked prefill. `None` means all tokens.
     pub allocate_tokens: Option<usize>,
     /// Number of leading tokens of the prompt whose KV a connector has. The connector loads the tokens
     /// among them that are not cached on the device: see [`crate::CacheManager::external_done`]. The
@@ -47,69 +49,70 @@ impl Part {
     pub const WHOLE: Self = Self { allocate_tokens: None, external_tokens: 0, compute_all: false };
 }
 
-/// The block table that an admission would give to one of several groups.
+/// The block table that an admission would give to one KV-cache group, if there are several.
 #[derive(Debug)]
 pub(crate) struct StagedTable {
     /// The cached blocks, with the null block at positions that need no block. In a group with
-    /// recurrent states, only the state at the end of the hit. After the allocation, this is the whole
-    /// table.
+    /// recurrent states, only the block with the state at the end of the hit. [`Staged::allocate`] adds
+    /// the new blocks.
     pub(crate) blocks: Vec<BlockId>,
     pub(crate) new_blocks: usize,
-    /// Positions before the null blocks that need new blocks, because a connector loads attention sinks
-    /// into them.
+    /// The positions before the null blocks for which new blocks are allocated. These are for attention
+    /// sinks (the first tokens of a prompt, which every token reads) that a connector loads.
     holes: Range<usize>,
-    /// The block with the recurrent state at the end of the hit. The request gets a copy of it.
+    /// The cached block with the recurrent state at the end of the hit. The request gets a copy of it.
     pub(crate) source: Option<BlockId>,
-    /// Whether the request writes to the last cached block, if there is one, and therefore gets a copy
-    /// of it. This block contains a state, or the hit ends inside of it.
+    /// Whether the request gets a copy of the last cached block, if there is one, because it writes to
+    /// this block. The block contains a recurrent state, or the hit ends inside of it.
     copies: bool,
 }
 
-/// The result of the lookup for an admission: the cached part of a prompt, and the number of blocks to
-/// allocate after it.
+/// The result of looking up a prompt for an admission: its cached blocks, and the number of blocks to
+/// allocate.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct Staged {
-    /// The match. Without groups, the new blocks are appended to its blocks, which are then the whole
-    /// table.
+    /// The matched blocks, in a model without groups. [`Self::allocate`] appends the new blocks, which
+    /// completes the block table.
     pub(crate) found: PrefixMatch,
-    /// The tables of several groups. Empty without groups.
+    /// One table per KV-cache group. Empty in a model without groups.
     pub(crate) tables: Vec<StagedTable>,
     /// Number of matched blocks in the first group.
     pub cached: usize,
     /// Number of leading tokens of the prompt whose KV is cached.
     pub cached_tokens: usize,
-    /// Number of tokens that the groups of full attention alone could hit.
+    /// Number of tokens that a hit could have if only the groups of full attention limited it.
     pub(crate) full_tokens: usize,
-    /// Number of tokens that each group alone could hit. Empty unless requested.
+    /// For each group, the number of tokens that a hit could have if only this group limited it. Empty
+    /// if the caller did not ask for these numbers.
     pub(crate) reach: Vec<Tokens>,
     /// Number of blocks to allocate, in all groups.
     pub(crate) new_blocks: usize,
-    /// Number of tokens whose KV is cached or external.
+    /// Number of leading tokens whose KV is cached or loaded by a connector.
     pub(crate) ready_tokens: usize,
-    /// Number of tokens that the tables cover.
+    /// Number of tokens that have room in the tables after the admission.
     pub(crate) covered_tokens: usize,
-    /// Number of tokens, after the tokens that are ready, for which blocks could be allocated now.
+    /// Number of tokens, after the cached and external tokens, for which blocks could be allocated now.
     pub(crate) fitting_tokens: usize,
-    /// Number of tokens of the prompt.
     tokens: usize,
     part: Part,
     room: Room,
 }
 
-/// Number of blocks that could be allocated after a match.
+/// Number of blocks that an admission could allocate after it has acquired its matched blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Room {
-    /// The number of blocks that can be allocated besides the match.
+    /// The number of blocks that can be allocated in addition to the matched blocks.
     Left(usize),
-    /// The match itself takes more blocks than are available. The field is the number of available
-    /// blocks.
+    /// The matched blocks alone take more blocks than are available. The field is the number of
+    /// available blocks.
     Short(usize),
 }
 
 impl Room {
-    /// Returns how many of `available` blocks are left after a match. The match takes `idle` blocks
-    /// that have no references, and `reserve` blocks have to remain available.
+    /// Returns the number of blocks that remain to be allocated after a match. `available` blocks are
+    /// available before it. The match takes `idle` blocks that have no references, and `reserve` blocks
+    /// have to remain available.
     pub(crate) const fn behind(idle: usize, available: usize, reserve: usize) -> Self {
         match available.checked_sub(idle) {
             Some(left) => Self::Left(left.saturating_sub(reserve)),
@@ -122,7 +125,6 @@ impl Room {
     }
 }
 
-/// The arguments of a lookup of a prompt.
 struct Search<'a, R> {
     pool: &'a BlockPool,
     prompt: &'a HashCursor,
@@ -131,15 +133,14 @@ struct Search<'a, R> {
 }
 
 impl<R: Fn(&[BlockId]) -> Room> Search<'_, R> {
-    /// Returns the number of tokens whose KV is ready, and the number of tokens that get blocks, if
-    /// `cached` tokens are hit.
+    /// Returns two numbers for a hit of `cached` tokens: of tokens whose KV is cached or external, and
+    /// of tokens that get blocks now.
     fn ready_and_covered(&self, cached: usize) -> (usize, usize) {
         let (tokens, part) = (self.prompt.num_tokens(), self.part);
         let ready = part.external_tokens.min(tokens).max(cached);
         (ready, part.allocate_tokens.map_or(tokens, |n| ready.saturating_add(n).min(tokens)))
     }
 
-    /// Finds the longest hit of at most `limit` tokens.
     fn within(&self, groups: Option<&Groups>, limit: usize) -> Result<Staged, PoolError> {
         if let Some(groups) = groups {
             return self.within_groups(groups, limit);
@@ -170,7 +171,7 @@ impl<R: Fn(&[BlockId]) -> Room> Search<'_, R> {
         })
     }
 
-    /// Does the work of [`Self::within`] for several groups.
+    /// Does the work of [`Self::within`] for models with several groups.
     fn within_groups(&self, groups: &Groups, limit: usize) -> Result<Staged, PoolError> {
         let (specs, tokens) = (groups.specs(), self.prompt.num_tokens());
         let hit = self.pool.find_groups(groups, self.prompt.chain(), Tokens(limit))?;
@@ -180,15 +181,15 @@ impl<R: Fn(&[BlockId]) -> Room> Search<'_, R> {
         for (spec, table) in specs.iter().zip(&mut tables) {
             match Layout::of(spec.kind) {
                 Layout::Positions => {
-                    // A connector also loads only the blocks that the tokens after its load read.
+                    // A connector also loads only the KV that the tokens after its load read. Other
+                    // positions get the null block.
                     let (Blocks(first), Blocks(end)) = spec.given_up(ready, ready);
                     if first < end {
                         table.resize(table.len().max(end), NULL_BLOCK);
                         table[first..end].fill(NULL_BLOCK);
                     }
                 }
-                // A connector also loads the state after the tokens that it loads, so no cached state
-                // is needed.
+                // The connector loads the state after its last token, so no cached state is needed.
                 Layout::State if ready_tokens > cached_tokens => table.clear(),
                 Layout::State => table.retain(|block| !block.is_null()),
                 Layout::Encoder => {}
@@ -196,8 +197,8 @@ impl<R: Fn(&[BlockId]) -> Room> Search<'_, R> {
         }
         let matched: Vec<_> = tables.iter().flatten().copied().filter(|block| !block.is_null()).collect();
         let room = (self.room)(&matched);
-        // For each table, the number of entries that exist and need no copy, and the number of new
-        // blocks before the null blocks.
+        // For each table: the number of entries that need no new block, and the positions of new blocks
+        // before the null blocks.
         let entries = |(spec, table): (&GroupSpec, &Vec<BlockId>)| {
             let Blocks(of_hit) = spec.full_blocks(Tokens(cached_tokens));
             let (Blocks(first), Blocks(end)) = spec.given_up(ready, ready);
@@ -219,7 +220,8 @@ impl<R: Fn(&[BlockId]) -> Room> Search<'_, R> {
         };
         let new_in_all =
             |tokens| (0..specs.len()).fold(0_usize, |sum, group| sum.saturating_add(new_of(group, tokens)));
-        // More tokens never take fewer blocks, so a binary search finds the largest number that fits.
+        // The number of blocks never falls when the number of tokens grows, so a binary search finds
+        // the largest number that fits.
         let (mut fitting_tokens, mut too_many) = (0, tokens - ready_tokens + 1);
         while fitting_tokens + 1 < too_many {
             let middle = fitting_tokens.midpoint(too_many);
@@ -253,9 +255,10 @@ impl<R: Fn(&[BlockId]) -> Room> Search<'_, R> {
         })
     }
 
-    /// Returns a shorter hit for which the pool has enough blocks. If there is none, returns the
-    /// longest hit after which at least one token gets a block, or else `longest`. So an admission that
-    /// would succeed with an empty cache also succeeds if content is cached.
+    /// Returns the longest hit, shorter than `longest`, with which the whole admission fits the
+    /// available blocks. If no hit allows this, returns the longest hit with which at least one more
+    /// token gets a block, or else `longest`. Without this, cached content could make an admission fail
+    /// that succeeds with an empty cache.
     fn shorter(&self, groups: Option<&Groups>, longest: Staged) -> Result<Staged, PoolError> {
         let whole = groups.filter(|groups| groups.interior_units() > 0).map(Groups::in_whole_blocks);
         let whole = whole.and_then(Result::ok);
@@ -278,19 +281,18 @@ impl<R: Fn(&[BlockId]) -> Room> Search<'_, R> {
 
     /// Returns the longest hit of fewer than `longest` tokens that `fits` accepts. O(log n) lookups.
     ///
-    /// A longer hit within the external tokens never takes more blocks, except for copies of states,
-    /// because external tokens need blocks whether they are hit or loaded. If a hit is longer than the
-    /// external tokens, the first chunk begins after the hit, and takes blocks in addition to the idle
-    /// blocks of the hit. So the hit that ends with the external tokens takes the fewest blocks, and
-    /// the search starts there.
+    /// The hit that ends with the external tokens takes the fewest blocks, so the search starts there.
+    /// The reasons: external tokens need blocks whether they are hit or loaded, so up to their end a
+    /// longer hit takes no more blocks, except for copies of recurrent states. A hit that ends after
+    /// them also takes blocks for its tokens, and the first chunk then begins after the hit.
     fn longest_where(
         &self,
         groups: Option<&Groups>,
         longest: usize,
         fits: impl Fn(&Staged) -> bool,
     ) -> Result<Option<Staged>, PoolError> {
-        // The following lengths are counted in steps: the smallest difference between the lengths of
-        // two hits.
+        // The following lengths are counted in steps of `step` tokens, because two hits differ by a
+        // multiple of `step`.
         let step = groups.map_or(self.pool.block_size(), |groups| groups.alignment().0);
         let (external, most) = (self.part.external_tokens, longest);
         let longest = most.div_ceil(step);
@@ -306,7 +308,8 @@ impl<R: Fn(&[BlockId]) -> Room> Search<'_, R> {
             }
         }
         let Some((mut fitting, mut best)) = first else { return Ok(None) };
-        // `fits` accepts a hit of `fitting` steps, and rejects a hit of `too_many` steps.
+        // Binary search: `fits` accepts a hit of `fitting` steps, and rejects a hit of `too_many`
+        // steps.
         let mut too_many = longest;
         while fitting + 1 < too_many {
             let middle = fitting.midpoint(too_many);
@@ -323,9 +326,10 @@ impl<R: Fn(&[BlockId]) -> Room> Search<'_, R> {
 }
 
 impl Staged {
-    /// Matches all tokens of a prompt except the last. `room` returns the number of blocks that are
-    /// left after a match. If the blocks for a longer match are not available, uses a shorter one.
-    /// Changes nothing. O(blocks), and O(blocks log blocks) if a shorter match is used.
+    /// Finds the cached blocks of a prompt without its last token. `room` returns the number of blocks
+    /// that can be allocated after a match. If the longest match leaves too few blocks for the rest of
+    /// the prompt, uses a shorter one. Changes nothing. O(blocks), and O(blocks log blocks) if a
+    /// shorter match is used.
     pub(crate) fn find(
         pool: &BlockPool,
         groups: Option<&Groups>,
@@ -344,8 +348,8 @@ impl Staged {
         Ok(found)
     }
 
-    /// Finds the longest match of a prompt, even if the blocks for the rest of the prompt are not
-    /// available.
+    /// Finds the longest match of a prompt, even if too few blocks are available for the rest of the
+    /// prompt.
     pub(crate) fn longest(
         pool: &BlockPool,
         groups: Option<&Groups>,
@@ -364,7 +368,7 @@ impl Staged {
         self.room.holds(self.new_blocks)
     }
 
-    /// Whether the prompt can be computed in chunks of `chunk` tokens in a pool without other requests.
+    /// Whether the prompt, in chunks of `chunk` tokens, fits the pool if no other request holds blocks.
     fn fits_alone(&self, pool: &BlockPool, groups: Option<&Groups>, chunk: usize) -> bool {
         let start = Tokens(self.part.external_tokens);
         let peak = match groups {
@@ -374,13 +378,14 @@ impl Staged {
         peak <= pool.num_usable()
     }
 
-    /// Whether the prompt can ever be computed in this pool, in the chunks of its [`Part`]. The answer
+    /// Whether the prompt, in the chunks of its [`Part`], can ever be computed in this pool. The answer
     /// does not depend on cached or held blocks.
     pub(crate) fn can_ever_fit(&self, pool: &BlockPool, groups: Option<&Groups>) -> bool {
         self.fits_alone(pool, groups, self.part.allocate_tokens.unwrap_or(usize::MAX))
     }
 
-    /// Returns the reason why the admission is impossible now, or `None` if it is possible.
+    /// Returns the error if too few blocks are available for the admission, or `None` if they are
+    /// enough.
     pub(crate) fn refusal(&self, pool: &BlockPool, groups: Option<&Groups>) -> Option<Refusal> {
         if self.fits() {
             return None;
@@ -399,7 +404,6 @@ impl Staged {
         Some(refusal)
     }
 
-    /// Returns the matched blocks of all groups.
     pub(crate) fn matched(&self) -> impl Iterator<Item = BlockId> + '_ {
         let grouped = self.tables.iter().flat_map(|table| &table.blocks);
         self.found.blocks.iter().chain(grouped).copied().filter(|block| !block.is_null())
@@ -416,8 +420,8 @@ impl Staged {
         pool.acquire_in_groups(&blocks, self.cached, self.cached_tokens, &self.found, asked)
     }
 
-    /// Allocates device blocks for the tokens after the match, which is already acquired, and plans
-    /// copies of the matched blocks that the request writes to.
+    /// Allocates device blocks for the tokens after the match. The matched blocks are already acquired.
+    /// Plans copies of those matched blocks that the request writes to.
     pub(crate) fn allocate(&mut self, tiers: &mut Tiers) -> Result<(), TierError> {
         if self.tables.is_empty() {
             self.found.blocks.reserve_exact(self.new_blocks);

@@ -1,18 +1,18 @@
 //! `Table` is the block table of one KV-cache group of a sequence.
 //!
-//! It contains the entries, and records which of them may be shared, which are registered, and which
-//! are released. The sequence ([`super::Sequence`]) has the numbers of tokens and of computed tokens,
-//! and passes them as arguments.
+//! It contains the table's block ids, and records which blocks may be shared, which are registered, and
+//! which were released. The sequence ([`super::Sequence`]) counts the tokens and the computed tokens,
+//! and passes these numbers as arguments.
 //!
-//! The table *covers* tokens that have slots in its blocks. Usually these are all tokens of the
-//! sequence, and lookahead slots after them. If a prompt is admitted in chunks, only the tokens up to
-//! the end of the next chunk are covered.
+//! A slot is the room for one token in a block. The table *covers* a token if it has a slot for it.
+//! Usually it covers all tokens of the sequence, and has slots for drafts after them. If a prompt is
+//! admitted in chunks, it covers only the tokens up to the end of the next chunk.
 //!
 //! Invariants:
 //! - S1: the table covers all computed tokens.
 //! - S2: the first `trimmed` entries are the null block, except those of attention sinks. No other
 //!   entry is the null block.
-//! - S3: `published` blocks are full and computed.
+//! - S3: the first `published` blocks are full and computed.
 
 use std::fmt;
 use std::ops::Range;
@@ -37,15 +37,15 @@ pub struct TableChange {
     pub group: u16,
 }
 
-/// The kind of a table, which determines the meaning of its entries.
+/// The kind of data in the blocks of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Layout {
-    /// One block per `block_tokens` tokens, in order.
+    /// KV of the sequence's tokens: one block per `block_tokens` tokens, in order.
     Positions,
-    /// The first block contains the recurrent state after the computed tokens, which every step
+    /// Recurrent states: the first block contains the state after the computed tokens, which every step
     /// overwrites. Each further block contains the state after one draft.
     State,
-    /// One block per `block_tokens` tokens of an encoder's output. These tokens are not part of the
+    /// KV of an encoder's output: one block per `block_tokens` tokens. These tokens are not part of the
     /// sequence.
     Encoder,
 }
@@ -60,7 +60,6 @@ impl Layout {
     }
 }
 
-/// The block table of one group.
 #[derive(Clone, Debug)]
 pub(crate) struct Table {
     pub(crate) blocks: Vec<BlockId>,
@@ -68,19 +67,19 @@ pub(crate) struct Table {
     pub(crate) block_tokens: usize,
     pub(crate) group: u16,
     pub(crate) layout: Layout,
-    /// Number of leading blocks that were matched at the admission or committed since. They are
-    /// registered, except blocks that the group does not keep cached.
+    /// Number of leading blocks that were matched at the admission or filled by committed tokens since.
+    /// They are registered, unless the group does not keep them cached.
     pub(crate) published: usize,
-    /// Number of leading blocks that no later token reads. Attention sinks among them are counted,
-    /// although they are not released.
+    /// Number of leading blocks that no later token reads. It includes the blocks with attention sinks,
+    /// although these are not released.
     pub(crate) trimmed: usize,
-    /// Number of leading blocks with attention sinks. These blocks are not released while the request
-    /// runs.
+    /// Number of leading blocks with attention sinks (the first tokens, which every token reads). These
+    /// blocks are not released while the request runs.
     sinks: usize,
-    /// The value of `trimmed` at admission. The request never had these blocks.
+    /// The value of `trimmed` at the admission: the request never had blocks at these positions.
     absent: usize,
-    /// Blocks that the request released while it ran and that may still be cached, with their
-    /// positions.
+    /// Positions and ids of blocks that the request has released since its admission, and that may
+    /// still be cached.
     pub(crate) left: Vec<(usize, BlockId)>,
     /// After a fork or a truncation, the first position whose block may be shared or registered
     /// although a later token will be written to it. [`NOT_GUARDED`] if there is no such position.
@@ -90,13 +89,13 @@ pub(crate) struct Table {
 /// The value of `guarded` of a table without guarded positions.
 pub(crate) const NOT_GUARDED: usize = usize::MAX;
 
-/// Number of references to each block that a step releases before a growth. A block that has only one
-/// user after these releases is written in place. The number is negative if the admissions of a plan
-/// take references, because they are committed first.
+/// For each block, the number of references that other operations of the same step release before this
+/// request grows. If only one user remains, the request writes to the block in place. The number is
+/// negative if planned admissions take references, because they are committed first.
 pub(crate) type GivenUp = HashMap<BlockId, i64>;
 
-/// Returns the number of users of a block after the references in `given_up` are released. The block
-/// must not change while it has other users.
+/// Returns the number of users that a block will have after the references in `given_up` are released.
+/// A block must not be written to while it has several users.
 pub(super) fn users(pool: &BlockPool, block: BlockId, given_up: &GivenUp) -> i64 {
     i64::from(pool.num_users(block)) - given_up.get(&block).copied().unwrap_or(0)
 }
@@ -117,11 +116,11 @@ impl Table {
         }
     }
 
-    /// Stores the blocks of an admission. The first `cached` tokens were hit: their blocks are
-    /// registered, or the null block at positions that need no block. The first `sinks` blocks are not
-    /// released while the request runs.
+    /// Stores the blocks of an admission. The first `cached` tokens were hit. Their blocks are
+    /// registered; positions that need no block contain the null block. The first `sinks` blocks are
+    /// not released while the request runs.
     pub(crate) fn hold(&mut self, blocks: Vec<BlockId>, cached: usize, sinks: usize) {
-        // If the hit starts with the null block, it contains no sinks.
+        // If the first entry is the null block, the table has no blocks for attention sinks.
         self.sinks = if blocks.first().is_some_and(|block| block.is_null()) { 0 } else { sinks };
         let nulls = blocks.iter().skip(self.sinks).take_while(|block| block.is_null()).count();
         self.trimmed = if nulls > 0 { self.sinks + nulls } else { 0 };
@@ -130,7 +129,6 @@ impl Table {
         self.blocks = blocks;
     }
 
-    /// Returns the positions that contain the null block.
     #[inline]
     pub(crate) fn nulls(&self) -> Range<usize> {
         self.sinks.min(self.trimmed)..self.trimmed
@@ -141,7 +139,6 @@ impl Table {
         self.absent
     }
 
-    /// Returns the number of tokens for which the table has blocks.
     #[inline]
     pub(crate) fn covered_tokens(&self) -> usize {
         match self.layout {
@@ -151,8 +148,8 @@ impl Table {
         }
     }
 
-    /// Returns the number of blocks that the table lacks to cover `slots` slots. After the growth, the
-    /// sequence has `tokens` tokens; the slots after them are for drafts.
+    /// Returns the number of blocks to allocate so that the table covers `slots` slots. The sequence
+    /// will have `tokens` tokens; the slots after them are for drafts.
     #[inline]
     pub(crate) fn missing_for(&self, tokens: usize, slots: usize) -> usize {
         match self.layout {
@@ -165,8 +162,8 @@ impl Table {
         }
     }
 
-    /// Returns the number of blocks that the table of an encoder's output lacks to cover `tokens`
-    /// tokens. 0 for other tables.
+    /// Returns the number of blocks to allocate so that the table of an encoder's output has room for
+    /// `tokens` tokens. 0 for other tables.
     pub(crate) fn encoder_missing_for(&self, tokens: usize) -> usize {
         match self.layout {
             Layout::Encoder => tokens.div_ceil(self.block_tokens).saturating_sub(self.blocks.len()),
@@ -174,8 +171,9 @@ impl Table {
         }
     }
 
-    /// Whether a growth to `slots` slots neither takes a block nor registers one. After the growth, the
-    /// sequence has `tokens` tokens, of which `computed` are computed.
+    /// Whether an append can be done without the pool: it needs no new block, registers none and copies
+    /// none. After it, the sequence has `tokens` tokens and `slots` slots, and `computed` tokens are
+    /// computed.
     #[inline]
     pub(crate) fn needs_no_pool(&self, tokens: usize, slots: usize, computed: Option<usize>) -> bool {
         match self.layout {
@@ -196,8 +194,8 @@ impl Table {
         self.layout == Layout::Positions && computed >= (self.published + 1).saturating_mul(self.block_tokens)
     }
 
-    /// Returns the positions to which a growth from `tokens` tokens to `slots` slots may write, and
-    /// whose blocks may be shared or registered.
+    /// Returns the positions whose blocks the slots from `tokens` to `slots` belong to, as far as these
+    /// blocks may be shared or registered.
     #[inline]
     fn guarded_positions(&self, tokens: usize, slots: usize) -> Range<usize> {
         if self.guarded == NOT_GUARDED || slots <= tokens {
@@ -207,8 +205,8 @@ impl Table {
         self.guarded.max(tokens / self.block_tokens).min(end)..end
     }
 
-    /// Returns the blocks that a growth to `slots` slots has to copy, because they are shared or
-    /// registered.
+    /// Returns the shared or registered blocks that contain slots from `tokens` to `slots`. The request
+    /// has to copy them before it writes to these slots.
     #[inline]
     pub(crate) fn copied<'a>(
         &'a self,
@@ -221,8 +219,8 @@ impl Table {
         self.blocks[self.guarded_positions(tokens, slots)].iter().copied().filter(must)
     }
 
-    /// Returns the start, in tokens, of the first block that must not be written to. Only checks blocks
-    /// that contain slots after the first `tokens` tokens.
+    /// Returns the first token of the first block that must not be written to, because it is shared or
+    /// registered. Only checks the blocks of the slots from `tokens` to `slots`.
     pub(crate) fn first_shared(&self, pool: &BlockPool, tokens: usize, slots: usize) -> Option<usize> {
         let none = GivenUp::default();
         let mut guarded = self.guarded_positions(tokens, slots);
@@ -232,8 +230,8 @@ impl Table {
     }
 
     /// Allocates blocks so that the table covers `slots` slots. The caller has checked that the blocks
-    /// are available. The sequence has `tokens` tokens, and the next step writes the slots after the
-    /// first `before`. Blocks that must not be written to are replaced by copies. Changes are appended
+    /// are available. The sequence has `tokens` tokens, and the next step writes the slots from
+    /// `before` on. Shared or registered blocks among them are replaced by copies. Changes are appended
     /// to `changes`.
     pub(crate) fn grow(
         &mut self,
@@ -252,7 +250,6 @@ impl Table {
         }
     }
 
-    /// Appends `n` new blocks to the table.
     pub(crate) fn allocate(
         &mut self,
         tiers: &mut Tiers,
@@ -267,8 +264,8 @@ impl Table {
         Ok(())
     }
 
-    /// Replaces the shared or registered blocks that a growth to `slots` slots may write to. A block
-    /// after the last token has no content, so it is replaced without a copy.
+    /// Replaces the shared or registered blocks that contain slots from `tokens` to `slots`. If such a
+    /// block contains no earlier tokens, a new block replaces it and nothing is copied.
     #[cold]
     fn unshare(
         &mut self,
@@ -302,7 +299,7 @@ impl Table {
     }
 
     /// Registers the blocks before position `full`, each under one hash of the cursor's chain. Returns
-    /// the number of new registrations. A hash collision ends the call and clears `publishes`.
+    /// the number of blocks registered. A hash collision ends the call and sets `publishes` to false.
     pub(crate) fn publish(
         &mut self,
         pool: &mut BlockPool,
@@ -312,7 +309,7 @@ impl Table {
     ) -> Result<usize, PoolError> {
         let mut count = 0;
         while self.published < full && *publishes {
-            // If a fork committed earlier, it may have registered blocks that both requests share.
+            // Blocks may be registered already, by a fork that shares them and has committed first.
             let rest = &self.blocks[self.published..full];
             let known = rest.iter().take_while(|&&block| pool.is_registered(block)).count();
             self.published += known;
@@ -327,8 +324,8 @@ impl Table {
         Ok(count)
     }
 
-    /// Keeps the blocks of the first `tokens` tokens and releases the others. A table of states keeps
-    /// the blocks of drafts only if a step still has drafts.
+    /// Keeps the blocks of the first `tokens` tokens and releases the others. A table of recurrent
+    /// states keeps the blocks for the states after drafts only with `has_drafts`.
     pub(crate) fn truncate(
         &mut self,
         tiers: &mut Tiers,
@@ -347,29 +344,30 @@ impl Table {
         Ok(())
     }
 
-    /// Records that the block of the next token may be shared or registered from now on.
+    /// Records that the block of the next token and all later blocks may be shared or registered. Later
+    /// growth then checks whether it has to copy them.
     pub(crate) fn guard(&mut self, tokens: usize) {
         if self.layout == Layout::Positions {
             self.guard_from(self.guarded.min(tokens / self.block_tokens));
         }
     }
 
-    /// Guards all positions from `position` on that have a block now: growth then checks whether they
-    /// have to be copied. Blocks that the table gets later are not shared.
+    /// Sets `guarded` to `position`, if there is a block at this position. Blocks that the table gets
+    /// later are not shared.
     fn guard_from(&mut self, position: usize) {
         self.guarded = if position < self.blocks.len() { position } else { NOT_GUARDED };
     }
 
-    /// Returns the positions whose blocks [`Self::trim`] releases if the first `dead` blocks are no
-    /// longer needed.
+    /// Returns the positions that [`Self::trim`] releases if no later token reads the first `dead`
+    /// blocks.
     #[inline]
     pub(crate) fn dying(&self, dead: usize) -> Range<usize> {
         let (from, dead) = (self.trimmed.max(self.sinks), dead.min(self.blocks.len()));
         if self.layout == Layout::Positions && from < dead { from..dead } else { 0..0 }
     }
 
-    /// Releases the first `dead` blocks, except sinks, and replaces them by the null block. Returns the
-    /// number of blocks that were released.
+    /// Releases the first `dead` blocks, except those with attention sinks, and replaces them by the
+    /// null block. Returns the number of released blocks.
     pub(crate) fn trim(&mut self, pool: &mut BlockPool, dead: usize) -> Result<usize, PoolError> {
         let gone = self.dying(dead);
         if gone.is_empty() {
@@ -386,37 +384,36 @@ impl Table {
         Ok(gone.len())
     }
 
-    /// Returns the blocks that the table holds: those before its null blocks, and those after them.
+    /// Returns the blocks of the table in two parts: before its null blocks, and after them.
     pub(crate) fn held_parts(&self) -> [&[BlockId]; 2] {
         let nulls = self.nulls();
         [&self.blocks[..nulls.start], &self.blocks[nulls.end..]]
     }
 
-    /// Returns the blocks that the table holds.
     pub(crate) fn held(&self) -> impl Iterator<Item = BlockId> + '_ {
         self.held_parts().into_iter().flatten().copied()
     }
 
-    /// Returns the number of blocks that the table holds.
     pub(crate) fn num_held(&self) -> usize {
         self.blocks.len() - self.nulls().len()
     }
 
-    /// Empties the table after its blocks were released.
+    /// Removes all entries. The caller has released the blocks.
     pub(crate) fn clear(&mut self) {
         self.blocks.clear();
         self.left.clear();
         (self.published, self.trimmed, self.absent, self.guarded) = (0, 0, 0, NOT_GUARDED);
     }
 
-    /// Replaces each block by the block to which a completed swap moved it.
+    /// Replaces each block by the block of the other tier that a completed swap has copied it to.
     pub(crate) fn moved(&mut self, mapping: &HashMap<BlockId, BlockId>) {
         for block in self.blocks.iter_mut().filter(|block| !block.is_null()) {
             *block = mapping.get(block).copied().unwrap_or(*block);
         }
     }
 
-    /// Checks the invariants S1 and S3. O(1).
+    /// Checks that all computed tokens have blocks (S1), and that the first `published` blocks are full
+    /// and computed (S3). O(1).
     pub(crate) fn check_counts(
         &self,
         name: &dyn fmt::Display,

@@ -2,8 +2,8 @@
 //! block of a table can be written to.
 //!
 //! [`crate::CacheManager`] keeps one sequence per request. A method checks its arguments before it
-//! changes anything, unless its doc leaves the check to the caller. [`super::grouped`] contains the
-//! parts that only several groups need.
+//! changes anything. If the caller has to make these checks, the doc of the method states it.
+//! [`super::grouped`] contains the parts that only several groups need.
 
 use std::fmt;
 
@@ -18,18 +18,17 @@ use crate::record::MAX_POSITIONS;
 use crate::tiers::{SwapId, TierError, Tiers, out_of_blocks};
 use crate::{BlockId, BlockPool, InvariantViolation, Name, PoolError, Until};
 
-/// The blocks that a growth takes.
+/// The blocks that an append needs: new blocks, and copies of blocks that must not be written to.
 #[derive(Debug, Default)]
 pub(crate) struct Needs {
-    /// Number of blocks that the growth allocates: for missing blocks and for copies.
     pub(crate) blocks: usize,
-    /// Blocks that the growth replaces by copies and releases, because they must not be written to.
+    /// The blocks that copies replace. The request releases them, because it must not write to them.
     pub(crate) copied: Vec<BlockId>,
-    /// Number of `copied` blocks that are registered and have no other user. These could be written in
-    /// place.
+    /// Number of `copied` blocks that are registered and have no other user. If too few blocks are
+    /// available, the request writes to them in place, which removes their cached content.
     pub(crate) avoidable: usize,
-    /// Registered blocks without another user that are written in place, because the pool has no blocks
-    /// for copies.
+    /// Registered blocks without another user that the request writes to in place, because the pool has
+    /// no blocks for copies.
     pub(crate) overwritten: Vec<BlockId>,
 }
 
@@ -38,23 +37,19 @@ pub(crate) struct Needs {
 pub(crate) struct Sequence {
     /// The tokens, and the hash chain of the full blocks.
     pub(crate) cursor: HashCursor,
-    /// The block table of the first group.
     pub(crate) main: Table,
-    /// The tier of the blocks in the tables.
     pub(crate) tier: usize,
     /// Number of tokens whose KV is written, including cached tokens.
     pub(crate) computed_tokens: usize,
     /// Whether commits register blocks. False after a hash collision, because no lookup can reach the
     /// blocks after the block that collided.
     pub(crate) publishes: bool,
-    /// The swap that is moving the sequence now.
     pub(crate) swap: Option<SwapId>,
     /// The data of the other groups. `None` if the model has only one group, of full attention.
     pub(crate) grouped: Option<Box<Grouped>>,
 }
 
 impl Sequence {
-    /// Makes a sequence without blocks.
     pub(crate) fn new(cursor: HashCursor, grouped: Option<Box<Grouped>>) -> Self {
         let (layout, block_tokens) = match &grouped {
             Some(grouped) => grouped.first(),
@@ -71,7 +66,6 @@ impl Sequence {
         }
     }
 
-    /// Stores the blocks of an admission in the tables.
     pub(crate) fn hold(&mut self, staged: &Staged) {
         self.computed_tokens = staged.cached_tokens;
         match (&mut self.grouped, staged.tables.split_first()) {
@@ -88,7 +82,6 @@ impl Sequence {
         }
     }
 
-    /// Returns the tables, in the order of the groups.
     #[inline]
     pub(crate) fn tables(&self) -> impl DoubleEndedIterator<Item = &Table> {
         std::iter::once(&self.main).chain(self.grouped.iter().flat_map(|grouped| &grouped.others))
@@ -98,7 +91,6 @@ impl Sequence {
         std::iter::once(&mut self.main).chain(self.grouped.iter_mut().flat_map(|grouped| &mut grouped.others))
     }
 
-    /// Returns the number of entries of all tables together.
     pub(crate) fn num_entries(&self) -> usize {
         self.tables().map(|table| table.blocks.len()).sum()
     }
@@ -108,8 +100,8 @@ impl Sequence {
         self.cursor.num_tokens()
     }
 
-    /// Returns the progress that is reported to observers: the number of registered blocks. With
-    /// several groups, returns the number of hash units whose KV is written.
+    /// Returns the progress that observers get: the number of leading blocks that are registered. With
+    /// several groups, the number of hash units whose KV is written.
     #[inline]
     pub(crate) fn num_published(&self) -> usize {
         match &self.grouped {
@@ -127,23 +119,24 @@ impl Sequence {
         }
     }
 
-    /// Returns the number of tokens that a step may have computed: the tokens that have blocks, and the
-    /// drafts before the first block that is shared or registered.
+    /// Returns the largest number of tokens and drafts that a step may have computed: those that have
+    /// blocks. Drafts only count up to the first shared or registered block, because no step writes to
+    /// it.
     pub(crate) fn computable_tokens(&self, pool: &BlockPool) -> usize {
         let (tokens, covered) = (self.num_tokens(), self.covered_tokens());
         let shared = self.tables().filter_map(|table| table.first_shared(pool, tokens, covered));
         covered.min(shared.min().map_or(covered, |first| first.max(tokens)))
     }
 
-    /// Returns the number of slots that a growth to `slots` slots covers when `more` tokens are added.
-    /// New tokens that fit into existing blocks are covered even if they exceed `slots`.
+    /// Returns the number of slots to cover when `more` tokens are added and the caller wants `slots`
+    /// slots. It is above `slots` if the existing blocks have room for more of the new tokens.
     #[inline]
     pub(crate) fn slots_for(&self, more: usize, slots: usize) -> usize {
         slots.max(self.covered_tokens().min(self.num_tokens() + more))
     }
 
-    /// Whether a growth to `slots` slots changes only tokens and counts. After the growth, the sequence
-    /// has `tokens` tokens, of which `computed` are computed.
+    /// Whether an append can be done without the pool, because it changes only tokens and counts. After
+    /// it, the sequence has `tokens` tokens and `slots` slots, and `computed` tokens are computed.
     #[inline]
     pub(crate) fn needs_no_pool(&self, tokens: usize, slots: usize, computed: Option<usize>) -> bool {
         let before = self.computed_tokens;
@@ -154,7 +147,8 @@ impl Sequence {
                 .is_none_or(|grouped| grouped.needs_no_pool(&self.main, (tokens, slots), computed, before))
     }
 
-    /// Appends tokens and sets counts. The caller has checked [`Self::needs_no_pool`].
+    /// Appends tokens and sets the counts of slots and computed tokens. The caller has checked
+    /// [`Self::needs_no_pool`].
     #[inline]
     pub(crate) fn grow_in_place(&mut self, tokens: &[u32], slots: usize, computed: Option<usize>) {
         self.cursor.append(tokens);
@@ -168,8 +162,8 @@ impl Sequence {
         self.computed_tokens = computed.unwrap_or(self.computed_tokens);
     }
 
-    /// Returns the blocks that a growth to `slots` slots takes. After the growth, the sequence has
-    /// `tokens` tokens, of which `computed` are computed. `given_up` contains the references that other
+    /// Returns the blocks that an append needs. After it, the sequence has `tokens` tokens and `slots`
+    /// slots, and `computed` tokens are computed. `given_up` contains the references that other
     /// requests release before.
     #[inline]
     pub(crate) fn needs(
@@ -179,7 +173,8 @@ impl Sequence {
         slots: usize,
         given_up: &GivenUp,
     ) -> Needs {
-        // Accepted drafts have already written their slots, so these slots are not written again.
+        // The next step does not write the slots of accepted drafts, because an earlier step has
+        // written them.
         let before = self.num_tokens().max(computed.unwrap_or(0));
         let mut needs = Needs::default();
         for table in self.tables() {
@@ -195,7 +190,8 @@ impl Sequence {
         needs
     }
 
-    /// Adds the references that a commit of the first `computed` tokens releases to `given_up`.
+    /// Adds to `given_up` the references that are released when the first `computed` tokens are
+    /// committed, because no later token reads these blocks.
     pub(crate) fn note_dying(&self, computed: usize, given_up: &mut GivenUp) {
         let Some(grouped) = &self.grouped else { return };
         for table in self.tables() {
@@ -205,8 +201,8 @@ impl Sequence {
         }
     }
 
-    /// Whether a growth to `slots` slots would fit a pool without other requests. After the growth, the
-    /// sequence has `tokens` tokens, of which `computed` are computed.
+    /// Whether an append would fit the pool if no other request held blocks. After it, the sequence has
+    /// `tokens` tokens and `slots` slots, and `computed` tokens are computed.
     pub(crate) fn fits_alone(
         &self,
         pool: &BlockPool,
@@ -222,8 +218,8 @@ impl Sequence {
         all <= pool.num_usable()
     }
 
-    /// Checks that `available` blocks are enough for a growth to `slots` slots and `tokens` tokens.
-    /// Returns the blocks that the growth takes.
+    /// Checks that `available` blocks are enough for an append, after which the sequence has `tokens`
+    /// tokens and `slots` slots. Returns the blocks that the append needs.
     pub(crate) fn check_growth(
         &self,
         pool: &BlockPool,
@@ -246,9 +242,8 @@ impl Sequence {
         Ok(needs)
     }
 
-    /// Removes the contents of registered blocks that have no other user and that a growth to `slots`
-    /// slots writes to. The growth then writes to them in place, and needs no copies. It writes the
-    /// slots after the first `before`.
+    /// Removes the cached contents of registered blocks that have no other user and contain slots from
+    /// `before` to `slots`. The request then writes to these blocks in place and needs no copies.
     pub(crate) fn forget_guarded(
         &self,
         pool: &mut BlockPool,
@@ -262,15 +257,14 @@ impl Sequence {
         pool.drop_cached(&own).map(drop)
     }
 
-    /// Appends tokens, but allocates no blocks.
     #[inline]
     pub(crate) fn append(&mut self, tokens: &[u32]) {
         self.cursor.append(tokens);
     }
 
     /// Allocates blocks so that the tables cover `slots` slots. The caller has checked that the blocks
-    /// of [`Self::needs`] are available. The next step writes the slots after the first `before`.
-    /// Blocks that must not be written to are replaced by copies. Changes of the tables are appended to
+    /// of [`Self::needs`] are available. The next step writes the slots from `before` on. Shared or
+    /// registered blocks among them are replaced by copies. Changes of the tables are appended to
     /// `changes`.
     pub(crate) fn grow(
         &mut self,
@@ -292,10 +286,10 @@ impl Sequence {
     }
 
     /// Sets the number of computed tokens, which the caller has checked, and registers the blocks that
-    /// they fill. Returns the number of new registrations. Blocks that a fork registered, or that were
+    /// they fill. Returns the number of blocks registered. Blocks that a fork registered, or that were
     /// registered before a truncation, do not count. Blocks at positions from [`MAX_POSITIONS`] on are
-    /// never registered. With several groups, a commit can exchange entries of tables of states; these
-    /// entries are appended to `changes`.
+    /// never registered. With several groups, a commit can exchange blocks in the tables of recurrent
+    /// states; these changes are appended to `changes`.
     #[inline]
     pub(crate) fn commit(
         &mut self,
@@ -346,7 +340,8 @@ impl Sequence {
         Ok(())
     }
 
-    /// Records that the blocks of the next token may be shared or registered from now on.
+    /// Records, in all tables, that the block of the next token and all later blocks may be shared or
+    /// registered.
     fn guard(&mut self) {
         let tokens = self.num_tokens();
         self.tables_mut().for_each(|table| table.guard(tokens));
@@ -372,35 +367,36 @@ impl Sequence {
         Ok(self.clone())
     }
 
-    /// Clones the sequence for a fork. Both sequences guard the blocks that they share.
+    /// Clones the sequence for a fork, and records in both that their blocks may be shared. The caller
+    /// adds the references.
     pub(super) fn guarded_clone(&mut self) -> Self {
         self.guard();
         self.clone()
     }
 
-    /// Returns the blocks that the tables hold, one entry per reference. Trimmed blocks are not
-    /// included.
+    /// Returns the blocks of all tables, without null blocks. The sequence has one reference to each
+    /// entry.
     pub(crate) fn held(&self) -> impl Iterator<Item = BlockId> + '_ {
         self.tables().flat_map(Table::held)
     }
 
-    /// Number of entries of [`Self::held`]. O(groups).
+    /// Returns the number of entries of [`Self::held`]. O(groups).
     pub(crate) fn num_held(&self) -> usize {
         self.tables().map(Table::num_held).sum()
     }
 
     /// Releases all blocks, the last block first, or moves their references to a fence. The sequence
-    /// keeps its tokens. When it gets blocks again, they are device blocks. The blocks of all groups
-    /// are ordered together: the deepest block is evicted first, and at equal depth the block of the
-    /// first group is evicted last.
+    /// keeps its tokens; when it gets blocks again, they are device blocks. The blocks of all groups
+    /// enter the eviction order together: those at the highest positions of the chain are evicted
+    /// first. At equal positions, the block of the first group is evicted last.
     pub(crate) fn give_up(&mut self, tiers: &mut Tiers, until: Until) -> Result<(), TierError> {
         self.keep_tails(tiers)?;
         let mut left = self.take_left(tiers)?;
         let pool = tiers.pool_mut(self.tier)?;
-        // The fence of the ticket may have ended since the release was requested.
+        // Until this call, the fence may have ended. Then the blocks are released at once.
         let until = if pool.holds_back(until) { until } else { Until::Now };
         if until != Until::Now {
-            // These blocks need no fence, because no running step uses them.
+            // The blocks in `left` need no fence, because no running step uses them.
             pool.release_table(&left)?;
             left.clear();
         }
@@ -419,10 +415,10 @@ impl Sequence {
         Ok(())
     }
 
-    /// Acquires each block that the sequence released while it ran, if the block is still cached and
-    /// has no references. The caller then releases them together with the other blocks, so that the
-    /// order of eviction follows their depths. Acquires nothing if the eviction policy does not order
-    /// blocks by their releases.
+    /// Acquires the cached blocks without references that the sequence has released since its
+    /// admission. The caller releases them again together with the other blocks, so that blocks at
+    /// higher positions of the chain are evicted first. Acquires nothing if the eviction policy stores
+    /// the history of blocks itself.
     fn take_left(&self, tiers: &mut Tiers) -> Result<Vec<BlockId>, TierError> {
         let pool = tiers.device_mut();
         if self.tier != 0 || pool.keeps_history() || self.cursor.epoch() != pool.epoch() {
@@ -452,14 +448,15 @@ impl Sequence {
         }
     }
 
-    /// Replaces the blocks by the blocks of tier `to` to which a completed swap moved them.
+    /// Replaces the blocks by those blocks of tier `to` that a completed swap has copied them to.
     pub(crate) fn moved(&mut self, mapping: &HashMap<BlockId, BlockId>, to: usize) {
         self.tables_mut().for_each(|table| table.moved(mapping));
         self.tier = to;
         self.swap = None;
     }
 
-    /// Checks the invariants S1 and S3. O(1).
+    /// Checks S1 and S3 for all tables: all computed tokens have blocks, and registered blocks are full
+    /// and computed. O(1).
     pub(crate) fn check_counts(&self, name: &dyn fmt::Display) -> Result<(), InvariantViolation> {
         let (tokens, computed) = (self.num_tokens(), self.computed_tokens);
         ensure(computed <= tokens, "S3 (published blocks are computed)", || {
@@ -480,13 +477,14 @@ impl Sequence {
         None
     }
 
-    /// Returns entry `at` of all tables, so that a test can overwrite it.
+    /// Returns a mutable reference to entry `at` of all tables, so that a test can overwrite it.
     #[cfg(feature = "fault-injection")]
     pub(crate) fn entry_mut(&mut self, at: usize) -> Option<&mut BlockId> {
         self.tables_mut().flat_map(|table| &mut table.blocks).nth(at)
     }
 
-    /// Checks the invariants S2 and M3 for one entry. O(groups).
+    /// Checks entry `at` of all tables: it is the null block exactly if it was trimmed (S2), and its
+    /// block has the hash of its tokens if it is registered (M3). O(groups).
     pub(crate) fn check_entry(
         &self,
         pool: &BlockPool,
@@ -501,8 +499,8 @@ impl Sequence {
         if at >= table.published || self.cursor.epoch() != pool.epoch() {
             return Ok(());
         }
-        // A caller may have removed the content of the block, so the block need not be registered. But
-        // it must not have another hash.
+        // The block need not be registered, because a caller may have removed its content. But it must
+        // not have another hash.
         let (group, own) = (table.group, self.name(table, at));
         let wrong = pool.name_of(block).is_some_and(|name| Some(name) != own);
         ensure(!wrong, "M3 (a published block carries the hash of its tokens)", || {

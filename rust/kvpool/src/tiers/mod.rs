@@ -1,7 +1,7 @@
 //! [`Tiers`] consists of one block pool per tier, and plans copies between their blocks.
 //!
-//! It owns the copies that are planned but not yet returned by [`Tiers::take_plan`], and the unfinished
-//! swaps.
+//! It stores the copies that are planned but not yet returned by [`Tiers::take_plan`], and the swaps
+//! that have not ended.
 //!
 //! A copy is planned in the call that makes it necessary. Its source and destination are *pinned*: they
 //! cannot be allocated to another request before [`Tiers::take_plan`] returns the copy. vLLM v0 had no
@@ -56,7 +56,8 @@ pub enum TierError {
         "swap {swap} cannot be completed: its copies are still planned, take the plan and execute it first"
     )]
     CopiesNotTaken { swap: u64 },
-    /// A reset was called while swapped requests or a swap hold blocks of another tier than the device.
+    /// A reset was refused, because swapped requests or a swap hold blocks of another tier than the
+    /// device.
     #[error(
         "{active} blocks of tier {tier} are active and {fenced} fenced: release or preempt what is swapped \
          out first, or bump the epoch, which always succeeds"
@@ -73,7 +74,7 @@ struct Pending {
     src: Place,
     /// The swap that the copy belongs to. `None` for copy-on-write.
     swap: Option<SwapId>,
-    /// The position of the copy in the order of planning.
+    /// The number of copies that were planned before this copy. Plans list copies in this order.
     nth: u64,
 }
 
@@ -95,12 +96,12 @@ struct Pending {
 #[derive(Debug)]
 pub struct Tiers {
     pools: Vec<BlockPool>,
-    /// Planned copies by destination.
+    /// The planned copies, by the block that each of them writes.
     pending: HashMap<Place, Pending>,
-    /// Number of copies planned so far.
     planned: u64,
     swaps: BTreeMap<SwapId, Swap>,
-    /// Number of source references of each block that unfinished swaps will drop.
+    /// For each block, the number of references that unfinished swaps will drop when they are
+    /// completed.
     leaving: HashMap<Place, u32>,
     next_swap: u64,
 }
@@ -189,7 +190,6 @@ impl Tiers {
         self.pools.iter().find_map(BlockPool::poison_reason)
     }
 
-    /// Returns an error if the pool of any tier is poisoned.
     #[inline]
     pub(crate) fn check_poison(&self) -> Result<(), PoolError> {
         self.pools.iter().try_for_each(BlockPool::check_poison)
@@ -212,23 +212,19 @@ impl Tiers {
         self.pools.get_mut(tier).ok_or(TierError::UnknownTier { tier, tiers })
     }
 
-    /// Returns the pools in the order of their tiers.
     pub(crate) fn pools(&self) -> &[BlockPool] {
         &self.pools
     }
 
-    /// Returns the pools in the order of their tiers, for changes.
     #[cfg(feature = "fault-injection")]
     pub(crate) fn pools_mut(&mut self) -> &mut [BlockPool] {
         &mut self.pools
     }
 
-    /// Returns the pool of tier 0.
     pub(crate) fn device(&self) -> &BlockPool {
         &self.pools[0]
     }
 
-    /// Returns a mutable reference to the pool of tier 0.
     pub(crate) fn device_mut(&mut self) -> &mut BlockPool {
         &mut self.pools[0]
     }
@@ -242,7 +238,7 @@ impl Tiers {
         Ok(self.is_exclusive(tier, block)? && self.pool(tier)?.num_users(block) == 1)
     }
 
-    /// Like [`Self::is_writable`], but ignores fences.
+    /// Like [`Self::is_writable`], but allows blocks that are fenced for a running step.
     fn is_exclusive(&self, tier: usize, block: BlockId) -> Result<bool> {
         self.check_poison()?;
         let pool = self.pool(tier)?;
@@ -286,8 +282,8 @@ impl Tiers {
         Ok(fresh[0])
     }
 
-    /// Returns the block that contains the content of `place` until the plan is executed: the source of
-    /// a planned copy to `place`, else `place` itself.
+    /// Returns the block to read for the content of `place` before the plan is executed. If a copy to
+    /// `place` is planned, this is the source of the copy. Otherwise it is `place` itself.
     fn resolve(&self, place: Place) -> Place {
         self.pending.get(&place).map_or(place, |pending| pending.src)
     }
@@ -342,8 +338,8 @@ impl Tiers {
         self.pools.iter_mut().try_fold(0, |ended, pool| Ok(ended + pool.complete_step(step)?))
     }
 
-    /// Opens a fence in every tier. Fences are always opened and ended in all tiers together, so their
-    /// tickets have the same number in every tier. See [`BlockPool::fence`].
+    /// Starts a fence in every tier. Fences always start and end in all tiers together, so a ticket has
+    /// the same number in every tier. See [`BlockPool::fence`].
     pub(crate) fn fence(&mut self) -> Result<Ticket> {
         self.check_poison()?;
         self.pools.iter_mut().rev().try_fold(Ticket::new(0), |_, pool| Ok(pool.fence()?))
@@ -429,8 +425,8 @@ impl Tiers {
         sums(self.swaps.values().flat_map(Swap::destinations))
     }
 
-    /// Checks that the references of every block, except those of fences and pins, are exactly these
-    /// entries of block tables and the references of swaps. O(blocks + entries).
+    /// Checks that every reference of every block belongs to one of these entries of block tables, to a
+    /// swap, to a fence or to a pin. O(blocks + entries).
     pub(crate) fn check_holders(
         &self,
         entries: impl Iterator<Item = (usize, BlockId)>,
@@ -451,7 +447,6 @@ impl Tiers {
     }
 }
 
-/// Makes the error of a pool that does not have enough blocks.
 pub(crate) fn out_of_blocks(
     pool: &BlockPool,
     needed: usize,
@@ -461,7 +456,6 @@ pub(crate) fn out_of_blocks(
     PoolError::OutOfBlocks(Refusal::new(needed, available, pool.num_fenced(), can_ever_fit))
 }
 
-/// Adds up the references to each block.
 fn sums(references: impl Iterator<Item = (Place, u32)>) -> HashMap<Place, u32> {
     let mut sums = HashMap::new();
     references.for_each(|(place, references)| *sums.entry(place).or_default() += references);

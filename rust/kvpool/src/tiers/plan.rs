@@ -1,11 +1,11 @@
 //! A [`TransferPlan`] lists copies of block contents, as plain data.
 //!
 //! All transfers of a plan are *simultaneous*: each reads the content that its source had before the
-//! plan wrote to any block. Executors copy one block after the other, so [`TransferPlan::rounds`]
-//! splits a plan where blocks overlap. Within a round no transfer reads a block that the round writes.
-//! A block is read in an earlier round than the round that writes it. If transfers form a cycle, one
-//! extra *scratch* block holds the content of one of their blocks meanwhile. [`runs`] merges
-//! consecutive ids of a round into one copy each (vLLM #35990: 193 copies became 3).
+//! plan wrote to any block. An engine that copies one block after the other needs
+//! [`TransferPlan::rounds`], which splits the plan so that every block is read in an earlier round than
+//! the one that writes it. If transfers form a cycle, an extra *scratch* block temporarily holds the
+//! content of one of their blocks. [`runs`] merges consecutive ids of a round into one copy each (vLLM
+//! #35990: 193 copies became 3).
 //!
 //! kvpool only makes plans; the engine executes them. Costs: O(n log n) for n transfers.
 
@@ -58,7 +58,8 @@ pub enum PlanError {
     /// A transfer reads or writes the null block, which has no KV.
     #[error("the null block is {role} of a transfer")]
     NullBlock { role: &'static str },
-    /// A scratch block is used by the plan itself, or appears twice in the list.
+    /// A scratch block (which holds the content of a block temporarily) is used by the plan itself, or
+    /// appears twice in the list.
     #[error("block {} of tier {} cannot be a scratch block: it is used already", .place.block, .place.tier)]
     ScratchInUse { place: Place },
     /// The transfers form a cycle, and no scratch block is left to hold the content of one of its
@@ -131,8 +132,8 @@ impl TransferPlan {
 
     /// Splits the plan into rounds that are executed one after the other. The transfers of a round can
     /// be executed in any order or at the same time; they are sorted by tiers and blocks. If transfers
-    /// form a cycle, a `scratch` block temporarily holds the content of one of their blocks. The
-    /// previous content of the scratch block is lost.
+    /// form a cycle, a `scratch` block temporarily holds the content of one of their blocks. This
+    /// overwrites the scratch block.
     ///
     /// # Errors
     /// [`PlanError::NeedsScratch`], [`PlanError::ScratchInUse`].
@@ -140,8 +141,9 @@ impl TransferPlan {
         self.check_scratch(scratch)?;
         let writer: HashMap<Place, usize> =
             self.transfers.iter().enumerate().map(|(at, transfer)| (transfer.dst, at)).collect();
-        // Each transfer has to wait for all transfers that read the block that it writes. `next`
-        // contains, for each transfer, the transfer that writes the block that it reads.
+        // A transfer must not be executed before the transfers that read the block that it writes.
+        // `next` contains the other direction: for each transfer, the transfer that writes the block
+        // that it reads.
         let next: Vec<Option<usize>> = self.transfers.iter().map(|t| writer.get(&t.src).copied()).collect();
         let mut readers = vec![0usize; self.transfers.len()];
         for &at in next.iter().flatten() {
@@ -167,9 +169,9 @@ impl TransferPlan {
         let mut put = |round, transfer| rounds.entry(round).or_default().push(transfer);
         placed.iter().for_each(|&at| put(round[at], self.transfers[at]));
         for (cycle, &kept) in cycles.iter().zip(scratch) {
-            // The source of the first transfer is saved in the scratch block, and written at the end.
-            // Transfers outside of the cycle may also read blocks of the cycle, so each transfer of the
-            // cycle waits for all readers of its destination.
+            // The source of the cycle's first transfer is saved in the scratch block, from which the
+            // last transfer writes it. Transfers outside of the cycle may also read blocks of the
+            // cycle, so each transfer waits for all readers of its destination.
             let first = self.transfers[cycle[0]];
             put(0, Transfer { src: first.src, dst: kept });
             let mut last = 0;
@@ -199,8 +201,8 @@ impl TransferPlan {
     }
 }
 
-/// Finds the cycles among transfers that wait for each other. Each returned cycle lists its transfers
-/// in an order in which each is followed by the transfer that writes the block that it reads.
+/// Finds the cycles among transfers that wait for each other. Each cycle is a list of transfers. Each
+/// transfer in it is followed by the transfer that writes the block that it reads.
 fn cycles_of(next: &[Option<usize>], waiting: &[usize]) -> Vec<Vec<usize>> {
     let mut waiting: BTreeSet<usize> = waiting.iter().copied().collect();
     let mut cycles = Vec::new();
@@ -214,8 +216,8 @@ fn cycles_of(next: &[Option<usize>], waiting: &[usize]) -> Vec<Vec<usize>> {
     cycles
 }
 
-/// Merges the transfers of a round into runs of consecutive blocks. All transfers of a run have the
-/// same source tier and the same destination tier. Pass the transfers in the order of
+/// Merges transfers of a round into one copy ([`Run`]) if their source blocks and their destination
+/// blocks are consecutive in the same tiers. Pass the transfers in the order of
 /// [`TransferPlan::rounds`].
 #[must_use]
 pub fn runs(round: &[Transfer]) -> Vec<Run> {

@@ -1,5 +1,5 @@
-//! Implements swaps, which move blocks from one tier to another in two phases. A swap moves each
-//! physical block once, even if several tables share it.
+//! Implements swaps, which move blocks from one tier to another in two phases. A swap moves each block
+//! once, even if several block tables share it.
 //!
 //! [`Tiers::begin_swap`] allocates destinations and plans copies. After the copies are executed,
 //! [`Tiers::complete_swap`] drops the source references. To undo a swap, [`Tiers::abort_swap`] releases
@@ -26,8 +26,8 @@ impl SwapId {
         self.0
     }
 
-    /// Makes the id of the swap with this number, for bindings to languages that have only numbers. A
-    /// number that was never used identifies no swap.
+    /// Makes the id of the swap with this number, for other languages, whose interfaces only pass
+    /// numbers. If no swap has the number, calls with the id return an error.
     #[must_use]
     pub const fn from_number(number: u64) -> Self {
         Self(number)
@@ -49,8 +49,8 @@ pub enum Fit {
 }
 
 impl Fit {
-    /// Returns whether `needed` blocks can be allocated in a pool with `usable` blocks, of which
-    /// `available` are available now and `reserve` must remain available.
+    /// Returns whether `needed` blocks can be allocated if `reserve` blocks have to remain available.
+    /// The pool has `usable` blocks, of which `available` are available now.
     #[must_use]
     pub(crate) const fn of(needed: usize, available: usize, usable: usize, reserve: usize) -> Self {
         if needed.saturating_add(reserve) <= available {
@@ -74,14 +74,13 @@ impl Fit {
     }
 }
 
-/// One block of a swap.
 #[derive(Clone, Copy, Debug)]
 struct Moved {
     src: BlockId,
     dst: BlockId,
-    /// Number of references that move with the block.
+    /// Number of references that the swap moves from the source block to the destination block.
     references: u32,
-    /// False if the destination block already had the content.
+    /// Whether the swap copies the block. False if the destination tier already had its content.
     copied: bool,
     /// Whether the source was registered and computed when the copy was planned. If another holder
     /// computes the source later, the copy may have been made before that, so the destination is not
@@ -95,34 +94,34 @@ pub(crate) struct Swap {
     pub(crate) from: usize,
     pub(crate) to: usize,
     moved: Vec<Moved>,
-    /// The caller's numbers of the requests whose block tables the swap moves.
+    /// The numbers by which the caller identifies the requests whose block tables the swap moves.
     pub(crate) members: Vec<usize>,
 }
 
 impl Swap {
-    /// Returns the references to destination blocks, which the swap holds.
+    /// Returns the destination blocks, each with the number of references that the swap holds to it.
     pub(super) fn destinations(&self) -> impl DoubleEndedIterator<Item = (Place, u32)> + '_ {
         self.moved.iter().map(|one| (Place { tier: self.to, block: one.dst }, one.references))
     }
 
-    /// Returns the references to source blocks, which the swap will drop when it is completed.
+    /// Returns the source blocks, each with the number of references that the swap will drop when it is
+    /// completed.
     pub(super) fn sources(&self) -> impl DoubleEndedIterator<Item = (Place, u32)> + '_ {
         self.moved.iter().map(|one| (Place { tier: self.from, block: one.src }, one.references))
     }
 
-    /// Returns the destinations of the swap's copies, whether planned or executed.
+    /// Returns the destination blocks that the swap's copies write. These copies may be planned or
+    /// already executed.
     pub(super) fn copies(&self) -> impl Iterator<Item = Place> + '_ {
         let copied = self.moved.iter().filter(|one| one.copied);
         copied.map(|one| Place { tier: self.to, block: one.dst })
     }
 
-    /// Returns pairs of source and destination blocks, in order of first appearance.
     pub(crate) fn pairs(&self) -> Vec<(BlockId, BlockId)> {
         self.moved.iter().map(|one| (one.src, one.dst)).collect()
     }
 }
 
-/// Makes a list with one entry per reference, the last block first.
 fn tail_first(references: impl DoubleEndedIterator<Item = (Place, u32)>) -> Vec<BlockId> {
     references.rev().flat_map(|(place, n)| std::iter::repeat_n(place.block, n as usize)).collect()
 }
@@ -134,7 +133,6 @@ fn share_content(source: &BlockPool, target: &BlockPool) -> bool {
     source.epoch() == target.epoch() && algorithms.is_none_or(|(source, target)| source == target)
 }
 
-/// The checked sources of a swap, and the blocks that the swap would take.
 pub(crate) struct StagedSwap {
     /// The distinct source blocks in order, each with the number of its references, and with the
     /// destination block that already caches its content, if there is one.
@@ -158,7 +156,6 @@ impl StagedSwap {
 }
 
 impl Tiers {
-    /// Checks the source references of a swap, and looks up their contents in the destination tier.
     pub(crate) fn stage_swap(&self, blocks: &[BlockId], from: usize, to: usize) -> Result<StagedSwap> {
         self.check_poison()?;
         let (source, target) = (self.pool(from)?, self.pool(to)?);
@@ -175,11 +172,12 @@ impl Tiers {
             let index = *at.entry(block).or_insert_with(|| {
                 let content = source.content_of(block).filter(|_| comparable);
                 let found = content.and_then(|content| target.find_content(&content));
-                // An overtaken block only has pins, and the contents before it may be evicted. If the
-                // swap acquired such a block and released it later, it would be cached without the
-                // contents before it.
+                // This skips a cached block that only has pins and that the policy has already chosen
+                // for eviction. The contents before it in its chain may be evicted. If the swap
+                // acquired the block and released it later, it would be cached without them.
                 let found = found.filter(|&found| !target.is_overtaken(found));
-                // Two sources with the same content move to the same block.
+                // If two sources have the same cached content, both move to the same block, which is
+                // counted once.
                 match found {
                     None => staged.fresh += 1,
                     Some(found) if cached.insert(found) => {
@@ -206,7 +204,7 @@ impl Tiers {
     /// of the destination must remain available. Changes nothing. O(n).
     ///
     /// # Errors
-    /// As [`Self::begin_swap`], except missing blocks.
+    /// As [`Self::begin_swap`], but missing blocks are no error.
     pub fn fit_swap(&self, blocks: &[BlockId], from: usize, to: usize, reserve: usize) -> Result<Fit> {
         Ok(self.stage_swap(blocks, from, to)?.fit(reserve))
     }
@@ -237,8 +235,8 @@ impl Tiers {
         self.begin_swap_of(Vec::new(), blocks, from, to, 0)
     }
 
-    /// Like [`Self::begin_swap`], for the block tables of the requests `members`. `reserve` blocks of
-    /// the destination must remain available.
+    /// Like [`Self::begin_swap`], but stores the requests `members`, whose block tables move, and
+    /// leaves `reserve` blocks of the destination available.
     pub(crate) fn begin_swap_of(
         &mut self,
         members: Vec<usize>,
@@ -253,7 +251,7 @@ impl Tiers {
         if fresh > available {
             return Err(out_of_blocks(target, fresh, available, fresh <= usable).into());
         }
-        // Acquires cached destinations first, so that no allocation can evict them.
+        // The cached destinations are acquired first, so that the allocation cannot evict them.
         sources
             .iter()
             .filter_map(|&(_, _, found)| found)
@@ -277,19 +275,17 @@ impl Tiers {
         Ok(id)
     }
 
-    /// Returns an unfinished swap.
     pub(crate) fn swap(&self, id: SwapId) -> Result<&Swap> {
         self.check_poison()?;
         self.swaps.get(&id).ok_or(TierError::UnknownSwap { swap: id.0 })
     }
 
-    /// Number of unfinished swaps.
     pub(crate) fn num_swaps(&self) -> usize {
         self.swaps.len()
     }
 
-    /// Returns the source and destination blocks of a swap, in order of first appearance, each pair
-    /// with whether the swap copies its bytes.
+    /// Returns one entry per source block of a swap, in order of first appearance: the source, the
+    /// destination, and whether the swap copies the block's bytes.
     ///
     /// # Errors
     /// [`TierError::UnknownSwap`].
@@ -297,7 +293,8 @@ impl Tiers {
         Ok(self.swap(id)?.moved.iter().map(|one| (one.src, one.dst, one.copied)).collect())
     }
 
-    /// Returns an error if a caller has released references that belong to the swap.
+    /// Returns an error if a caller has released references that belong to the swap, which it must not
+    /// do.
     fn check_swap_holds(
         &self,
         references: impl Iterator<Item = (Place, u32)>,
@@ -315,12 +312,11 @@ impl Tiers {
         Ok(())
     }
 
-    /// Whether the swap's copy to `dst` is planned but not yet returned by [`Tiers::take_plan`].
+    /// Whether [`Tiers::take_plan`] has not yet returned the swap's copy to `dst`.
     fn is_planned(&self, id: SwapId, dst: Place) -> bool {
         self.pending.get(&dst).is_some_and(|pending| pending.swap == Some(id))
     }
 
-    /// Removes a swap, and its source references from the number of references that swaps will drop.
     fn end_swap(&mut self, id: SwapId) -> Result<Swap> {
         let swap = self.swaps.remove(&id).ok_or(TierError::UnknownSwap { swap: id.0 })?;
         for (place, references) in swap.sources() {
@@ -333,7 +329,7 @@ impl Tiers {
     }
 
     /// Ends a swap after its copies have been executed. The source references are dropped, as by a
-    /// release of a block table, and their holders now hold the destinations. Destinations of
+    /// release of a block table. The requests now hold the destinations instead. Destinations of
     /// registered blocks are registered. Returns pairs of source and destination blocks, as in
     /// [`Self::swap_mapping`]. O(n).
     ///
@@ -371,8 +367,8 @@ impl Tiers {
     }
 
     /// Aborts a swap: its destinations are released, its planned copies are removed, and the sources
-    /// remain as they were. If [`Self::take_plan`] has already returned its copies, the engine must
-    /// have stopped to execute them. O(n).
+    /// remain as they were. If [`Self::take_plan`] has already returned its copies, the engine must no
+    /// longer execute them. O(n).
     ///
     /// # Errors
     /// [`TierError::UnknownSwap`].
