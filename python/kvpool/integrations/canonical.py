@@ -123,7 +123,8 @@ class Canonical:
             self._within.pop()
 
     def _nested(self, name: str, value: Any) -> Any:
-        # The settings of a transformers configuration are not limited to the fields of its class.
+        # A configuration of transformers may have more settings than its class has fields, so
+        # ``to_dict`` is used.
         if hasattr(type(value), "model_type") and hasattr(value, "to_dict"):
             return self._described(name, value)
         if isinstance(value, Mapping):

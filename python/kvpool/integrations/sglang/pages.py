@@ -34,7 +34,7 @@ _ALIGNMENT: Final = 4096
 
 
 class Pages:
-    """The common part of all kinds of pages.
+    """The base class of the three kinds of pages.
 
     Args:
         pool: SGLang's host pool.

@@ -19,7 +19,7 @@ __all__ = ["OBJECT_HEADER", "Settings", "divide"]
 #: to a multiple of this.
 OBJECT_HEADER: Final = 4096
 
-#: Names in the same configuration object that belong to SGLang itself.
+#: Settings in the same configuration object that SGLang itself reads. They are not reported as unknown.
 _OF_SGLANG: Final = frozenset(
     (
         "backend_name",

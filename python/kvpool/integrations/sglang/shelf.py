@@ -153,8 +153,8 @@ class Shelf:
             pages.arena,
             namespace,
             eviction=settings.eviction,
-            # SGLang offers a page only once, and then assumes that it is stored. SGLang's write policy
-            # has already chosen the page.
+            # Every page is stored at the first offer. SGLang's write policy has already chosen it, and
+            # SGLang offers a page only once and then assumes that it is stored.
             admission="always",
             workers=settings.workers,
             queue=settings.queue,
@@ -176,8 +176,8 @@ class Shelf:
         unknown = [at for at, presence in enumerate(known) if presence == "unknown"]
         if unknown:
             job = self._store.probe([digests[at] for at in unknown], groups=[groups[at] for at in unknown])
-            # An empty list means that the deadline has passed. The pages then remain unknown and count
-            # as missing.
+            # If the deadline has passed, the list of outcomes is empty, and the unknown pages count as
+            # missing.
             for at, outcome in zip(unknown, self._jobs.outcomes(job, until), strict=False):
                 there[at] = outcome == "ok"
         return [all(there[at : at + parts]) for at in range(0, len(there), parts)]

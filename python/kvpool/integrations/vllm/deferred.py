@@ -38,8 +38,8 @@ class _Watch(MetaPathFinder):
     ) -> importlib.machinery.ModuleSpec | None:
         if fullname != self._name or self._is_asking:
             return None
-        # The other finders are asked for the module. A caller may only look for the module without
-        # importing it, so the watch continues.
+        # The other finders are asked for the module. The watch ends only when the module is imported,
+        # because a caller may also look for it without importing it.
         self._is_asking = True
         try:
             spec = importlib.util.find_spec(fullname)
