@@ -189,7 +189,7 @@ class _OlderNames(PoolAllocator, BlockAllocator):
             UnknownBlockError: A block does not belong to this allocator.
             BlockStateError: A block is not full and hashed.
         """
-        # The method of the allocator that this class is mixed into.
+        # ``super()`` is the allocator class with which this class is combined.
         super().mark_blocks_as_computed(block_ids)  # type: ignore[safe-super]
 
     def get_common_computed_block_ids(self, seq_block_ids: Sequence[list[BlockId]]) -> list[BlockId]:

@@ -382,7 +382,11 @@ class BlockSpaceManager:
             self._allocator_of(block)._release(table)
 
     def _moving(self, seq_group: SequenceGroupLike, source: BlockAllocator) -> tuple[list[int], list[int]]:
-        """Returns the ids of the sequences to move, and their blocks in the core, one entry per reference."""
+        """Returns the ids of the sequences to move, and the core's ids of the blocks in their tables.
+
+        Finished sequences and sequences without a block table are left out. A block that several tables
+        share occurs once per table.
+        """
         references = list[int]()
         unfinished = {seq.seq_id: seq for seq in seq_group.seqs if not status_of(seq).startswith("FINISHED")}
         moving = [seq for seq_id, seq in unfinished.items() if seq_id in self.block_tables]

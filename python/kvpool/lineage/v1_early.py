@@ -174,7 +174,7 @@ class FreeKVCacheBlockQueue:
 
     @property
     def num_free_blocks(self) -> int:
-        """Number of blocks in the queue."""
+        """Number of free blocks in the queue."""
         return len(self._free)
 
     @property
@@ -320,7 +320,10 @@ _FOREIGN_EPOCH: Final = 2**64 - 1
 
 
 def _foreign_root(value: int, hasher: kvpool.BlockHasher, extra: kvpool.ExtraKeys | None) -> HashValue:
-    """Hashes an int of other code: its sign, its length and its 32-bit words, padded to whole blocks."""
+    """Hashes an int that these functions did not return, as the root of a separate chain.
+
+    The hash covers the sign of the int, its length and its 32-bit words, padded to whole blocks.
+    """
     size = (value.bit_length() + 31) // 32
     words = [int(value < 0), size, *((abs(value) >> 32 * at) & 0xFFFF_FFFF for at in range(size))]
     words += [0] * (-len(words) % hasher.block_size)

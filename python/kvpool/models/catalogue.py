@@ -187,7 +187,7 @@ _CATALOGUE: Final[tuple[KvShape, ...]] = (
     _windowed("Gemma-3-4B", 5, 29, 4, 256, 1024),
     _windowed("Gemma-3-12B", 8, 40, 8, 256, 1024),
     _windowed("Gemma-3-27B", 10, 52, 16, 128, 1024),
-    # Full attention has fewer and larger heads than the windows.
+    # In Gemma 4, layers with full attention have fewer and larger heads than layers with windows.
     KvShape("Gemma-4-26B-A4B", (attention(5, 2, 512), attention(25, 8, 256, window=1024))),
     KvShape("Gemma-4-31B", (attention(10, 4, 512), attention(50, 16, 256, window=1024))),
     _nemotron("Nemotron-H-8B", 4, 24, 8, 128, 64),

@@ -24,7 +24,8 @@ def _class(layers: int, hidden: int, heads: int, kv_heads: int | str, **more: An
     }
 
 
-#: The number of KV heads equals the number of attention heads of the configuration, or of the class.
+#: A default that names another field: the number of KV heads is the number of attention heads, from the
+#: configuration or from the class's defaults.
 _SAME: Final = "num_attention_heads"
 _MLA: Final = {"kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128}
 

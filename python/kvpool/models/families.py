@@ -50,7 +50,7 @@ class Family:
     name: str
     #: Values of ``model_type``, and names of architectures without their endings, in lower case.
     types: tuple[str, ...]
-    #: Reads the layers.
+    #: Reads the layers of a configuration of this family.
     layers: AllLayers
     #: The published files that define the fields. ``{type}`` stands for the ``model_type``.
     source: str

@@ -15,7 +15,6 @@ prompt). A request of n tokens then needs at most this number of blocks:
 
 These numbers are enough for any order of steps: prompts in chunks of c tokens or fewer, decoding, and
 hits of any length.
-decoding, hits of any length.
 
 **How groups are formed**, as in vLLM (0.33, ``v1/core/kv_cache_utils.py``; the description is ours):
 
@@ -94,7 +93,7 @@ class KvGroup:
         return min(filled, 1) if self.kind == "state" else filled
 
     def _starts(self, tokens: int) -> range:
-        """Return the first token of each attention chunk, until the positions within blocks repeat."""
+        """Return the first tokens of the attention chunks, until their positions in blocks repeat."""
         return range(0, min(tokens, math.lcm(self.span, self.block_tokens)), self.span)
 
     def _blocks_behind(self, start: int, tokens: int, chunk: int) -> int:

@@ -420,7 +420,7 @@ def _simulated(
 
 
 def _unique_blocks(curve: HitCurve) -> int:
-    """Estimates the number of different blocks. Their first references are those that no cache can hit."""
+    """Estimates the number of different blocks: the references that an unlimited cache misses."""
     return round(curve.references * (1 - curve.ceiling()[1]))
 
 
@@ -537,7 +537,7 @@ def _knee(curve: HitCurve, bytes_per_block: int | None) -> schema.Knee | None:
 def _worth(
     curve: HitCurve, model: schema.Model | None, bytes_per_block: int | None
 ) -> list[schema.WorthStep]:
-    """Returns the tokens that each step of memory saves.
+    """Returns how many more prompt tokens hit with each growth of the LRU cache.
 
     The sizes double, up to the size that serves all possible hits.
     """

@@ -200,7 +200,7 @@ def without_password(url: str) -> str:
     return f"{scheme}://{authority.rpartition('@')[2]}{place[len(authority) :]}"
 
 
-#: This text replaces a part of a URL that may belong to a password.
+#: The text that replaces a part of a URL in messages, because the part may belong to a password.
 _HIDDEN: Final = "..."
 #: Matches a URL whose slashes are missing. If it were accepted as a path, messages would show its
 #: password.

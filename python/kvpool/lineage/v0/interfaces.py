@@ -56,14 +56,17 @@ class AllocStatus(NamedEnum):
 
 
 class BlockSpaceManager(ABC):
-    """The interface for a scheduler: block tables of sequences."""
+    """The methods of a block manager that a scheduler calls.
+
+    A block manager has the block tables of sequences.
+    """
 
     @staticmethod
     def get_block_space_manager_class(version: str) -> type[BlockSpaceManager]:
         """Returns the manager class of a name: ``"selfattn"``, or ``"placeholder"`` for models without KV.
 
         Raises:
-            InvalidArgumentError: No manager has this name; a ``ValueError``.
+            InvalidArgumentError: No manager has this name. The error is also a ``ValueError``.
         """
         if version.lower() == "selfattn":
             from kvpool.lineage.v0.block_manager import SelfAttnBlockSpaceManager

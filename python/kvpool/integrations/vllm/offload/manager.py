@@ -241,7 +241,7 @@ class KvpoolOffloadingManager(OffloadingManager):  # type: ignore[misc]  # vLLM 
                 yield event
 
     def get_stats(self) -> Any:
-        """Returns the counts since the last call, and the used shares of the tier, from 0 to 1."""
+        """Returns the statistics since the last call, and the shares of slots in use, from 0 to 1."""
         stats = OffloadingConnectorStats()
         slots = max(1, self.chunks.num_chunks)
         held, written = self.chunks.num_held / slots, len(self.chunks.pending) / slots

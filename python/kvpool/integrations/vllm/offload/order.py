@@ -47,7 +47,7 @@ class Evictor(Protocol):
         """Returns the blocks, next victim first."""
 
     def check_invariants(self) -> None:
-        """Checks its own state."""
+        """Raises an error if the evictor's internal state is inconsistent."""
 
     def __contains__(self, block_id: int, /) -> bool: ...
     def __len__(self) -> int: ...
@@ -73,8 +73,8 @@ class VictimOrder:
 
     def __init__(self, evictor: Evictor) -> None:
         self._evictor = evictor
-        # Blocks that were passed over, in the order of their turns. All of them come before the blocks
-        # in the evictor.
+        # The blocks that were in use when it was their turn to be evicted, in the order of these turns.
+        # They are evicted before the blocks in the evictor.
         self._passed: dict[int, None] = {}
 
     def append(self, candidates: Sequence[tuple[int, int]]) -> None:

@@ -54,7 +54,8 @@ _LOG: Final = logging.getLogger("vllm.kvpool")
 
 _PREFIX: Final = "vllm:kvpool_store_"
 
-#: The counters, by field of ``StoreStats``. The gauges follow.
+#: The descriptions of the counters in vLLM's metrics, by field of ``StoreStats``. Those of the gauges
+#: follow.
 _COUNTERS: Final = {
     "loads": "Chunks loaded.",
     "loaded_bytes": "Bytes loaded.",
@@ -189,7 +190,7 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
         self._deadline = deadline
         self.renews = on_reset == "renew"
         self.generation = 0
-        # vLLM's view has two dimensions.
+        # vLLM's view of CPU memory has two dimensions, and each row is one chunk.
         self._chunk_bytes = int(primary_kv_view.strides[0])  # type: ignore[index]
         wanted = enable_kv_events and offloading_spec.kv_events_config.enable_kv_cache_events
         self._events: list[OffloadingEvent] | None = [] if wanted else None
@@ -200,8 +201,8 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
         self._unknown_until: dict[bytes, float] = {}
         self._digest_bytes = 32
         self.adapters = Adapters()
-        # For chunks whose name in the store differs from vLLM's key, the key by name. Events need the
-        # key.
+        # Maps a chunk's name in the store to vLLM's key, for chunks whose name differs from the key.
+        # Events contain the key.
         self._keys: dict[bytes, bytes] = {}
         config = config_of(offloading_spec)
         self._has_adapters = config is not None and config.lora_config is not None

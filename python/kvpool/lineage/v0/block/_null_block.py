@@ -32,7 +32,7 @@ class NullBlock(Block):
         """Always raises.
 
         Raises:
-            ContractError: Always; a ``ValueError``.
+            ContractError: Always. The error is also a ``ValueError``.
         """
         raise ContractError("null block should not be modified")
 
@@ -40,7 +40,7 @@ class NullBlock(Block):
     def block_id(self) -> int | None:
         """The id, which belongs to a GPU block that nothing else uses.
 
-        Setting it is a ``ContractError``, a ``ValueError``.
+        Setting it raises ``ContractError``, which is also a ``ValueError``.
         """
         return self._proxy.block_id
 

@@ -1,6 +1,6 @@
 """vLLM v0's prefix-caching allocator, its block, and its hash of a block.
 
-Differences from the ancestor (a number identifies a known defect of the ancestors):
+Differences from the ancestor, vLLM v0 (a number identifies a known defect of the ancestors):
 
 - 1, 2: the core chooses victims. There is no heap that could contain outdated entries.
 - 3, 11: ``fork`` walks a chain of any length, and handles are never recycled, so a chain cannot become
