@@ -89,7 +89,7 @@ def _release_batch(
     )
 
 
-#: The old names of CacheManager.
+#: The old names of the methods and properties of ``CacheManager``, each with its replacement.
 MANAGER: Final = {
     **_BOTH,
     "append_tokens": Renamed(
@@ -148,7 +148,7 @@ MANAGER: Final = {
     "epoch": Renamed("stats().pool.epoch", lambda manager: manager.stats().pool.epoch, True),
 }
 
-#: The old names of BlockPool.
+#: The old names of the methods and properties of ``BlockPool``, each with its replacement.
 POOL: Final = {
     **_BOTH,
     "release_table": Renamed(
@@ -174,7 +174,7 @@ POOL: Final = {
     "epoch": Renamed("stats().epoch", lambda pool: pool.stats().epoch, True),
 }
 
-#: The old names by class.
+#: Maps the name of each class to its table of old names.
 RENAMED: Final[dict[str, dict[str, Renamed]]] = {"CacheManager": MANAGER, "BlockPool": POOL}
 
 

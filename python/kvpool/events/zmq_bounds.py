@@ -49,7 +49,7 @@ class Waiting:
         self._sent.append((tracker, length))
 
     def bytes(self) -> int:
-        """Returns the number of waiting bytes. O(waiting messages)."""
+        """Returns the number of bytes that wait to be sent. O(waiting messages)."""
         if not self._sent:
             return 0
         self._sent = [(tracker, length) for tracker, length in self._sent if not tracker.done]

@@ -54,8 +54,9 @@ DEFAULTS: Final[dict[str, dict[str, Any]]] = {
     "deepseek_v3": _class(61, 7168, 128, 128, **_MLA),
 }
 
-#: By ``model_type``: fields that a file must contain, even if only as ``null``. For these fields, an
-#: absent field and ``null`` mean different things, because the family's class has a number as default.
+#: Maps a ``model_type`` to the fields that a file must contain, even if only as ``null``, and to the
+#: defaults of the family's class. If the field were absent, the class would use this default. ``null``
+#: means that there is no value.
 VALUES_IF_ABSENT: Final[dict[str, dict[str, int]]] = {
     "mistral": {"sliding_window": 4096},
     "ministral": {"sliding_window": 4096},

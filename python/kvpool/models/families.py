@@ -56,8 +56,8 @@ class Family:
     source: str
     #: Fields whose names suggest a layout, but which do not change the cache.
     ignored: frozenset[str] = frozenset()
-    #: By ``model_type``: the fields that a nested configuration leaves out, because they are defaults
-    #: of the class.
+    #: Maps a ``model_type`` to the fields that a nested configuration leaves out, and to their values,
+    #: which are the defaults of the family's class.
     defaults: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
 
     def read(self, config: Fields) -> tuple[Layers, ...]:

@@ -53,8 +53,8 @@ _GIB: Final = 1 << 30
 #: default.
 DEFAULT_CHUNK: Final = 8192
 
-#: If the most frequent kind has less than this number of times as many layers as the rarest kind,
-#: groups have the size of the most frequent kind.
+#: If the most frequent kind of layer has fewer layers than this number times those of the rarest kind,
+#: each group has as many layers as the most frequent kind.
 _CLOSE: Final = 1.5
 
 

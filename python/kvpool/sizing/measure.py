@@ -63,7 +63,7 @@ DEFAULT_CAPACITIES: Final = ("1%", "2%", "5%", "10%", "20%", "30%", "40%", "50%"
 #: The default accuracies of end-of-life hints: the share of the hints that are given, from 0 to 1.
 DEFAULT_HINTS: Final = (0.5, 0.8, 1.0)
 
-#: Points of the LRU curve in a report.
+#: Number of points of the LRU curve in a report.
 _CURVE_POINTS: Final = 200
 #: The most blocks that a sample may track.
 _MOST_SAMPLED: Final = 2**30
@@ -477,7 +477,8 @@ def _spread(
     >>> _spread(["lru", "adaptive"], [1, 2, 3, 4])[:6]
     [('lru', 3), ('adaptive', 3), ('lru', 1), ('adaptive', 1), ('lru', 4), ('adaptive', 4)]
     """
-    # Reverse the bits of the position, and start in the middle: 4, 0, 6, 2, 5, 1, 7, 3.
+    # Reversed bits put consecutive positions far apart. The order starts in the middle. For 8
+    # capacities, it is 4, 0, 6, 2, 5, 1, 7, 3.
     number = len(capacities)
     far_apart = sorted(range(number), key=lambda place: f"{place:032b}"[::-1])
     places = [(place + number // 2) % number for place in far_apart]

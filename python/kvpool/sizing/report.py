@@ -86,7 +86,7 @@ class TraceFacts(TypedDict):
 
 
 class Capacity(TypedDict):
-    """A cache size of the grid."""
+    """A cache size for which the report contains results."""
 
     #: The cache size, divided by the size of all different blocks of the trace: 0.05 is 5 %, and 2 is
     #: 200 %. ``None`` if the size was given in another unit.
@@ -115,7 +115,7 @@ class Hits(TypedDict):
 
 
 class PolicyResult(TypedDict):
-    """One eviction policy at every capacity."""
+    """The results of one eviction policy at every capacity."""
 
     name: str
     #: The paper or page that defines the policy; an empty text if there is none.

@@ -122,8 +122,6 @@ class Slots:
 
         Returns it with its digest and the position of its first token.
 
-        Returns it with its digest and first token.
-
         The slot is in use and no longer dirty afterwards. Returns None if no dirty slot is unused.
         """
         slot = next((slot for slot in self._dirty if slot not in self._users), None)

@@ -176,7 +176,7 @@ class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is A
             self._renew()
         return self._pools.get(_name(name))
 
-    # Pages of the host pool of KV
+    # The following methods move pages of the host pool of KV.
 
     def batch_exists(self, keys: Sequence[str], extra_info: Any = None) -> int:  # noqa: ARG002
         """Returns the number of consecutive pages, from the first page on, that can be loaded.
@@ -265,7 +265,7 @@ class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is A
 
         return all(self._timed("backup", lambda: _guarded("batch_set", answer, [False] * len(keys))))
 
-    # Pages of several host pools
+    # The following methods move pages of several host pools.
 
     def batch_exists_v2(
         self,
@@ -393,7 +393,7 @@ class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is A
         """Returns the deadline of a call that begins now."""
         return time.monotonic() + self._settings.deadline
 
-    # The back end as a whole
+    # The following methods concern the back end as a whole.
 
     def clear(self) -> bool:
         """Drops all stored pages. SGLang calls it on request (``POST /hicache/storage-backend/clear``).

@@ -320,7 +320,7 @@ class Shelf:
         ]
 
     def renew(self, namespace: Namespace) -> None:
-        """Drops everything, and uses another namespace from now on."""
+        """Drops all stored pages, and uses another namespace from now on."""
         self._store.renew(namespace)
 
     def stats(self) -> StoreStats:

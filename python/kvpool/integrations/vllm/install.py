@@ -54,7 +54,7 @@ def replacements(level: str) -> list[Replacement]:
 
 
 def _values(level: str) -> dict[str, Any]:
-    """Returns the new values by name. The name is the one inside its module.
+    """Returns the objects that replace vLLM's, by the name of the replaced object inside its module.
 
     The replaced lookups use kvpool's code for kvpool's pools, and vLLM's code for other pools.
     """

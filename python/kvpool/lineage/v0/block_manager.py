@@ -316,7 +316,7 @@ class SelfAttnBlockSpaceManager(BlockSpaceManager):
             self._last_access_blocks_tracker.update_last_access(seq.seq_id, now)
 
     def mark_blocks_as_computed(self, seq_group: SequenceGroup, token_chunk_size: int) -> None:
-        """Records that a group will have computed its next tokens before anything else is planned.
+        """Marks the tokens as computed that a group computes in the planned step.
 
         O(blocks filled).
 

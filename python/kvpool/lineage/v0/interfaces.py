@@ -140,7 +140,7 @@ class BlockSpaceManager(ABC):
 
     @abstractmethod
     def mark_blocks_as_computed(self, seq_group: SequenceGroup, token_chunk_size: int) -> None:
-        """Records that a group will have computed its next tokens before anything else is planned."""
+        """Marks the tokens as computed that a group computes in the planned step."""
 
     @abstractmethod
     def get_prefix_cache_hit_rate(self, device: Device) -> float:

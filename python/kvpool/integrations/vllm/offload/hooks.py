@@ -60,7 +60,7 @@ _TIERS: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
 
 
 def watch(tier: Watched) -> None:
-    """From now on, renews a tier at resets and at updates of weights, until ``unwatch``."""
+    """Renews a tier at each reset and each update of weights from now on, until ``unwatch``."""
     _TIERS.add(tier)
 
 

@@ -273,7 +273,7 @@ class KvpoolOffloadingManager(OffloadingManager):  # type: ignore[misc]  # vLLM 
         return request
 
     def _moments(self, n: int) -> list[float]:
-        """Returns the next ``n`` times. Each is a new rank."""
+        """Returns ``n`` consecutive times, each a new rank and later than all earlier ones."""
         first = self._clock + 1.0
         self._clock += n
         return [first + i for i in range(n)]

@@ -279,7 +279,7 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
         )
 
     def submit_load(self, job_metadata: Any) -> None:
-        """Begins to load chunks."""
+        """Begins to load chunks from the store into CPU memory."""
         keys = list(job_metadata.keys)
         self._submit(
             job_metadata,
@@ -300,7 +300,8 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
         try:
             number = move(digests, slots, [_group(name) for name in names])
         except SlotBusyError:
-            # A worker is still copying the last bytes of a job that timed out.
+            # The slot cannot be used yet, because a worker still copies the last bytes of a job that
+            # timed out.
             self._results.append(JobResult(job_id=metadata.job_id, success=False))
             return
         self._jobs[number] = _Job(metadata.job_id, keys, names, metadata.is_promotion, time.monotonic())

@@ -187,7 +187,7 @@ class PrefixCachingBlock(TokenBlock):
 
     @property
     def computed(self) -> bool:
-        """Whether the block is cached and its KV is written. The pool knows this."""
+        """Whether the block is cached and its KV is written. This state is stored in the pool."""
         if not self._live:
             self._check_live()
         if self._block_id is None or not self._caching:
