@@ -42,7 +42,7 @@ _HIGH_WATER_MARK: Final = 8 * AT_ONCE
 
 @dataclasses.dataclass(slots=True)
 class _ReplayRequest:
-    """The latest request of a consumer."""
+    """The latest request of a consumer, and the state of its replay."""
 
     #: The frames with which each answer to this consumer begins.
     head: list[bytes]

@@ -340,7 +340,7 @@ class BlockSpaceManager:
             self._free_block_table(self.block_tables.pop(seq_id))
 
     def get_block_table(self, seq: SequenceLike) -> list[int]:
-        """Returns the numbers of a sequence's blocks.
+        """Returns the numbers of the blocks in a sequence's block table.
 
         Raises:
             UnknownRequestError: The sequence has no block table.

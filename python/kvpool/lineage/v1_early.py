@@ -67,7 +67,7 @@ class HashValue(int):
         tokens: tuple[int, ...],
         parent: bytes | None,
     ) -> HashValue:
-        """Makes the hash value of a link.
+        """Makes the hash value of a block from its link in the hash chain.
 
         ``extra`` are the extra keys with which the block was hashed. ``parent`` is the digest of the
         preceding block.

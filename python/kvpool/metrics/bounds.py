@@ -159,7 +159,7 @@ class Handler(WSGIRequestHandler):
     server: BoundedServer
 
     def setup(self) -> None:
-        """Limits the bytes that are read."""
+        """Prepares a connection, and limits the bytes that are read from it."""
         super().setup()
         self.rfile: Any = _Limited(self.rfile)
 

@@ -123,7 +123,7 @@ class KvGroups:
 
     @property
     def block_tokens(self) -> int:
-        """Tokens of the shortest block."""
+        """Number of tokens of the shortest block among the groups."""
         return min(group.block_tokens for group in self.groups)
 
     @property

@@ -84,7 +84,7 @@ class KvShape:
     def bytes_per_state(self) -> int:
         """Bytes of the states of one request, summed over all recurrent layers.
 
-        Each checkpoint takes as many.
+        Each checkpoint takes the same number of bytes.
 
         >>> from kvpool.models import kv_shape
         >>> kv_shape("Llama-3.1-8B").bytes_per_state

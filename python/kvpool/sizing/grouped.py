@@ -55,14 +55,13 @@ Keep = int | str
 
 
 def parse_keep(text: str) -> Keep:
-    """Read ``all``, ``junctions`` or a number of tokens.
+    """Parse a value of ``keep``: ``all``, ``junctions`` or a number of tokens.
 
     >>> parse_keep("2,048"), parse_keep("Junctions")
     (2048, 'junctions')
 
     Raises:
         InvalidArgumentError: The text is none of these.
-
     """
     word = text.strip().lower().replace(",", "")
     if word in {"all", "junctions"}:

@@ -372,7 +372,7 @@ def _simulated(
     progress: Callable[[int, int], None] | None,
     window_s: float,
 ) -> _Parts:
-    """Runs the simulations at each capacity."""
+    """Simulates the policies, the optimum and the hints at each capacity."""
     by_capacity = [capacity["blocks"] for capacity in sizes]
     cells = _spread(policies, by_capacity)
     told = references.finish_reasons if _LEARNS_FROM_ENDS in policies else 0
@@ -425,7 +425,10 @@ def _unique_blocks(curve: HitCurve) -> int:
 
 
 def _estimated_ideal(every: HitCurve, full: HitCurve, summary: TraceSummary) -> schema.Ideal:
-    """Returns the ideal hit rates: the exact rate of blocks, and the highest rates of the sampled curves."""
+    """Returns the hit rates of an unlimited cache.
+
+    The rate of blocks is exact. The others are estimates from the sampled curves.
+    """
     references = summary["block_references"]
     return {
         "block": (references - summary["unique_blocks"]) / references if references else 0.0,

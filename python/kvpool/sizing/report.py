@@ -65,7 +65,7 @@ class Ideal(TypedDict):
 
 
 class TraceFacts(TypedDict):
-    """The trace that the report is about."""
+    """The facts about the trace from which the report was made."""
 
     #: The source of the trace: a path, ``stdin`` or ``generated``.
     source: str
@@ -177,7 +177,7 @@ class WorthStep(TypedDict):
     to_gib: float
     #: Prompt tokens that hit in the larger cache and miss in the smaller one.
     hit_tokens: int
-    #: Seconds of prefill that those tokens would take.
+    #: Seconds of prefill that ``hit_tokens`` would take.
     prefill_seconds: float | None
 
 
@@ -284,7 +284,7 @@ class Groups(TypedDict):
     #: Runs at one cache size with different values of ``keep``. They show the effect of the distance
     #: between checkpoints.
     spacing: list[GroupRun]
-    #: Number of requests in each run: all requests of the trace.
+    #: Number of requests in each run, which is that of all requests of the trace.
     requests: int
     seconds: float
 
@@ -311,13 +311,13 @@ class Served(TypedDict):
     All fields are 0 if a tier above is at least as large.
     """
 
-    #: ``device``, or the name of a tier beneath it.
+    #: The tier that has these hits: ``device``, or the name of a tier beneath it.
     tier: str
-    #: Hits, as a share of all block references.
+    #: The block hit rate of this tier: hits, as a share of all references to blocks.
     block_hit_rate: float
-    #: Tokens in hit blocks, as a share of all prompt tokens.
+    #: The token hit rate of this tier: tokens in hit blocks, as a share of all prompt tokens.
     token_hit_rate: float
-    #: Seconds that a request spends on loading from this tier, averaged over all requests.
+    #: Seconds of loading from this tier per request, averaged over all requests.
     load_s: float
     #: Mean seconds until the first token, with this tier and the tiers above it. The time consists of
     #: the loads, one after the other, and of the prefill of the remaining tokens. It includes no time in

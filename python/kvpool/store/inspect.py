@@ -117,7 +117,7 @@ class SharedFolderInspector:
         self._folder = folder
 
     def total(self) -> None:
-        """Returns None: the number is unknown."""
+        """Returns None, because counting the files would require reading all folders."""
 
     def pages(self, *, verify: bool) -> Iterator[Page]:
         """See :class:`Inspector`."""

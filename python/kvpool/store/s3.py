@@ -141,7 +141,7 @@ class S3:
             yield dataclasses.replace(page, others=others)
 
     def total(self) -> None:
-        """Returns None: the number is unknown."""
+        """Returns None, because the number of objects is unknown."""
 
     def forget(self, digest: str) -> None:
         """Removes the text of a namespace, and the record of its generation."""

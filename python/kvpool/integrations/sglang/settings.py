@@ -67,7 +67,7 @@ class Settings:
 
     capacity_bytes: int
     root_dir: str | None = None
-    #: A URL may contain a password, so no representation shows it.
+    #: ``repr`` of the settings does not show the URL, because it may contain a password.
     url: str | None = dataclasses.field(default=None, repr=False)
     weights: str | None = None
     scales: str = ""

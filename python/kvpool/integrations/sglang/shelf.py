@@ -7,10 +7,11 @@ store and processes ended jobs for all threads. The class is thread-safe. If a b
 result is an outcome and never an exception.
 
 If a call moves pages of several host pools, it starts all transfers first, and then waits for all of
-them until the deadline of the call. Transfers of lent pages are staged, because SGLang reuses a page as
-soon as the call returns. A call with lent pages therefore waits until the store has ended the job. The
-store's own deadline limits this time. Copied pages use slots that belong to kvpool, so a call can
-abandon its job at the deadline. If a back end still uses a slot then, the slot is reused only later.
+them until the deadline of the call. A lent page is a slot in SGLang's own memory. Transfers of lent
+pages are staged (copied by the store's workers), because SGLang reuses a page as soon as the call
+returns. A call with lent pages therefore waits until the store has ended the job. The store's own
+deadline limits this time. Copied pages use slots that belong to kvpool, so a call can abandon its job
+at the deadline. If a back end still uses a slot then, the slot is reused only later.
 """
 
 from __future__ import annotations

@@ -102,10 +102,10 @@ class _Foreign(Exception):  # noqa: N818 (never leaves the module)
 
 
 class Comparison:
-    """Compares a manager of vLLM with a mirror. It wraps the methods of the manager.
+    """Compares a manager of vLLM with its mirror, by wrapping the methods of the manager.
 
-    Both managers have ``block_pool`` and ``coordinator``. At the start, neither may have requests or
-    cached blocks.
+    The mirror is the manager that gets the same calls. Both have ``block_pool`` and ``coordinator``. At
+    the start, neither may have requests or cached blocks.
     """
 
     def __init__(self, manager: Any, mirror: Any, setting: dict[str, Any]) -> None:

@@ -50,7 +50,7 @@ class _Watch(MetaPathFinder):
         return spec
 
     def imported(self) -> None:
-        """Called after the module has run. Ends the watch."""
+        """Called after the watched module has been executed. Ends the watch."""
         if self in sys.meta_path:
             sys.meta_path.remove(self)
             self._action()

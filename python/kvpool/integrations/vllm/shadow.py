@@ -36,7 +36,7 @@ logger = logging.getLogger(LOGGER_NAME)
 
 
 class ShadowKVCacheManager(stock.KVCacheManager):  # type: ignore[misc]
-    """vLLM's ``KVCacheManager``, whose calls are compared with those of kvpool's."""
+    """vLLM's ``KVCacheManager``. Its calls are compared with those of kvpool's manager."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -33,7 +33,7 @@ class SequenceStatus(enum.IntEnum):
 
     @staticmethod
     def is_finished(status: SequenceStatus) -> bool:
-        """Returns whether this state is a final one."""
+        """Returns whether a sequence in this state has finished."""
         return status > SequenceStatus.SWAPPED
 
 

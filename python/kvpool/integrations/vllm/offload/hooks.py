@@ -70,7 +70,9 @@ def unwatch(tier: Watched) -> None:
 
 
 def install(config: Any, *, renews: bool) -> None:
-    """Wraps the functions of vLLM. Further calls change nothing.
+    """Wraps the four functions of vLLM through which this module detects events.
+
+    Further calls change nothing.
 
     Args:
         config: vLLM's ``VllmConfig``; None if it is unknown.

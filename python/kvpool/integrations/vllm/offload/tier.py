@@ -421,7 +421,10 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
         return RequestOffloadingContext()
 
     def drain_jobs(self) -> None:
-        """Waits until no job is running, then renews. vLLM calls this when it resets its connector."""
+        """Waits until no job is running, and then drops all chunks, unless ``on_reset`` is ``keep``.
+
+        vLLM calls this when it resets its connector.
+        """
         self._drain()
         if self.renews:
             self.renew()

@@ -43,7 +43,7 @@ class ChainedHash(int):
 
     @classmethod
     def of(cls, link: kvpool.hashing.ChainLink, extra: kvpool.ExtraKeys, epoch: int) -> ChainedHash:
-        """Makes the hash from a link."""
+        """Makes the content hash of a block from its link in the hash chain."""
         self = cls(int.from_bytes(link.digest, "big"))
         self.link, self.extra, self.epoch = link, extra, epoch
         return self

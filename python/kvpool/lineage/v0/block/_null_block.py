@@ -29,7 +29,7 @@ class NullBlock(Block):
         self._proxy = proxy
 
     def append_token_ids(self, token_ids: Sequence[int]) -> None:
-        """Always raises.
+        """Always raises, because the null block cannot be changed.
 
         Raises:
             ContractError: Always. The error is also a ``ValueError``.
@@ -55,7 +55,7 @@ class NullBlock(Block):
 
     @property
     def num_tokens_total(self) -> int:
-        """Always raises.
+        """Always raises, because the null block has no place in a sequence.
 
         Raises:
             NotSupportedError: Always.

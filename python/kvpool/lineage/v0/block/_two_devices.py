@@ -263,7 +263,10 @@ class TwoDevices:
         return self._of(block) is self._allocator_on(device)
 
     def _mark_filled(self, blocks: Sequence[Block]) -> None:
-        """Marks those of these GPU blocks as computed that are registered by their content."""
+        """Marks the given GPU blocks as computed.
+
+        Leaves out blocks that are not registered by their content.
+        """
         gpu = self._allocator_on(Device.GPU)
         if isinstance(gpu, PrefixCachingBlockAllocator):
             cores = [gpu._core_of(one) for one in blocks if not isinstance(one, NullBlock)]

@@ -131,7 +131,7 @@ class ReadOnlyRefCounter:
         self._refcounter = refcounter
 
     def incr(self, block_id: BlockId) -> int:
-        """Always raises.
+        """Always raises, because this view cannot change the counts.
 
         Raises:
             ContractError: Always. The error is also a ``ValueError``.
@@ -139,7 +139,7 @@ class ReadOnlyRefCounter:
         raise ContractError(f"Incr not allowed: block {block_id} is counted elsewhere")
 
     def decr(self, block_id: BlockId) -> int:
-        """Always raises.
+        """Always raises, because this view cannot change the counts.
 
         Raises:
             ContractError: Always. The error is also a ``ValueError``.
