@@ -79,7 +79,6 @@ def _release_batch(
     finish_reasons: Any = None,
     output_tokens: Any = None,
 ) -> None:
-    """Releases a batch of requests."""
     manager.release(
         request_ids,
         after_step=after_step,

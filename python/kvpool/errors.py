@@ -289,7 +289,6 @@ if not TYPE_CHECKING:
 
 
 def __dir__() -> list[str]:
-    """Lists the classes of this module."""
     return [
         name for name, value in globals().items() if isinstance(value, type) and value.__module__ == __name__
     ]

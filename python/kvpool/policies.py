@@ -131,5 +131,4 @@ class Policy(ABC):
 
 
 def __dir__() -> list[str]:
-    """Lists the public names."""
     return [*__all__]

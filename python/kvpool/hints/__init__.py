@@ -258,5 +258,4 @@ def of_vllm_request(request: Any) -> dict[str, Any]:
 
 
 def __dir__() -> list[str]:
-    """Lists the public names."""
     return [*__all__]

@@ -186,7 +186,6 @@ class BlockSpaceManager:
         gpu, cpu = (*self._tiers.pools, None)[:2]
         self.gpu_allocator = BlockAllocator(Device.GPU, block_size, num_gpu_blocks, pool=gpu)
         self.cpu_allocator = BlockAllocator(Device.CPU, block_size, num_cpu_blocks, pool=cpu)
-        #: Block tables by sequence id.
         self.block_tables: dict[int, BlockTable] = {}
         self._swaps: dict[int, GroupSwap] = {}
 

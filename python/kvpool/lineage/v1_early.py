@@ -117,11 +117,9 @@ class BlockHashType(NamedTuple):
 class KVCacheBlock:
     """Metadata of one block. An engine may set further attributes; ``reset`` does not change them."""
 
-    #: Number of the block.
     block_id: int
     #: Number of references. The caller counts them.
     ref_cnt: int = 0
-    #: Tokens in the block.
     token_ids: list[int] = field(default_factory=list)
     #: The key of the content. Only full blocks have one.
     block_hash: BlockHashType | None = None

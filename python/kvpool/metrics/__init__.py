@@ -176,5 +176,4 @@ def start_http(port: int, host: str = "127.0.0.1") -> Server:
 
 
 def __dir__() -> list[str]:
-    """Lists the public names."""
     return [*__all__]

@@ -217,7 +217,6 @@ def _key(name: str) -> str:
 
 
 _BY_KEY: Final[dict[str, KvShape]] = {_key(shape.name): shape for shape in _CATALOGUE}
-# Other names in use for models of the catalogue.
 _BY_KEY["gpt2"] = _BY_KEY["gpt-2"]
 _BY_KEY["llama-4-scout-17b-16e"] = _BY_KEY["llama-4-scout"]
 _BY_KEY["llama-4-maverick-17b-128e"] = _BY_KEY["llama-4-maverick"]

@@ -46,7 +46,6 @@ _ORDER: Final = ("full", "sliding", "chunked", "state")
 class Family:
     """Models whose configurations have the same fields with the same meaning."""
 
-    #: The name of the family, for messages.
     name: str
     #: Values of ``model_type``, and names of architectures without their endings, in lower case.
     types: tuple[str, ...]

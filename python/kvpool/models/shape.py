@@ -27,7 +27,6 @@ class KvShape:
     ValueError: kv_heads is 0; allowed: a whole number, 1 or more
     """
 
-    #: The model's usual name.
     name: str
     #: The layers, one entry for each kind and amount of KV. Layers that keep no KV are left out.
     layers: tuple[Layers, ...]

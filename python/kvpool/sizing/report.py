@@ -213,9 +213,7 @@ class Window(TypedDict):
 class OverTime(TypedDict):
     """The hit rate of one cache over the course of the trace."""
 
-    #: The eviction policy of the cache.
     policy: str
-    #: The size of the cache.
     capacity: Capacity
     windows: list[Window]
 

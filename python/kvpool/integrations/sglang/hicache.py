@@ -176,8 +176,6 @@ class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is A
             self._renew()
         return self._pools.get(_name(name))
 
-    # The following methods move pages of the host pool of KV.
-
     def batch_exists(self, keys: Sequence[str], extra_info: Any = None) -> int:  # noqa: ARG002
         """Returns the number of consecutive pages, from the first page on, that can be loaded.
 
@@ -264,8 +262,6 @@ class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is A
             return [False] * len(keys) if pool is None else pool.save_tensors(keys, list(values or ()), until)
 
         return all(self._timed("backup", lambda: _guarded("batch_set", answer, [False] * len(keys))))
-
-    # The following methods move pages of several host pools.
 
     def batch_exists_v2(
         self,
@@ -392,8 +388,6 @@ class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is A
     def _until(self) -> float:
         """Returns the deadline of a call that begins now."""
         return time.monotonic() + self._settings.deadline
-
-    # The following methods concern the back end as a whole.
 
     def clear(self) -> bool:
         """Drops all stored pages. SGLang calls it on request (``POST /hicache/storage-backend/clear``).

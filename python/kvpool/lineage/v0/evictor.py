@@ -72,11 +72,9 @@ class Evictor(ABC):
 class BlockMetaData:
     """An evictor's record of a block."""
 
-    #: Hash of the block's content.
     content_hash: PrefixHash
     #: Number of tokens from the start of the prompt to the end of the block.
     num_hashed_tokens: int
-    #: The time at which the block was last used.
     last_accessed: float
 
 

@@ -80,7 +80,6 @@ class _IdMap:
 class PoolAllocator(BlockAllocator):
     """The methods that the allocators with and without prefix caching have in common."""
 
-    #: The eviction policy of the core's pool.
     _eviction: ClassVar[EvictionPolicy] = "last-accessed"
 
     _block_pool: BlockPool
