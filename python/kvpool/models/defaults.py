@@ -55,8 +55,7 @@ DEFAULTS: Final[dict[str, dict[str, Any]]] = {
 }
 
 #: Maps a ``model_type`` to the fields that a file must contain, even if only as ``null``, and to the
-#: defaults of the family's class. If the field were absent, the class would use this default. ``null``
-#: means that there is no value.
+#: defaults of the family's class. An absent field selects this default, but ``null`` does not.
 VALUES_IF_ABSENT: Final[dict[str, dict[str, int]]] = {
     "mistral": {"sliding_window": 4096},
     "ministral": {"sliding_window": 4096},

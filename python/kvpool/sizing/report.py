@@ -118,7 +118,7 @@ class PolicyResult(TypedDict):
     """The results of one eviction policy at every capacity."""
 
     name: str
-    #: The paper or page that defines the policy; an empty text if there is none.
+    #: The paper or page that defines the policy; an empty text if nothing was published.
     source: str
     hits: list[Hits]
     #: Seconds for the replays of this policy at all capacities.
