@@ -132,7 +132,7 @@ _LAZY = (
     "transfer",
 )
 
-# Type checkers use the imports above instead.
+# Type checkers do not see this function. For them, the imports at the top name the modules.
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> ModuleType:

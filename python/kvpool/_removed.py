@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: The replacements of removed names, by module and name.
+#: Maps each removed name, with its module, to the sentence of the error message that describes the
+#: replacement.
 REPLACEMENTS = {
     "kvpool.Sequences": "use CacheManager, or a BlockPool or TieredPool with block tables of your own",
     "kvpool.errors.StaleSequenceError": "kvpool.Sequences, which raised it, was removed: use CacheManager",
@@ -25,17 +26,18 @@ REPLACEMENTS = {
 
 
 class Renamed(NamedTuple):
-    """A method or property that has a new name."""
+    """The entry of a method or property that has a new name."""
 
-    #: The new expression, as the warning shows it.
+    #: The expression that replaces the old name. The warning contains it.
     replacement: str
-    #: Makes the new call. Its parameters are those of the old name, with the owner before them.
+    #: Calls the new method. The first argument is the manager or pool, the others are those of the old
+    #: method.
     call: Callable[..., Any]
     is_property: bool = False
 
 
 def _moved(path: str) -> Renamed:
-    """Returns the entry of a method that has moved to another object and has the same parameters."""
+    """Returns the entry of a method that now belongs to an attribute of the object, such as ``clock``."""
     facet, _, method = path.partition(".")
 
     def call(owner: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -45,7 +47,7 @@ def _moved(path: str) -> Renamed:
     return Renamed(path, call)
 
 
-#: The old names that both classes had.
+#: The old names that ``CacheManager`` and ``BlockPool`` both had.
 _BOTH: Final = {
     "advance_time": _moved("clock.advance"),
     "observe_time": _moved("clock.observe"),
@@ -77,7 +79,6 @@ def _release_batch(
     finish_reasons: Any = None,
     output_tokens: Any = None,
 ) -> None:
-    """Releases a batch of requests."""
     manager.release(
         request_ids,
         after_step=after_step,
@@ -87,7 +88,7 @@ def _release_batch(
     )
 
 
-#: The old names of CacheManager.
+#: The old names of the methods and properties of ``CacheManager``, each with its replacement.
 MANAGER: Final = {
     **_BOTH,
     "append_tokens": Renamed(
@@ -146,7 +147,7 @@ MANAGER: Final = {
     "epoch": Renamed("stats().pool.epoch", lambda manager: manager.stats().pool.epoch, True),
 }
 
-#: The old names of BlockPool.
+#: The old names of the methods and properties of ``BlockPool``, each with its replacement.
 POOL: Final = {
     **_BOTH,
     "release_table": Renamed(
@@ -172,7 +173,7 @@ POOL: Final = {
     "epoch": Renamed("stats().epoch", lambda pool: pool.stats().epoch, True),
 }
 
-#: The old names by class.
+#: Maps the name of each class to its table of old names.
 RENAMED: Final[dict[str, dict[str, Renamed]]] = {"CacheManager": MANAGER, "BlockPool": POOL}
 
 
@@ -208,13 +209,16 @@ def renamed(owner: Any, name: str) -> Any:
 
 
 def install(*classes: type) -> None:
-    """Makes the old names of these classes work."""
+    """Makes the old names of the given classes work, with a deprecation warning."""
     for one in classes:
         setattr(one, "__getattr__", renamed)  # noqa: B010
 
 
 def missing(module: str, name: str) -> AttributeError:
-    """Returns the error for a name that a module does not have. Includes the name that replaces it."""
+    """Returns the error for a name that a module does not have.
+
+    For a removed name, its message contains the replacement.
+    """
     replacement = REPLACEMENTS.get(f"{module}.{name}")
     if replacement:
         return AttributeError(f"{module}.{name} was removed: {replacement}", name=name)

@@ -89,7 +89,7 @@ class UnknownRequestError(KvpoolError, KeyError):
     """No request has this id."""
 
     def __str__(self) -> str:
-        # The str of a KeyError is the repr of its argument, with quotes.
+        # ``str`` of a KeyError is the ``repr`` of its argument, which would put the message in quotes.
         return str(self.args[0]) if self.args else ""
 
 
@@ -161,7 +161,7 @@ class TraceFileError(KvpoolError, OSError):
 
 
 class BlockIndexError(KvpoolError, IndexError):
-    """A mapping contains a block number that the store does not have.
+    """A mapping of source to destination blocks contains a block that a store does not have.
 
     The message contains the position of the pair, the side (source or destination), the block, and the
     number of blocks.
@@ -169,11 +169,14 @@ class BlockIndexError(KvpoolError, IndexError):
 
 
 class DuplicateDestinationError(KvpoolError, ValueError):
-    """A mapping writes to the same block twice."""
+    """A mapping of source to destination blocks writes to the same block twice."""
 
 
 class OverlappingCopyError(KvpoolError, ValueError):
-    """A mapping reads and writes the same block. This is refused because copies run in any order."""
+    """A mapping of source to destination blocks reads and writes the same block.
+
+    This is refused because copies run in any order.
+    """
 
 
 class LayoutError(KvpoolError, ValueError):
@@ -185,15 +188,15 @@ class LayoutMismatchError(KvpoolError, ValueError):
 
 
 class MappingError(KvpoolError, ValueError):
-    """A mapping has the wrong shape."""
+    """A mapping of source to destination blocks has the wrong shape."""
 
 
 class MappingTypeError(KvpoolError, TypeError):
-    """A mapping has the wrong type or dtype, or a stream or tensor is invalid."""
+    """A mapping of blocks has the wrong type or dtype, or a stream or tensor is invalid."""
 
 
 class ClosedError(KvpoolError, RuntimeError):
-    """The store or engine is closed, belongs to another process, or no longer exists for this handle."""
+    """The object is closed, belongs to another process, or no longer exists for this handle."""
 
 
 class CaptureError(KvpoolError, RuntimeError):
@@ -286,7 +289,6 @@ if not TYPE_CHECKING:
 
 
 def __dir__() -> list[str]:
-    """Lists the classes of this module."""
     return [
         name for name, value in globals().items() if isinstance(value, type) and value.__module__ == __name__
     ]

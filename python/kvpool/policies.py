@@ -124,9 +124,11 @@ class Policy(ABC):
         """
 
     def clear(self) -> None:  # noqa: B027
-        """Called after all contents were dropped. Without it, ``forget`` is called for each block."""
+        """Called after all contents were dropped.
+
+        Without this method, ``forget`` is called for each block.
+        """
 
 
 def __dir__() -> list[str]:
-    """Lists the public names."""
     return [*__all__]

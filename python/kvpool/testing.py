@@ -78,5 +78,4 @@ if not TYPE_CHECKING:
 
 
 def __dir__() -> list[str]:
-    """Lists the public names."""
     return [*__all__]

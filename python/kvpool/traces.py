@@ -36,5 +36,4 @@ def example_path() -> Path:
 
 
 def __dir__() -> list[str]:
-    """Lists the public names."""
     return [*__all__]

@@ -33,5 +33,4 @@ __all__ = ["CallSink", "Counts", "EventPublisher", "Form", "Publisher", "Sink", 
 
 
 def __dir__() -> list[str]:
-    """Lists the public names."""
     return [*__all__]

@@ -35,8 +35,8 @@ logger = logging.getLogger("kvpool.events")
 
 #: Seconds between two parts of a replay.
 PAUSE = 0.001
-#: The most bytes of one part of a replay. A batch that is larger is a part of its own. The GIL is held
-#: while the bytes are copied.
+#: The most bytes that one part of a replay contains. A larger batch is sent as a part of its own. The
+#: GIL is held while the bytes are copied.
 REPLAY_BYTES = 64 << 10
 #: The default first batch number is the Unix time in seconds, shifted left by this number of bits.
 PER_SECOND_BITS = 20
@@ -133,7 +133,8 @@ class Publisher:
         )
         self._without_room: set[int] = set()
         self._batches = self._lost = self._failures = 0
-        #: Held during a turn, so that the batches of a sink are sent in the order of their numbers.
+        #: The thread holds this lock during a turn, so that the batches of a sink are sent in the order
+        #: of their numbers.
         self._turn = threading.Lock()
         self._end = threading.Event()
         self._thread: threading.Thread | None = None

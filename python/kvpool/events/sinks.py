@@ -117,7 +117,10 @@ class CallSink:
                 self._failed.set()
 
     def send(self, number: int, batch: bytes) -> bool:
-        """Queues a batch, unless the queue is full or the last call failed."""
+        """Queues a batch for the function.
+
+        Returns False if the queue is full, or if the last call of the function failed.
+        """
         self._owner.check()
         if self._closed or self._failed.is_set():
             return False
@@ -136,7 +139,7 @@ class CallSink:
         return True
 
     def serve(self) -> bool:
-        """Does nothing: a function has no replay requests."""
+        """Returns False, because a function cannot request replays."""
         return False
 
     def close(self) -> None:

@@ -49,7 +49,7 @@ class Waiting:
         self._sent.append((tracker, length))
 
     def bytes(self) -> int:
-        """Returns the number of waiting bytes. O(waiting messages)."""
+        """Returns the number of bytes that wait to be sent. O(waiting messages)."""
         if not self._sent:
             return 0
         self._sent = [(tracker, length) for tracker, length in self._sent if not tracker.done]
@@ -84,7 +84,7 @@ class BoundedSocket:
         most_peers: int,
     ) -> None:
         self._zmq, self._most_peers = zmq, most_peers
-        # These are plain ints, because a turn is short and comparing enumeration members is slow.
+        # Plain ints are used in every turn, because comparing members of zmq's enumerations is slow.
         self._events, self._readable = int(zmq.EVENTS), int(zmq.POLLIN)
         self._peers: set[int] = set()
         #: Number of connections that were closed because the limit was reached.
@@ -98,8 +98,8 @@ class BoundedSocket:
                 events = f"inproc://events-{id(self)}"
                 self.socket.monitor(events, zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED)
                 self._monitor = context.socket(zmq.PAIR)
-                # Without a limit on these events, the thread that accepts connections never waits for
-                # their reader.
+                # The monitor socket has no limit on waiting events. With a limit, the thread of ZeroMQ
+                # that accepts connections could block until the events are read.
                 self._monitor.rcvhwm = 0
                 self._monitor.connect(events)
             self.endpoint = self._attach(endpoint, bound)
@@ -117,8 +117,8 @@ class BoundedSocket:
         socket.setsockopt(zmq.TCP_MAXRT, int(PATIENCE * 1000))
         socket.setsockopt(zmq.SNDBUF, _KERNEL_BYTES)
         socket.setsockopt(zmq.RCVBUF, _KERNEL_BYTES)
-        # With a threshold of 0, ZeroMQ copies no message. Each message then has a tracker and can be
-        # counted.
+        # ZeroMQ copies short messages, and cannot track copies. With a threshold of 0, it copies none,
+        # so the bytes of every message can be counted until it is sent.
         socket.copy_threshold = 0
 
     def _attach(self, endpoint: str, bound: bool) -> str:

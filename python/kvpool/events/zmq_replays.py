@@ -42,16 +42,17 @@ _HIGH_WATER_MARK: Final = 8 * AT_ONCE
 
 @dataclasses.dataclass(slots=True)
 class _ReplayRequest:
-    """The latest request of a consumer."""
+    """The latest request of a consumer, and the state of its replay."""
 
-    #: The frames with which each answer begins.
+    #: The frames with which each answer to this consumer begins.
     head: list[bytes]
-    #: The number of the next batch.
+    #: The number of the next batch to send.
     next: int
     #: The number of the last batch at the time of the request. The consumer receives later batches
     #: live.
     until: int
-    #: The trackers of the last part that was sent, and the time at which it was sent.
+    #: The trackers of the part that was sent last, which show whether ZeroMQ has sent it, and the time
+    #: of sending.
     part: list[Any] = dataclasses.field(default_factory=list)
     sent: float = 0.0
 
@@ -105,14 +106,14 @@ class ReplaySocket:
         self.refused = 0
 
     def replace(self, replays: Replays) -> None:
-        """Uses another source of batches from now on."""
+        """Uses another function for reading stored batches from now on."""
         self._replays = replays
 
     def serve(self, last: int) -> bool:
         """Reads requests, and sends one part of one replay.
 
         Args:
-            last: The number of the last batch.
+            last: The number of the batch that was published last.
 
         Returns:
             Whether another part can be sent soon. Consumers that read nothing do not count.
@@ -135,7 +136,8 @@ class ReplaySocket:
                 if self._send(asked, now):
                     self.asked[ready[0]] = asked
             except self._zmq.ZMQError as error:
-                # The consumer is disconnected, or takes nothing. It may request the replay again.
+                # The consumer is disconnected, or its queue is full. Its replay ends, but it may request
+                # another one.
                 logger.warning("a replay ended early: %s", error)
         return any(now - asked.sent < _EAGER_SECONDS or name in ready for name, asked in self.asked.items())
 
@@ -166,7 +168,8 @@ class ReplaySocket:
             before = self.asked.get(frames[0])
             asked = _ReplayRequest(frames[:-1], struct.unpack(">Q", frames[-1])[0], last)
             if before is not None:
-                # After a second request, the next part waits until the earlier part has been sent.
+                # The consumer has sent a second request. Its next part waits until the part for the
+                # first request has been sent.
                 asked.part, asked.sent = before.part, before.sent
             self.asked[frames[0]] = asked
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("kvpool.events")
 
-#: An endpoint that contains one of these is bound by default, as in vLLM and SGLang.
+#: An endpoint that contains one of these texts is bound by default, as in vLLM and SGLang.
 BOUND = ("*", "::", "0.0.0.0", "ipc://", "inproc://")  # noqa: S104
 
 

@@ -72,7 +72,8 @@ class Hints:
     def options(self) -> dict[str, Any]:
         """The keyword arguments for ``CacheManager.admit``.
 
-        If no hint was followed, there are none. A manager without retention then accepts the call.
+        The dict is empty if no hint was followed. A manager that was made without retention then
+        accepts the call, too.
         """
         found: dict[str, Any] = {}
         if self.ranges:
@@ -257,5 +258,4 @@ def of_vllm_request(request: Any) -> dict[str, Any]:
 
 
 def __dir__() -> list[str]:
-    """Lists the public names."""
     return [*__all__]

@@ -29,7 +29,7 @@ _NOT_RETENTION: Final = ("prefetch", "share", "transfer", "offload")
 
 
 class _Refused(Exception):  # noqa: N818 - not an error for callers
-    """Contains the reason why an action has no effect."""
+    """Raised for an action that has no effect. Its message is the reason."""
 
 
 def _get(one: Any, name: str, default: Any = None) -> Any:

@@ -19,7 +19,7 @@ __all__ = ["Answer", "HintRules", "Outcome"]
 #: not applied.
 Outcome = Literal["accepted", "clipped", "ignored"]
 
-#: The normal priority of a block, and the highest.
+#: The priority of a block without a hint, and the highest priority that a block can have.
 NORMAL: Final = 35
 HIGHEST: Final = 100
 

@@ -50,7 +50,8 @@ class Sessions:
         if limit < 1:
             raise InvalidArgumentError(f"limit is {limit}: must be at least 1")
         self._manager, self._limit = manager, limit
-        #: By session: its live requests, and the hash chain of the request that was released last.
+        #: Maps a session to its live requests, and to the hash chain of its most recently released
+        #: request.
         self._known: OrderedDict[str, tuple[dict[RequestId, None], Any]] = OrderedDict()
         self._of: dict[RequestId, str] = {}
 

@@ -27,7 +27,7 @@ __all__ = ["Canonical", "digest_of", "fields_of", "short"]
 #: The deepest nesting that is read. Deeper values count as unknown, because the setting may be
 #: damaged.
 _MAX_DEPTH: Final = 32
-#: The most entries of a folder that is read. There is a limit because a setting may name any folder.
+#: A folder with more entries counts as unknown and is not read, because a setting may name any folder.
 _MOST_FILES: Final = 2_000
 #: Longer texts are replaced by their digest, because the store keeps the texts in a file for people to
 #: read.
@@ -123,7 +123,8 @@ class Canonical:
             self._within.pop()
 
     def _nested(self, name: str, value: Any) -> Any:
-        # The settings of a transformers configuration are not limited to the fields of its class.
+        # A configuration of transformers may have more settings than its class has fields, so
+        # ``to_dict`` is used.
         if hasattr(type(value), "model_type") and hasattr(value, "to_dict"):
             return self._described(name, value)
         if isinstance(value, Mapping):

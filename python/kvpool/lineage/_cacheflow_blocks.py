@@ -201,7 +201,8 @@ class BlockAllocator:
         self.device = device
         self.block_size = block_size
         self.num_blocks = num_blocks
-        # The core does not support pools without usable blocks, so there is no pool in that case.
+        # The core does not support pools without usable blocks, so an allocator without blocks has no
+        # pool.
         self._pool = kvpool.BlockPool(num_blocks + 1, block_size) if pool is None and num_blocks else pool
 
     def allocate(self) -> PhysicalTokenBlock:

@@ -118,7 +118,10 @@ class CopyOnWriteTracker:
         self._tracker.record_cow(src_block_id, trg_block_id)
 
     def clear_cows(self) -> dict[BlockId, list[BlockId]]:
-        """Returns the destinations by source, the allocator's copies first, and clears the record."""
+        """Returns the recorded copies, as destinations by source, and clears the record.
+
+        The allocator's copies come first.
+        """
         planned = [] if self._allocator is None else PoolAllocator.clear_copy_on_writes(self._allocator)
         return _by_source([*planned, *self._tracker.clear_cows()])
 
@@ -189,7 +192,7 @@ class _OlderNames(PoolAllocator, BlockAllocator):
             UnknownBlockError: A block does not belong to this allocator.
             BlockStateError: A block is not full and hashed.
         """
-        # The method of the allocator that this class is mixed into.
+        # ``super()`` is the allocator class with which this class is combined.
         super().mark_blocks_as_computed(block_ids)  # type: ignore[safe-super]
 
     def get_common_computed_block_ids(self, seq_block_ids: Sequence[list[BlockId]]) -> list[BlockId]:

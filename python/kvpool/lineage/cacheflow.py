@@ -186,7 +186,6 @@ class BlockSpaceManager:
         gpu, cpu = (*self._tiers.pools, None)[:2]
         self.gpu_allocator = BlockAllocator(Device.GPU, block_size, num_gpu_blocks, pool=gpu)
         self.cpu_allocator = BlockAllocator(Device.CPU, block_size, num_cpu_blocks, pool=cpu)
-        #: Block tables by sequence id.
         self.block_tables: dict[int, BlockTable] = {}
         self._swaps: dict[int, GroupSwap] = {}
 
@@ -340,7 +339,7 @@ class BlockSpaceManager:
             self._free_block_table(self.block_tables.pop(seq_id))
 
     def get_block_table(self, seq: SequenceLike) -> list[int]:
-        """Returns the numbers of a sequence's blocks.
+        """Returns the numbers of the blocks in a sequence's block table.
 
         Raises:
             UnknownRequestError: The sequence has no block table.
@@ -382,7 +381,11 @@ class BlockSpaceManager:
             self._allocator_of(block)._release(table)
 
     def _moving(self, seq_group: SequenceGroupLike, source: BlockAllocator) -> tuple[list[int], list[int]]:
-        """Returns the ids of the sequences to move, and their blocks in the core, one entry per reference."""
+        """Returns the ids of the sequences to move, and the core's ids of the blocks in their tables.
+
+        Finished sequences and sequences without a block table are left out. A block that several tables
+        share occurs once per table.
+        """
         references = list[int]()
         unfinished = {seq.seq_id: seq for seq in seq_group.seqs if not status_of(seq).startswith("FINISHED")}
         moving = [seq for seq_id, seq in unfinished.items() if seq_id in self.block_tables]

@@ -47,7 +47,7 @@ class UnknownBlockError(BlockStateError, KeyError):
     """This allocator does not have the block id, or the block is neither referenced nor cached."""
 
     def __str__(self) -> str:
-        # The str of a KeyError is the repr of its argument, with quotes.
+        # ``str`` of a KeyError is the ``repr`` of its argument, which would put the message in quotes.
         return str(self.args[0]) if self.args else ""
 
 
@@ -60,7 +60,7 @@ class ContractError(InvalidArgumentError, AssertionError):
 
 
 class NotSupportedError(KvpoolError, NotImplementedError):
-    """The ancestor did not implement this method for this kind of block either."""
+    """A method or a feature is not supported. The ancestor did not support it either."""
 
 
 def no_free_blocks(error: OutOfBlocksError, message: str | None = None) -> NoFreeBlocksError:

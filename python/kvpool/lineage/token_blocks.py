@@ -4,7 +4,7 @@ This module owns the idle token buffers, and has no part in the KV cache. The ``
 physical block is only metadata that the engine sets. The reference counts that take effect are those of
 ``kvpool.BlockPool``.
 
-Intended differences from the original (000 stands for its known defects):
+Intended differences from the original (the number 000 identifies its known defects):
 
 - 000: a recycled buffer never contains tokens of its previous owner. The pool clears a buffer when it
   is returned. It clears the buffer again when it is allocated, because the previous owner may have
@@ -124,7 +124,8 @@ class BlockPool:
 
 #: The pool of all blocks for which no other pool is given.
 _BLOCK_POOL: Final = BlockPool()
-# In a forked child, the lock may be locked by a thread that does not exist there.
+# In a forked child, the pool is emptied and gets a new lock, because a thread that does not exist there
+# may hold the old one.
 os.register_at_fork(after_in_child=_BLOCK_POOL._forget)
 
 
@@ -269,7 +270,7 @@ class LogicalTokenBlock:
             self.release()
 
     def __copy__(self) -> LogicalTokenBlock:
-        # The copy gets its own buffer, because two owners would return the same buffer twice.
+        # The copy gets its own buffer. Otherwise, both blocks would return the same buffer to the pool.
         twin = type(self)(self.block_number, self.block_size, pool=self._pool)
         twin.append_tokens(self.get_token_ids())
         return twin
@@ -278,7 +279,8 @@ class LogicalTokenBlock:
         return self.__copy__()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A pool cannot be transferred to another process, so it is not pickled.
+        # Only the content of the block is pickled, because a pool cannot be transferred to another
+        # process.
         return _unpickle, (self.block_number, self.block_size, self.get_token_ids())
 
     def __repr__(self) -> str:

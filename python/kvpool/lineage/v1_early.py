@@ -67,7 +67,7 @@ class HashValue(int):
         tokens: tuple[int, ...],
         parent: bytes | None,
     ) -> HashValue:
-        """Makes the hash value of a link.
+        """Makes the hash value of a block from its link in the hash chain.
 
         ``extra`` are the extra keys with which the block was hashed. ``parent`` is the digest of the
         preceding block.
@@ -117,11 +117,9 @@ class BlockHashType(NamedTuple):
 class KVCacheBlock:
     """Metadata of one block. An engine may set further attributes; ``reset`` does not change them."""
 
-    #: Number of the block.
     block_id: int
     #: Number of references. The caller counts them.
     ref_cnt: int = 0
-    #: Tokens in the block.
     token_ids: list[int] = field(default_factory=list)
     #: The key of the content. Only full blocks have one.
     block_hash: BlockHashType | None = None
@@ -174,7 +172,7 @@ class FreeKVCacheBlockQueue:
 
     @property
     def num_free_blocks(self) -> int:
-        """Number of blocks in the queue."""
+        """Number of free blocks in the queue."""
         return len(self._free)
 
     @property
@@ -320,7 +318,10 @@ _FOREIGN_EPOCH: Final = 2**64 - 1
 
 
 def _foreign_root(value: int, hasher: kvpool.BlockHasher, extra: kvpool.ExtraKeys | None) -> HashValue:
-    """Hashes an int of other code: its sign, its length and its 32-bit words, padded to whole blocks."""
+    """Hashes an int that these functions did not return, as the root of a separate chain.
+
+    The hash covers the sign of the int, its length and its 32-bit words, padded to whole blocks.
+    """
     size = (value.bit_length() + 31) // 32
     words = [int(value < 0), size, *((abs(value) >> 32 * at) & 0xFFFF_FFFF for at in range(size))]
     words += [0] * (-len(words) % hasher.block_size)

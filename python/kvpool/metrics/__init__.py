@@ -156,25 +156,24 @@ _default: Final = Metrics()
 
 
 def add(name: str, subject: Subject) -> None:
-    """Calls :meth:`Metrics.add` of the object of the whole process."""
+    """Calls :meth:`Metrics.add` of the :class:`Metrics` object that the whole process shares."""
     _default.add(name, subject)
 
 
 def remove(name: str) -> None:
-    """Calls :meth:`Metrics.remove` of the object of the whole process."""
+    """Calls :meth:`Metrics.remove` of the :class:`Metrics` object that the whole process shares."""
     _default.remove(name)
 
 
 def render(form: Format = "openmetrics") -> str:
-    """Calls :meth:`Metrics.render` of the object of the whole process."""
+    """Calls :meth:`Metrics.render` of the :class:`Metrics` object that the whole process shares."""
     return _default.render(form)
 
 
 def start_http(port: int, host: str = "127.0.0.1") -> Server:
-    """Calls :meth:`Metrics.start_http` of the object of the whole process."""
+    """Calls :meth:`Metrics.start_http` of the :class:`Metrics` object that the whole process shares."""
     return _default.start_http(port, host)
 
 
 def __dir__() -> list[str]:
-    """Lists the public names."""
     return [*__all__]

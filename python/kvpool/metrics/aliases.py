@@ -28,9 +28,10 @@ class Alias:
     kind: Kind
     #: The metric's name in kvpool's catalogue.
     of: str
-    #: The values of the labels after ``pool`` that a sample must have.
+    #: The values that the labels after ``pool`` must have in kvpool's samples. Other samples are left
+    #: out.
     where: tuple[str, ...] = ()
-    #: A label and its value that the engine uses instead of these labels.
+    #: The label and the value that the engine uses in place of the labels of ``where``.
     label: tuple[str, str] | None = None
     #: Whether the engine counts tokens, so that kvpool's number of blocks is multiplied by the block
     #: size.

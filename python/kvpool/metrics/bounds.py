@@ -5,7 +5,6 @@ Its use of threads, time and memory is limited, however many clients connect.
 If all threads are busy, the server closes the oldest connection that has not sent a complete request.
 Slow clients therefore do not block others. The server does not write errors of clients to standard
 error.
-written to standard error.
 """
 
 from __future__ import annotations
@@ -160,7 +159,7 @@ class Handler(WSGIRequestHandler):
     server: BoundedServer
 
     def setup(self) -> None:
-        """Limits the bytes that are read."""
+        """Prepares a connection, and limits the bytes that are read from it."""
         super().setup()
         self.rfile: Any = _Limited(self.rfile)
 

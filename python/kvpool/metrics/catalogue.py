@@ -34,7 +34,7 @@ class Definition:
 
     @property
     def sample(self) -> str:
-        """The name of the metric's samples. The samples of a histogram have three further names instead."""
+        """The name of the metric's samples. A histogram has samples with three other names instead."""
         return f"{self.name}_total" if self.kind == "counter" else self.name
 
 

@@ -99,7 +99,7 @@ class Samples:
 
 
 def collect(subjects: Mapping[str, Subject]) -> Samples:
-    """Reads every subject once."""
+    """Collects the samples of every subject (a manager, pool or store), reading each once."""
     samples = Samples()
     for name, subject in subjects.items():
         if isinstance(subject, Store):

@@ -155,11 +155,9 @@ class Server:
             self._thread.join()
 
     def __enter__(self) -> Server:
-        """Returns itself."""
         return self
 
     def __exit__(self, *_exception: object) -> None:
-        """Closes the server."""
         self.close()
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["observe"]
 
-#: OpenTelemetry's spelling of the units.
+#: OpenTelemetry's names of the units.
 _UNITS = {
     "seconds": "s",
     "bytes": "By",

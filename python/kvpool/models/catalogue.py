@@ -187,7 +187,7 @@ _CATALOGUE: Final[tuple[KvShape, ...]] = (
     _windowed("Gemma-3-4B", 5, 29, 4, 256, 1024),
     _windowed("Gemma-3-12B", 8, 40, 8, 256, 1024),
     _windowed("Gemma-3-27B", 10, 52, 16, 128, 1024),
-    # Full attention has fewer and larger heads than the windows.
+    # In Gemma 4, layers with full attention have fewer and larger heads than layers with windows.
     KvShape("Gemma-4-26B-A4B", (attention(5, 2, 512), attention(25, 8, 256, window=1024))),
     KvShape("Gemma-4-31B", (attention(10, 4, 512), attention(50, 16, 256, window=1024))),
     _nemotron("Nemotron-H-8B", 4, 24, 8, 128, 64),
@@ -202,12 +202,12 @@ _CATALOGUE: Final[tuple[KvShape, ...]] = (
     _full("OPT-125m", 12, 12, 64),
 )
 
-#: Endings of names that describe training or packing, not the shape.
+#: Endings of model names that describe training or packing, not the shape of the KV cache.
 _ENDINGS: Final = ("-instruct", "-chat", "-base", "-it", "-hf", "-bf16", "-fp8")
 
 
 def _key(name: str) -> str:
-    """Return the lookup key of a name."""
+    """Return the form of a model's name that is used for lookups."""
     key = name.strip().lower().rsplit("/", 1)[-1].replace("_", "-").replace(" ", "-")
     key = key.removeprefix("meta-").removeprefix("nvidia-")
     # a name can have two endings, such as "-chat-hf"
@@ -217,7 +217,6 @@ def _key(name: str) -> str:
 
 
 _BY_KEY: Final[dict[str, KvShape]] = {_key(shape.name): shape for shape in _CATALOGUE}
-# Other names in use for the same models.
 _BY_KEY["gpt2"] = _BY_KEY["gpt-2"]
 _BY_KEY["llama-4-scout-17b-16e"] = _BY_KEY["llama-4-scout"]
 _BY_KEY["llama-4-maverick-17b-128e"] = _BY_KEY["llama-4-maverick"]

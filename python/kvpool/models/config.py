@@ -148,5 +148,5 @@ def _object(data: bytes | str) -> Fields:
     except ModelConfigError:
         raise
     except ValueError as error:
-        # This is bad JSON, bad UTF-8, or a number of thousands of digits.
+        # The text is no JSON or no UTF-8, or contains a number of thousands of digits.
         raise ModelConfigError(f"no JSON: {error}") from None

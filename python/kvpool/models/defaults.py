@@ -24,7 +24,8 @@ def _class(layers: int, hidden: int, heads: int, kv_heads: int | str, **more: An
     }
 
 
-#: The number of KV heads equals the number of attention heads of the configuration, or of the class.
+#: A default that names another field: the number of KV heads is the number of attention heads, from the
+#: configuration or from the class's defaults.
 _SAME: Final = "num_attention_heads"
 _MLA: Final = {"kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128}
 
@@ -53,8 +54,8 @@ DEFAULTS: Final[dict[str, dict[str, Any]]] = {
     "deepseek_v3": _class(61, 7168, 128, 128, **_MLA),
 }
 
-#: By ``model_type``: fields that a file must contain, even if only as ``null``. For these fields, an
-#: absent field and ``null`` mean different things, because the family's class has a number as default.
+#: Maps a ``model_type`` to the fields that a file must contain, even if only as ``null``, and to the
+#: defaults of the family's class. An absent field selects this default, but ``null`` does not.
 VALUES_IF_ABSENT: Final[dict[str, dict[str, int]]] = {
     "mistral": {"sliding_window": 4096},
     "ministral": {"sliding_window": 4096},

@@ -29,7 +29,6 @@ __all__ = ["DTYPE_BYTES", "dtype_name", "token_bytes"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Format:
-    #: Bits of one element.
     bits: int
     #: Number of elements of a vector that share a scale of one byte; 0 for formats without such
     #: scales.

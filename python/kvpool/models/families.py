@@ -46,18 +46,17 @@ _ORDER: Final = ("full", "sliding", "chunked", "state")
 class Family:
     """Models whose configurations have the same fields with the same meaning."""
 
-    #: The name of the family, for messages.
     name: str
     #: Values of ``model_type``, and names of architectures without their endings, in lower case.
     types: tuple[str, ...]
-    #: Reads the layers.
+    #: Reads the layers of a configuration of this family.
     layers: AllLayers
     #: The published files that define the fields. ``{type}`` stands for the ``model_type``.
     source: str
     #: Fields whose names suggest a layout, but which do not change the cache.
     ignored: frozenset[str] = frozenset()
-    #: By ``model_type``: the fields that a nested configuration leaves out, because they are defaults
-    #: of the class.
+    #: Maps a ``model_type`` to the fields that a nested configuration leaves out, and to their values,
+    #: which are the defaults of the family's class.
     defaults: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
 
     def read(self, config: Fields) -> tuple[Layers, ...]:

@@ -15,7 +15,6 @@ prompt). A request of n tokens then needs at most this number of blocks:
 
 These numbers are enough for any order of steps: prompts in chunks of c tokens or fewer, decoding, and
 hits of any length.
-decoding, hits of any length.
 
 **How groups are formed**, as in vLLM (0.33, ``v1/core/kv_cache_utils.py``; the description is ours):
 
@@ -54,8 +53,8 @@ _GIB: Final = 1 << 30
 #: default.
 DEFAULT_CHUNK: Final = 8192
 
-#: If the most frequent kind has less than this number of times as many layers as the rarest kind,
-#: groups have the size of the most frequent kind.
+#: If the most frequent kind of layer has fewer layers than this number times those of the rarest kind,
+#: each group has as many layers as the most frequent kind.
 _CLOSE: Final = 1.5
 
 
@@ -94,7 +93,7 @@ class KvGroup:
         return min(filled, 1) if self.kind == "state" else filled
 
     def _starts(self, tokens: int) -> range:
-        """Return the first token of each attention chunk, until the positions within blocks repeat."""
+        """Return the first tokens of the attention chunks, until their positions in blocks repeat."""
         return range(0, min(tokens, math.lcm(self.span, self.block_tokens)), self.span)
 
     def _blocks_behind(self, start: int, tokens: int, chunk: int) -> int:
@@ -124,7 +123,7 @@ class KvGroups:
 
     @property
     def block_tokens(self) -> int:
-        """Tokens of the shortest block."""
+        """Number of tokens of the shortest block among the groups."""
         return min(group.block_tokens for group in self.groups)
 
     @property

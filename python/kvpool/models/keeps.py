@@ -70,7 +70,7 @@ def heads(
         window: The field with the number of tokens of the window.
         chunk: The field with the number of tokens of the chunk.
         inside: The field with an object that may contain ``kv`` instead.
-        times: A factor for that quotient.
+        times: The factor by which the quotient of ``quotient`` is multiplied.
     """
 
     def read(config: Fields) -> Layers:
@@ -102,8 +102,8 @@ def heads(
     return Reader(_all(kv, dim, value, query, hidden, extra) - {""}, read)
 
 
-#: Some of these are sizes of queries, keys and values before compression. They do not change the
-#: latent.
+#: Fields of MLA layers. Those that are sizes of queries, keys and values before compression do not
+#: change the latent.
 _MLA_NAMES: Final = (
     "kv_lora_rank",
     "qk_rope_head_dim",

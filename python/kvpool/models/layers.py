@@ -28,8 +28,8 @@ __all__ = [
 
 Kind = Literal["full", "sliding", "chunked", "state"]
 
-#: Number of elements of a sparse attention's index that share a scale in the cache. The next constant
-#: is the size of that scale in bytes.
+#: In the index of sparse attention, this number of elements share one scale in the cache. The scale
+#: takes ``_INDEX_SCALE_BYTES`` bytes.
 _INDEX_GROUP: Final = 128
 _INDEX_SCALE_BYTES: Final = 4
 

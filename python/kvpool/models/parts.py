@@ -14,8 +14,8 @@ __all__ = ["WRAPPERS", "text_part"]
 #: In models of several parts, the part that generates text is in one of these fields.
 _PARTS: Final = ("text_config", "llm_config", "language_config", "thinker_config")
 
-#: By the ``model_type`` of a model of several parts: the type of its text part, if that part names
-#: none. It is empty if the text part must name its own type.
+#: Maps the ``model_type`` of a model of several parts to the type of its text part, which is used if
+#: that part names none. An empty type means that the text part must name its own type.
 WRAPPERS: Final[dict[str, str]] = _data.toml("model_parts.toml")
 
 

@@ -27,7 +27,6 @@ class KvShape:
     ValueError: kv_heads is 0; allowed: a whole number, 1 or more
     """
 
-    #: The model's usual name.
     name: str
     #: The layers, one entry for each kind and amount of KV. Layers that keep no KV are left out.
     layers: tuple[Layers, ...]
@@ -84,7 +83,7 @@ class KvShape:
     def bytes_per_state(self) -> int:
         """Bytes of the states of one request, summed over all recurrent layers.
 
-        Each checkpoint takes as many.
+        Each checkpoint takes the same number of bytes.
 
         >>> from kvpool.models import kv_shape
         >>> kv_shape("Llama-3.1-8B").bytes_per_state

@@ -117,7 +117,8 @@ ATTENTION: Final[tuple[Family, ...]] = (
             ),
         ),
         _HF,
-        # Transformers 5 writes this field from attn_config.
+        # transformers 5 also writes ``num_key_value_heads``, with the number that ``attn_config``
+        # contains.
         frozenset({"num_key_value_heads"}),
     ),
     Family(

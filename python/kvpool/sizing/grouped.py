@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DEFAULT_KEEP", "SPACINGS", "group_arguments", "group_runs", "parse_keep"]
 
-#: The default of ``keep``.
+#: The default of the argument ``keep``: which content of windows and states remains cached.
 DEFAULT_KEEP: Final = "junctions"
 #: Numbers of tokens between checkpoints. The table of spacing has one row for each of them.
 SPACINGS: Final = (512, 1024, 2048, 4096)
@@ -55,14 +55,13 @@ Keep = int | str
 
 
 def parse_keep(text: str) -> Keep:
-    """Read ``all``, ``junctions`` or a number of tokens.
+    """Parse a value of ``keep``: ``all``, ``junctions`` or a number of tokens.
 
     >>> parse_keep("2,048"), parse_keep("Junctions")
     (2048, 'junctions')
 
     Raises:
         InvalidArgumentError: The text is none of these.
-
     """
     word = text.strip().lower().replace(",", "")
     if word in {"all", "junctions"}:
@@ -175,7 +174,7 @@ def _merged(groups: KvGroups) -> list[schema.Group]:
 
 
 class _Job:
-    """One run that has not been started yet."""
+    """A replay of the trace with one pool size and one value of ``keep``, before it is started."""
 
     def __init__(self, groups: KvGroups, gib: float, keep: Keep, block_bytes: int | None = None) -> None:
         self.groups, self.gib, self.keep = groups, gib, keep

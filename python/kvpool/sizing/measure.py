@@ -63,7 +63,7 @@ DEFAULT_CAPACITIES: Final = ("1%", "2%", "5%", "10%", "20%", "30%", "40%", "50%"
 #: The default accuracies of end-of-life hints: the share of the hints that are given, from 0 to 1.
 DEFAULT_HINTS: Final = (0.5, 0.8, 1.0)
 
-#: Points of the LRU curve in a report.
+#: Number of points of the LRU curve in a report.
 _CURVE_POINTS: Final = 200
 #: The most blocks that a sample may track.
 _MOST_SAMPLED: Final = 2**30
@@ -372,7 +372,7 @@ def _simulated(
     progress: Callable[[int, int], None] | None,
     window_s: float,
 ) -> _Parts:
-    """Runs the simulations at each capacity."""
+    """Simulates the policies, the optimum and the hints at each capacity."""
     by_capacity = [capacity["blocks"] for capacity in sizes]
     cells = _spread(policies, by_capacity)
     told = references.finish_reasons if _LEARNS_FROM_ENDS in policies else 0
@@ -420,12 +420,15 @@ def _simulated(
 
 
 def _unique_blocks(curve: HitCurve) -> int:
-    """Estimates the number of different blocks. Their first references are those that no cache can hit."""
+    """Estimates the number of different blocks: the references that an unlimited cache misses."""
     return round(curve.references * (1 - curve.ceiling()[1]))
 
 
 def _estimated_ideal(every: HitCurve, full: HitCurve, summary: TraceSummary) -> schema.Ideal:
-    """Returns the ideal hit rates: the exact rate of blocks, and the highest rates of the sampled curves."""
+    """Returns the hit rates of an unlimited cache.
+
+    The rate of blocks is exact. The others are estimates from the sampled curves.
+    """
     references = summary["block_references"]
     return {
         "block": (references - summary["unique_blocks"]) / references if references else 0.0,
@@ -477,7 +480,8 @@ def _spread(
     >>> _spread(["lru", "adaptive"], [1, 2, 3, 4])[:6]
     [('lru', 3), ('adaptive', 3), ('lru', 1), ('adaptive', 1), ('lru', 4), ('adaptive', 4)]
     """
-    # Reverse the bits of the position, and start in the middle: 4, 0, 6, 2, 5, 1, 7, 3.
+    # Reversed bits put consecutive positions far apart. The order starts in the middle. For 8
+    # capacities, it is 4, 0, 6, 2, 5, 1, 7, 3.
     number = len(capacities)
     far_apart = sorted(range(number), key=lambda place: f"{place:032b}"[::-1])
     places = [(place + number // 2) % number for place in far_apart]
@@ -537,7 +541,7 @@ def _knee(curve: HitCurve, bytes_per_block: int | None) -> schema.Knee | None:
 def _worth(
     curve: HitCurve, model: schema.Model | None, bytes_per_block: int | None
 ) -> list[schema.WorthStep]:
-    """Returns the tokens that each step of memory saves.
+    """Returns how many more prompt tokens hit with each growth of the LRU cache.
 
     The sizes double, up to the size that serves all possible hits.
     """

@@ -53,43 +53,43 @@ class Ideal(TypedDict):
     a cache may exceed it.
     """
 
-    #: Hits, as a share of all block references.
+    #: The block hit rate: hits, as a share of all references to blocks.
     block: float
-    #: Tokens in hit blocks, as a share of all prompt tokens.
+    #: The token hit rate: tokens in hit blocks, as a share of all prompt tokens.
     token: float
-    #: Hits, as a share of the references to blocks that their prompt fills.
+    #: The hit rate of full blocks: hits, as a share of the references to blocks that their prompt fills.
     full_blocks: float
-    #: Tokens in hit blocks, as a share of the prompt tokens in the second half of the requests;
-    #: ``None`` in a report from a sample.
+    #: The token hit rate of the second half of the requests: tokens in hit blocks, as a share of their
+    #: prompt tokens. ``None`` in a report from a sample.
     last_half: float | None
 
 
 class TraceFacts(TypedDict):
-    """The trace that the report is about."""
+    """The facts about the trace from which the report was made."""
 
-    #: A path, ``stdin`` or ``generated``.
+    #: The source of the trace: a path, ``stdin`` or ``generated``.
     source: str
     #: The format in which the trace was read.
     format: str
     requests: int
     #: Tokens per block.
     block_size: int
-    #: Number of references to blocks by all prompts. Each use of a block counts.
+    #: Number of references to blocks by all prompts. Each use of a block by a prompt counts.
     references: int
     #: Number of different blocks.
     unique_blocks: int
     #: Prompt tokens of all requests.
     tokens_in: int
-    #: Seconds from the first arrival to the last.
+    #: Seconds from the first request's arrival to the last request's.
     span_s: float
     ideal: Ideal
 
 
 class Capacity(TypedDict):
-    """A cache size of the grid."""
+    """A cache size for which the report contains results."""
 
-    #: The size divided by the trace's unique blocks: 0.05 is 5 %, and 2 is 200 %. ``None`` if the size
-    #: was given in another unit.
+    #: The cache size, divided by the size of all different blocks of the trace: 0.05 is 5 %, and 2 is
+    #: 200 %. ``None`` if the size was given in another unit.
     relative_size: float | None
     blocks: int
     tokens: int
@@ -99,11 +99,12 @@ class Capacity(TypedDict):
 class Hits(TypedDict):
     """The results of one cache at one capacity."""
 
-    #: Hits, as a share of all block references.
+    #: The block hit rate: hits, as a share of all references to blocks.
     block_hit_rate: float
-    #: Tokens in hit blocks, as a share of all prompt tokens.
+    #: The token hit rate: tokens in hit blocks, as a share of all prompt tokens.
     token_hit_rate: float
-    #: ``None`` for the optimum and for hints, because these are not simulated block by block.
+    #: Number of evicted blocks. ``None`` for the optimum and for hints, because these are not simulated
+    #: block by block.
     evictions: int | None
     #: The turnover of the cache, from 0 to 1. It shows whether the cache still takes in new content.
     #: The trace is divided into windows, in each of which as many blocks are stored as the cache can
@@ -114,13 +115,13 @@ class Hits(TypedDict):
 
 
 class PolicyResult(TypedDict):
-    """One eviction policy at every capacity."""
+    """The results of one eviction policy at every capacity."""
 
     name: str
-    #: The paper or page that defines it; empty without one.
+    #: The paper or page that defines the policy; an empty text if nothing was published.
     source: str
     hits: list[Hits]
-    #: Seconds that replaying all capacities took.
+    #: Seconds for the replays of this policy at all capacities.
     seconds: float
 
 
@@ -131,21 +132,24 @@ class OptimumResult(TypedDict):
 
 
 class HintResult(TypedDict):
-    """LRU with hints. For some blocks that will not be used again, LRU knows this and evicts them early."""
+    """The results of LRU with hints.
 
-    #: The probability, from 0 to 1, that LRU knows this of such a block.
+    A hint marks a block that will not be used again, and LRU evicts it early.
+    """
+
+    #: The probability, from 0 to 1, that a block that will not be used again is marked by a hint.
     accuracy: float
     hits: list[Hits]
 
 
 class FinishReasons(TypedDict):
-    """Results without finish reasons, for a policy that learns from finish reasons."""
+    """The results of a policy that learns from finish reasons, if it does not get them."""
 
-    #: The name of the policy. Its results with the reasons are in ``policies``.
+    #: The name of the policy. ``policies`` contains its results with finish reasons.
     policy: str
     #: Number of requests that have a finish reason in the trace.
     requests: int
-    #: Hits without the reasons, one entry per capacity.
+    #: The results without finish reasons, one entry per capacity.
     without: list[Hits]
 
 
@@ -173,7 +177,7 @@ class WorthStep(TypedDict):
     to_gib: float
     #: Prompt tokens that hit in the larger cache and miss in the smaller one.
     hit_tokens: int
-    #: Seconds of prefill that those tokens would take.
+    #: Seconds of prefill that ``hit_tokens`` would take.
     prefill_seconds: float | None
 
 
@@ -191,7 +195,7 @@ class DistanceRange(TypedDict):
 class ReuseTime(TypedDict):
     """A percentile of the time between two uses of a block."""
 
-    #: The share of reuses that happen within ``seconds``, from 0 to 1.
+    #: The percentile: the share of reuses that happen within ``seconds``, from 0 to 1.
     share: float
     seconds: float
 
@@ -202,16 +206,14 @@ class Window(TypedDict):
     start_s: float
     end_s: float
     block_hit_rate: float | None
-    #: The hit rate of a cache without a size limit, over the same requests.
+    #: The hit rate that a cache without a size limit has for the same requests.
     ideal_hit_rate: float | None
 
 
 class OverTime(TypedDict):
     """The hit rate of one cache over the course of the trace."""
 
-    #: The eviction policy.
     policy: str
-    #: The size of the cache.
     capacity: Capacity
     windows: list[Window]
 
@@ -231,11 +233,11 @@ class Group(TypedDict):
     kind: Literal["full", "sliding", "chunked", "state"]
     #: Tokens of the window or chunk; ``None`` for the other kinds.
     span: int | None
-    #: Number of groups of this kind, and the number of layers in all of them.
+    #: Number of KV-cache groups of this kind, and the number of layers in all of them together.
     groups: int
     layers: int
     block_tokens: int
-    #: The share of the bytes of these groups' blocks that contains no data, from 0 to 1.
+    #: The share of the bytes of these groups' blocks that is padding, from 0 to 1.
     padding: float
 
 
@@ -246,20 +248,21 @@ class GroupRun(TypedDict):
     """
 
     gib: float
-    #: Blocks of the pool, which all groups share.
+    #: Number of blocks of the pool. All groups share them.
     blocks: int
     #: The content of windows and states that remains cached for later requests: ``all``, one
     #: checkpoint per this number of tokens, or only ``junctions``.
     keep: int | str
-    #: Prompt tokens that were cached in every group, as a share of all prompt tokens.
+    #: The token hit rate: prompt tokens that were cached in every group, as a share of all prompt
+    #: tokens.
     token_hit_rate: float
-    #: For each kind of group, the token hit rate if only its blocks were needed, in the order of
-    #: ``Groups.groups``.
+    #: The token hit rate if a hit needed only the blocks of this kind of group, one entry per kind, in
+    #: the order of ``Groups.groups``.
     alone: list[float]
-    #: The token hit rate with the same memory if every layer kept every token; ``None`` for models
-    #: with states, and for the runs in ``spacing``.
+    #: The token hit rate of a cache with the same memory in which every layer keeps every token.
+    #: ``None`` for models with states, and for the runs in ``spacing``.
     in_full_rate: float | None
-    #: Number of copies of states that were made to keep them as checkpoints.
+    #: Number of times that a state was copied in order to keep it as a checkpoint.
     checkpoints: int
     evictions: int
     #: Number of prompts that did not fit into the pool completely.
@@ -272,14 +275,14 @@ class Groups(TypedDict):
     #: Bytes of a block, which is the same for all groups.
     block_bytes: int
     groups: list[Group]
-    #: The value of ``keep`` of all ``sizes``.
+    #: The value of the argument ``keep`` in all runs of ``sizes``.
     keep: int | str
-    #: One run per capacity, in that order.
+    #: One run per capacity, in the order of ``capacities``.
     sizes: list[GroupRun]
-    #: Runs at one of the sizes, one per value of ``keep``. They show the effect of the spacing of
-    #: checkpoints.
+    #: Runs at one cache size with different values of ``keep``. They show the effect of the distance
+    #: between checkpoints.
     spacing: list[GroupRun]
-    #: Number of requests in each run: all requests of the trace.
+    #: Number of requests in each run, which is that of all requests of the trace.
     requests: int
     seconds: float
 
@@ -306,13 +309,13 @@ class Served(TypedDict):
     All fields are 0 if a tier above is at least as large.
     """
 
-    #: ``device``, or the name of a tier beneath it.
+    #: The tier that has these hits: ``device``, or the name of a tier beneath it.
     tier: str
-    #: Hits, as a share of all block references.
+    #: The block hit rate of this tier: hits, as a share of all references to blocks.
     block_hit_rate: float
-    #: Tokens in hit blocks, as a share of all prompt tokens.
+    #: The token hit rate of this tier: tokens in hit blocks, as a share of all prompt tokens.
     token_hit_rate: float
-    #: Seconds that a request spends on loading from this tier, averaged over all requests.
+    #: Seconds of loading from this tier per request, averaged over all requests.
     load_s: float
     #: Mean seconds until the first token, with this tier and the tiers above it. The time consists of
     #: the loads, one after the other, and of the prefill of the remaining tokens. It includes no time in
@@ -323,10 +326,10 @@ class Served(TypedDict):
 class Tiers(TypedDict):
     """Tiers beneath the device, with LRU in all of them: see :mod:`kvpool.sizing.tiers`."""
 
-    #: The tiers, from the device down.
+    #: The tiers beneath the device, the fastest first.
     below: list[Tier]
-    #: One entry per capacity of the device, in that order. Each entry lists the device and then the
-    #: tiers beneath it.
+    #: One entry per size of the device, in the order of ``capacities``. Each entry lists the device and
+    #: then the tiers beneath it.
     sizes: list[list[Served]]
 
 
@@ -353,7 +356,8 @@ class SizingReport(TypedDict):
     #: The kind of simulation. ``stream``: each block is evicted on its own, and no request holds
     #: blocks. ``pool``: whole requests hold their blocks, as in a manager.
     form: Literal["stream", "pool"]
-    #: ``all``: partial last blocks count. ``full``: only blocks that their prompt fills.
+    #: The blocks that are counted. ``all``: partial last blocks, too. ``full``: only blocks that their
+    #: prompt fills.
     blocks: Literal["all", "full"]
     capacities: list[Capacity]
     #: The sample from which the LRU curve, its knee, its worth, the tiers and the reuse distances were
@@ -363,22 +367,24 @@ class SizingReport(TypedDict):
     policies: list[PolicyResult]
     optimum: OptimumResult | None
     hints: list[HintResult]
-    #: ``None`` if the trace has no finish reasons, or if no policy that learns from them was run.
+    #: The results without finish reasons. ``None`` if the trace has no finish reasons, or if no policy
+    #: that learns from them was run.
     finish_reasons: FinishReasons | None
-    #: A few hundred points of the curve. The first point is the smallest capacity that has a hit.
+    #: A few hundred points of the LRU curve. The first point is the smallest capacity that has a hit.
     lru_curve: list[CurvePoint]
-    #: ``None`` if the curve does not bend.
+    #: The point where the LRU curve bends most; ``None`` if it does not bend.
     knee: Knee | None
-    #: Empty without a model.
+    #: The benefit of each growth of an LRU cache. The list is empty if no model was given.
     worth: list[WorthStep]
-    #: Empty if no block is used twice.
+    #: The number of reuses by reuse distance. The list is empty if no block is used twice.
     reuse_distances: list[DistanceRange]
-    #: Empty if no block is used twice, and in a report from a sample.
+    #: Percentiles of the time between two uses of a block. The list is empty if no block is used twice,
+    #: and in a report from a sample.
     reuse_times_s: list[ReuseTime]
     over_time: OverTime | None
     model: Model | None
-    #: ``None`` without a model, for a model with a single KV-cache group, and in a report from a
-    #: sample.
+    #: The results for the model's KV-cache groups. ``None`` if no model was given, if the model has a
+    #: single group, and in a report from a sample.
     groups: Groups | None
-    #: ``None`` if the call asked for no tiers.
+    #: The results for tiers beneath the device; ``None`` if the call named no tiers.
     tiers: Tiers | None

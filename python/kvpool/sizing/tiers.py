@@ -48,9 +48,9 @@ class Tier:
     """
 
     name: str
-    #: Capacity, of all ranks together.
+    #: Capacity of the tier in GiB, of all ranks together.
     gib: float
-    #: Speed of a load from this tier to the tier above, of all ranks together.
+    #: Bytes per second that are loaded from this tier to the tier above, by all ranks together.
     read_bytes_per_s: float
 
     def __post_init__(self) -> None:

@@ -42,7 +42,7 @@ _FRONT_BYTES: Final = 4096
 
 
 class Inspector(Protocol):
-    """Lists the objects of a back end. It is not part of an engine."""
+    """The interface of an object that lists the objects of a back end. Engines do not use it."""
 
     def total(self) -> int | None:
         """Returns the approximate number of entries on all pages.
@@ -117,7 +117,7 @@ class SharedFolderInspector:
         self._folder = folder
 
     def total(self) -> None:
-        """Returns None: the number is unknown."""
+        """Returns None, because counting the files would require reading all folders."""
 
     def pages(self, *, verify: bool) -> Iterator[Page]:
         """See :class:`Inspector`."""

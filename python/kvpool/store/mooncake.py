@@ -75,7 +75,7 @@ class Mooncake:
         return address in self._range and address + length <= self._range.stop
 
     def _uses(self, name: str) -> None:
-        """Remembers the name of the record that a namespace's generation has.
+        """Remembers the name of a namespace's record, if ``name`` is such a name.
 
         Every query for objects then includes this record. Otherwise, Mooncake might drop it as unused.
         """

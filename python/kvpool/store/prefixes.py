@@ -84,7 +84,7 @@ class Prefetch:
     )
 
     def __init__(self, cursor: HashCursor, block_size: int, first: int, digests: list[bytes]) -> None:
-        #: The prepared prompt.
+        #: The prompt, with its hashes computed.
         self.cursor = cursor
         self._block_size = block_size
         self._first = first  # number of blocks cached on the device
@@ -127,7 +127,7 @@ class _Names:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        #: Names by digest. The most recently used name is last.
+        #: The remembered names of blocks, by digest. The most recently used name is last.
         self._known: collections.OrderedDict[bytes, bytes] = collections.OrderedDict()
 
     def of(self, cursor: HashCursor) -> list[bytes]:
@@ -556,7 +556,8 @@ class PrefixStore:
 
     def _check_epoch(self) -> None:
         if self._manager.stats().pool.epoch != self._epoch:
-            # A process with the earlier weights could find blocks that were stored now.
+            # Blocks that are stored now have KV of the new weights, but a process with the earlier
+            # weights could find them.
             raise StaleEpochError(
                 f"the manager is in epoch {self._manager.stats().pool.epoch}, the store in {self._epoch}: "
                 "call renew, not bump_epoch"

@@ -141,7 +141,7 @@ class S3:
             yield dataclasses.replace(page, others=others)
 
     def total(self) -> None:
-        """Returns None: the number is unknown."""
+        """Returns None, because the number of objects is unknown."""
 
     def forget(self, digest: str) -> None:
         """Removes the text of a namespace, and the record of its generation."""
@@ -172,5 +172,6 @@ def _listed(listing: Any) -> Any:
     try:
         return next(listing, None)
     except obstore.exceptions.BaseError as error:
-        # The first line is the message. The following lines show internal objects of the library.
+        # Only the first line of an error of obstore is its message. The other lines show internal
+        # objects.
         raise StoreError(f"listing the bucket failed: {str(error).splitlines()[0]}") from error

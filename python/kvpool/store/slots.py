@@ -120,7 +120,7 @@ class Slots:
     def next_dirty(self) -> tuple[int, bytes, int] | None:
         """Takes the slot that has been dirty for the longest time.
 
-        Returns it with its digest and first token.
+        Returns it with its digest and the position of its first token.
 
         The slot is in use and no longer dirty afterwards. Returns None if no dirty slot is unused.
         """

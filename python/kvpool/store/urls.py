@@ -123,7 +123,6 @@ def s3_from_url(url: str, **settings: Any) -> S3:
 
 
 def _tls(parts: SplitResult) -> dict[str, Any]:
-    """Return the TLS settings in a URL."""
     query = query_of(parts)
     tls: dict[str, Any] = {
         "tls": True,
@@ -200,7 +199,7 @@ def without_password(url: str) -> str:
     return f"{scheme}://{authority.rpartition('@')[2]}{place[len(authority) :]}"
 
 
-#: This text replaces a part of a URL that may belong to a password.
+#: The text that replaces a part of a URL in messages, because the part may belong to a password.
 _HIDDEN: Final = "..."
 #: Matches a URL whose slashes are missing. If it were accepted as a path, messages would show its
 #: password.
@@ -250,7 +249,6 @@ def query_of(parts: SplitResult) -> dict[str, str]:
 
 
 def _group(parts: SplitResult) -> dict[str, Any]:
-    """Returns the settings of a shared folder in its URL."""
     group = query_of(parts)
     if parts.fragment or group not in ({}, {"group": "0"}, {"group": "1"}):
         what = "a query or a fragment: group=1 alone can be given; write %3F for ? and %23 for # in a path"

@@ -31,5 +31,4 @@ __all__ = ["BlockStore", "FinishedSwap", "PlanExecutor", "Transfer", "TransferEn
 
 
 def __dir__() -> list[str]:
-    """Lists the public names."""
     return [*__all__]

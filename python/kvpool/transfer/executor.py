@@ -21,7 +21,7 @@ __all__ = ["FinishedSwap", "PlanExecutor", "Planner", "Swaps"]
 
 
 class Swaps(Protocol):
-    """Ends swaps: the interface of ``CacheManager.swaps`` that the executor uses."""
+    """The interface of ``CacheManager.swaps``, with which the executor ends swaps."""
 
     def complete(self, swap: int) -> dict[int, int]:
         """Ends a swap after its copies have finished."""
@@ -31,14 +31,14 @@ class Swaps(Protocol):
 
 
 class Planner(Protocol):
-    """Makes plans. A ``CacheManager`` does, and so can a class of the caller."""
+    """The interface of an object that plans copies: a ``CacheManager``, or a class of the caller."""
 
     def take_plan(self) -> TransferPlan:
         """Returns the planned copies, and removes them from the plan."""
 
     @property
     def swaps(self) -> Swaps:
-        """The interface that ends the swaps in the plans."""
+        """The object whose methods end the swaps in the plans."""
 
 
 class _OldSwaps:
@@ -69,7 +69,7 @@ class FinishedSwap:
 
     #: Its number.
     swap: int
-    #: For each block that was copied, its new block. Empty if the swap was aborted.
+    #: Maps each block that was copied to its new block. Empty if the swap was aborted.
     blocks: dict[int, int]
     #: The error if the copies failed. The manager is then in the state from before the swap began.
     error: BaseException | None = None

@@ -61,7 +61,7 @@ _LIBRARY.define(
 )
 _LIBRARY.define("copy_blocks_by_handle(int src, int dst, Tensor block_mapping) -> ()")
 
-#: The properties that determine a tensor's blocks, and whether its memory is pinned.
+#: The properties of a tensor that determine its blocks, and whether its memory is pinned.
 _Geometry: TypeAlias = "tuple[int, torch.Size, tuple[int, ...], torch.dtype, torch.device, bool]"
 
 
@@ -75,7 +75,7 @@ class _Tensors:
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         self.tensors: Sequence[Tensor] | None = tensors
-        # No memory can be pinned before torch has initialized CUDA.
+        # Before torch has initialized CUDA, no memory is pinned, so ``is_pinned`` is not called.
         cuda = torch.cuda.is_initialized()
         self.geometry: list[_Geometry] = [
             (t.data_ptr(), t.shape, t.stride(), t.dtype, t.device, cuda and t.is_pinned()) for t in tensors

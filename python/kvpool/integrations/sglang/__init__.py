@@ -22,5 +22,4 @@ __all__: list[str] = []
 
 
 def __dir__() -> list[str]:
-    """Lists the public names."""
     return [*__all__]

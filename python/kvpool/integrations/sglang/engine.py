@@ -97,11 +97,13 @@ class Engine:
         if server is None:  # SGLang's classes without a server, such as in a test
             name = weights_of(config.model_name or "") if settings.weights is None else settings.weights
             return cls(facts | {"server": "none"}, name)
-        # The model's content is part of the name separately.
+        # ``_name_or_path`` is skipped, because the digest or commit of the model is already part of the
+        # name.
         written = Canonical(lambda _, name: name == "_name_or_path")
         for name, value in server.items():
             if name not in unrelated.SETTINGS:
-                # The content of a model is part of the name separately, and the user may set it.
+                # For a setting that names a model, only the text is used. The content of the model is
+                # already part of the name, and the user can set it with ``weights``.
                 facts[f"server {name}"] = str(value) if name in _MODELS else short(written.text(name, value))
         facts |= _model_config(written) | _environment()
         facts |= _adapters(server, written)

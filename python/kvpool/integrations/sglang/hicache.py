@@ -67,7 +67,6 @@ class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is A
         storage_config: SGLang's configuration. Its ``extra_config`` contains the settings: see
             ``Settings``.
         kwargs: Arguments that SGLang passes. They are not used.
-        kwargs: SGLang's arguments; not used.
 
     Raises:
         InvalidArgumentError: A setting is missing or out of range, or the weights are unknown.
@@ -123,7 +122,8 @@ class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is A
             if not is_new or not self._is_checked:
                 return
             if self._is_used:
-                # The server is running and must continue, even if this pool cannot be used.
+                # The server is running and must continue, even if the store of this pool cannot be
+                # opened.
                 _guarded(f"the store of host pool {name}", lambda: self._open([name], late=True), None)
                 return
             close_pools(self._pools.values(), self._settings.deadline)
@@ -176,8 +176,6 @@ class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is A
             self._renew()
         return self._pools.get(_name(name))
 
-    # Pages of the host pool of KV
-
     def batch_exists(self, keys: Sequence[str], extra_info: Any = None) -> int:  # noqa: ARG002
         """Returns the number of consecutive pages, from the first page on, that can be loaded.
 
@@ -187,7 +185,7 @@ class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is A
 
         def answer() -> int:
             pool = self._pool(KV)
-            # Pages without bytes always count as present, but cannot be a hit by themselves.
+            # Without bytes, every page counts as present. Such a pool alone does not make a hit.
             return 0 if pool is None or pool.is_empty else leading(pool.has(keys, until))
 
         return _guarded("batch_exists", answer, 0)
@@ -264,8 +262,6 @@ class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is A
             return [False] * len(keys) if pool is None else pool.save_tensors(keys, list(values or ()), until)
 
         return all(self._timed("backup", lambda: _guarded("batch_set", answer, [False] * len(keys))))
-
-    # Pages of several host pools
 
     def batch_exists_v2(
         self,
@@ -393,8 +389,6 @@ class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is A
         """Returns the deadline of a call that begins now."""
         return time.monotonic() + self._settings.deadline
 
-    # The back end as a whole
-
     def clear(self) -> bool:
         """Drops all stored pages. SGLang calls it on request (``POST /hicache/storage-backend/clear``).
 
@@ -413,7 +407,8 @@ class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is A
                 try:
                     pool.renew(renewed)
                 except StoreError:
-                    # The store has dropped its pages, and no other process can have its new namespace.
+                    # The store could not record the change, but it has dropped its pages. Its new
+                    # namespace is unique, so pages that it stores from now on are safe.
                     _LOG.exception("kvpool: host pool %s: a restart may find its pages of before", name)
                     is_recorded = False
                 except Exception:

@@ -34,7 +34,7 @@ _ALIGNMENT: Final = 4096
 
 
 class Pages:
-    """The common part of all kinds of pages.
+    """The base class of the three kinds of pages.
 
     Args:
         pool: SGLang's host pool.
@@ -151,7 +151,7 @@ class Copied(Pages):
         return True
 
     def give(self, slots: Sequence[int]) -> None:
-        """Returns slots for reuse."""
+        """Frees slots, so that other calls can take them."""
         with self._given:
             self._left.extend(slots)
             self._given.notify_all()
@@ -168,12 +168,12 @@ class Copied(Pages):
             self.pool.set_from_flat_data_page(first_index, self._slot_tensor(slot).view(self._dtype))
 
     def copy_in(self, slot: int, tensor: Any) -> None:
-        """Copies a tensor into a slot."""
+        """Copies the bytes of a tensor into a slot."""
         items = self._items(tensor)
         self._slot_tensor(slot).numpy().reshape(items.shape)[...] = items
 
     def copy_out(self, slot: int, tensor: Any) -> None:
-        """Copies a slot into a tensor."""
+        """Copies the bytes of a slot into a tensor."""
         items = self._items(tensor)
         items[...] = self._slot_tensor(slot).numpy().reshape(items.shape)
 

@@ -96,7 +96,10 @@ class Pool:
         return [at in loaded for at in range(len(keys))]
 
     def save_tensors(self, keys: Sequence[str], tensors: Sequence[Any], until: float) -> list[bool]:
-        """Stores flat tensors. Returns which of them are stored. If one has another size, none is stored."""
+        """Stores flat tensors. Returns which of them are stored.
+
+        If a tensor has another size than a page, none is stored.
+        """
         if not self.writes:
             return [True] * len(keys)
         if self.shelf is None:

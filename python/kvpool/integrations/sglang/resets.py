@@ -27,7 +27,7 @@ _UPDATES: Final = (
     "begin_weight_update",
     "end_weight_update",
 )
-#: If a process has imported this module, it may have a model.
+#: A process that has not imported this module of SGLang runs no model.
 _RUNNER: Final = "sglang.srt.model_executor.model_runner"
 #: Marks a method that is already wrapped.
 _MARK: Final = "_kvpool_notifies"

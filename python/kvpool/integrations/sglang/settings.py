@@ -19,7 +19,7 @@ __all__ = ["OBJECT_HEADER", "Settings", "divide"]
 #: to a multiple of this.
 OBJECT_HEADER: Final = 4096
 
-#: Names in the same configuration object that belong to SGLang itself.
+#: Settings in the same configuration object that SGLang itself reads. They are not reported as unknown.
 _OF_SGLANG: Final = frozenset(
     (
         "backend_name",
@@ -67,7 +67,7 @@ class Settings:
 
     capacity_bytes: int
     root_dir: str | None = None
-    #: A URL may contain a password, so no representation shows it.
+    #: ``repr`` of the settings does not show the URL, because it may contain a password.
     url: str | None = dataclasses.field(default=None, repr=False)
     weights: str | None = None
     scales: str = ""

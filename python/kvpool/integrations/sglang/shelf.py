@@ -7,10 +7,11 @@ store and processes ended jobs for all threads. The class is thread-safe. If a b
 result is an outcome and never an exception.
 
 If a call moves pages of several host pools, it starts all transfers first, and then waits for all of
-them until the deadline of the call. Transfers of lent pages are staged, because SGLang reuses a page as
-soon as the call returns. A call with lent pages therefore waits until the store has ended the job. The
-store's own deadline limits this time. Copied pages use slots that belong to kvpool, so a call can
-abandon its job at the deadline. If a back end still uses a slot then, the slot is reused only later.
+them until the deadline of the call. A lent page is a slot in SGLang's own memory. Transfers of lent
+pages are staged (copied by the store's workers), because SGLang reuses a page as soon as the call
+returns. A call with lent pages therefore waits until the store has ended the job. The store's own
+deadline limits this time. Copied pages use slots that belong to kvpool, so a call can abandon its job
+at the deadline. If a back end still uses a slot then, the slot is reused only later.
 """
 
 from __future__ import annotations
@@ -153,8 +154,8 @@ class Shelf:
             pages.arena,
             namespace,
             eviction=settings.eviction,
-            # SGLang offers a page only once, and then assumes that it is stored. SGLang's write policy
-            # has already chosen the page.
+            # Every page is stored at the first offer. SGLang's write policy has already chosen it, and
+            # SGLang offers a page only once and then assumes that it is stored.
             admission="always",
             workers=settings.workers,
             queue=settings.queue,
@@ -176,8 +177,8 @@ class Shelf:
         unknown = [at for at, presence in enumerate(known) if presence == "unknown"]
         if unknown:
             job = self._store.probe([digests[at] for at in unknown], groups=[groups[at] for at in unknown])
-            # An empty list means that the deadline has passed. The pages then remain unknown and count
-            # as missing.
+            # If the deadline has passed, the list of outcomes is empty, and the unknown pages count as
+            # missing.
             for at, outcome in zip(unknown, self._jobs.outcomes(job, until), strict=False):
                 there[at] = outcome == "ok"
         return [all(there[at : at + parts]) for at in range(0, len(there), parts)]
@@ -320,7 +321,7 @@ class Shelf:
         ]
 
     def renew(self, namespace: Namespace) -> None:
-        """Drops everything, and uses another namespace from now on."""
+        """Drops all stored pages, and uses another namespace from now on."""
         self._store.renew(namespace)
 
     def stats(self) -> StoreStats:

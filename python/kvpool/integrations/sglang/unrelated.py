@@ -24,11 +24,13 @@ def _table(name: str) -> MappingProxyType[str, str]:
     )
 
 
-#: Settings of the server, with the reason by name.
+#: Settings of SGLang's server that do not influence the bytes of KV, each with the reason.
 SETTINGS: Final = _table("SETTINGS")
 
-#: Attributes of SGLang's model configuration.
+#: Attributes of SGLang's model configuration that do not influence the bytes of KV, each with the
+#: reason.
 MODEL_CONFIG: Final = _table("MODEL_CONFIG")
 
-#: Environment variables that begin with ``SGLANG_``.
+#: Environment variables that do not influence the bytes of KV, each with the reason. All begin with
+#: ``SGLANG_``.
 ENVIRONMENT: Final = _table("ENVIRONMENT")

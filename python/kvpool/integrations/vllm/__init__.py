@@ -80,5 +80,4 @@ __all__ = ["LOGGER_NAME", "register"]
 
 
 def __dir__() -> list[str]:
-    """Lists the public names."""
     return [*__all__]

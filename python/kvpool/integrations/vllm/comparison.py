@@ -91,27 +91,27 @@ COORDINATOR: Final = (
     "find_longest_cache_hit_per_group",
     "get_num_blocks_to_allocate",
 )
-#: The least number of operations between two comparisons of the whole state. The next constant is the
-#: number of operations between two log lines that report no difference.
+#: The whole state is compared after at least ``STATE_EVERY`` operations. After ``LOG_EVERY`` operations
+#: without a difference, one log line reports this.
 STATE_EVERY: Final = 64
 LOG_EVERY: Final = 100_000
 
 
 class _Foreign(Exception):  # noqa: N818 (never leaves the module)
-    """An argument is a block of another pool."""
+    """Raised if an argument of a call is a block of another pool."""
 
 
 class Comparison:
-    """Compares a manager of vLLM with a mirror. It wraps the methods of the manager.
+    """Compares a manager of vLLM with its mirror, by wrapping the methods of the manager.
 
-    Both managers have ``block_pool`` and ``coordinator``. At the start, neither may have requests or
-    cached blocks.
+    The mirror is the manager that gets the same calls. Both have ``block_pool`` and ``coordinator``. At
+    the start, neither may have requests or cached blocks.
     """
 
     def __init__(self, manager: Any, mirror: Any, setting: dict[str, Any]) -> None:
         self.manager = manager
         self.mirror = mirror
-        #: The description of the engine that is the first line of the trail.
+        #: A description of the engine: the first line of the file that is written at a difference.
         self.setting = setting
         self.operations = 0
         self.trail = Trail()
@@ -379,8 +379,8 @@ def _nothing(*_: Any) -> None:
 
 
 def _keys(manager: Any) -> dict[bytes, Any]:
-    # kvpool's pool has a view in this place. vLLM's pool has a dict; a value is a block, or a dict of
-    # blocks by id.
+    # In kvpool's pool, this attribute is a view. In vLLM's pool, it is a dict from a key to a block, or
+    # to a dict of blocks by id.
     found = manager.block_pool.cached_block_hash_to_block._cache
     return {key: list(one) if isinstance(one, dict) else [one.block_id] for key, one in found.items()}
 

@@ -38,8 +38,8 @@ class _Watch(MetaPathFinder):
     ) -> importlib.machinery.ModuleSpec | None:
         if fullname != self._name or self._is_asking:
             return None
-        # The other finders are asked for the module. A caller may only look for the module without
-        # importing it, so the watch continues.
+        # The other finders are asked for the module. The watch ends only when the module is imported,
+        # because a caller may also look for it without importing it.
         self._is_asking = True
         try:
             spec = importlib.util.find_spec(fullname)
@@ -50,7 +50,7 @@ class _Watch(MetaPathFinder):
         return spec
 
     def imported(self) -> None:
-        """Called after the module has run. Ends the watch."""
+        """Called after the watched module has been executed. Ends the watch."""
         if self in sys.meta_path:
             sys.meta_path.remove(self)
             self._action()

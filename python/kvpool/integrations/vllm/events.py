@@ -34,25 +34,26 @@ if TYPE_CHECKING:
 class StockEvents:
     """Emits the same events as vLLM."""
 
-    #: Whether a block is reused first after its content was dropped.
+    #: Whether a block whose content a caller has dropped is the next to be allocated.
     reuses_evicted_first = False
 
     def __init__(self, pool: BlockPool) -> None:
         self.pool = pool
 
     def _emit(self, event: Any) -> None:
-        # vLLM may replace this list and append to it.
+        # The list is read from the pool each time, because vLLM may replace it.
         self.pool.kv_event_queue.append(event)
 
     def _extra_keys(
         self, request: Any, blocks: Sequence[tuple[int, int]], item: int
     ) -> tuple[list[Any], int]:
-        """Returns the extra keys of blocks, and the multi-modal item to continue from."""
+        """Returns the blocks' extra keys, and the index of the first multi-modal item of later blocks."""
         lookahead = self.pool.num_hash_lookahead_tokens
         if not (
             request.mm_features or request.lora_request or request.prompt_embeds is not None or lookahead
         ):
-            # Without these, the only extra key is the salt, which belongs to the first block.
+            # Without images, adapters, embeddings and lookahead, the only extra key is the salt. It
+            # belongs to the first block.
             keys: list[Any] = [None] * len(blocks)
             if request.cache_salt and blocks and blocks[0][0] == 0:
                 keys[0], item = kv_cache_utils.generate_block_hash_extra_keys(request, *blocks[0], item)
@@ -80,7 +81,7 @@ class StockEvents:
     ) -> int:
         """Emits one event for consecutive blocks. ``blocks`` contains their token ranges.
 
-        Returns the multi-modal item at which to continue.
+        Returns the index of the first multi-modal item that may concern the next block.
         """
         keys, item = self._extra_keys(request, blocks, item)
         more: dict[str, Any] = {}

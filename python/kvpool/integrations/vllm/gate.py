@@ -86,7 +86,7 @@ class Difference(NamedTuple):
 
 
 class _Default:
-    """Stands for the value of any default."""
+    """Replaces each default value in a signature, because the values of defaults are not compared."""
 
     def __repr__(self) -> str:
         return "..."
@@ -154,7 +154,7 @@ def differences(level: str, series: str) -> list[Difference]:
     # level are checked.
     for path in REPLACED["manager" if level == "shadow" else level]:
         dotted = path.replace(":", ".")
-        # Names that are missing or have another form are skipped, because they are listed already.
+        # A name that is already reported as a difference is not checked again.
         if not any(f"{dotted}.".startswith(f"{name}.") for name in reported):
             found += _check_replaced(path)
     return found
@@ -243,7 +243,8 @@ def _imported(name: str) -> ModuleType | str:
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # SystemExit, and panics of extensions, are not Exceptions
-        # The missing module may be a parent package of ``name``.
+        # If ``name`` or a package that contains it does not exist, the entry counts as missing. Any
+        # other error is reported with its text.
         missing = isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}.")
         return _NOTHING if missing else _error_text(error)
 
@@ -258,7 +259,7 @@ def _compared(module: ModuleType, name: str, path: str, expected: str) -> Differ
         raise
     except BaseException as error:
         found = f"what cannot be looked at ({_error_text(error)})"
-    # A property can be read like an attribute.
+    # A property is accepted in place of an attribute, because it is read in the same way.
     same = found in (expected, _OURS) or (expected == "attribute" and found == "property")
     return None if same else Difference(path, expected, found)
 

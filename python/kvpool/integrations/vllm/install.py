@@ -37,8 +37,8 @@ def replacements(level: str) -> list[Replacement]:
         for one in classes:
             owner = getattr(owner, one)
         found.append((owner, last, values[name]))
-    # The publisher is replaced in addition. If vLLM's publisher cannot be replaced, it remains and gets
-    # vLLM's events. All other replacements are made.
+    # vLLM's publisher of KV events is also replaced, if possible. Otherwise it remains and gets vLLM's
+    # events, and all other replacements are made.
     if level != "shadow":
         found += publisher.replacements()
     if BlockPool.hinting is not None:
@@ -54,7 +54,7 @@ def replacements(level: str) -> list[Replacement]:
 
 
 def _values(level: str) -> dict[str, Any]:
-    """Returns the new values by name. The name is the one inside its module.
+    """Returns the objects that replace vLLM's, by the name of the replaced object inside its module.
 
     The replaced lookups use kvpool's code for kvpool's pools, and vLLM's code for other pools.
     """
@@ -86,8 +86,8 @@ def configure(settings: Settings) -> None:
 def install(settings: Settings) -> None:
     """Puts the classes of the level into vLLM until the process ends: either all or none."""
     configure(settings)
-    # These are the names that a configuration of vLLM's offloading may use. Some versions of vLLM have
-    # no such factories.
+    # These are the names that a configuration of vLLM's offloading may use. Versions of vLLM without
+    # such factories are skipped.
     with contextlib.suppress(ImportError):
         offload.register()
     with contextlib.ExitStack() as stack:

@@ -57,9 +57,10 @@ def to_folder(folder: str | None, pool: Any) -> Journal | None:
 def _flush_at_exit(pool: Any) -> None:
     """Writes a pool's journal when this process ends, if the pool still exists then.
 
-    A forked copy of the process does not write the journal. A child process that multiprocessing
-    started may end without calling ``atexit``, but it does call ``Finalize``. In such a child, the
-    module is imported already. kvpool itself starts no processes, so it does not import the module.
+    A forked copy of the process does not write the journal. A child process that ``multiprocessing``
+    started may end without calling ``atexit``, but it does call ``Finalize``. Such a child has already
+    imported ``multiprocessing.util``. Other processes do not need the module, so it is not imported
+    here.
     """
     multiprocessing = sys.modules.get("multiprocessing.util")
     if multiprocessing is None:

@@ -66,13 +66,14 @@ class KVCacheManager(stock.KVCacheManager):  # type: ignore[misc]
         self.empty_kv_cache_blocks = KVCacheBlocks(tuple(() for _ in range(self.num_kv_cache_groups)))
         pool = self.block_pool
         self._hinted = getattr(pool, "hints", None) is not None or getattr(pool, "wants_signals", False)
-        #: The methods that are implemented in Rust; ``None`` if vLLM's own methods are used.
+        #: The object with the methods that are implemented in Rust; ``None`` if vLLM's own methods are
+        #: used.
         self.groups = calls = _calls_of(self)
         self._find: Any = None
         if calls is None:
             return
-        # Schedulers call these methods for every request and step. They are called without a Python
-        # frame in between.
+        # Schedulers call these methods for every request and step. As attributes of this object, the
+        # methods in Rust are called directly, without a Python frame in between.
         self.allocate_slots = calls.allocate_slots
         self.cache_blocks = calls.cache_blocks
         if _lookup_of(self.coordinator) is not None:
@@ -87,11 +88,11 @@ class KVCacheManager(stock.KVCacheManager):  # type: ignore[misc]
         return KVCacheBlocks(blocks) if any(blocks) else self.empty_kv_cache_blocks
 
     def get_computed_blocks(self, request: Any, *max_cache_hit_length: int | None) -> tuple[Any, int, int]:
-        """Returns a request's cached blocks, their tokens, and the end of a longer partial hit or 0.
+        """Returns a request's cached blocks, their number of tokens, and the length of a partial hit.
 
-        The third value is the end of a longer hit that only some groups have. A hit never includes the
-        last token of the request, because that token has to be computed. vLLM 0.33 may pass another
-        limit.
+        The third value is the length in tokens of a longer hit that only some groups have, or 0. A hit
+        never includes the last token of the request, because that token has to be computed. vLLM 0.33
+        may pass another limit.
         """
         if self._find is None or request.skip_reading_prefix_cache:
             return cast("tuple[Any, int, int]", super().get_computed_blocks(request, *max_cache_hit_length))

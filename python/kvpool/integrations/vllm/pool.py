@@ -102,7 +102,7 @@ class BlockPool:
         self.core.bind(self)
         #: Reads the hints of requests that free their blocks; ``None`` without hints.
         self.hints = HintReader(self.core, hinting.rules) if hinting is not None else None
-        #: Whether the eviction policy is notified how requests end.
+        #: Whether the eviction policy must be notified of the ways in which requests end.
         self.wants_signals = enable_caching and medium == _GPU and self.core.wants_signals
         self.blocks: list[Any] = self.core.blocks
         self.null_block = self.blocks[0]
@@ -111,7 +111,7 @@ class BlockPool:
         #: Cached blocks that do not belong to this pool, by key and block id.
         self.loose: dict[bytes, dict[int, Any]] = {}
         self.enable_kv_cache_events = enable_kv_cache_events
-        #: vLLM appends to this list, and may replace it.
+        #: The KV events that were not fetched yet. vLLM appends to this list, and may replace it.
         self.kv_event_queue: list[Any] = []
         self.events = self._make_events(events_class)
         #: The feed through which kvpool's publisher gets the changes; ``None`` without a publisher.
@@ -153,7 +153,7 @@ class BlockPool:
 
     @property
     def cached_block_hashes_by_block(self) -> dict[int, set[bytes]]:
-        """Returns a copy of the further keys of each block, by block id. The block's hash is not included."""
+        """Returns, by block id, the keys that each block has besides its hash. The dict is a copy."""
         return {block: set(self.core.further_keys(block)) for block in self.core.blocks_with_further_keys()}
 
     def chain_groups(self, kv_cache_group_ids: Iterable[int]) -> None:
@@ -419,7 +419,7 @@ class BlockPool:
         """
         self.core.move_hashes(src_block.block_id, dst_block.block_id)
 
-    # Private names that parts of vLLM use.
+    # The following methods are private in vLLM's pool, but other parts of vLLM call them.
 
     def _insert_block_hash(self, block_hash_with_group_id: bytes, block: Any, num_tokens: int | None) -> None:
         self._give_key(block_hash_with_group_id, block, num_tokens)

@@ -182,7 +182,7 @@ class PoolPublisher:
         self._publisher.close()
 
     def get_publisher_config(self) -> Any:
-        """Returns the configuration with the actual endpoints."""
+        """Returns the configuration, with the addresses at which the sockets are open."""
         import dataclasses
 
         return dataclasses.replace(

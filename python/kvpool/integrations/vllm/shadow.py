@@ -36,11 +36,13 @@ logger = logging.getLogger(LOGGER_NAME)
 
 
 class ShadowKVCacheManager(stock.KVCacheManager):  # type: ignore[misc]
-    """vLLM's ``KVCacheManager``, whose calls are compared with those of kvpool's."""
+    """vLLM's ``KVCacheManager``. Its calls are compared with those of kvpool's manager."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        #: ``None`` if kvpool's manager cannot be made. The reason is logged once.
+        #: The comparison with kvpool's manager. ``None`` if there is no comparison, because the
+        #: configuration does not allow one, or because kvpool's manager cannot be made. The reason is
+        #: logged once.
         self.comparison: Comparison | None = None
         try:
             why = _not_compared(self)

@@ -60,7 +60,7 @@ class Raised:
 
 @dataclass(frozen=True, slots=True)
 class Other:
-    """Stands for a value that is not compared."""
+    """Takes the place of a value that is not compared. Only the name of the value's type is kept."""
 
     kind: str
 

@@ -96,12 +96,12 @@ class FreeBlockQueue:
         self.pool.core.queue_push(blocks, front=True)
 
     def get_all_free_blocks(self) -> list[Any]:
-        """Returns all free blocks. O(free)."""
+        """Returns all free blocks. O(free blocks)."""
         blocks = self.pool.blocks
         return [blocks[block] for block in self.pool.core.order()]
 
     def iter_blocks_after(self, cursor: Any | None) -> Iterator[Any]:
-        """Returns the blocks after ``cursor``, or all blocks, at the time of the call. O(free)."""
+        """Returns the blocks after ``cursor``, or all blocks, at the time of the call. O(free blocks)."""
         order = self.pool.core.order()
         blocks = self.pool.blocks
         start = 0 if cursor is None else order.index(cursor.block_id) + 1

@@ -3,7 +3,7 @@
 This module owns the block tables, and the number of computed tokens of each sequence. Blocks come from
 a ``CpuGpuBlockAllocator``.
 
-Differences from the ancestor (a number identifies a known defect of the ancestors):
+Differences from the ancestor, vLLM v0 (a number identifies a known defect of the ancestors):
 
 - 5, 6: ``mark_blocks_as_computed`` marks the blocks that the group has computed. If a sequence still
   computes its prompt, these are the blocks that its chunks have covered. Otherwise, they are all full
@@ -110,8 +110,8 @@ class SelfAttnBlockSpaceManager(BlockSpaceManager):
         self.num_total_gpu_blocks = num_gpu_blocks
         self.num_total_cpu_blocks = num_cpu_blocks
         self.sliding_window = sliding_window
-        # The window can end inside a block, which needs one more block. The block that the step
-        # computes needs another one.
+        # The table keeps two blocks more than the window fills: one because the window can end inside a
+        # block, and one for the block that the step computes.
         self.max_block_sliding_window = None if sliding_window is None else sliding_window // block_size + 2
         self.watermark = watermark
         self.enable_caching = enable_caching
@@ -285,7 +285,7 @@ class SelfAttnBlockSpaceManager(BlockSpaceManager):
         """Returns the ids of a sequence's blocks. This is the table's own list.
 
         Raises:
-            UnknownTableError: The sequence has no table; a ``KeyError``.
+            UnknownTableError: The sequence has no table. The error is also a ``KeyError``.
         """
         return self._table(seq).physical_block_ids
 
@@ -298,7 +298,7 @@ class SelfAttnBlockSpaceManager(BlockSpaceManager):
         """Returns the ids of a group's encoder blocks. This is the table's own list.
 
         Raises:
-            UnknownTableError: The group has no such table; an ``AssertionError``.
+            UnknownTableError: The group has no such table. The error is also an ``AssertionError``.
         """
         if (table := self.cross_block_tables.get(seq_group.request_id)) is None:
             raise UnknownTableError(f"group {seq_group.request_id!r} has no cross block table")
@@ -316,7 +316,7 @@ class SelfAttnBlockSpaceManager(BlockSpaceManager):
             self._last_access_blocks_tracker.update_last_access(seq.seq_id, now)
 
     def mark_blocks_as_computed(self, seq_group: SequenceGroup, token_chunk_size: int) -> None:
-        """Records that a group will have computed its next tokens before anything else is planned.
+        """Marks the tokens as computed that a group computes in the planned step.
 
         O(blocks filled).
 

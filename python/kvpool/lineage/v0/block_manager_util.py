@@ -33,7 +33,7 @@ class SequenceStatus(enum.IntEnum):
 
     @staticmethod
     def is_finished(status: SequenceStatus) -> bool:
-        """Returns whether this state is a final one."""
+        """Returns whether a sequence in this state has finished."""
         return status > SequenceStatus.SWAPPED
 
 
@@ -76,7 +76,7 @@ def seqs_in(group: SequenceGroup, status: SequenceStatus) -> list[Sequence]:
 def status_name(seq: Sequence) -> str:
     """Returns the name of a sequence's state. A sequence without ``status`` counts as ``RUNNING``."""
     status: Status = getattr(seq, "status", SequenceStatus.RUNNING)
-    # This attribute contains an enum member's name. Reading ``name`` itself would cost a call.
+    # ``_name_`` contains the name of an enum member. Reading ``name`` would cost a function call.
     name = getattr(status, "_name_", None)
     return name if name is not None else str(getattr(status, "name", status))
 

@@ -1,15 +1,17 @@
 """vLLM v0's evictor: chooses which unreferenced block is evicted first.
 
 The prefix-caching allocator does not use it: the core chooses the allocator's victims, by the same rule
-(``eviction="last-accessed"``). ``LRUEvictor`` is for code that orders blocks of its own. It only owns
-an order.
+(``eviction="last-accessed"``). ``LRUEvictor`` is for code that orders blocks of its own. It contains
+only the order, and no blocks.
 
-Differences from the ancestor (a number identifies a known defect of the ancestors):
+Differences from the ancestor, vLLM v0 (a number identifies a known defect of the ancestors):
 
 - 1: ``update`` keeps the block evictable.
-- 2: a block that was removed and added again, at the same time or not, is evicted under its new hash.
+- 2: if a block is removed and added again, even with the same access time, ``evict`` returns its new
+  hash.
 - 23: ``update`` never moves an access back in time.
-- An unknown block is one error, ``UnknownBlockError``, which is a ``ValueError`` and a ``KeyError``.
+- For an unknown block, ``update`` and ``remove`` raise ``UnknownBlockError``, which is both a
+  ``ValueError`` and a ``KeyError``.
 - ``add`` replaces the entry of a block that is already there, as in the ancestor.
 """
 
@@ -37,7 +39,7 @@ class EvictionPolicy(NamedEnum):
 
 
 class Evictor(ABC):
-    """An order of evictable blocks."""
+    """The interface of an evictor: the blocks that can be evicted, in the order of eviction."""
 
     @abstractmethod
     def __contains__(self, block_id: BlockId) -> bool: ...
@@ -70,11 +72,9 @@ class Evictor(ABC):
 class BlockMetaData:
     """An evictor's record of a block."""
 
-    #: Hash of the block's content.
     content_hash: PrefixHash
-    #: Number of tokens of its prefix, those of the block included.
+    #: Number of tokens from the start of the prompt to the end of the block.
     num_hashed_tokens: int
-    #: The time at which the block was last used.
     last_accessed: float
 
 
@@ -96,7 +96,7 @@ class LRUEvictor(Evictor):
     CLEANUP_THRESHOLD: ClassVar[int] = 50
 
     def __init__(self) -> None:
-        #: The evictable blocks. For reading; only the methods change it.
+        #: The blocks that can be evicted. Callers may read the dict, but only the methods change it.
         self.free_table: dict[BlockId, BlockMetaData] = {}
         #: A heap of (last access, minus hashed tokens, block, content hash). An entry is valid while
         #: ``free_table`` has the same values; ``evict`` skips the others. Only the methods change it.
@@ -147,7 +147,7 @@ class LRUEvictor(Evictor):
         """Records a use of a block. A time earlier than the known one changes nothing.
 
         Raises:
-            UnknownBlockError: The block is not in the evictor; a ``KeyError``.
+            UnknownBlockError: The block is not in the evictor. The error is also a ``KeyError``.
         """
         known = self.free_table.get(block_id)
         if known is None:
@@ -159,7 +159,7 @@ class LRUEvictor(Evictor):
         """Removes a block, because it has a reference again.
 
         Raises:
-            UnknownBlockError: The block is not in the evictor; a ``ValueError``.
+            UnknownBlockError: The block is not in the evictor. The error is also a ``ValueError``.
         """
         if block_id not in self.free_table:
             raise self._unknown("remove")
@@ -169,7 +169,7 @@ class LRUEvictor(Evictor):
         """Evicts the next block, and returns its id and content hash.
 
         Raises:
-            NoFreeBlocksError: The evictor is empty; a ``ValueError``.
+            NoFreeBlocksError: The evictor is empty. The error is also a ``ValueError``.
         """
         while self.priority_queue:
             entry = heapq.heappop(self.priority_queue)
@@ -184,7 +184,7 @@ def make_evictor(eviction_policy: EvictionPolicy) -> Evictor:
     """Returns an evictor.
 
     Raises:
-        ContractError: The policy is unknown; a ``ValueError``.
+        ContractError: The policy is unknown. The error is also a ``ValueError``.
     """
     if eviction_policy == EvictionPolicy.LRU:
         return LRUEvictor()

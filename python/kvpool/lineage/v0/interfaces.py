@@ -56,14 +56,17 @@ class AllocStatus(NamedEnum):
 
 
 class BlockSpaceManager(ABC):
-    """The interface for a scheduler: block tables of sequences."""
+    """The methods of a block manager that a scheduler calls.
+
+    A block manager has the block tables of sequences.
+    """
 
     @staticmethod
     def get_block_space_manager_class(version: str) -> type[BlockSpaceManager]:
         """Returns the manager class of a name: ``"selfattn"``, or ``"placeholder"`` for models without KV.
 
         Raises:
-            InvalidArgumentError: No manager has this name; a ``ValueError``.
+            InvalidArgumentError: No manager has this name. The error is also a ``ValueError``.
         """
         if version.lower() == "selfattn":
             from kvpool.lineage.v0.block_manager import SelfAttnBlockSpaceManager
@@ -137,7 +140,7 @@ class BlockSpaceManager(ABC):
 
     @abstractmethod
     def mark_blocks_as_computed(self, seq_group: SequenceGroup, token_chunk_size: int) -> None:
-        """Records that a group will have computed its next tokens before anything else is planned."""
+        """Marks the tokens as computed that a group computes in the planned step."""
 
     @abstractmethod
     def get_prefix_cache_hit_rate(self, device: Device) -> float:

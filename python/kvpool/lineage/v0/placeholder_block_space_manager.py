@@ -20,7 +20,7 @@ __all__ = ["PlaceholderBlockSpaceManager"]
 
 
 class PlaceholderBlockSpaceManager(BlockSpaceManager):
-    """A block manager for which every group fits, and no sequence has blocks.
+    """A block manager without blocks: every group fits, and no sequence has blocks.
 
     Args:
         kwargs: The arguments of other block managers. They are ignored.

@@ -77,7 +77,7 @@ class Adapters:
 
 
 def _stamp(path: str) -> str:
-    """Returns a value that changes when the files change.
+    """Returns a value that changes when the files of an adapter change.
 
     For an adapter on the Hugging Face hub, it is the commit.
     """

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ChunkTable", "Stored"]
 
-#: Any algorithm with digests of 32 bytes would do, because a digest only contains the number of a
-#: slot.
+#: The algorithm has no influence, because a digest here only contains the number of a slot. It only
+#: needs digests of 32 bytes.
 _ALGORITHM: Final = "sha256"
 _DIGEST_BYTES: Final = 32
 #: The policy that evicts in the order of the caller's times.

@@ -22,17 +22,18 @@ def _explained(table: dict[str, str]) -> dict[str, str]:
     return {names: _TABLES["reasons"].get(reason, reason) for names, reason in table.items()}
 
 
-#: By class of vLLM: names of fields, separated by spaces, with the reason.
+#: Maps a class of vLLM's configuration to its excluded fields: names separated by spaces, with the
+#: reason.
 FIELDS: Final[dict[str, dict[str, str]]] = {
     kind: _explained(table) for kind, table in _TABLES["FIELDS"].items()
 }
 
-#: Fields of ``ModelConfig`` that have no influence on text-only models. The code of other models reads
-#: them.
+#: Fields of ``ModelConfig`` that have no influence on KV in text-only models. The code of other models
+#: reads them.
 TEXT_ONLY: Final[dict[str, str]] = _explained(_TABLES["TEXT_ONLY"])
 
-#: Keys in a configuration of transformers, at any depth.
+#: Excluded keys in a configuration of transformers, at any depth.
 HF_CONFIG: Final[dict[str, str]] = _explained(_TABLES["HF_CONFIG"])
 
-#: Patterns for names of environment variables that begin with ``VLLM_``.
+#: Patterns for the names of excluded environment variables. The names begin with ``VLLM_``.
 ENVIRONMENT: Final[dict[str, str]] = _explained(_TABLES["ENVIRONMENT"])

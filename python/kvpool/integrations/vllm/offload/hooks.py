@@ -60,7 +60,7 @@ _TIERS: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
 
 
 def watch(tier: Watched) -> None:
-    """From now on, renews a tier at resets and at updates of weights, until ``unwatch``."""
+    """Renews a tier at each reset and each update of weights from now on, until ``unwatch``."""
     _TIERS.add(tier)
 
 
@@ -70,7 +70,9 @@ def unwatch(tier: Watched) -> None:
 
 
 def install(config: Any, *, renews: bool) -> None:
-    """Wraps the functions of vLLM. Further calls change nothing.
+    """Wraps the four functions of vLLM through which this module detects events.
+
+    Further calls change nothing.
 
     Args:
         config: vLLM's ``VllmConfig``; None if it is unknown.

@@ -211,7 +211,7 @@ def served_weights(source: str, revision: str | None = None, folder: str | None 
 
 
 def _add_code(model: Any, source: str, written: Canonical) -> None:
-    """Reports code that a hub model imports from elsewhere as unknown, unless its commit is pinned."""
+    """Records the code of a hub model as unknown, unless it is in the model's commit or pinned."""
     if not getattr(model, "trust_remote_code", False) or Path(source).expanduser().exists():
         return
     references = str(getattr(getattr(model, "hf_config", None), "auto_map", None) or "")

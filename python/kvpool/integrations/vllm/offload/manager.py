@@ -241,7 +241,7 @@ class KvpoolOffloadingManager(OffloadingManager):  # type: ignore[misc]  # vLLM 
                 yield event
 
     def get_stats(self) -> Any:
-        """Returns the counts since the last call, and the used shares of the tier, from 0 to 1."""
+        """Returns the statistics since the last call, and the shares of slots in use, from 0 to 1."""
         stats = OffloadingConnectorStats()
         slots = max(1, self.chunks.num_chunks)
         held, written = self.chunks.num_held / slots, len(self.chunks.pending) / slots
@@ -273,7 +273,7 @@ class KvpoolOffloadingManager(OffloadingManager):  # type: ignore[misc]  # vLLM 
         return request
 
     def _moments(self, n: int) -> list[float]:
-        """Returns the next ``n`` times. Each is a new rank."""
+        """Returns ``n`` consecutive times, each a new rank and later than all earlier ones."""
         first = self._clock + 1.0
         self._clock += n
         return [first + i for i in range(n)]

@@ -10,8 +10,8 @@ prefix that remain still form a prefix.
 Both parts also contain the blocks in use, so that acquiring and releasing a block does not change its
 position. The order depends on when requests used the blocks, and not on when transfers ended. Evictors
 do not know which blocks are in use. If the turn of a block in use comes, the block is *passed over*. It
-moves in front of all blocks in the evictor, behind those passed over earlier, and is tried first the
-next time. Searching for victims therefore does not change the order.
+moves in front of all blocks in the evictor, after those that were passed over earlier, and is tried
+first the next time. Searching for victims therefore does not change the order.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Evictor(Protocol):
         """Returns the blocks, next victim first."""
 
     def check_invariants(self) -> None:
-        """Checks its own state."""
+        """Raises an error if the evictor's internal state is inconsistent."""
 
     def __contains__(self, block_id: int, /) -> bool: ...
     def __len__(self) -> int: ...
@@ -73,8 +73,8 @@ class VictimOrder:
 
     def __init__(self, evictor: Evictor) -> None:
         self._evictor = evictor
-        # Blocks that were passed over, in the order of their turns. All of them come before the blocks
-        # in the evictor.
+        # The blocks that were in use when it was their turn to be evicted, in the order of these turns.
+        # They are evicted before the blocks in the evictor.
         self._passed: dict[int, None] = {}
 
     def append(self, candidates: Sequence[tuple[int, int]]) -> None:
@@ -157,7 +157,7 @@ class RunningRequests:
         self._of: dict[int, Request] = {}  # by block
 
     def begin(self) -> Request:
-        """Returns a new running request. O(1)."""
+        """Returns a new running request, which has used no blocks yet. O(1)."""
         return Request(self, next(self._ranks))
 
     def use(self, request: Request, block: int, depth: int) -> None:

@@ -54,7 +54,8 @@ _LOG: Final = logging.getLogger("vllm.kvpool")
 
 _PREFIX: Final = "vllm:kvpool_store_"
 
-#: The counters, by field of ``StoreStats``. The gauges follow.
+#: The descriptions of the counters in vLLM's metrics, by field of ``StoreStats``. Those of the gauges
+#: follow.
 _COUNTERS: Final = {
     "loads": "Chunks loaded.",
     "loaded_bytes": "Bytes loaded.",
@@ -189,7 +190,7 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
         self._deadline = deadline
         self.renews = on_reset == "renew"
         self.generation = 0
-        # vLLM's view has two dimensions.
+        # vLLM's view of CPU memory has two dimensions, and each row is one chunk.
         self._chunk_bytes = int(primary_kv_view.strides[0])  # type: ignore[index]
         wanted = enable_kv_events and offloading_spec.kv_events_config.enable_kv_cache_events
         self._events: list[OffloadingEvent] | None = [] if wanted else None
@@ -200,8 +201,8 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
         self._unknown_until: dict[bytes, float] = {}
         self._digest_bytes = 32
         self.adapters = Adapters()
-        # For chunks whose name in the store differs from vLLM's key, the key by name. Events need the
-        # key.
+        # Maps a chunk's name in the store to vLLM's key, for chunks whose name differs from the key.
+        # Events contain the key.
         self._keys: dict[bytes, bytes] = {}
         config = config_of(offloading_spec)
         self._has_adapters = config is not None and config.lora_config is not None
@@ -278,7 +279,7 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
         )
 
     def submit_load(self, job_metadata: Any) -> None:
-        """Begins to load chunks."""
+        """Begins to load chunks from the store into CPU memory."""
         keys = list(job_metadata.keys)
         self._submit(
             job_metadata,
@@ -299,7 +300,8 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
         try:
             number = move(digests, slots, [_group(name) for name in names])
         except SlotBusyError:
-            # A worker is still copying the last bytes of a job that timed out.
+            # The slot cannot be used yet, because a worker still copies the last bytes of a job that
+            # timed out.
             self._results.append(JobResult(job_id=metadata.job_id, success=False))
             return
         self._jobs[number] = _Job(metadata.job_id, keys, names, metadata.is_promotion, time.monotonic())
@@ -419,7 +421,10 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
         return RequestOffloadingContext()
 
     def drain_jobs(self) -> None:
-        """Waits until no job is running, then renews. vLLM calls this when it resets its connector."""
+        """Waits until no job is running, and then drops all chunks, unless ``on_reset`` is ``keep``.
+
+        vLLM calls this when it resets its connector.
+        """
         self._drain()
         if self.renews:
             self.renew()

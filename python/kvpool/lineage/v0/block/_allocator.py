@@ -33,9 +33,9 @@ _LOGGER = logging.getLogger("kvpool.lineage")
 
 
 class _IdMap:
-    """Maps the ancestor's ids to the core's ids 1, 2, 3 and so on, in the given order, and to their ranks.
+    """Maps the allocator's block ids, in the given order, to the core's ids 1, 2, 3 and so on.
 
-    The rank of an id is its position among the sorted ids. O(1) per id.
+    Also maps each id to its rank, which is its position among the sorted ids. O(1) per id.
     """
 
     def __init__(self, num_blocks: int, block_ids: Iterable[int] | None) -> None:
@@ -45,7 +45,7 @@ class _IdMap:
         self.ids = ids
         self._first = ids[0] if ids else 0
         if list(ids) == list(range(self._first, self._first + num_blocks)):
-            # Consecutive ids are the usual case, and need no table.
+            # If the ids are consecutive, which is usual, the core's ids are computed without a table.
             self.ids = range(self._first, self._first + num_blocks)
             self._cores: dict[int, int] | None = None
             self._ranks: dict[int, int] = {}
@@ -78,9 +78,8 @@ class _IdMap:
 
 
 class PoolAllocator(BlockAllocator):
-    """The methods that the naive and the prefix-caching allocator have in common."""
+    """The methods that the allocators with and without prefix caching have in common."""
 
-    #: The core's eviction policy.
     _eviction: ClassVar[EvictionPolicy] = "last-accessed"
 
     _block_pool: BlockPool
@@ -105,7 +104,8 @@ class PoolAllocator(BlockAllocator):
 
     def _attach(self, tiers: kvpool.TieredPool, tier: int) -> None:
         pool = tiers.pools[tier]
-        # A pool has at least one usable block. An allocator without blocks holds that block forever.
+        # A pool has at least one usable block. If the allocator was made for 0 blocks, it holds that
+        # block forever.
         surplus = pool.num_blocks - 1 - self._num_blocks
         if surplus < 0 or pool.block_size != self._block_size:
             raise ContractError(

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 __all__ = ["NONE_HASH", "ChainedHash", "digest_of", "extra_keys", "hash_block_tokens", "hash_chain"]
 
 _DIGEST_BYTES = 32
-#: Where the ancestor needs an int as the hash before a first block, it uses this value. The value
-#: differs between processes, so it is never part of a hash. A block that follows it is a first block, or
-#: has no hash.
+#: A placeholder for the hash of the block before a first block, where the ancestor's interface requires
+#: an int. It differs between processes, so no hash depends on it. A block after the placeholder is a
+#: first block, or has no hash.
 NONE_HASH = hash("None")
 _NO_EXTRA = kvpool.ExtraKeys()
 
@@ -43,7 +43,7 @@ class ChainedHash(int):
 
     @classmethod
     def of(cls, link: kvpool.hashing.ChainLink, extra: kvpool.ExtraKeys, epoch: int) -> ChainedHash:
-        """Makes the hash from a link."""
+        """Makes the content hash of a block from its link in the hash chain."""
         self = cls(int.from_bytes(link.digest, "big"))
         self.link, self.extra, self.epoch = link, extra, epoch
         return self

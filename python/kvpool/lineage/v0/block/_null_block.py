@@ -29,10 +29,10 @@ class NullBlock(Block):
         self._proxy = proxy
 
     def append_token_ids(self, token_ids: Sequence[int]) -> None:
-        """Always raises.
+        """Always raises, because the null block cannot be changed.
 
         Raises:
-            ContractError: Always; a ``ValueError``.
+            ContractError: Always. The error is also a ``ValueError``.
         """
         raise ContractError("null block should not be modified")
 
@@ -40,7 +40,7 @@ class NullBlock(Block):
     def block_id(self) -> int | None:
         """The id, which belongs to a GPU block that nothing else uses.
 
-        Setting it is a ``ContractError``, a ``ValueError``.
+        Setting it raises ``ContractError``, which is also a ``ValueError``.
         """
         return self._proxy.block_id
 
@@ -55,7 +55,7 @@ class NullBlock(Block):
 
     @property
     def num_tokens_total(self) -> int:
-        """Always raises.
+        """Always raises, because the null block has no place in a sequence.
 
         Raises:
             NotSupportedError: Always.

@@ -59,7 +59,7 @@ def assert_prefix_caching_block_or_none(block: Block | None) -> None:
     """Checks that ``block`` can be the predecessor of a prefix-caching block.
 
     Raises:
-        ContractError: The block is of another kind; an ``AssertionError``.
+        ContractError: The block is of another kind. The error is also an ``AssertionError``.
     """
     if block is not None and not isinstance(block, PrefixCachingBlock):
         raise ContractError(f"a prefix-caching block behind a {type(block).__name__}")
@@ -187,12 +187,12 @@ class PrefixCachingBlock(TokenBlock):
 
     @property
     def computed(self) -> bool:
-        """Whether the block is cached and its KV is written. The pool knows this."""
+        """Whether the block is cached and its KV is written. This state is stored in the pool."""
         if not self._live:
             self._check_live()
         if self._block_id is None or not self._caching:
             return False
-        # _caching is only true for allocators with this method.
+        # ``_caching`` is true only if the allocator has the method ``block_is_computed``.
         return self._allocator.block_is_computed(self._block_id) is True  # type: ignore[attr-defined]
 
     @computed.setter

@@ -3,9 +3,8 @@
 For each sequence, this module keeps the hashes of its full blocks, the number of cached tokens that was
 returned for its prompt, and the time of its last use. None of these decides what is allocated or
 evicted.
-its prompt, and the time of its last use. None of it decides what is allocated or evicted.
 
-Differences from the ancestor (a number identifies a known defect of the ancestors):
+Differences from the ancestor, vLLM v0 (a number identifies a known defect of the ancestors):
 
 - 4: a prefix ends at the first block that is not cached.
 - 22: ``ComputedBlocksTracker.remove_seq`` does nothing for a sequence that was never looked up.

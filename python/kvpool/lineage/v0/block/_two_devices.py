@@ -43,10 +43,10 @@ class TwoDevices:
         self._gpu: PoolAllocator = allocators[Device.GPU]
         self._tiers = tiers
         self._null_block: NullBlock | None = None
-        # Copies that are planned by the core and not fetched by the engine yet.
+        # The copies that the core has planned and the engine has not fetched yet.
         self._copies: list[tuple[BlockId, BlockId]] = []
-        # The number of the step whose copies are fenced, and the GPU blocks to which these copies
-        # write.
+        # The number of the step whose copies are fenced, and the core's ids of the GPU blocks to which
+        # these copies write.
         self._step = 0
         self._targets: set[int] = set()
 
@@ -208,8 +208,9 @@ class TwoDevices:
         src, dst = self._allocator_on(src_device), self._allocator_on(dst_device)
         cores = [src._core_of(block) for block in blocks if not isinstance(block, NullBlock)]
         fit = self._tiers.fit_swap(cores, src=src._tier, dst=dst._tier, reserve=reserve)
-        # The core counts two kinds of blocks as usable that are never available: the null block, and
-        # the block that a device without blocks holds.
+        # ``fit_swap`` counts blocks that are never free: the null block, and the block that a tier must
+        # have even if its device has none. Added to the reserve, they turn a "later" that would never
+        # come into "never".
         unusable = self._num_null(dst_device) + dst._surplus
         if fit == "later" and unusable:
             fit = self._tiers.fit_swap(cores, src=src._tier, dst=dst._tier, reserve=reserve + unusable)
@@ -262,7 +263,10 @@ class TwoDevices:
         return self._of(block) is self._allocator_on(device)
 
     def _mark_filled(self, blocks: Sequence[Block]) -> None:
-        """Marks those of these GPU blocks as computed that are registered by their content."""
+        """Marks the given GPU blocks as computed.
+
+        Leaves out blocks that are not registered by their content.
+        """
         gpu = self._allocator_on(Device.GPU)
         if isinstance(gpu, PrefixCachingBlockAllocator):
             cores = [gpu._core_of(one) for one in blocks if not isinstance(one, NullBlock)]

@@ -3,7 +3,7 @@
 This module owns the assignment of tokens to blocks, and computes how many slots a step needs. The
 blocks come from a ``CpuGpuBlockAllocator``.
 
-Differences from the ancestor (a number identifies a known defect of the ancestors):
+Differences from the ancestor, vLLM v0 (a number identifies a known defect of the ancestors):
 
 - 8, 13: ``allocate``, ``append_token_ids`` and ``ensure_num_empty_slots`` are all-or-nothing. Each
   checks that enough blocks are free before it takes the first one. Copies of shared blocks are
@@ -82,7 +82,7 @@ class BlockTable:
         self._max_block_sliding_window = max_block_sliding_window
         self._blocks = BlockList([] if _blocks is None else _blocks)
         self._num_full_slots = self._count_slots()
-        # Number of blocks at the start of the table that the window has dropped.
+        # Number of blocks at the start of the table that the sliding window has dropped.
         self._num_dropped = self._count_dropped()
 
     def _count_slots(self) -> int:

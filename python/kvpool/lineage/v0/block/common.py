@@ -4,7 +4,7 @@ The allocators of this package do not use these reference counts and copies, bec
 own. The classes are for code that uses them separately. ``RefCounter`` is based on
 ``kvpool.parts.BlockAllocator``.
 
-Differences from the ancestor (a number identifies a known defect of the ancestors):
+Differences from the ancestor, vLLM v0 (a number identifies a known defect of the ancestors):
 
 - 3: ``get_all_blocks_recursively`` is a loop, so a chain may have any length.
 - 11, 14: ``BlockPool`` makes a new handle each time, and reuses only the numbers of handles. A freed
@@ -68,8 +68,8 @@ class RefCounter:
 
     def __init__(self, all_block_indices: Iterable[BlockId]) -> None:
         self._slots = {block_id: slot for slot, block_id in enumerate(dict.fromkeys(all_block_indices), 1)}
-        # Each block has one more reference than is counted. A block with count 0 is therefore not
-        # released, and its id cannot be allocated.
+        # In the core, each block has one reference more than this object reports. So a block with the
+        # reported count 0 is not free, and its id cannot be allocated.
         self._counts = kvpool.parts.BlockAllocator(max(len(self._slots), 1) + 1)
         self._counts.allocate(len(self._slots))
 
@@ -131,18 +131,18 @@ class ReadOnlyRefCounter:
         self._refcounter = refcounter
 
     def incr(self, block_id: BlockId) -> int:
-        """Always raises.
+        """Always raises, because this view cannot change the counts.
 
         Raises:
-            ContractError: Always; a ``ValueError``.
+            ContractError: Always. The error is also a ``ValueError``.
         """
         raise ContractError(f"Incr not allowed: block {block_id} is counted elsewhere")
 
     def decr(self, block_id: BlockId) -> int:
-        """Always raises.
+        """Always raises, because this view cannot change the counts.
 
         Raises:
-            ContractError: Always; a ``ValueError``.
+            ContractError: Always. The error is also a ``ValueError``.
         """
         raise ContractError(f"Decr not allowed: block {block_id} is counted elsewhere")
 
@@ -224,7 +224,7 @@ class BlockPool:
 
     @property
     def pool_size(self) -> int:
-        """Number of handles that the pool has numbers for."""
+        """Number of handles that can have a number before the pool is doubled."""
         return self._pool_size
 
     def increase_pool(self) -> None:
@@ -254,7 +254,8 @@ class BlockPool:
             raise ContractError(f"a block of {block_size} tokens from a pool of blocks of {self._block_size}")
         if not self._unused and self._next == self._pool_size:
             self.increase_pool()
-        # Block classes of older ancestors have no parameter extra_hash.
+        # ``extra_hash`` is passed only if it is set, because block classes of older ancestors do not
+        # have the parameter.
         extra = {} if extra_hash is None else {"extra_hash": extra_hash}
         block = self._create_block(
             prev_block, token_ids, block_size, self._allocator, physical_block_id, **extra

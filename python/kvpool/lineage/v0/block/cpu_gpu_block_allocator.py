@@ -5,7 +5,7 @@ It uses one ``kvpool.TieredPool``: GPU blocks are in tier 0, and CPU blocks are 
 This module owns the assignment of ids to devices, the null block, and the lists of transfers that the
 core has planned and the engine has not fetched yet. The core plans swaps and copies.
 
-Differences from the ancestor (a number identifies a known defect of the ancestors):
+Differences from the ancestor, vLLM v0 (a number identifies a known defect of the ancestors):
 
 - 9, 12: ``swap`` moves physical blocks. Handles that share a block also share one on the other device.
   The other device needs one block for each different block that is moved.
@@ -86,7 +86,7 @@ class CpuGpuBlockAllocator(TwoDevices, DeviceAwareBlockAllocator):
             block_size: Tokens per block.
 
         Raises:
-            InvalidArgumentError: No allocator has this name; a ``ValueError``.
+            InvalidArgumentError: No allocator has this name. The error is also a ``ValueError``.
             ContractError: A number is negative.
         """
         if allocator_type not in ("naive", "prefix_caching"):
@@ -129,8 +129,8 @@ class CpuGpuBlockAllocator(TwoDevices, DeviceAwareBlockAllocator):
             for device, allocator in allocators.items():
                 allocator._bind(tiers, TIERS[device])
         super().__init__(allocators, gpu_block_allocator._tiers)
-        # Swaps that were not fetched yet. None if the engine has not fetched them and there are more
-        # than one step can have.
+        # The swaps that the engine has not fetched yet. ``None`` after there were more swaps than one
+        # step can have, until the engine calls ``get_and_reset_swaps``.
         self._swaps: list[tuple[BlockId, BlockId]] | None = []
         self._most_swaps = 2 * sum(allocator.get_num_total_blocks() for allocator in allocators.values())
 
@@ -363,6 +363,6 @@ class CpuGpuBlockAllocator(TwoDevices, DeviceAwareBlockAllocator):
 
 
 def _common_pool(numbers: Sequence[int], block_size: int) -> kvpool.TieredPool:
-    # A tier has at least one usable block. The allocator of a device without blocks holds that block
+    # A tier has at least one usable block. The allocator of a device with 0 blocks holds that block
     # forever.
     return kvpool.TieredPool([max(number, 1) + 1 for number in numbers], block_size, eviction="last-accessed")

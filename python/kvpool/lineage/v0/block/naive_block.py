@@ -1,6 +1,6 @@
 """vLLM v0's allocator without a prefix cache, and its block.
 
-Differences from the ancestor (a number identifies a known defect of the ancestors):
+Differences from the ancestor, vLLM v0 (a number identifies a known defect of the ancestors):
 
 - 3, 11: ``fork`` walks a chain of any length, and handles are never recycled, so a chain cannot become
   a cycle.
@@ -247,7 +247,7 @@ class NaiveBlock(TokenBlock):
 
     @property
     def num_tokens_total(self) -> int:
-        """Always refuses.
+        """Always raises, because a block without prefix caching does not have this property.
 
         Raises:
             NotSupportedError: Always.
@@ -256,7 +256,7 @@ class NaiveBlock(TokenBlock):
 
     @property
     def computed(self) -> bool:
-        """Refuses reads and writes.
+        """Always raises when read or set, because a block without a hash does not have it.
 
         Raises:
             NotSupportedError: Always.
@@ -269,7 +269,7 @@ class NaiveBlock(TokenBlock):
 
     @property
     def last_accessed(self) -> float:
-        """Refuses reads and writes.
+        """Always raises when read or set, because a block without a hash does not have it.
 
         Raises:
             NotSupportedError: Always.

@@ -1,10 +1,9 @@
 """vLLM v0's prefix-caching allocator, its block, and its hash of a block.
 
-Differences from the ancestor (a number identifies a known defect of the ancestors):
+Differences from the ancestor, vLLM v0 (a number identifies a known defect of the ancestors):
 
 - 1, 2: the core chooses victims. There is no heap that could contain outdated entries.
-- 3, 11: ``fork`` walks a chain of any length, and handles are never recycled, so a chain cannot become
-  a cycle.
+- 3, 8 to 14, 18 to 20: see the list in ``naive_block``.
 - 4: ``find_cached_blocks_prefix`` stops at the first block that is not cached.
 - 5: a block is cached only after ``mark_blocks_as_computed``. If it is freed before, its content is
   dropped and cannot be hit.
@@ -12,17 +11,7 @@ Differences from the ancestor (a number identifies a known defect of the ancesto
   it marks the blocks that were filled since the last call and still have references. A mutable block is
   never computed.
 - 7: if a full block follows a block without a hash, it has no hash and is never shared.
-- 8: a shared block is copied before tokens are appended. If no block is free for the copy, nothing has
-  changed.
-- 9, 10: ``swap_in`` takes either all blocks or none, and handles that shared a block share one again.
-- 12: ``get_num_full_blocks_touched`` counts physical blocks, not handles.
-- 13: ``allocate_immutable_blocks`` takes either all blocks or none.
-- 14: a freed handle remains invalid: ``block_id`` is None, and all other uses raise
-  ``StaleBlockError``.
 - 16: ``get_common_computed_block_ids`` returns a list in every case.
-- 18: the source and the destination of a copy remain pinned until ``clear_copy_on_writes``.
-- 19: ``get_physical_block_id`` is O(1).
-- 20: immutable blocks are always full.
 - 23: the access time of a block never decreases. For an unknown block and for a free block, the error
   is the same: ``UnknownBlockError``.
 - 24: hashes are SHA-256 chains with tagged extra keys. ``extra_hash`` is an int or

@@ -27,7 +27,7 @@ def check_no_caching_or_swa_for_blockmgr_encdec(block_mgr: Any, seq_group: Seque
     """Checks that a group of an encoder-decoder model uses neither a sliding window nor prefix caching.
 
     Raises:
-        NotSupportedError: The group uses one of them; a ``NotImplementedError``.
+        NotSupportedError: The group uses one of them. The error is also a ``NotImplementedError``.
     """
     if encoder_seq_of(seq_group) is None:
         return
