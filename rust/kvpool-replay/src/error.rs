@@ -241,7 +241,7 @@ pub enum TraceError {
         /// The format of the first record.
         assumed: TraceFormat,
     },
-    /// An error in a record of a format other than Mooncake's, with the format that it was read as.
+    /// An error in a record of a format other than Mooncake's. It includes the name of that format.
     #[error("{error} (read as {format})")]
     Format {
         /// The format.
@@ -414,8 +414,8 @@ pub enum GeneratorError {
     },
 }
 
-/// Returns the end of a message about block counts: the line that shows whether partial blocks have
-/// ids, if that may be the cause, or a block size that would fit.
+/// Returns the last part of the message about a wrong number of ids. It names the line that shows
+/// whether partial blocks have ids, if that may be the cause, or a block size that would fit.
 fn hint(found: usize, expected: usize, convention_line: Option<u64>, likely: Option<usize>) -> String {
     match (convention_line, likely) {
         (Some(line), _) if found == expected + 1 => {
@@ -431,7 +431,8 @@ fn hint(found: usize, expected: usize, convention_line: Option<u64>, likely: Opt
     }
 }
 
-/// Formats a time as in a file, but never with up to 309 digits.
+/// Formats a time in ms. From 1e15 on it uses an exponent, because such a number could otherwise have
+/// up to 309 digits.
 fn time(ms: f64) -> String {
     if ms < 1e15 { ms.to_string() } else { format!("{ms:e}") }
 }
@@ -442,7 +443,7 @@ fn known_formats() -> String {
     names.join(", ")
 }
 
-/// Describes the parent of an id.
+/// Returns the text that names the id before a block, or that the block is the first.
 fn parent_name(parent: Option<u64>) -> String {
     parent.map_or_else(|| "nothing (it is the first id)".to_owned(), |id| format!("id {id}"))
 }

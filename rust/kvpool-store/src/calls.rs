@@ -89,7 +89,7 @@ pub struct Get {
     pub slot: u32,
 }
 
-/// What a store knows about an object without calling its back end.
+/// The state of an object, as far as a store knows it without calling its back end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Presence {
     /// The object can be loaded.

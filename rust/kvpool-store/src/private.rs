@@ -20,7 +20,7 @@ use rustix::process::geteuid;
 /// Largest number of bytes that are read of a namespace's text.
 const LONGEST_TEXT: u64 = 1 << 20;
 
-/// What a file is opened for.
+/// The purpose for which a file is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum For {
     /// Reading an existing file.

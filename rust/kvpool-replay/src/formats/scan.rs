@@ -15,9 +15,9 @@ pub(crate) struct Scanner {
     /// The first byte of the value.
     first: Option<u8>,
     depth: usize,
-    /// `Some` inside a string. The value is true if the previous byte was a backslash.
+    /// Whether the scanner is inside a string (`Some`). The value is then true after a backslash.
     string: Option<bool>,
-    /// The last string at the outermost level, complete or not.
+    /// The last string at the outermost level, as far as it was scanned.
     text: Vec<u8>,
     keys: Vec<Vec<u8>>,
     /// The string value of the key `type`.
@@ -26,8 +26,7 @@ pub(crate) struct Scanner {
 }
 
 impl Scanner {
-    /// Scans `bytes`, and returns the number of bytes that belong to the value, including blanks before
-    /// it.
+    /// Scans `bytes`, and returns how many of them belong to the value. Blanks before it count as well.
     pub(crate) fn feed(&mut self, bytes: &[u8]) -> usize {
         for (at, &byte) in bytes.iter().enumerate() {
             if self.done {
@@ -72,8 +71,8 @@ impl Scanner {
             }
             _ => {
                 self.first.get_or_insert(byte);
-                // The value is a number, a word or an error. It ends with the line, and the parser
-                // reports an error.
+                // The value is no object, array or string, so it ends here. The record ends with its
+                // line, and the parser reports the error.
                 self.done = self.depth == 0;
             }
         }
@@ -107,7 +106,7 @@ impl Scanner {
         self.keys.iter().any(|one| one == key.as_bytes())
     }
 
-    /// The string value of the key `type`; empty without such a key.
+    /// The string value of the key `type`. It is empty if there is no such key.
     pub(crate) fn kind(&self) -> &[u8] {
         &self.kind
     }

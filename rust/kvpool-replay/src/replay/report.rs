@@ -57,11 +57,13 @@ pub struct EngineReport {
     /// The number of rejected requests. The prompt of such a request, or its text after some output
     /// tokens, is larger than the pool.
     pub rejected: u64,
-    /// The number of preemptions by recompute.
+    /// The number of preemptions: a running request lost its blocks because the pool was full, and was
+    /// computed again later.
     pub preemptions: u64,
-    /// The number of tokens of resumed requests. Counts of first admissions do not include them.
+    /// The total number of tokens of preempted requests at the time when they were resumed. The counts
+    /// of first admissions do not include these tokens.
     pub resumed_tokens: u64,
-    /// The number of `resumed_tokens` that were still cached.
+    /// The number of these tokens that were still cached.
     pub resumed_token_hits: u64,
     /// The maximum number of requests that ran at once.
     pub peak_running: usize,
@@ -160,10 +162,11 @@ pub struct Report {
     /// enabled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub misses: Option<BTreeMap<&'static str, u64>>,
-    /// For a hybrid model: the tokens that each group alone would have served.
+    /// For a hybrid model: the number of prompt tokens that each group could have served alone.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<GroupReport>,
-    /// For a hybrid model: the number of copies of states that were made to keep them.
+    /// For a hybrid model: the number of states that were copied, so that later requests can continue
+    /// from them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub checkpoints: Option<u64>,
     /// For a hybrid model in lookup mode: the number of prompts that did not completely fit into the

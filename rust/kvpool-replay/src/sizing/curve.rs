@@ -39,7 +39,7 @@ pub struct HitCurve {
 }
 
 impl HitCurve {
-    /// Makes a curve through `points`, whose capacities and hits rise.
+    /// Makes a curve through `points`. Both their capacities and their hits must rise.
     pub(super) fn of(points: Vec<CurvePoint>, references: &References) -> Self {
         Self::with_totals(
             points,
@@ -153,9 +153,9 @@ impl HitCurve {
     /// largest distance is used instead of the first one that passes a sensitivity, because the whole
     /// curve is known. Among equal points, the smallest capacity is returned.
     ///
-    /// The range matters, because a long flat end moves the knee up slightly. Pass the size of the
-    /// largest cache that you can buy as `most_blocks`, to end the curve there. `None` uses the whole
-    /// curve.
+    /// Pass the size in blocks of the largest cache that you can buy as `most_blocks`. The curve then
+    /// ends there, which matters because a long flat end moves the knee up slightly. `None` uses the
+    /// whole curve.
     ///
     /// Returns `None` if no point is above the diagonal. Then every additional block is worth at least
     /// as much as the blocks before it, and the largest cache is the best.
@@ -290,7 +290,7 @@ impl KvBytes {
         }
     }
 
-    /// Ordinary attention: a key and a value per KV head and layer.
+    /// Makes the size for ordinary attention, which stores a key and a value per KV head and layer.
     ///
     /// ```
     /// # use kvpool_replay::sizing::KvBytes;
@@ -316,7 +316,8 @@ impl KvBytes {
         Self::product(2, &parts)
     }
 
-    /// Multi-head latent attention: one latent vector per layer, including its positional part.
+    /// Makes the size for multi-head latent attention, which stores one latent vector per layer,
+    /// including its positional part.
     ///
     /// ```
     /// # use kvpool_replay::sizing::KvBytes;
@@ -331,8 +332,8 @@ impl KvBytes {
         Self::product(1, &[("layers", layers), ("latent_dim", latent_dim), ("dtype_bytes", dtype_bytes)])
     }
 
-    /// Multiplies all factors. The product of four 16-bit factors and 2 may exceed 64 bits by one bit,
-    /// in which case it saturates.
+    /// Multiplies `factor` by all parts. The product of 2 and four 16-bit numbers can need 65 bits. It
+    /// is then limited to the largest 64-bit number.
     fn product(factor: u64, parts: &[(&'static str, u16)]) -> Result<Self, SizingError> {
         let mut per_token = factor;
         for &(name, value) in parts {

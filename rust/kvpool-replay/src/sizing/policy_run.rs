@@ -61,8 +61,8 @@ pub fn run_policy(
     policy: EvictionPolicy,
     form: Form,
 ) -> Result<PolicyRun, SizingError> {
-    // The capacity is limited to the number of blocks in the trace. In such a cache nothing is evicted,
-    // so the policy's own shares of the capacity have no effect.
+    // Limit the capacity to the number of blocks in the trace. A larger cache gives the same result,
+    // because such a cache evicts nothing.
     match form {
         Form::Pool => {
             let blocks = capacity_blocks.min(references.unique_blocks()).max(1) + 1;

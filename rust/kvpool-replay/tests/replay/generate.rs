@@ -21,7 +21,7 @@ fn bytes(trace: &Trace) -> Vec<u8> {
     out
 }
 
-/// FNV-1a, 64 bits: short, specified, and without a dependency.
+/// Computes the 64-bit FNV-1a hash, which is short, specified, and needs no dependency.
 fn digest(bytes: &[u8]) -> u64 {
     bytes
         .iter()

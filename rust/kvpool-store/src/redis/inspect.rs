@@ -233,7 +233,7 @@ fn page(server: &mut Connection) -> Result<(u64, Vec<Vec<u8>>), Fault> {
     Ok((next, keys))
 }
 
-/// What a key of the server contains.
+/// The content of a key on the server.
 enum Key {
     Object(ObjectName),
     Namespace(NamespaceDigest),

@@ -55,8 +55,8 @@ pub(super) enum Place {
 pub(super) struct Limits {
     /// Longest time that one system call waits for a byte.
     pub(super) timeout: Duration,
-    /// Time at which every call fails, even if bytes still arrive. `None` means that there is no such
-    /// time.
+    /// Time at which every call fails, even if bytes still arrive. `None` means no
+    /// deadline.
     pub(super) until: Option<Instant>,
 }
 
