@@ -1,7 +1,7 @@
 //! Handles the end of a task: a worker has finished it, or its deadline has passed.
 //!
-//! This module decides which job gets the result of the task, which objects can still be found, which
-//! slots and places become free, and whether the circuit breaker records a success or a failure.
+//! This module decides which job gets the result of the task, which objects can still be found, and
+//! which slots and places become free. It also reports the result to the circuit breaker.
 
 use std::time::Duration;
 
