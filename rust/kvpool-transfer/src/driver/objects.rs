@@ -83,13 +83,13 @@ impl Event {
         // SAFETY: the output outlives the call.
         context.note(unsafe { (api.event_create)(&raw mut raw, 0) }, "cuEventCreate")?;
         let event = Self { context: context.clone(), raw };
-        // SAFETY: the event belongs to this object; the caller vouches for the stream.
+        // SAFETY: the event belongs to this object; the caller ensures that the stream exists.
         context.note(unsafe { (api.event_record)(raw, stream.raw()) }, "cuEventRecord")?;
         Ok(event)
     }
 
-    /// Whether the event is outside of a capture of `stream`. A captured stream cannot wait for an
-    /// event that was recorded outside of the capture.
+    /// Whether this event was not recorded in the capture of `stream`. A stream that is being captured
+    /// cannot wait for such an event.
     pub(crate) fn is_outside_of(&self, stream: StreamHandle) -> Result<bool, CudaError> {
         self.context.is_capturing(stream)
     }
@@ -184,7 +184,7 @@ pub(crate) struct PinnedMemory {
     pub(crate) device_address: u64,
 }
 
-// SAFETY: this is plain memory; the users of its address keep their accesses in order.
+// SAFETY: this is plain memory; the code that uses its address orders its accesses.
 unsafe impl Send for PinnedMemory {}
 // SAFETY: as above.
 unsafe impl Sync for PinnedMemory {}
@@ -249,8 +249,8 @@ impl Drop for Registration {
     }
 }
 
-/// The region table of a store in memory that kernels can read. It contains the address of block 0 and
-/// the stride of each region.
+/// The region table of a store, in memory that kernels can read. For each region, it contains the
+/// address of block 0, and the distance in bytes from one block to the next (the stride).
 #[derive(Debug)]
 pub(crate) struct Table {
     pub(super) memory: DeviceMemory,

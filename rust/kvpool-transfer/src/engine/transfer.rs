@@ -48,7 +48,8 @@ enum State {
     Ended { seconds: f64, error: Option<TransferError> },
 }
 
-/// Former states of finished transfers. The caller drops them after it has released the lock.
+/// The states that finished transfers had before. They may own memory of the caller, so the engine
+/// drops them only after it has released its lock.
 #[derive(Default)]
 pub(super) struct EndedStates(Vec<State>);
 
@@ -143,7 +144,8 @@ impl Transfer {
         Some(std::mem::replace(state, outcome))
     }
 
-    /// Updates the state of the transfer, and calls `read` with it.
+    /// Sets the transfer's state to finished if the copy has ended, and then calls `read` with the
+    /// state.
     fn look<T>(&self, read: impl FnOnce(&State) -> T) -> T {
         let mut state = self.lock();
         let held = self.settle(&mut state);
@@ -153,8 +155,8 @@ impl Transfer {
         seen
     }
 
-    /// Whether the transfer has finished. The engine calls this while it holds a lock. The former state
-    /// is moved to `held`, so that it is dropped after the lock was released.
+    /// Returns whether the transfer has finished. The engine holds a lock during this call. Therefore
+    /// the state that the transfer had before is moved to `held`, so that the engine can drop it later.
     pub(super) fn has_ended_into(&self, held: &mut EndedStates) -> bool {
         let mut state = self.lock();
         held.0.extend(self.settle(&mut state));

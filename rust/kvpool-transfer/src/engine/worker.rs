@@ -33,21 +33,21 @@ impl Job {
             Ok(result) => result.err(),
             Err(_) => Some(TransferError::Panicked { id: self.transfer.id }),
         };
-        // Finish the transfer before `pending` decreases. Until its end is visible, later jobs have to
-        // be queued here, too.
+        // Finish the transfer before `pending` decreases. Otherwise a later job could run elsewhere
+        // before this one is visibly finished.
         self.transfer.finish(start.elapsed().as_secs_f64(), error);
         pending.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
-/// State of the thread.
+/// State of the worker's thread.
 #[derive(Default)]
 enum Thread {
     /// No job was queued yet.
     #[default]
     None,
     Running(Sender<Job>, JoinHandle<()>),
-    /// No more jobs are accepted.
+    /// The worker was closed, and accepts no more jobs.
     Closed,
 }
 
