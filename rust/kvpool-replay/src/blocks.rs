@@ -150,7 +150,7 @@ pub(crate) fn regroup(
     Ok(new.into_boxed_slice())
 }
 
-/// Returns an empty list with room for `references` ids, for a request in blocks of `to` tokens. A
+/// Returns an empty list with room for the `references` ids of a request in blocks of `to` tokens. A
 /// short input line can stand for many ids, so a lack of memory is returned as an error.
 pub(crate) fn reserve_ids(references: usize, to: usize) -> Result<Vec<u64>, TraceError> {
     let mut ids = Vec::new();

@@ -23,10 +23,10 @@
 //! For B = 2 there is no room for the repeated token, so all ids give their two halves. For B = 1 the
 //! id is the token.
 //!
-//! The tokens of an answer count *down*. The first token of an answer depends on the number of the
-//! request times an odd constant, so that the first tokens are spread over all 32-bit numbers and no
-//! two requests share one. The tokens of a prompt count down at most in the first two steps into a
-//! block of the second form, and never three times in a row.
+//! The tokens of an answer count *down*. Its first token is computed from the number of the request
+//! times an odd constant. Therefore the first tokens are spread over all 32-bit numbers, and no two
+//! requests share one. The tokens of a prompt count down at most in the first two steps into a block of
+//! the second form, and never three times in a row.
 //!
 //! Costs: prompts are written with vectorised stores, 0.13 ns per token while the buffer stays in the
 //! CPU cache.
@@ -155,8 +155,9 @@ impl TokenExpander {
     }
 }
 
-/// An odd number: multiplying all 32-bit numbers by it gives each of them exactly once. It is about 2^32
-/// divided by the golden ratio, so the first tokens of any number of requests are spread evenly.
+/// An odd number, so that multiplying all 32-bit numbers by it gives each of them exactly once. It is
+/// about 2^32 divided by the golden ratio, which spreads the first tokens of any number of requests
+/// evenly.
 const SPREAD: u32 = 0x9e37_79b1;
 
 /// Returns one answer token: number `position` (from 0) of the answer of request `request_index` of a

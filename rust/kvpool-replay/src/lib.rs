@@ -11,7 +11,7 @@
 //! | [`generate`] | a deterministic generator of chats and agent sessions |
 //! | [`expand`] | synthetic tokens for block ids |
 //! | [`replay`] | replays a trace through the real pool and manager, and reports the result |
-//! | [`sizing`] | hit rates at all capacities and with perfect foresight, the value of hints, and how much memory is worth it |
+//! | [`sizing`] | hit rates at all capacities, the optimum, the value of hints, the best size in GiB |
 #![forbid(unsafe_code)]
 
 mod blocks;

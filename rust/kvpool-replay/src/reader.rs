@@ -97,7 +97,8 @@ impl<R: BufRead> TraceReader<R> {
         self.decoder.as_ref().map(|(assumed, _)| assumed.format)
     }
 
-    /// What the reader observed and converted so far. The notes are complete after the last request.
+    /// The reader's notes so far: what it observed and converted. They are complete after the last
+    /// request.
     #[must_use]
     pub fn notes(&self) -> ReadNotes {
         self.out.notes

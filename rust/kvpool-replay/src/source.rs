@@ -59,8 +59,7 @@ impl<R: BufRead> Source<R> {
         }
     }
 
-    /// Appends at least 1 byte, and at most as many as are available without waiting. Appends nothing
-    /// at the end of the input.
+    /// Appends the available bytes of the input, at least 1. Appends nothing at the end of the input.
     fn read_some(&mut self, text: &mut Vec<u8>) -> io::Result<()> {
         loop {
             let input: &mut dyn BufRead = match self {

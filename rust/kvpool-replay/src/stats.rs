@@ -123,7 +123,7 @@ impl Percentiles {
     }
 }
 
-/// What is known of an id so far.
+/// The uses of an id so far.
 #[derive(Clone, Copy)]
 struct Seen {
     parent: Option<u64>,

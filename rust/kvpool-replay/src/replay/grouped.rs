@@ -35,7 +35,7 @@ pub(super) struct Reach {
 }
 
 impl Reach {
-    /// Returns, for each group, how many tokens of a prompt it could serve alone now. Changes nothing.
+    /// Returns how many tokens of a prompt each group could serve alone now. Changes nothing.
     pub(super) fn of(manager: &CacheManager, prompt: &HashCursor) -> Result<Vec<Tokens>, ManagerError> {
         let Some(groups) = manager.groups() else { return Ok(Vec::new()) };
         let limit = Tokens(prompt.num_tokens().saturating_sub(1));
@@ -48,8 +48,8 @@ impl Reach {
         self.by_group.iter_mut().zip(found).for_each(|(sum, tokens)| *sum += tokens.0 as u64);
     }
 
-    /// Makes the reports of all groups. `unserved` is, for each group, the number of tokens that missed
-    /// because of this group. It is `None` if explanations are disabled.
+    /// Makes the reports of all groups. `unserved` contains the number of tokens that missed because of
+    /// each group. It is `None` if explanations are disabled.
     pub(super) fn report(&self, groups: &Groups, tokens: u64, unserved: Option<&[u64]>) -> Vec<GroupReport> {
         let reach = self.by_group.iter().copied().chain(std::iter::repeat(0));
         let report = |(group, (spec, reach_tokens)): (usize, (&GroupSpec, u64))| {

@@ -114,8 +114,9 @@ proptest! {
                 let before = shared(&of(&trace, left), &of(&trace, right));
                 let after = shared(&of(&other, left), &of(&other, right));
                 let lengths = [left, right].map(|index| trace.requests()[index].input_length as usize);
-                // Number of tokens that are known to be equal. Of these, the whole blocks of the new
-                // size must be shared, and also the last block if both prompts end in it.
+                // Number of tokens that are known to be equal. Both prompts must share the blocks of
+                // the new size that these tokens fill, and also the last block if both prompts end in
+                // it.
                 let tokens = (before * BLOCK).min(lengths[0]).min(lengths[1]);
                 let ends = trace.lists_partial_blocks() && lengths[0] == lengths[1] && tokens == lengths[0];
                 let expected = if ends { tokens.div_ceil(size) } else { tokens / size };
