@@ -30,26 +30,26 @@ use crate::{error::TraceError, id_hash::IdHasherBuilder};
 /// take 8 GiB.
 pub(crate) const MOST_REFERENCES: u64 = 1 << 30;
 
-/// Assigns a new id to each combination of an id and the prefix before it. New ids count from 0 in the
-/// order of first use.
+/// Assigns a prefix id to each combination of an id and the prefix before it. Prefix ids count from 0
+/// in the order of first use.
 #[derive(Debug, Default)]
 pub(crate) struct Chains {
-    /// For each id, the parent after which it was seen first, and the new id for this combination. The
-    /// first number of the key is the id space: equal ids in different spaces are different.
+    /// For each id, its first parent, and its prefix id after this parent. The first number of the key
+    /// is the id space: equal ids in different spaces are different.
     first: HashMap<(u64, u64), (u64, u64), IdHasherBuilder>,
-    /// For an id that follows further parents, the new id for each of them. The key is the id space,
-    /// the id and the parent.
+    /// The prefix ids of ids that follow further parents. The key is the id space, the id and the
+    /// parent.
     further: HashMap<(u64, u64, u64), u64, IdHasherBuilder>,
     next: u64,
 }
 
-/// Stands for the parent of a prompt's first block. It differs from all new ids, because they count
+/// Stands for the parent of a prompt's first block. It differs from all prefix ids, because they count
 /// from 0.
 pub(crate) const ROOT: u64 = u64::MAX;
 
 impl Chains {
-    /// Returns the new id for `id` after `parent`, which is a new id or [`ROOT`]. `space` is the id
-    /// space: equal ids in different spaces get different new ids.
+    /// Returns the prefix id of `id` after `parent`, which is a prefix id or [`ROOT`]. `space` is the
+    /// id space: equal ids in different spaces get different prefix ids.
     pub(crate) fn link(&mut self, parent: u64, space: u64, id: u64) -> u64 {
         self.link_run(parent, space, id, 1)
     }
@@ -75,7 +75,6 @@ impl Chains {
         new
     }
 
-    /// Returns the new ids of a request's blocks.
     pub(crate) fn chain(&mut self, space: u64, ids: &[u64]) -> Box<[u64]> {
         let mut parent = ROOT;
         ids.iter()
@@ -92,7 +91,7 @@ impl Chains {
         self.next - 1
     }
 
-    /// The number of new ids for an id that had already been seen after another prefix. It is 0 if the
+    /// The number of prefix ids for ids that had already been seen after another prefix. It is 0 if the
     /// ids of the trace already identify prefixes.
     pub(crate) fn unchained(&self) -> u64 {
         self.further.len() as u64
@@ -169,12 +168,12 @@ mod tests {
         assert_eq!(chains.chain(0, &[9, 7, 5])[..], [0, 1, 2]);
         assert_eq!(chains.chain(0, &[9, 7, 6])[..], [0, 1, 3]);
         assert_eq!(chains.unchained(), 0);
-        // Id 7 gets one new id at the start of a prompt and another after id 9. The blocks after it
-        // then also get different new ids. An id may repeat within a prompt.
+        // Id 7 gets one prefix id at the start of a prompt and another after id 9. The blocks after it
+        // then also get different ones. An id may repeat within a prompt.
         assert_eq!(chains.chain(0, &[7, 5, 5])[..], [4, 5, 6]);
         assert_eq!(chains.chain(0, &[7, 5, 5])[..], [4, 5, 6]);
         assert_eq!(chains.unchained(), 3);
-        // Equal ids in another id space get other new ids.
+        // Equal ids in another id space get other prefix ids.
         assert_eq!(chains.chain(1, &[9, 7])[..], [7, 8]);
     }
 
@@ -185,8 +184,8 @@ mod tests {
             |ids: &[u64], tokens, listed| regroup(&mut chains, ids, tokens, 16, 64, listed).unwrap().to_vec();
         assert_eq!(of(&[1, 2, 3, 4, 5], 66, true), [0, 1]);
         assert_eq!(of(&[1, 2, 3, 4, 5, 6, 7, 8], 128, true), [0, 2]);
-        // A partial last block with the id 5 gets another new id than a full block at that position. If
-        // the trace has no ids for partial blocks, it gets none.
+        // A partial last block with the id 5 gets another new id than a full block there. If the trace
+        // has no ids for partial blocks, it gets none.
         assert_eq!(of(&[1, 2, 3, 4], 66, false), [0]);
         assert_eq!(of(&[1, 2, 3, 9], 64, true), [3]);
         assert!(of(&[], 9, false).is_empty());

@@ -437,13 +437,12 @@ fn time(ms: f64) -> String {
     if ms < 1e15 { ms.to_string() } else { format!("{ms:e}") }
 }
 
-/// The names of all formats.
 fn known_formats() -> String {
     let names: Vec<_> = TraceFormat::ALL.iter().map(|format| format.name()).collect();
     names.join(", ")
 }
 
-/// Returns the text that names the id before a block, or that the block is the first.
+/// Describes the id before a block, or states that there is none.
 fn parent_name(parent: Option<u64>) -> String {
     parent.map_or_else(|| "nothing (it is the first id)".to_owned(), |id| format!("id {id}"))
 }

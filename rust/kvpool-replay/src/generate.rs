@@ -64,7 +64,6 @@ pub fn generate(config: &GeneratorConfig) -> Result<Trace, GeneratorError> {
     Ok(Trace::from_checked(requests, config.block_tokens, crate::labels::Labels::default()))
 }
 
-/// The three kinds of request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Chat,
@@ -87,7 +86,6 @@ struct Catalogue {
     weights: Vec<f64>,
 }
 
-/// A session between two requests.
 #[derive(Debug)]
 struct Session {
     /// The shared prompt of the session, as an index into the catalogue of the session's kind.
@@ -103,7 +101,6 @@ struct Session {
 /// they are ready, and sessions with equal times by the number of their last request.
 type Waiting = BTreeMap<(u64, u64), Session>;
 
-/// The state of the generator between two requests.
 #[derive(Debug)]
 struct Generator<'c> {
     config: &'c GeneratorConfig,
@@ -145,7 +142,6 @@ impl<'c> Generator<'c> {
         }
     }
 
-    /// Makes the next request.
     fn next_request(&mut self) -> TraceRequest {
         self.now_s += self.sampler.exponential(1.0 / self.config.rate_per_s);
         let kind = self.draw_kind();

@@ -184,7 +184,6 @@ impl TraceLoader {
     }
 }
 
-/// Counts the bytes that are read from an input.
 struct Counted<R> {
     input: R,
     bytes: Arc<AtomicU64>,

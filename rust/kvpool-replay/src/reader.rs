@@ -187,12 +187,10 @@ impl<R: BufRead> TraceReader<R> {
         Ok(Some(request))
     }
 
-    /// Whether the limit on the number of requests is reached.
     pub(crate) fn is_full(&self) -> bool {
         self.options.limit.is_some_and(|limit| self.requests >= limit)
     }
 
-    /// Returns the next request; `None` at the end of the input.
     fn read_request(&mut self) -> Result<Option<TraceRequest>, TraceError> {
         loop {
             if let Some(request) = self.take_request()? {

@@ -84,15 +84,14 @@ impl<R: BufRead> Source<R> {
         use io::ErrorKind::{InvalidData, InvalidInput, UnexpectedEof};
         match (self, source.kind()) {
             (Self::Gzip(_), UnexpectedEof) => TraceError::TruncatedGzip { line },
-            // The gzip decoder reports a damaged header, checksum or content as one of these two kinds
-            // of error.
+            // The gzip decoder reports a damaged header, checksum or content as `InvalidData` or
+            // `InvalidInput`.
             (Self::Gzip(_), InvalidData | InvalidInput) => TraceError::CorruptGzip { line, source },
             _ => TraceError::Io { line, source },
         }
     }
 }
 
-/// The records of an input.
 #[derive(Debug)]
 pub(crate) struct Records<R> {
     source: Source<R>,

@@ -60,19 +60,19 @@ pub struct TraceStats {
     pub output_length: Percentiles,
     /// The number of ids in all requests.
     pub block_references: u64,
-    /// The number of these ids that identify a partial last block.
+    /// The number of ids that identify a partial last block.
     pub partial_blocks: u64,
     /// The number of distinct ids.
     pub unique_blocks: u64,
-    /// References per distinct id; `None` if there are no ids.
+    /// Block references per distinct id; `None` if there are no ids.
     pub reuse_ratio: Option<f64>,
     /// The number of ids that occur once.
     pub blocks_used_once: u64,
-    /// The share of the references that an infinite cache hits.
+    /// The share of the block references that an infinite cache hits.
     pub ideal_block_hit_rate: f64,
     /// The share of the prompt tokens that an infinite cache hits.
     pub ideal_token_hit_rate: f64,
-    /// The share of the references that hit, if a cache looks up and stores only full blocks.
+    /// The share of the block references that hit, if a cache looks up and stores only full blocks.
     pub ideal_full_block_hit_rate: f64,
     /// The share of the prompt tokens that hit in the last half of the requests.
     pub ideal_last_half_token_hit_rate: f64,
@@ -168,8 +168,8 @@ impl TraceStats {
         let (mut reuse_times, mut request_rates) = (Vec::new(), Vec::with_capacity(requests.len()));
         for (index, request) in requests.iter().enumerate() {
             let full = request.full_blocks(block_tokens).len();
-            // The number of blocks at the start of the prompt that hit. Also the same number if only
-            // full blocks can hit, and the id of the previous block.
+            // Numbers of blocks at the start of the prompt that hit: of all blocks, and of full blocks
+            // only. The third value is the id of the previous block.
             let (mut reach, mut full_reach, mut parent) = (0, 0, None);
             for (place, &id) in request.hash_ids.iter().enumerate() {
                 let is_full = place < full;

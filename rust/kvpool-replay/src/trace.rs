@@ -214,7 +214,6 @@ impl Trace {
         summary
     }
 
-    /// The number of distinct ids among `references`.
     fn unique_ids(&self, references: u64) -> u64 {
         let ids = || self.requests.iter().flat_map(|request| request.hash_ids.iter().copied());
         let words = ids().max().map_or(0, |most| most / 64 + 1);
@@ -249,7 +248,7 @@ pub struct TraceSummary {
     /// The number of ids of all requests, including repeated ones. It is the number of blocks to
     /// compute without a cache.
     pub block_references: u64,
-    /// The number of these ids that identify a partial last block; 0 if the trace omits partial blocks.
+    /// The number of ids that identify a partial last block; 0 if the trace omits partial blocks.
     pub partial_blocks: u64,
     /// The number of distinct ids. It is the number of blocks to compute with a cache that never
     /// evicts.

@@ -147,8 +147,8 @@ impl RequestChecker {
             line,
             input_length,
             found,
-            // If no earlier request has a partial block, name the number of ids with one for the
-            // partial block.
+            // If no earlier request shows whether partial blocks have ids, expect an id for the partial
+            // block.
             expected: if self.convention.is_none() { all } else { expected },
             block_tokens: self.block_tokens,
             convention_line: self.convention.map(|_| since),

@@ -84,7 +84,6 @@ impl Breaker {
         }
     }
 
-    /// Number of times that the breaker has opened.
     pub(crate) const fn opened(&self) -> u64 {
         self.opened
     }

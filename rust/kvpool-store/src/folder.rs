@@ -218,7 +218,6 @@ fn read_dir(folder: &Path) -> io::Result<Vec<PathBuf>> {
     }
 }
 
-/// Parses the key from the name of a file.
 fn key_of(name: &str) -> Option<ObjectKey> {
     let (hash, group) = name.split_once('-')?;
     let mut bytes = [0; 32];

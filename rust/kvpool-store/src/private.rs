@@ -195,12 +195,10 @@ pub(crate) fn folder_at(
     }
 }
 
-/// Removes a file from an open folder.
 pub(crate) fn remove_at(folder: &OwnedFd, name: &str) -> io::Result<()> {
     Ok(unlinkat(folder, name, AtFlags::empty())?)
 }
 
-/// Renames a file in an open folder.
 pub(crate) fn rename_at(folder: &OwnedFd, from: &str, to: &str) -> io::Result<()> {
     Ok(renameat(folder, from, folder, to)?)
 }

@@ -14,11 +14,9 @@ use crate::header::TokenRange;
 use crate::namespace::NamespaceDigest;
 use crate::object::{ObjectKey, ObjectName, Place};
 
-/// A task for a worker.
 #[derive(Debug)]
 pub(crate) struct Task {
     pub(crate) id: u64,
-    /// Namespace of the object.
     pub(crate) namespace: NamespaceDigest,
     pub(crate) work: Work,
 }

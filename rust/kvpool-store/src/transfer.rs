@@ -174,17 +174,14 @@ impl Transfer {
         end
     }
 
-    /// Number of the task.
     pub(crate) const fn id(&self) -> u64 {
         self.id
     }
 
-    /// Name of the object.
     pub(crate) const fn name(&self) -> ObjectName {
         self.name
     }
 
-    /// Number of bytes of the payload.
     pub(crate) const fn bytes(&self) -> u64 {
         self.len as u64
     }

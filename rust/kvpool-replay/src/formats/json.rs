@@ -131,7 +131,6 @@ pub(crate) fn check_fields(
     })
 }
 
-/// The names of the fields that a record must have.
 fn names(fields: &[Field]) -> String {
     let needed: Vec<_> = fields.iter().filter(|field| field.needed).map(|field| field.name).collect();
     needed.join(", ")

@@ -77,7 +77,7 @@ const POSITIONS: [(&str, usize); 5] =
 /// A block's hash, as recorded.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Hash {
-    /// Also for signed numbers, with the same 64 bits.
+    /// A number. A signed number has the same 64 bits as its unsigned form.
     Number(u64),
     Text(Box<str>),
 }
@@ -110,8 +110,8 @@ pub(crate) struct Decoder {
     numbers: HashMap<Hash, u32>,
     blocks: Vec<Block>,
     found: Vec<Found>,
-    /// For each rank and each block, the request (as an index into `found`) that a run after this block
-    /// continues.
+    /// The requests that a further run may continue, as indices into `found`. The key is the rank, and
+    /// the last block of the request so far.
     open: HashMap<(u64, u64), usize, IdHasherBuilder>,
     /// The time of the first event, in s.
     origin: Option<f64>,
@@ -347,7 +347,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// Returns the number of a parent block, and adds it if it was never stored.
+    /// Returns the index of a parent block in `blocks`. Adds the block if it was never stored.
     fn parent(&mut self, hash: Hash, tokens: u32, out: &mut Output) -> u32 {
         let next = self.blocks.len() as u32;
         let number = *self.numbers.entry(hash).or_insert(next);
@@ -358,7 +358,8 @@ impl Decoder {
         number
     }
 
-    /// Returns the number of a block that is stored after `parent`, and adds it if it is new.
+    /// Returns the index in `blocks` of a block that is stored after `parent`. Adds the block if it is
+    /// new.
     fn store(
         &mut self,
         hash: Hash,
@@ -406,7 +407,7 @@ impl Decoder {
             let Some(last) = self.blocks.get(found.end as usize) else { continue };
             let mut ids = reserve_ids(last.depth as usize, last.tokens as usize)?;
             let mut next = Some(found.end);
-            // A parent has a lower number than its children, so this loop over the parents ends.
+            // A parent has a lower index than its children, so this loop over the parents ends.
             while let Some(number) = next {
                 ids.push(u64::from(number));
                 next = self.blocks.get(number as usize).and_then(|block| block.parent);

@@ -82,7 +82,6 @@ impl TraceFormat {
         !matches!(self, Self::Mooncake | Self::MooncakeSessions)
     }
 
-    /// Detects the format of a first record from its keys.
     pub(crate) fn detect(record: &Scanner) -> Self {
         let event_type = matches!(
             record.kind(),
@@ -149,7 +148,6 @@ impl Decoder {
         }
     }
 
-    /// Decodes one record, which begins in `line`.
     pub(crate) fn record(&mut self, text: &[u8], line: u64, out: &mut Output) -> Result<(), TraceError> {
         out.notes.records += 1;
         match self {

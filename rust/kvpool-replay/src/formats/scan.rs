@@ -9,18 +9,15 @@ const MAX_KEYS: usize = 64;
 /// The maximum number of bytes that are stored of a key or a string.
 const MAX_TEXT: usize = 64;
 
-/// Scans one JSON value.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Scanner {
-    /// The first byte of the value.
     first: Option<u8>,
     depth: usize,
-    /// Whether the scanner is inside a string (`Some`). The value is then true after a backslash.
+    /// `Some` while the scanner is inside a string. The value is true after a backslash.
     string: Option<bool>,
     /// The last string at the outermost level, as far as it was scanned.
     text: Vec<u8>,
     keys: Vec<Vec<u8>>,
-    /// The string value of the key `type`.
     kind: Vec<u8>,
     done: bool,
 }
@@ -86,17 +83,14 @@ impl Scanner {
         }
     }
 
-    /// Whether the value has begun.
     pub(crate) fn is_begun(&self) -> bool {
         self.first.is_some()
     }
 
-    /// Whether the value has ended.
     pub(crate) fn is_done(&self) -> bool {
         self.done
     }
 
-    /// Whether the value is an array.
     pub(crate) fn is_array(&self) -> bool {
         self.first == Some(b'[')
     }

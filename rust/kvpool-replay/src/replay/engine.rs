@@ -55,12 +55,11 @@ struct Running {
     index: usize,
     /// The number of tokens of the prompt and of the output so far.
     tokens: usize,
-    /// The number of these tokens whose KV is computed.
+    /// The number of tokens whose KV is computed.
     computed: usize,
     /// Whether blocks are allocated for all known tokens. With a hybrid model, blocks for a prompt are
     /// allocated chunk by chunk.
     is_covered: bool,
-    /// The number of output tokens sampled.
     output: u32,
     /// The time at which all blocks loaded from tiers have arrived. `None` if there is no load, or
     /// after it.
@@ -79,11 +78,9 @@ pub(super) struct Engine {
     prefill_ms_per_token: f64,
     now_ms: f64,
     first_ms: f64,
-    /// The number of requests of the trace that have arrived.
     arrived: usize,
     finished: usize,
     waiting: VecDeque<Waiting>,
-    /// The running requests, in order of admission.
     running: Vec<Running>,
     /// Whether the first waiting request did not fit, and no blocks have been released since then.
     /// Another attempt would fail, too.
@@ -300,7 +297,6 @@ impl Engine {
         self.finish_loads()
     }
 
-    /// Runs one step of the engine.
     fn step(&mut self, trace: &Trace) -> Result<(), ReplayError> {
         let decodes =
             |request: &&Running| request.loads_until_ms.is_none() && request.computed + 1 == request.tokens;
@@ -428,7 +424,6 @@ impl Engine {
         Ok(())
     }
 
-    /// Preempts the request that was admitted last.
     fn preempt_last(&mut self, sampling: &mut Vec<usize>) -> Result<(), ReplayError> {
         self.finish_all_loads()?;
         let Some(victim) = self.running.pop() else { return Ok(()) };
@@ -439,7 +434,6 @@ impl Engine {
         Ok(())
     }
 
-    /// Rejects the request that was admitted last.
     fn reject_last(&mut self, sampling: &mut Vec<usize>) -> Result<(), ReplayError> {
         self.finish_all_loads()?;
         let Some(victim) = self.running.pop() else { return Ok(()) };
@@ -457,7 +451,6 @@ impl Engine {
         Ok(())
     }
 
-    /// Releases the requests whose output is complete.
     fn finish(&mut self, trace: &Trace) -> Result<(), ReplayError> {
         let mut place = 0;
         while place < self.running.len() {

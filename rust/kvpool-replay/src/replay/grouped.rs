@@ -62,7 +62,6 @@ impl Reach {
     }
 }
 
-/// Lookup mode for a hybrid model.
 #[derive(Debug)]
 pub(super) struct Grouped {
     pub(super) manager: Journaled<CacheManager>,

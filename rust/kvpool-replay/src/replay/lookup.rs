@@ -9,7 +9,6 @@ use super::prefetch::{Prefetch, indexed_tokens};
 use super::report::HitCounts;
 use crate::trace::Trace;
 
-/// Lookup mode for one KV-cache group.
 #[derive(Debug)]
 pub(super) struct Lookup {
     pub(super) pool: Journaled<BlockPool>,

@@ -22,9 +22,9 @@ const GIB: f64 = (1_u64 << 30) as f64;
 pub struct CurvePoint {
     /// The capacity of the cache, in blocks.
     pub capacity_blocks: u64,
-    /// The number of references that hit.
+    /// The number of block references that hit.
     pub block_hits: u64,
-    /// The number of prompt tokens in these references.
+    /// The number of prompt tokens in the block references that hit.
     pub token_hits: u64,
 }
 
@@ -64,7 +64,7 @@ impl HitCurve {
         &self.points
     }
 
-    /// The number of references, which is the number of hits and misses together.
+    /// The number of block references, which is the number of hits and misses together.
     #[must_use]
     pub fn references(&self) -> u64 {
         self.references
@@ -119,7 +119,7 @@ impl HitCurve {
         self.points.last().copied().unwrap_or_default()
     }
 
-    /// The hits of a point as a share of all references, 0 to 1.
+    /// The hits of a point as a share of all block references, 0 to 1.
     #[must_use]
     pub fn block_rate(&self, point: CurvePoint) -> f64 {
         share(point.block_hits, self.references)
@@ -250,7 +250,7 @@ pub struct Worth {
     pub gib: f64,
     /// The capacity in blocks, and the hits.
     pub point: CurvePoint,
-    /// The hits as a share of all references, 0 to 1.
+    /// The hits as a share of all block references, 0 to 1.
     pub block_rate: f64,
     /// The hit tokens as a share of all prompt tokens, 0 to 1.
     pub token_rate: f64,
@@ -387,7 +387,6 @@ impl KvBytes {
     }
 }
 
-/// Returns `part / whole`; 0 if `whole` is 0.
 pub(super) fn share(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
 }

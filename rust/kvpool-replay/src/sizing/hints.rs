@@ -84,7 +84,7 @@ pub fn lru_with_hints(
     }))
 }
 
-/// Draws at random which dead blocks (see above) get a hint.
+/// Draws at random which blocks get a hint, of those that no later request uses.
 pub(super) struct Draws {
     seed: u64,
     /// The accuracy in units of 2^-53. A draw below it is a hint.

@@ -51,7 +51,7 @@ impl Resident {
     fn shrink(&mut self, most: usize) -> usize {
         let dead = most.min(self.dead as usize);
         let live = (most - dead).min((self.end - self.start) as usize);
-        // Neither number exceeds the one from which it is subtracted.
+        // `dead` and `live` are at most as large as these fields, so the subtractions cannot wrap.
         self.dead -= dead as u32;
         self.end -= live as u32;
         dead + live

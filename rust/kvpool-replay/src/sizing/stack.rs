@@ -117,7 +117,7 @@ pub struct DistanceBucket {
     pub from: u64,
     /// The largest distance of the range.
     pub to: u64,
-    /// The number of references in the range.
+    /// The number of block references whose distance is in the range.
     pub references: u64,
 }
 
@@ -138,13 +138,14 @@ impl ReuseDistances {
         self.curve
     }
 
-    /// The number of references to blocks that were used before, which have a distance.
+    /// The number of block references to blocks that were used before. Each of them has a distance.
     #[must_use]
     pub fn reused(&self) -> u64 {
         self.curve.ceiling().block_hits
     }
 
-    /// The number of references to new blocks. They have no distance, because no cache can hit them.
+    /// The number of block references to new blocks. They have no distance, because no cache can hit
+    /// them.
     #[must_use]
     pub fn cold(&self) -> u64 {
         self.curve.references() - self.reused()

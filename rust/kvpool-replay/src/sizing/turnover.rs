@@ -40,7 +40,6 @@ impl Turnover {
         }
     }
 
-    /// Records that the content of `block` was evicted.
     pub(super) fn evict(&mut self, block: usize) {
         self.since[block] = 0;
     }

@@ -413,7 +413,7 @@ fn requests_are_reconstructed_from_events() {
     assert_eq!(notes, ReadNotes { records: 3, skipped_events: 2, ..ReadNotes::default() });
 }
 
-/// Returns the text of batches. Each has one event and its time in seconds.
+/// Returns the text of batches of KV events. Each batch has one event and its time in seconds.
 fn batches(events: &[(f64, &str)]) -> String {
     events.iter().map(|(ts, event)| format!("{{\"ts\": {ts}, \"events\": [{event}]}}\n")).collect()
 }

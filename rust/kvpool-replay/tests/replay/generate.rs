@@ -99,7 +99,6 @@ fn block_size_changes_ids_alone() {
     }
 }
 
-/// Returns the share of block references that an unlimited cache would hit.
 fn ideal_hit_rate(config: &GeneratorConfig) -> f64 {
     let summary = generate(config).unwrap().summary();
     1.0 - summary.unique_blocks as f64 / summary.block_references as f64

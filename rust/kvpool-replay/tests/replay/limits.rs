@@ -13,7 +13,6 @@ use kvpool_replay::{
 };
 use serde_json::{Value, json};
 
-/// A valid record of each format.
 fn records() -> [(TraceFormat, Value); 6] {
     let ids = json!([1]);
     [

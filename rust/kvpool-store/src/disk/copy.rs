@@ -130,7 +130,6 @@ impl HeaderCopy {
     }
 }
 
-/// Offset of the entry of a place.
 const fn begin(place: Place) -> u64 {
     PAGE as u64 + place as u64 * ENTRY as u64
 }

@@ -201,7 +201,6 @@ const AT_ONCE: u32 = 8192;
 /// Stands for the header of a place that cannot be read. These bytes are neither a header nor the mark
 /// of a free place.
 const UNREADABLE: Bytes = [u8::MAX; HEADER_BYTES];
-/// The first bytes of a free place.
 const FREE: Bytes = [0; HEADER_BYTES];
 
 impl Backend for DiskBackend {

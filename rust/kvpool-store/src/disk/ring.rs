@@ -32,7 +32,6 @@ pub(super) fn try_one() -> io::Result<()> {
     IoUring::new(1).map(drop)
 }
 
-/// A transfer that was submitted to the kernel.
 struct Flight {
     transfer: Transfer,
     /// The page of the header, and the pages of the payload.
@@ -95,7 +94,6 @@ impl<'a> Ring<'a> {
 }
 
 impl DiskBackend {
-    /// Creates a ring for a worker, if the kernel allows it.
     pub(super) fn ring(&self) -> Option<Box<dyn Lane + '_>> {
         Ring::open(self).ok().map(|ring| Box::new(ring) as _)
     }

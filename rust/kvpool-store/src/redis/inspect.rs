@@ -17,11 +17,10 @@ use crate::object::ObjectName;
 
 /// Approximate number of keys per page.
 const PAGE_KEYS: &[u8] = b"512";
+/// Largest number of bytes that the inspector reads of a key or of a namespace's text.
+const TEXT: usize = 1 << 20;
 /// Largest number of bytes in a page of keys. `PAGE_MOST` is the largest number of keys in it. An
 /// ordinary page has less than a hundredth of either.
-const TEXT: usize = 1 << 20;
-/// Largest number of bytes in a page. `PAGE_MOST` is the largest number of keys. An ordinary page needs
-/// less than a hundredth of either limit.
 const PAGE_BYTES: u64 = 16 << 20;
 const PAGE_MOST: usize = 1 << 16;
 

@@ -62,7 +62,6 @@ pub(super) fn command(arguments: &[&[u8]]) -> Vec<u8> {
     bytes
 }
 
-/// Appends an argument to a command.
 pub(super) fn append(command: &mut Vec<u8>, argument: &[u8]) {
     command.extend_from_slice(format!("${}\r\n", argument.len()).as_bytes());
     command.extend_from_slice(argument);
@@ -80,7 +79,6 @@ impl<S: Read + Write> Resp<S> {
         &mut self.stream
     }
 
-    /// Sends several parts as one message.
     pub(super) fn send(&mut self, parts: &[&[u8]]) -> io::Result<()> {
         let mut slices: Vec<_> = parts.iter().map(|part| IoSlice::new(part)).collect();
         let mut left = &mut slices[..];

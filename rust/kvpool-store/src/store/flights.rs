@@ -19,7 +19,6 @@ pub(super) enum Kind {
     Clear,
 }
 
-/// A task that is queued or that a worker runs.
 #[derive(Clone, Debug)]
 pub(super) struct Flight {
     pub(super) kind: Kind,

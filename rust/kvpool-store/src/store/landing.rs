@@ -13,7 +13,6 @@ use crate::error::Why;
 use crate::object::{ObjectKey, Place};
 
 impl Store {
-    /// Processes a task that a worker has finished.
     pub(super) fn process_end(&mut self, Done { id, end }: Done, now: Duration) {
         let Some(flight) = self.flights.remove(&id) else { return };
         let late = flight.report.is_none() && flight.kind != Kind::Clear;

@@ -73,7 +73,6 @@ pub struct Store {
     /// ascending, unless the caller's clock goes back.
     deadlines: VecDeque<(Duration, u64)>,
     clearing: usize,
-    /// Whether payloads are copied through staging memory.
     staged: bool,
     jobs: BTreeMap<JobId, Job>,
     next_job: u64,

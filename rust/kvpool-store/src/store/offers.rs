@@ -23,7 +23,6 @@ impl Store {
         objects.iter().try_for_each(|object| self.check_len(object.len))?;
         let guards: Result<Vec<_>, _> = objects.iter().map(|object| self.arena.read(object.slot)).collect();
         let guards = guards?;
-        // All arguments are valid, so the call cannot fail from here on.
         let job = self.begin(objects.len());
         let mut touched = Vec::with_capacity(objects.len());
         for (at, (object, from)) in objects.iter().zip(guards).enumerate() {
@@ -94,7 +93,6 @@ impl Store {
         objects.iter().try_for_each(|object| self.check_len(object.len))?;
         let guards: Result<Vec<_>, _> = objects.iter().map(|object| self.arena.write(object.slot)).collect();
         let guards = guards?;
-        // All arguments are valid, so the call cannot fail from here on.
         let job = self.begin(objects.len());
         let mut touched = Vec::with_capacity(objects.len());
         for (at, (&Get { key, len, .. }, into)) in objects.iter().zip(guards).enumerate() {

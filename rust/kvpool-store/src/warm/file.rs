@@ -197,7 +197,6 @@ fn read(bytes: &[u8], wanted: NamespaceDigest) -> Result<Snapshot, Cold> {
     Ok(Snapshot { image, saved_at: u64_at(header, 40), lost })
 }
 
-/// The chunks of a file that were not read yet.
 struct Chunks<'a> {
     bytes: &'a [u8],
     number: u64,
@@ -238,7 +237,6 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(array(bytes, at))
 }
 
-/// Flags of a record.
 const PARENT: u8 = 1;
 const SAID: u8 = 2;
 const TENANT: u8 = 4;

@@ -56,7 +56,6 @@ fn writer() {
     }
 }
 
-/// Starts the writer process.
 fn start(folder: &std::path::Path, first: u64) -> Child {
     Command::new(std::env::current_exe().unwrap())
         .args(["kill::writer", "--exact", "--nocapture"])

@@ -147,7 +147,6 @@ fn a_server_that_is_stopped() {
     }
 }
 
-/// A server is killed during writes and loads, and restarts without data.
 #[test]
 fn a_server_that_is_killed_and_comes_back_empty() {
     let Some(mut server) = Server::start(&[]) else { return };

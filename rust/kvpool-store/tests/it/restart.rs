@@ -202,8 +202,8 @@ fn a_place_that_a_tool_clears_is_not_restored() {
     assert_eq!(store.stats().restored, PLACES - 100);
 }
 
-/// The slab contains headers of another namespace. The file of header copies contains them as well, and
-/// every start counts them.
+/// The slab contains a header of another namespace and a damaged header. The file of header copies
+/// contains them as well, and every start counts them.
 #[test]
 fn foreign_headers_are_counted_at_every_start() {
     let folder = Folder::new();

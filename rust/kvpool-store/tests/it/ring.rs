@@ -149,7 +149,6 @@ fn a_damaged_or_truncated_object_is_a_miss() {
             let got = get_all(store, arena, &all);
             assert_eq!(got.iter().filter(|got| got.is_ok()).count() as u64, PLACES / 2 - PLACES / 6);
             assert_eq!(store.stats().objects, PLACES / 2 - PLACES / 6);
-            // Extend the file to its former size.
             slab.set_len(PLACES * SLOT).unwrap();
             settle(store, at(0));
             put_all(store, arena, &all);
@@ -184,7 +183,6 @@ fn an_end_in_the_middle_leaves_objects_or_nothing() {
             store.put(&offers, at(0)).unwrap();
             (0..round * 4001).for_each(|n| _ = std::hint::black_box(n));
             store.close();
-            // All slots are free, so every transfer has finished.
             assert!((0..SLOTS).all(|slot| arena.write(slot).is_ok()));
             let (mut store, arena) = open(&config, false);
             assert_eq!(store.stats().foreign, 0);

@@ -87,7 +87,6 @@ impl Shared {
         }
     }
 
-    /// Flips a bit in the header or the payload of an object.
     fn flip(&self, n: u64, bit: usize) {
         let page = if matches!(self, Self::Folder(_)) { PAGE } else { HEADER_BYTES };
         let byte = bit / 8 % (HEADER_BYTES + LEN as usize);
@@ -107,7 +106,6 @@ impl Shared {
     }
 }
 
-/// Returns the path of an object's file.
 fn file(folder: &Folder, namespace: NamespaceDigest, n: u64) -> PathBuf {
     let name = ObjectName { namespace, key: key(n) }.to_string();
     let (namespace, file) = name.split_once('/').unwrap();

@@ -158,7 +158,6 @@ pub(super) fn api() -> Result<&'static Api, Unavailable> {
 }
 
 impl Api {
-    /// Converts a result code of the driver into a result.
     pub(super) fn check(&self, code: Code, call: &'static str) -> Result<(), CudaError> {
         if code == 0 { Ok(()) } else { Err(CudaError { code, name: self.name_of(code), call }) }
     }

@@ -45,9 +45,7 @@ impl StreamHandle {
 pub(crate) struct Context {
     pub(super) api: &'static Api,
     raw: Handle,
-    /// Number of the device.
     pub(crate) ordinal: u32,
-    /// Name of the device.
     pub(crate) name: String,
     /// Address of the device on the PCI bus.
     pub(crate) pci: String,
@@ -202,7 +200,6 @@ impl Context {
         Ok(())
     }
 
-    /// Makes the context current for this thread.
     pub(crate) fn enter(&self) -> Result<Current<'_>, CudaError> {
         let api = self.api;
         let mut former = null_mut();
@@ -227,7 +224,6 @@ impl Context {
         })
     }
 
-    /// Returns an error if the context was lost.
     pub(crate) fn check_alive(&self) -> Result<(), TransferError> {
         match &*self.lost.lock().unwrap_or_else(PoisonError::into_inner) {
             None => Ok(()),
@@ -272,14 +268,12 @@ impl Context {
         }
     }
 
-    /// Makes a stream wait for an event.
     pub(crate) fn wait(&self, stream: StreamHandle, event: u64) -> Result<(), CudaError> {
         let _current = self.enter()?;
         // SAFETY: the caller ensures that the stream and the event exist.
         self.note(unsafe { (self.api.stream_wait)(stream.raw(), event as Handle, 0) }, "cuStreamWaitEvent")
     }
 
-    /// Waits until the work of a stream has finished.
     pub(crate) fn synchronize(&self, stream: StreamHandle) -> Result<(), CudaError> {
         let _current = self.enter()?;
         // SAFETY: the stream exists: the engine owns it, or its caller does.

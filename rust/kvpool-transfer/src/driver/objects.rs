@@ -13,7 +13,6 @@ use crate::error::CudaError;
 use crate::memory::Span;
 use crate::region::Region;
 
-/// A stream of the engine.
 #[derive(Debug)]
 pub(crate) struct Stream {
     context: Arc<Context>,
@@ -60,7 +59,6 @@ impl Drop for Stream {
     }
 }
 
-/// An event with a timestamp.
 #[derive(Debug)]
 pub(crate) struct Event {
     context: Arc<Context>,
@@ -75,7 +73,6 @@ unsafe impl Sync for Event {}
 impl Event {
     const NOT_READY: i32 = 600;
 
-    /// Records an event on a stream.
     pub(crate) fn record(context: &Arc<Context>, stream: StreamHandle) -> Result<Self, CudaError> {
         let _current = context.enter()?;
         let api = context.api;
@@ -94,7 +91,6 @@ impl Event {
         self.context.is_capturing(stream)
     }
 
-    /// Makes a stream wait for the event.
     pub(crate) fn let_follow(&self, stream: StreamHandle) -> Result<(), CudaError> {
         self.context.wait(stream, self.raw as u64)
     }
@@ -136,7 +132,6 @@ impl Drop for Event {
     }
 }
 
-/// Memory on a device.
 #[derive(Debug)]
 pub(crate) struct DeviceMemory {
     context: Arc<Context>,
@@ -260,12 +255,10 @@ pub(crate) struct Table {
 }
 
 impl Context {
-    /// Page-locks memory of a store.
     pub(crate) fn register(self: &Arc<Self>, address: u64, nbytes: u64) -> Result<Registration, CudaError> {
         Registration::new(self, address, nbytes)
     }
 
-    /// Uploads a region table.
     pub(crate) fn upload(
         self: &Arc<Self>,
         regions: impl Iterator<Item = Region>,

@@ -153,7 +153,6 @@ impl Flights {
         count
     }
 
-    /// Returns all transfers in the list.
     pub(super) fn all(&self) -> Vec<Arc<Transfer>> {
         self.lock().kept.clone()
     }

@@ -37,7 +37,6 @@ pub struct Move {
 struct Leg {
     job: Job,
     direction: Option<Direction>,
-    /// Whether source and destination are the same store.
     local: bool,
     /// Whether any of these copies reads a block that a copy within a store also reads.
     reads_shared: bool,

@@ -63,7 +63,6 @@ impl TransferEngine {
         self.start(job, direction, options)
     }
 
-    /// Starts a checked copy.
     pub(super) fn start(
         self: &Arc<Self>,
         job: Job,

@@ -37,7 +37,6 @@ impl Drop for Held {
     }
 }
 
-/// State of a transfer.
 #[derive(Debug)]
 enum State {
     /// The transfer is in the queue of the worker thread.
@@ -163,7 +162,6 @@ impl Transfer {
         matches!(*state, State::Ended { .. })
     }
 
-    /// Whether the transfer has finished.
     pub(super) fn has_ended(&self) -> bool {
         self.look(|state| matches!(state, State::Ended { .. }))
     }
@@ -173,7 +171,6 @@ impl Transfer {
         matches!(*self.lock(), State::Enqueued { .. })
     }
 
-    /// Whether the transfer is in the queue of the worker thread.
     pub(super) fn is_queued(&self) -> bool {
         matches!(*self.lock(), State::Queued)
     }
@@ -187,7 +184,6 @@ impl Transfer {
         }
     }
 
-    /// Whether the end was reported to the caller.
     pub(super) fn was_reported(&self) -> bool {
         self.reported.load(Ordering::Acquire)
     }

@@ -20,7 +20,6 @@ use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::mpsc::{Sender, channel};
 use crate::sync::thread::{self, JoinHandle};
 
-/// A transfer and its work.
 struct Job {
     transfer: Arc<Transfer>,
     work: Box<dyn FnOnce() -> Result<(), TransferError> + Send>,
@@ -74,7 +73,6 @@ impl Worker {
         Self { process: process::id(), thread: Mutex::default(), pending: Arc::default() }
     }
 
-    /// Whether any job is queued or running.
     pub(super) fn is_busy(&self) -> bool {
         self.pending.load(Ordering::Acquire) > 0
     }

@@ -17,7 +17,6 @@ pub(crate) enum Relation {
 }
 
 impl Store {
-    /// Returns an error if the blocks of the two stores have different layouts.
     pub(crate) fn check_alike(&self, dst: &Self) -> Result<(), TransferError> {
         let refuse = |what: String| Err(TransferError::LayoutMismatch(what));
         if self.regions.len() != dst.regions.len() {

@@ -156,7 +156,6 @@ impl Guards {
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether any access is under way.
     pub(super) fn is_busy(&self) -> bool {
         !self.lock().entries.is_empty()
     }

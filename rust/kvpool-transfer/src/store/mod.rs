@@ -54,7 +54,6 @@ impl std::str::FromStr for Device {
 /// Regions whose pieces have the same length. One kernel launch copies all of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Group {
-    /// Number of bytes in each piece.
     pub(crate) nbytes: u64,
     /// The group's rows in the region table.
     pub(crate) rows: Range<usize>,
@@ -312,7 +311,6 @@ impl Store {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// Returns an error if the store was closed.
     pub(crate) fn check_open(&self) -> Result<(), TransferError> {
         if self.is_closed() { Err(TransferError::StoreClosed { handle: self.handle }) } else { Ok(()) }
     }
@@ -337,7 +335,6 @@ impl Store {
         self.order.iter().map(|&index| regions[index as usize])
     }
 
-    /// Whether the region table is on a device.
     pub(crate) fn has_table(&self, ordinal: u32) -> bool {
         self.tables.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&ordinal)
     }

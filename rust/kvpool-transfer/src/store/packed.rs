@@ -9,7 +9,6 @@ pub(crate) struct Packed {
     pub(crate) base: u64,
     /// Number of bytes from one block to the next.
     pub(crate) stride: u64,
-    /// Number of bytes in a block.
     pub(crate) nbytes: u64,
     /// Offset of each region within a block.
     pub(crate) offsets: Vec<u64>,
