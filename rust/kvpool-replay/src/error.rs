@@ -302,7 +302,7 @@ pub enum TraceError {
         /// The folder.
         path: PathBuf,
     },
-    /// This format can be read, but not written.
+    /// The format can be read, but not written.
     #[error("{format} is not written; written are: mooncake, mooncake-sessions, bailian")]
     NotWritten {
         /// The format.

@@ -114,7 +114,7 @@ impl TraceLoader {
         })
     }
 
-    /// Reads about this number of bytes of the input. Returns `true` when everything is read.
+    /// Reads about `bytes` bytes of the input. Returns `true` when everything is read.
     ///
     /// # Errors
     ///

@@ -65,7 +65,8 @@ struct Memory {
 // SAFETY: the pointer refers to memory that `_owner` keeps alive, and the owner may be sent to any
 // thread. Only the guards use the pointer.
 unsafe impl Send for Memory {}
-// SAFETY: as above. The guards of one slot exclude each other on all threads.
+// SAFETY: only the guards use the pointer, and the guards of one slot exclude each other on all
+// threads.
 unsafe impl Sync for Memory {}
 
 impl Arena {
@@ -264,7 +265,7 @@ impl Writing {
 }
 
 impl Writing {
-    /// Like `pages`, for reading.
+    /// Like `pages`, but returns a shared slice.
     pub(crate) fn shared_pages(&self, len: u32) -> Option<&[u8]> {
         let bytes = self.arena.span(len)?;
         // SAFETY: as in `Reading::first`; this guard is the only one of the slot, and the slice borrows

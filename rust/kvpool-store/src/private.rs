@@ -38,7 +38,7 @@ pub(crate) enum For {
 pub(crate) enum Access {
     /// Only this user.
     Owner,
-    /// This user, and the group of the file. The umask has no effect.
+    /// This user and the group of the file have access. The umask has no effect.
     Group,
 }
 

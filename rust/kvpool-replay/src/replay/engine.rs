@@ -86,8 +86,8 @@ pub(super) struct Engine {
     /// Another attempt would fail, too.
     blocked: bool,
     time_to_first_token_ms: f64,
-    /// The total time of the steps in which requests waited. The next field is the number of requests
-    /// that finished in these steps.
+    /// The total time of the steps in which requests waited. `finished_in_queue` is the number of
+    /// requests that finished in these steps.
     queued_ms: f64,
     finished_in_queue: u64,
     /// The number of waiting requests when the last request had arrived; `None` before that.

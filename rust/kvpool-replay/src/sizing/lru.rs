@@ -34,8 +34,8 @@ pub fn lru(references: &References, capacity_blocks: usize) -> Outcome {
 /// The cached blocks of which one request was the last user.
 #[derive(Clone, Copy, Debug, Default)]
 struct Resident {
-    /// Position in the prompt of the first cached block that will be used again. The next field is the
-    /// position after the last one.
+    /// Position in the prompt of the first cached block that will be used again. `end` is the position
+    /// after the last one.
     start: u32,
     end: u32,
     /// Number of cached blocks after these that no request will use again. They only occupy space.

@@ -20,10 +20,10 @@ use super::stream::stream;
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Form {
-    /// As in the real pool, whole requests at a time: see [`pool_form`].
+    /// Runs whole requests, as the real pool does: see [`pool_form`].
     #[default]
     Pool,
-    /// As in the simulations of papers, block by block: see [`stream`].
+    /// Runs block by block, as the simulations of papers do: see [`stream`].
     Stream,
 }
 

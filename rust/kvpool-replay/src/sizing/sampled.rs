@@ -116,8 +116,8 @@ const FINE_BITS: u32 = 9;
 pub struct SampledLru {
     config: SampleConfig,
     stack: SampledStack,
-    /// Histogram of the references over stack distances. Each reference counts as 1/R references. The
-    /// next field has the same for their tokens.
+    /// Histogram of the references over stack distances. Each sampled reference counts as 1/R
+    /// references. `tokens` is the same for their tokens.
     blocks: DistanceHistogram,
     tokens: DistanceHistogram,
     references: u64,

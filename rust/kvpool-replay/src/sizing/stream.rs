@@ -38,7 +38,7 @@ use super::turnover::Turnover;
 struct Resident {
     /// For each content, the block of the cache that contains it; 0 if none does.
     block_of: Vec<u32>,
-    /// For each block of the cache, its content. The next field is the position of the content in its
+    /// For each block of the cache, its content. `depths` contains the position of this content in its
     /// prompt.
     contents: Vec<u32>,
     depths: Vec<u32>,

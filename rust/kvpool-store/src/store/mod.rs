@@ -57,8 +57,7 @@ pub struct Store {
     /// Earlier namespaces whose objects have to become invalid, but whose new generation the back end
     /// has not recorded yet because it failed.
     unrecorded: Vec<NamespaceDigest>,
-    /// The namespace with its generation, whose digest is in every stored object. The next field is
-    /// this digest.
+    /// The namespace with its generation. `namespace` is its digest, which is in every stored object.
     stored_namespace: Namespace,
     namespace: NamespaceDigest,
     directory: Directory,

@@ -201,7 +201,7 @@ impl Fake {
         before - inside.objects.len()
     }
 
-    /// Waits until this number of calls wait in the back end.
+    /// Waits until `calls` calls wait in the back end.
     pub(crate) fn until_waiting(&self, calls: usize) {
         let inside = self.inside.lock().unwrap();
         let (inside, _) =

@@ -66,7 +66,8 @@ pub(crate) struct Context {
 
 // SAFETY: driver handles may be used by any thread that has made the context current.
 unsafe impl Send for Context {}
-// SAFETY: as above; the driver does its own locking.
+// SAFETY: several threads may use driver handles at the same time, because the driver does its own
+// locking.
 unsafe impl Sync for Context {}
 
 impl std::fmt::Debug for Api {
@@ -107,7 +108,7 @@ fn text(bytes: &[u8]) -> String {
 }
 
 impl Context {
-    /// Returns the device with this number. It is opened once per process.
+    /// Returns the device with the number `ordinal`. It is opened once per process.
     ///
     /// # Errors
     /// [`TransferError::Unavailable`]; [`TransferError::Cuda`] if the kernels cannot be loaded.

@@ -58,7 +58,7 @@ pub(crate) enum Blocks<'a> {
 /// The number and size of the thread blocks that a kernel may use.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Grid {
-    /// Largest number of thread blocks. The next field is the number of threads in each.
+    /// Largest number of thread blocks. `threads` is the number of threads in each.
     pub(crate) ctas: u32,
     pub(crate) threads: u32,
     /// Number of bytes that a thread block copies at a time.

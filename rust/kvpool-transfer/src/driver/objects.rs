@@ -21,7 +21,8 @@ pub(crate) struct Stream {
 
 // SAFETY: driver handles may be used by any thread.
 unsafe impl Send for Stream {}
-// SAFETY: as above; the driver does its own locking.
+// SAFETY: several threads may use driver handles at the same time, because the driver does its own
+// locking.
 unsafe impl Sync for Stream {}
 
 impl Stream {
@@ -67,7 +68,8 @@ pub(crate) struct Event {
 
 // SAFETY: driver handles may be used by any thread.
 unsafe impl Send for Event {}
-// SAFETY: as above; the driver does its own locking.
+// SAFETY: several threads may use driver handles at the same time, because the driver does its own
+// locking.
 unsafe impl Sync for Event {}
 
 impl Event {

@@ -28,7 +28,7 @@ struct Slot {
 /// The streams and staging buffers of one direction.
 struct Lane {
     link: Stream,
-    /// The stream for the kernels of staged copies. The field above is the stream of the copy engine.
+    /// The stream for the kernels of staged copies. The copy engine has its own stream (`link`).
     beside: Stream,
     slots: Vec<Slot>,
     slot_bytes: u64,

@@ -8,11 +8,11 @@ use crate::error::TransferError;
 /// Relation between the memory of two stores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Relation {
-    /// They share no byte.
+    /// The stores share no byte.
     Apart,
     /// Each block has the same memory in both stores.
     Same,
-    /// They share memory, but divide it into different blocks.
+    /// The stores share memory, but divide it into different blocks.
     Entangled,
 }
 
