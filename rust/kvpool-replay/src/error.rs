@@ -123,7 +123,7 @@ pub enum TraceError {
     WrongType {
         /// The line.
         line: u64,
-        /// The field, with the index for an entry: `hash_ids[3]`.
+        /// The name of the field. For an entry of an array, it includes the index: `hash_ids[3]`.
         field: String,
         /// The type of the value, such as "a string".
         found: &'static str,
@@ -135,7 +135,7 @@ pub enum TraceError {
     BadNumber {
         /// The line.
         line: u64,
-        /// The field, with the index for an entry: `hash_ids[3]`.
+        /// The name of the field. For an entry of an array, it includes the index: `hash_ids[3]`.
         field: String,
         /// The number, as read.
         value: String,

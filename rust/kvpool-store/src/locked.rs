@@ -59,7 +59,7 @@ impl Drop for LockedFile {
 mod tests {
     use super::*;
 
-    /// `clone` shares the open file in the way in which a child process does.
+    /// `try_clone` shares the open file, as a forked child process does.
     #[test]
     fn a_drop_releases_the_lock_while_a_clone_is_open() {
         let path = std::env::temp_dir().join(format!("kvpool-locked-{}", std::process::id()));

@@ -63,7 +63,7 @@ pub(crate) fn copy(
         shares.last_mut().into_iter().for_each(|last| last.push(span));
     }
     let run = |spans: &[Span]| {
-        // SAFETY: as above. In addition, no two threads write the same byte.
+        // SAFETY: as for the copy by one thread above. In addition, no two threads write the same byte.
         unsafe { copy_spans(spans.iter().copied()) };
     };
     let run = &run;

@@ -68,8 +68,8 @@ impl Scanner {
             }
             _ => {
                 self.first.get_or_insert(byte);
-                // The value is no object, array or string, so it ends here. The record ends with its
-                // line, and the parser reports the error.
+                // The value is no object, array or string. It ends here, and the parser reports the
+                // error later.
                 self.done = self.depth == 0;
             }
         }

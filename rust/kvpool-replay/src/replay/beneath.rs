@@ -61,7 +61,7 @@ struct Tier {
     busy_ms: f64,
 }
 
-/// For each tier, the number of a prompt's blocks that are loaded from it.
+/// For each tier, the number of blocks of a prompt that are loaded from it.
 pub(super) type Served = Vec<usize>;
 
 #[derive(Debug)]

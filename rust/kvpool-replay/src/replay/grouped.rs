@@ -42,7 +42,7 @@ impl Reach {
         Ok(manager.pool().reach_of_groups(groups, prompt.chain(), limit)?)
     }
 
-    /// Adds the result of `of` for a request. Call it only after the request is admitted.
+    /// Adds the result of `of` for one request to the sums. Call it only after the request is admitted.
     pub(super) fn add(&mut self, found: &[Tokens]) {
         self.by_group.resize(found.len(), 0);
         self.by_group.iter_mut().zip(found).for_each(|(sum, tokens)| *sum += tokens.0 as u64);

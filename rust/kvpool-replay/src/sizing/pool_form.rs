@@ -162,7 +162,7 @@ struct Cache {
     /// For each block number of the trace (a *content*), the block of the cache that contains it, or
     /// `NONE`.
     block_of: Vec<u32>,
-    /// For each block of the cache, its content.
+    /// For each block of the cache, the block number of the trace that it contains, or `NONE`.
     content_of: Vec<u32>,
     /// Number of blocks of the cache that were ever used. All others are free.
     used: usize,

@@ -36,10 +36,11 @@ use super::turnover::Turnover;
 
 /// The blocks of the simulated cache and their contents. A content is a block number of the trace.
 struct Resident {
-    /// For each content, the block of the cache that contains it; 0 if none does.
+    /// For each block number of the trace (a *content*), the block of the cache that contains it; 0 if
+    /// none does.
     block_of: Vec<u32>,
-    /// For each block of the cache, its content. `depths` contains the position of this content in its
-    /// prompt.
+    /// For each block of the cache, the block number of the trace that it contains. `depths` is the
+    /// position of this block in its prompt.
     contents: Vec<u32>,
     depths: Vec<u32>,
     /// The block of the cache that gets the next new content.

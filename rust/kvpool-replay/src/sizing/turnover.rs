@@ -11,7 +11,7 @@
 #[derive(Clone, Debug)]
 pub(super) struct Turnover {
     capacity: u64,
-    /// For each block, the number of the insertion that put its content there; 0 if it has no content.
+    /// For each block of the cache, the number of the insertion that filled it; 0 if it is empty.
     since: Vec<u64>,
     insertions: u64,
     /// Number of insertions until the start of the current window.
@@ -20,7 +20,7 @@ pub(super) struct Turnover {
 }
 
 impl Turnover {
-    /// Makes a measurement for a cache of `capacity` blocks, whose block ids are below `num_ids`.
+    /// Creates a measurement for a cache of `capacity` blocks, whose block ids are below `num_ids`.
     pub(super) fn new(capacity: usize, num_ids: usize) -> Self {
         let capacity = capacity.max(1) as u64;
         Self { capacity, since: vec![0; num_ids], insertions: 0, before: 0, shares: Vec::new() }
@@ -30,8 +30,7 @@ impl Turnover {
         self.insertions
     }
 
-    /// Counts the insertion of a content into `block`. `full` says whether another content is evicted
-    /// for it.
+    /// Counts an insertion into `block`. `full` says whether another block has to be evicted for it.
     pub(super) fn insert(&mut self, block: usize, full: bool) {
         self.insertions += 1;
         self.since[block] = self.insertions;

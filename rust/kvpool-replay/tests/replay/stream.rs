@@ -15,7 +15,8 @@ use proptest::prelude::*;
 /// A simulated cache that processes one block content after the other.
 trait Cache {
     fn contents(&self) -> BTreeSet<u32>;
-    /// Uses a content. Returns the content that was evicted for it, if any.
+    /// Uses a block content (a block number of the trace). Returns the content that was evicted for it,
+    /// if any.
     fn touch(&mut self, content: u32) -> Option<u32>;
 }
 

@@ -279,7 +279,7 @@ impl Store {
         let stored_namespace = self.record_renewal(namespace);
         self.stored_namespace = match &stored_namespace {
             Ok(stored_namespace) => stored_namespace.clone(),
-            // No other store has this generation, so no earlier object can be found.
+            // The new generation is random, so no older object has it and none can be found.
             Err(_) => namespace.of_generation(Generation::fresh()),
         };
         self.forget_all(now);

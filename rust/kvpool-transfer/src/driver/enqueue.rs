@@ -128,8 +128,8 @@ impl Context {
             let ctas = work.clamp(1, most.into()) as u32;
             let mut arguments = [(&raw mut *params).cast::<c_void>()];
             let api = self.api;
-            // SAFETY: the kernel takes one parameter of this layout, by value; tables, stores and
-            // streams are alive.
+            // SAFETY: the kernel's only parameter is a `Params`, which it gets by value. The tables,
+            // stores and streams exist.
             let code = unsafe {
                 let none = null_mut();
                 (api.launch)(kernel, ctas, 1, 1, threads, 1, 1, 0, stream.raw(), arguments.as_mut_ptr(), none)

@@ -58,7 +58,8 @@ impl TransferEngine {
             cpu::copy(&claim, &job.src, &job.dst, &job.pairs, job.range.clone(), self.threads);
             return Ok(());
         };
-        // Acquire the place and the guards before any lock, because both calls may wait.
+        // Reserve the place in the list of transfers, and acquire the guards, before taking any lock.
+        // Both calls may wait.
         let room = self.flights.room()?;
         let claim = job.claim(Accessor::Device);
         let mut cuda = self.open_cuda()?;
@@ -110,7 +111,8 @@ impl TransferEngine {
             });
         }
         let job = Job { src: src.clone(), dst: dst.clone(), pairs: Arc::default(), range };
-        // Acquire the place and the guards before any lock, because both calls may wait.
+        // Reserve the place in the list of transfers, and acquire the guards, before taking any lock.
+        // Both calls may wait.
         let room = self.flights.room()?;
         let claim = Claim::take([src, dst], None, &job.range, Accessor::Device);
         let cuda = self.open_cuda()?;
