@@ -442,7 +442,7 @@ fn known_formats() -> String {
     names.join(", ")
 }
 
-/// Describes the id before a block, or states that there is none.
+/// Describes the id before an id, or that the id is the first.
 fn parent_name(parent: Option<u64>) -> String {
     parent.map_or_else(|| "nothing (it is the first id)".to_owned(), |id| format!("id {id}"))
 }
