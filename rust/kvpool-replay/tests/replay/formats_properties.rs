@@ -136,7 +136,6 @@ proptest! {
         }
     }
 
-    /// A trace that is written and read again has the same requests and sessions.
     #[test]
     fn written_traces_are_read_again(made in made()) {
         let trace = made.trace();
@@ -292,7 +291,6 @@ proptest! {
     }
 }
 
-/// A trace in memory has either one label per request or no labels.
 #[test]
 fn labels_are_as_many_as_requests() {
     let request = TraceRequest { timestamp_ms: 0.0, input_length: 1, output_length: 1, hash_ids: [1].into() };
@@ -305,7 +303,6 @@ fn labels_are_as_many_as_requests() {
     assert_eq!(error.to_string(), "2 labels for 1 requests; allowed: one per request, or none");
 }
 
-/// JSON that is nested deeply enough to overflow the stack of a recursive parser is an error.
 #[test]
 fn deep_nesting_is_an_error() {
     for open in ["[", "{\"requests\": [", "{\"events\": [", "{\"type\": \"subagent\", \"requests\": ["] {

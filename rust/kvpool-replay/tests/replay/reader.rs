@@ -400,7 +400,6 @@ fn mutated_input_never_panics() {
     assert!(outcomes.iter().all(|&count| count > 300), "{outcomes:?}");
 }
 
-/// Nesting that would overflow the stack of a recursive parser is an error.
 #[test]
 fn deep_nesting_is_an_error() {
     for open in ["[", "{\"a\":"] {

@@ -336,7 +336,6 @@ fn every_flipped_bit_is_a_miss() {
     store.check_invariants().unwrap();
 }
 
-/// Tests files that are truncated at any byte, and files with random content.
 #[test]
 fn truncated_and_foreign_files_are_misses() {
     let folder = Folder::new();
@@ -360,7 +359,6 @@ fn truncated_and_foreign_files_are_misses() {
     assert_eq!(get(&mut store, &arena, 0, at(0)), Ok(()));
 }
 
-/// The file is truncated while the store is open. A read after the new end is a miss.
 #[test]
 fn a_file_that_is_cut_while_open_is_misses() {
     let folder = Folder::new();

@@ -45,7 +45,6 @@ proptest! {
         prop_assert!(decoded.is_err(), "{:?}", decoded);
     }
 
-    /// Flips each bit of the header and of the payload, one at a time.
     #[test]
     fn every_flipped_bit_is_found((header, mut payload) in headers()) {
         let mut bytes = header.encode();
@@ -76,7 +75,6 @@ proptest! {
         }
     }
 
-    /// A header that differs from the request in namespace, key or length is a mismatch.
     #[test]
     fn another_object_is_a_mismatch((one, _) in headers(), (other, _) in headers()) {
         let expect = |namespace, key, len| one.expect(namespace, key, len);

@@ -43,7 +43,6 @@ fn flip(path: &PathBuf, byte: u64, bit: u64) {
     file.write_all_at(&[there[0] ^ 1 << bit], byte).unwrap();
 }
 
-/// After a store is closed, the file of header copies contains the header of every place.
 #[test]
 fn the_copy_contains_the_header_of_every_place() {
     let folder = Folder::new();
@@ -190,7 +189,6 @@ fn a_new_slab_is_empty_although_a_copy_exists() {
     assert_eq!((store.stats().restored, store.stats().foreign), (10, 0));
 }
 
-/// A place that a tool clears while no store is open is free at the next start.
 #[test]
 fn a_place_that_a_tool_clears_is_not_restored() {
     let folder = Folder::new();

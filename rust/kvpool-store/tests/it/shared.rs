@@ -366,8 +366,6 @@ fn a_folder_is_listed_newest_last_and_bounded() {
     assert_eq!(["0-0.tmp", "0-1.tmp", "notes"].map(|name| leaves(name).exists()), [false, true, true]);
 }
 
-/// No store finds objects of an older generation, so the next start removes them. Objects of other
-/// namespaces remain.
 #[test]
 fn the_next_start_removes_files_of_older_generations() {
     let folder = Folder::new();

@@ -339,7 +339,6 @@ fn failures_are_misses_and_the_breaker_opens() {
     assert_eq!(put(&mut store, &arena, 2, at(5)), Ok(()));
 }
 
-/// If the disk is full, writes fail, but the store can still load the stored objects.
 #[test]
 fn a_full_back_end_is_read_still() {
     let fake = Fake::new(4);
@@ -438,7 +437,6 @@ fn a_store_that_is_renewed_serves_nothing_of_before() {
     );
 }
 
-/// After a renewal to the same namespace, a store does not return the earlier objects.
 #[test]
 fn a_store_that_is_renewed_to_its_own_namespace_begins_anew() {
     for fake in [Fake::new(4), Fake::shared(4)] {
@@ -478,7 +476,6 @@ fn a_renewal_that_is_not_recorded_forgets_and_is_recorded_by_the_next() {
     assert_ne!(*open(&fake, always()).0.namespace(), before, "both renewals are recorded");
 }
 
-/// Only the back end chooses generations, so a caller must not pass a namespace with one.
 #[test]
 fn a_namespace_with_a_generation_is_refused() {
     let fake = Fake::new(4);

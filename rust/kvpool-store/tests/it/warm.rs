@@ -139,7 +139,6 @@ fn damage_costs_a_chunk() {
     }
 }
 
-/// Saves a pool with every kind of block to a file, and restores it.
 #[test]
 fn a_pool_through_a_file() {
     let folder = Folder::new();

@@ -253,8 +253,8 @@ impl Context {
         Ok(status != 0)
     }
 
-    /// Whether an event was recorded while a stream was captured into a graph. Handle 0 means that
-    /// there was no event.
+    /// Whether an event was recorded while a stream was captured into a graph. Handle 0 stands for no
+    /// event.
     pub(crate) fn is_captured(&self, event: u64) -> Result<bool, CudaError> {
         const CAPTURED_EVENT: Code = 907;
         const NOT_READY: Code = 600;
