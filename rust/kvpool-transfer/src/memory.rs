@@ -1,9 +1,8 @@
 //! Copies bytes of this process by address, and maps pools of host memory.
 //!
-//! Only this module and `driver` contain unsafe code. It is sound because of `Store`: the code that
-//! creates a store guarantees that its addresses are valid, and its regions end within the address
-//! space. Every copy was checked against the number of blocks, and the store lives until the copy has
-//! finished.
+//! The unsafe code of this module is sound because of `Store`: the code that creates a store guarantees
+//! that its addresses are valid, and its regions end within the address space. Every copy was checked
+//! against the number of blocks, and the store lives until the copy has finished.
 
 #![expect(unsafe_code, reason = "copies raw memory of a store; a comment at each use states why it is sound")]
 
