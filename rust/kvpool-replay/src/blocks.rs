@@ -1,8 +1,8 @@
-//! Block ids: conversion to prefix ids, and conversion to another block size.
+//! Block ids: converts ids of block contents to ids of prefixes, and ids of one block size to another.
 //!
-//! [`Chains`] assigns a new id to every pair of a prefix and an id. [`regroup`] converts the ids of a
-//! request from one block size to another. A *prefix id* identifies a block together with everything
-//! before it.
+//! A *prefix id* identifies a block together with everything before it. [`Chains`] assigns a prefix id
+//! to each id of a trace after each different prefix. [`regroup`] converts the ids of a request from
+//! one block size to another.
 //!
 //! **Why chaining is exact.** A prefix cache finds a block only after the same prefix. If the ids of a
 //! trace identify contents, the new ids distinguish equal contents after different prefixes, as a cache
@@ -18,33 +18,38 @@
 //! not with the new ids. The text of a partial block without an id is unknown, so its small blocks get
 //! unique ids.
 //!
-//! Costs: one hash-map step per old id if every id has one parent, and two otherwise. 64 bytes per
-//! distinct old id, and 8 bytes per new reference. Memory for references is reserved before they are
-//! written, so a lack of memory is returned as an error.
+//! Costs: one hash-map step per old id if every id has one parent, and two otherwise. Each distinct old
+//! id takes 64 bytes, and each new id in a request takes 8 bytes. The memory for a request's new ids is
+//! reserved before they are written, so a lack of memory is returned as an error.
 
 use std::collections::{HashMap, hash_map::Entry};
 
 use crate::{error::TraceError, id_hash::IdHasherBuilder};
 
-/// The maximum number of references of a regrouped trace, which take 8 GiB.
+/// Largest number of ids in all requests of a trace that was converted to another block size. These ids
+/// take 8 GiB.
 pub(crate) const MOST_REFERENCES: u64 = 1 << 30;
 
-/// Assigns new ids to pairs of a prefix and an id, counted from 0 in the order of first use.
+/// Assigns a prefix id to each combination of an id and the prefix before it. Prefix ids count from 0
+/// in the order of first use.
 #[derive(Debug, Default)]
 pub(crate) struct Chains {
-    /// For each space and id, the first parent of the id, and the new id for that pair.
+    /// For each id, its first parent, and its prefix id after this parent. The first number of the key
+    /// is the id space: equal ids in different spaces are different.
     first: HashMap<(u64, u64), (u64, u64), IdHasherBuilder>,
-    /// For each space, id and further parent of the id, the new id.
+    /// The prefix ids of ids that follow further parents. The key is the id space, the id and the
+    /// parent.
     further: HashMap<(u64, u64, u64), u64, IdHasherBuilder>,
     next: u64,
 }
 
-/// The parent of a first block. It is never an id, because there are fewer ids.
+/// Stands for the parent of a prompt's first block. It differs from all prefix ids, because they count
+/// from 0.
 pub(crate) const ROOT: u64 = u64::MAX;
 
 impl Chains {
-    /// Returns the new id for `id` after `parent`, which is a new id or [`ROOT`]. Equal ids in
-    /// different spaces get different new ids.
+    /// Returns the prefix id of `id` after `parent`, which is a prefix id or [`ROOT`]. `space` is the
+    /// id space: equal ids in different spaces get different prefix ids.
     pub(crate) fn link(&mut self, parent: u64, space: u64, id: u64) -> u64 {
         self.link_run(parent, space, id, 1)
     }
@@ -70,7 +75,6 @@ impl Chains {
         new
     }
 
-    /// Returns the new ids of a request's blocks.
     pub(crate) fn chain(&mut self, space: u64, ids: &[u64]) -> Box<[u64]> {
         let mut parent = ROOT;
         ids.iter()
@@ -81,14 +85,14 @@ impl Chains {
             .collect()
     }
 
-    /// Returns a unique id.
+    /// Returns a new id that no other block has.
     fn unique_id(&mut self) -> u64 {
         self.next += 1;
         self.next - 1
     }
 
-    /// The number of pairs of a prefix and an id for which the id was seen after another prefix before.
-    /// It is 0 if ids identify prefixes.
+    /// The number of prefix ids for ids that had already been seen after another prefix. It is 0 if the
+    /// ids of the trace already identify prefixes.
     pub(crate) fn unchained(&self) -> u64 {
         self.further.len() as u64
     }
@@ -101,10 +105,10 @@ pub(crate) fn can_regroup(from: usize, to: usize) -> bool {
 }
 
 /// Converts the ids of a prompt of `tokens` tokens from blocks of `from` tokens to blocks of `to`
-/// tokens. `listed` is true if the trace has an id for a partial last block.
+/// tokens. `listed` says whether the trace has an id for a prompt's partial last block.
 ///
-/// The sizes must pass [`can_regroup`]. The ids must cover the prompt, except for a partial last block.
-/// If the same `chains` are used for several sizes, no id may occur in two sizes.
+/// The sizes must pass [`can_regroup`]. There must be an id for each block of the prompt, except for a
+/// partial last block. If the same `chains` are used for several sizes, no id may occur in two sizes.
 ///
 /// # Errors
 ///
@@ -145,8 +149,8 @@ pub(crate) fn regroup(
     Ok(new.into_boxed_slice())
 }
 
-/// Returns an empty list with room for the ids of a request in blocks of `to` tokens. A short input can
-/// represent many ids, so a lack of memory is an error.
+/// Returns an empty list with room for the `references` ids of a request in blocks of `to` tokens. A
+/// short input line can stand for many ids, so a lack of memory is returned as an error.
 pub(crate) fn reserve_ids(references: usize, to: usize) -> Result<Vec<u64>, TraceError> {
     let mut ids = Vec::new();
     ids.try_reserve_exact(references)
@@ -164,12 +168,12 @@ mod tests {
         assert_eq!(chains.chain(0, &[9, 7, 5])[..], [0, 1, 2]);
         assert_eq!(chains.chain(0, &[9, 7, 6])[..], [0, 1, 3]);
         assert_eq!(chains.unchained(), 0);
-        // Id 7 at the start of a prompt and id 7 after 9 are different blocks, and so are all blocks
-        // after them. An id may repeat within a prompt.
+        // Id 7 gets one prefix id at the start of a prompt and another after id 9. The blocks after it
+        // then also get different ones. An id may repeat within a prompt.
         assert_eq!(chains.chain(0, &[7, 5, 5])[..], [4, 5, 6]);
         assert_eq!(chains.chain(0, &[7, 5, 5])[..], [4, 5, 6]);
         assert_eq!(chains.unchained(), 3);
-        // Equal ids in another space get other new ids.
+        // Equal ids in another id space get other prefix ids.
         assert_eq!(chains.chain(1, &[9, 7])[..], [7, 8]);
     }
 
@@ -180,8 +184,8 @@ mod tests {
             |ids: &[u64], tokens, listed| regroup(&mut chains, ids, tokens, 16, 64, listed).unwrap().to_vec();
         assert_eq!(of(&[1, 2, 3, 4, 5], 66, true), [0, 1]);
         assert_eq!(of(&[1, 2, 3, 4, 5, 6, 7, 8], 128, true), [0, 2]);
-        // The partial block 5 differs from the full block at that position. If partial blocks are not
-        // listed, it has no id.
+        // A partial last block with the id 5 gets another new id than a full block there. If the trace
+        // has no ids for partial blocks, it gets none.
         assert_eq!(of(&[1, 2, 3, 4], 66, false), [0]);
         assert_eq!(of(&[1, 2, 3, 9], 64, true), [3]);
         assert!(of(&[], 9, false).is_empty());
@@ -201,8 +205,8 @@ mod tests {
             |ids: &[u64], tokens, listed| regroup(&mut chains, ids, tokens, 64, 16, listed).unwrap().to_vec();
         assert_eq!(of(&[1, 2], 100, true), [0, 1, 2, 3, 4, 5, 6]);
         assert_eq!(of(&[1, 2], 128, true), [0, 1, 2, 3, 4, 5, 6, 7]);
-        // The last 36 tokens have no id. They form two full blocks of unknown text, which get new ids
-        // each time.
+        // The last 36 tokens have no id. They form two full blocks of 16 tokens whose text is unknown,
+        // so these blocks get new ids each time.
         assert_eq!(of(&[1], 100, false), [0, 1, 2, 3, 8, 9]);
         assert_eq!(of(&[1], 100, false), [0, 1, 2, 3, 10, 11]);
     }

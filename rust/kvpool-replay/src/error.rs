@@ -123,7 +123,7 @@ pub enum TraceError {
     WrongType {
         /// The line.
         line: u64,
-        /// The field, with the index for an entry: `hash_ids[3]`.
+        /// The name of the field. For an entry of an array, it includes the index: `hash_ids[3]`.
         field: String,
         /// The type of the value, such as "a string".
         found: &'static str,
@@ -135,7 +135,7 @@ pub enum TraceError {
     BadNumber {
         /// The line.
         line: u64,
-        /// The field, with the index for an entry: `hash_ids[3]`.
+        /// The name of the field. For an entry of an array, it includes the index: `hash_ids[3]`.
         field: String,
         /// The number, as read.
         value: String,
@@ -241,7 +241,7 @@ pub enum TraceError {
         /// The format of the first record.
         assumed: TraceFormat,
     },
-    /// An error in a record of a format other than Mooncake's, with the format that it was read as.
+    /// An error in a record of a format other than Mooncake's. It includes the name of that format.
     #[error("{error} (read as {format})")]
     Format {
         /// The format.
@@ -302,7 +302,7 @@ pub enum TraceError {
         /// The folder.
         path: PathBuf,
     },
-    /// This format can be read, but not written.
+    /// The format can be read, but not written.
     #[error("{format} is not written; written are: mooncake, mooncake-sessions, bailian")]
     NotWritten {
         /// The format.
@@ -414,8 +414,8 @@ pub enum GeneratorError {
     },
 }
 
-/// Returns the end of a message about block counts: the line that shows whether partial blocks have
-/// ids, if that may be the cause, or a block size that would fit.
+/// Returns the last part of the message about a wrong number of ids. It names the line that shows
+/// whether partial blocks have ids, if that may be the cause, or a block size that would fit.
 fn hint(found: usize, expected: usize, convention_line: Option<u64>, likely: Option<usize>) -> String {
     match (convention_line, likely) {
         (Some(line), _) if found == expected + 1 => {
@@ -431,18 +431,18 @@ fn hint(found: usize, expected: usize, convention_line: Option<u64>, likely: Opt
     }
 }
 
-/// Formats a time as in a file, but never with up to 309 digits.
+/// Formats a time in ms. From 1e15 on it uses an exponent, because such a number could otherwise have
+/// up to 309 digits.
 fn time(ms: f64) -> String {
     if ms < 1e15 { ms.to_string() } else { format!("{ms:e}") }
 }
 
-/// The names of all formats.
 fn known_formats() -> String {
     let names: Vec<_> = TraceFormat::ALL.iter().map(|format| format.name()).collect();
     names.join(", ")
 }
 
-/// Describes the parent of an id.
+/// Describes the id before an id, or that the id is the first.
 fn parent_name(parent: Option<u64>) -> String {
     parent.map_or_else(|| "nothing (it is the first id)".to_owned(), |id| format!("id {id}"))
 }

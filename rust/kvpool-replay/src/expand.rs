@@ -16,15 +16,17 @@
 //!    tokens occur in an expanded prompt.
 //!
 //! The encoding, for B >= 3: an id below `2^32 / B` gives `id * B, id * B + 1, ...`. This form is
-//! readable, and other tools use it for such traces. Any other id gives its two halves and then counts
-//! up from the upper one: `lower, upper, upper, upper + 1, ...`. The repeated token cannot occur in the
-//! first form, in which each token is the previous one plus one, and the halves determine the id. For B
-//! = 2 there is no room for a mark, so all ids give their halves. For B = 1 the id is the token.
+//! readable, and other tools use it for such traces. Any other id is split into its lower and upper 32
+//! bits, and gives `lower, upper, upper, upper + 1, ...`. The repeated token cannot occur in the first
+//! form, in which each token is the previous one plus one, and the two halves determine the id.
 //!
-//! The tokens of an answer count *down*. The start of an answer is its number times an odd multiplier,
-//! so starts are spread over all 32 bits and the multiplication can be inverted. The tokens of a prompt
-//! count down at most in the first two steps into a block of the second form, and never three times in
-//! a row.
+//! For B = 2 there is no room for the repeated token, so all ids give their two halves. For B = 1 the
+//! id is the token.
+//!
+//! The tokens of an answer count *down*. Its first token is computed from the number of the request
+//! times an odd constant. Therefore the first tokens are spread over all 32-bit numbers, and no two
+//! requests share one. The tokens of a prompt count down at most in the first two steps into a block of
+//! the second form, and never three times in a row.
 //!
 //! Costs: prompts are written with vectorised stores, 0.13 ns per token while the buffer stays in the
 //! CPU cache.
@@ -65,8 +67,8 @@ impl TokenExpander {
         self.block_tokens
     }
 
-    /// Appends the tokens of a prompt to `out`, for all blocks with an id. Clear `out` before reusing
-    /// it.
+    /// Appends the tokens of a prompt's blocks to `out`, as far as the blocks have ids. Clear `out`
+    /// before reusing it.
     ///
     /// The result has `input_length` tokens if the partial last block has an id, and otherwise the
     /// tokens of the full blocks. [`expand_request`](Self::expand_request) also adds the remaining
@@ -94,7 +96,7 @@ impl TokenExpander {
             return Err(ExpandError::IdTooLarge { id });
         }
         out.try_reserve(tokens).map_err(|_| ExpandError::OutOfMemory { tokens })?;
-        // Nothing below can fail.
+        // All arguments are valid and the memory is reserved, so nothing below can fail.
         let mut left = tokens;
         for &id in hash_ids {
             let take = left.min(self.block_tokens);
@@ -123,8 +125,8 @@ impl TokenExpander {
         self.expand(&request.hash_ids, request.input_length, out)?;
         let covered = request.hash_ids.len().saturating_mul(self.block_tokens);
         let unknown = (request.input_length as usize).saturating_sub(covered) as u32;
-        // These tokens start 2^31 after the start of the request's answer. `expand` has reserved memory
-        // for them too.
+        // Count down from a token that is 2^31 steps after the start of the request's answer, so that
+        // the tokens match no answer. `expand` has already reserved memory for them.
         let first = output_token(request_index, 1 << 31);
         out.extend((0..unknown).map(|step| first.wrapping_sub(step)));
         Ok(())
@@ -133,7 +135,7 @@ impl TokenExpander {
     /// Appends the first `take` tokens of one block; `take` is at most 2^32 - 1.
     fn push_block(&self, id: u64, take: usize, out: &mut Vec<u32>) {
         if let Some(first) = self.plain_start(id) {
-            // The additions do not wrap: the last token of a plain block is below 2^32.
+            // No token exceeds 2^32 - 1: ids of this form are below `2^32 / block_tokens`.
             out.extend((0..take as u32).map(|step| first.wrapping_add(step)));
         } else {
             let (lower, upper) = (id as u32, (id >> 32) as u32);
@@ -142,7 +144,8 @@ impl TokenExpander {
         }
     }
 
-    /// The first token of a block that counts up from its start; `None` for the form with two halves.
+    /// Returns the first token of a block whose tokens count up from its id. Returns `None` for an id
+    /// that is encoded in two halves.
     fn plain_start(&self, id: u64) -> Option<u32> {
         if self.block_tokens == 2 {
             return None;
@@ -152,8 +155,9 @@ impl TokenExpander {
     }
 }
 
-/// An odd number, so that a multiplication by it permutes the 32-bit numbers. It is derived from the
-/// golden ratio, which spreads the starts of any number of requests evenly.
+/// An odd number, so that multiplying all 32-bit numbers by it gives each of them exactly once. It is
+/// about 2^32 divided by the golden ratio, which spreads the first tokens of any number of requests
+/// evenly.
 const SPREAD: u32 = 0x9e37_79b1;
 
 /// Returns one answer token: number `position` (from 0) of the answer of request `request_index` of a
@@ -192,8 +196,8 @@ mod tests {
         out
     }
 
-    /// Returns ids around every limit of the encoding, and pairs of ids in which the halves of one look
-    /// like the tokens of the other.
+    /// Returns ids around every limit of the encoding, and pairs of ids where the halves of one could
+    /// be taken for the tokens of the other.
     fn awkward_ids(block_tokens: u64) -> Vec<u64> {
         let border = (1_u64 << 32) / block_tokens;
         let mut ids: Vec<u64> = (0..40)
@@ -260,7 +264,7 @@ mod tests {
         let mut covered = Vec::new();
         expander.expand(&request.hash_ids, 40, &mut covered).unwrap();
         assert_eq!(covered, first[..32]);
-        // If the partial block has an id, its tokens are those of the id.
+        // If the trace has an id for the partial block, its tokens are computed from this id.
         let listed = TraceRequest { hash_ids: [1, 2, 3].into(), ..request.clone() };
         covered.clear();
         expander.expand_request(&listed, 9, &mut covered).unwrap();
@@ -284,10 +288,10 @@ mod tests {
     fn answers_differ_between_requests_and_from_prompts() {
         let mut starts: Vec<_> = (0..20_000).map(|index| output_token(index, 0)).collect();
         starts.sort_unstable();
-        // The starts are far enough apart that no two answers of 50,000 tokens overlap.
+        // Any two answers start far enough apart that answers of 50,000 tokens do not overlap.
         assert!(starts.windows(2).all(|pair| pair[1] - pair[0] > 50_000));
 
-        // Three steps down in a row never occur in a prompt, for any sequence of ids.
+        // In a prompt, the tokens never count down three steps in a row, for any sequence of ids.
         let expander = TokenExpander::new(3).unwrap();
         let ids = awkward_ids(3);
         for &first in &ids {

@@ -11,7 +11,7 @@
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum TraceFormat {
-    /// Mooncake JSONL: one request a line.
+    /// Mooncake JSONL: one request per line.
     #[default]
     Mooncake,
     /// Mooncake JSONL with sessions and delays, as used by `AIPerf` and Dynamo.
@@ -20,7 +20,7 @@ pub enum TraceFormat {
     Bailian,
     /// kv-cache-tester: one JSON document per coding session, with nested sub-agents.
     KvCacheTester,
-    /// One request a line, each with its block size, as read by kvcache-simulator.
+    /// One request per line, each with its block size, as read by kvcache-simulator.
     BlockRows,
     /// Recorded KV events of an engine's cache.
     KvEvents,
@@ -51,7 +51,7 @@ impl TraceFormat {
     }
 }
 
-/// The format of the trace that is being read, and how it was chosen.
+/// The format with which a trace is being read, and how it was chosen.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Assumed {
     pub(crate) format: TraceFormat,

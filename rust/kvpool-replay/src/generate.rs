@@ -8,12 +8,12 @@
 //!
 //! **The model.** Requests arrive as a Poisson process. Each is a turn of a chat, a step of an agent or
 //! a one-shot call, drawn with the configured fractions. A turn continues the session of its kind that
-//! has been ready longest. A session is ready after its pause, which represents the think time of a
-//! user or the run time of a tool. If no session is ready, a new one starts.
+//! has been ready longest. After each turn, a session pauses until it is ready again. The pause stands
+//! for the think time of a user or the run time of a tool. If no session is ready, a new one starts.
 //!
-//! So the rate and the fractions are exact from the first second, there is no warm-up phase to remove,
-//! and the number of live sessions follows from the rate and the pauses. A pause is a lower bound,
-//! because the next turn also has to wait for the next arrival of its kind.
+//! Therefore the rate and the fractions are exact from the first second, and there is no warm-up phase
+//! to remove. The number of live sessions follows from the rate and the pauses. A turn may come later
+//! than the end of its session's pause, because it also has to wait for the next arrival of its kind.
 //!
 //! A session is a text that grows. It starts with a system prompt, which is drawn from a list by
 //! popularity (Zipf) and shared with every session that drew the same one. The messages and answers of
@@ -27,7 +27,7 @@
 //!    session, which later turns keep;
 //! 3. a partial last block has a new id every time, because its text has grown by the next turn.
 //!
-//! So every id always follows the same id, and ids are dense: 0, 1, 2, ... in order of appearance.
+//! Therefore every id always follows the same id, and the ids are 0, 1, 2, ... in order of appearance.
 //!
 //! Costs: a few draws per request; 8 bytes and less than 10 ns per block reference.
 
@@ -64,7 +64,6 @@ pub fn generate(config: &GeneratorConfig) -> Result<Trace, GeneratorError> {
     Ok(Trace::from_checked(requests, config.block_tokens, crate::labels::Labels::default()))
 }
 
-/// The three kinds of request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Chat,
@@ -76,34 +75,32 @@ enum Kind {
 #[derive(Debug)]
 struct SharedPrompt {
     tokens: u32,
-    /// The ids of its full blocks that some request has used already.
+    /// The ids of the prompt's full blocks, as far as a request has already used them.
     ids: Vec<u64>,
 }
 
-/// The shared prompts of one kind, and how often each one is drawn.
+/// The shared prompts of one kind of session, and the probabilities with which they are drawn.
 #[derive(Debug)]
 struct Catalogue {
     prompts: Vec<SharedPrompt>,
     weights: Vec<f64>,
 }
 
-/// A session between two requests.
 #[derive(Debug)]
 struct Session {
     /// The shared prompt of the session, as an index into the catalogue of the session's kind.
     shared: usize,
     /// The number of tokens of the text so far, including the last answer.
     tokens: u32,
-    /// The ids of the text's full blocks that a request has used already.
+    /// The ids of the session's full blocks, as far as a request has already used them.
     ids: Vec<u64>,
     turns_left: u32,
 }
 
-/// Sessions of one kind that wait for their next turn. They are sorted by the time (in us) from which
-/// they are ready, and for equal times by age.
+/// Sessions of one kind that wait for their next turn. They are sorted by the time (in us) at which
+/// they are ready, and sessions with equal times by the number of their last request.
 type Waiting = BTreeMap<(u64, u64), Session>;
 
-/// The state of a generation.
 #[derive(Debug)]
 struct Generator<'c> {
     config: &'c GeneratorConfig,
@@ -145,7 +142,6 @@ impl<'c> Generator<'c> {
         }
     }
 
-    /// Makes the next request.
     fn next_request(&mut self) -> TraceRequest {
         self.now_s += self.sampler.exponential(1.0 / self.config.rate_per_s);
         let kind = self.draw_kind();
@@ -165,8 +161,8 @@ impl<'c> Generator<'c> {
         session.tokens = input_length.saturating_add(output_length);
         session.turns_left = session.turns_left.saturating_sub(1);
         self.made += 1;
-        // If the next prompt of a session has no room for one more token, the session ends here. So
-        // prompts only grow.
+        // End the session if its next prompt would have no room for one more token. Therefore each
+        // prompt of a session is longer than the one before it.
         if session.turns_left > 0 && session.tokens < config.max_input_tokens {
             let ready_s = self.now_s + self.sampler.log_normal(pause.median, pause.sigma);
             let key = ((ready_s * 1e6) as u64, self.made);
@@ -174,7 +170,7 @@ impl<'c> Generator<'c> {
             let waiting = if kind == Kind::Agent { &mut self.agents } else { &mut self.chats };
             waiting.insert(key, session);
         }
-        // Whole milliseconds, as in recorded traces.
+        // Round down to whole milliseconds, as in recorded traces.
         TraceRequest { timestamp_ms: (self.now_s * 1e3).floor(), input_length, output_length, hash_ids }
     }
 
@@ -208,8 +204,8 @@ impl<'c> Generator<'c> {
         Session { shared, tokens, ids: Vec::new(), turns_left: self.sampler.geometric(turns) }
     }
 
-    /// Returns the ids of the first `input_length` tokens of a session's text, and assigns new ones as
-    /// needed.
+    /// Returns the ids of the blocks of a session's first `input_length` tokens. Assigns new ids to
+    /// blocks that no request has used before.
     fn block_ids(&mut self, kind: Kind, session: &mut Session, input_length: u32) -> Box<[u64]> {
         let block_tokens = self.config.block_tokens;
         let full = input_length as usize / block_tokens;
@@ -237,7 +233,7 @@ impl<'c> Generator<'c> {
     }
 }
 
-/// Draws a log-normal number of tokens, rounded, 1 to `most`.
+/// Draws a number of tokens from a log-normal distribution, rounds it, and limits it to 1 to `most`.
 fn draw_tokens(sampler: &mut Sampler, lengths: LogNormal, most: u32) -> u32 {
     // The conversion saturates.
     (sampler.log_normal(lengths.median, lengths.sigma).round() as u32).clamp(1, most)

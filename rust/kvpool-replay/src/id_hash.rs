@@ -8,7 +8,7 @@ use std::{
     hash::{BuildHasher, Hasher},
 };
 
-/// Makes hashers for ids, with an individual key per map.
+/// Creates the hasher of a map with ids as keys, with an individual random key per map.
 #[derive(Clone, Debug)]
 pub(crate) struct IdHasherBuilder {
     key: u64,
@@ -36,7 +36,7 @@ pub(crate) struct IdHasher {
     state: u64,
 }
 
-/// The 64 bits of the golden ratio, and a second odd constant without a pattern (both from
+/// 2^64 divided by the golden ratio, and a second odd constant without a regular pattern (both from
 /// `SplitMix64`).
 const FIRST: u64 = 0x9e37_79b9_7f4a_7c15;
 const SECOND: u64 = 0xbf58_476d_1ce4_e5b9;
@@ -57,7 +57,7 @@ impl Hasher for IdHasher {
     }
 }
 
-/// The two halves of the product, combined by XOR.
+/// Multiplies two 64-bit numbers, and combines the two halves of the product by XOR.
 fn fold(left: u64, right: u64) -> u64 {
     let product = u128::from(left) * u128::from(right);
     (product >> 64) as u64 ^ product as u64

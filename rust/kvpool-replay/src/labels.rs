@@ -68,7 +68,8 @@ impl Names {
         if let Some(&number) = self.numbers.get(name) {
             return Some(number);
         }
-        // More names than a 32-bit number can count would not fit into memory.
+        // With more names than a 32-bit number can count, this request gets no name. So many names
+        // would not fit into memory.
         let number = u32::try_from(self.names.len()).ok()?;
         self.names.push(name.to_owned());
         self.numbers.insert(name.to_owned(), number);
@@ -99,13 +100,14 @@ impl Labels {
         })
     }
 
-    /// The number of the session of request `index`, an index into [`sessions`](Self::sessions).
+    /// Returns the number of the session of request `index`: an index into
+    /// [`sessions`](Self::sessions).
     #[must_use]
     pub fn session_number(&self, index: usize) -> Option<u32> {
         self.entries.get(index)?.session
     }
 
-    /// The number of the kind of request `index`, an index into [`kinds`](Self::kinds).
+    /// Returns the number of the kind of request `index`: an index into [`kinds`](Self::kinds).
     #[must_use]
     pub fn kind_number(&self, index: usize) -> Option<u32> {
         self.entries.get(index)?.kind
@@ -135,7 +137,7 @@ impl Labels {
         self.entries.is_empty()
     }
 
-    /// Whether all labels are empty, which is equivalent to no labels.
+    /// Whether all labels are empty, so that they can be dropped.
     pub(crate) fn are_all_empty(&self) -> bool {
         self.entries.iter().all(|entry| *entry == Entry::default())
     }

@@ -6,12 +6,12 @@
 //! | [`reader`] | reads a trace from a file, a folder or a stream, plain or gzip |
 //! | [`formats`] | six formats: how each is detected, read and written |
 //! | [`labels`] | sessions, kinds and think times of requests |
-//! | [`stats`] | statistics of a trace, and the most that a cache could hit |
+//! | [`stats`] | statistics of a trace, and the highest possible hit rate |
 //! | [`validate`] | the checks that make a trace consistent |
 //! | [`generate`] | a deterministic generator of chats and agent sessions |
 //! | [`expand`] | synthetic tokens for block ids |
 //! | [`replay`] | replays a trace through the real pool and manager, and reports the result |
-//! | [`sizing`] | hit rates at all capacities, the optimum, the value of hints, the knee in GiB |
+//! | [`sizing`] | hit rates at all capacities, the optimum, the value of hints, the best size in GiB |
 #![forbid(unsafe_code)]
 
 mod blocks;

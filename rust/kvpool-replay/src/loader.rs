@@ -1,4 +1,4 @@
-//! Reads a file, a folder of files, or a stream in slices, and counts the bytes read.
+//! Reads a trace from a file, a folder of files, or a stream, in slices, and counts the bytes read.
 //!
 //! [`TraceLoader`] calls a [`TraceReader`] record by record, and collects the requests. All files of a
 //! folder are read as one input. Bytes are counted when they are read from the file, before
@@ -23,7 +23,7 @@ use crate::{
     trace::TraceRequest,
 };
 
-/// The input of a loader.
+/// The file or stream that a loader reads.
 type Input = Box<dyn BufRead + Send>;
 
 /// Reads a trace in slices and counts the bytes read, so that a caller can show progress.
@@ -44,7 +44,7 @@ pub struct TraceLoader {
     requests: Vec<TraceRequest>,
     bytes_read: Arc<AtomicU64>,
     total_bytes: Option<u64>,
-    /// The file that is being read, if the input is a folder.
+    /// The file of the folder that is being read now. `None` if the input is a single file or a stream.
     file: Option<PathBuf>,
     further_files: VecDeque<PathBuf>,
     done: bool,
@@ -114,7 +114,7 @@ impl TraceLoader {
         })
     }
 
-    /// Reads about this number of bytes of the input. Returns `true` when everything is read.
+    /// Reads about `bytes` bytes of the input. Returns `true` when everything is read.
     ///
     /// # Errors
     ///
@@ -128,7 +128,7 @@ impl TraceLoader {
         Ok(self.done)
     }
 
-    /// Decodes one record, and collects the requests that are ready.
+    /// Decodes one record, and collects the requests that are complete now.
     fn step(&mut self) -> Result<(), TraceError> {
         let reader = &mut self.reader;
         if !reader.take_record()? {
@@ -150,8 +150,8 @@ impl TraceLoader {
         Ok(())
     }
 
-    /// The number of bytes of the input read so far, before decompression. It is slightly ahead of the
-    /// decoded records.
+    /// The number of bytes of the input read so far, before decompression. It includes bytes that are
+    /// read but not decoded yet.
     #[must_use]
     pub fn bytes_read(&self) -> u64 {
         self.bytes_read.load(Ordering::Relaxed)
@@ -163,8 +163,8 @@ impl TraceLoader {
         self.total_bytes
     }
 
-    /// The number of requests read so far. Formats that the reader sorts return all requests at the
-    /// end.
+    /// The number of requests read so far. It remains 0 until the end in formats whose requests the
+    /// reader sorts.
     #[must_use]
     pub fn requests(&self) -> usize {
         self.requests.len()
@@ -184,7 +184,6 @@ impl TraceLoader {
     }
 }
 
-/// Counts the bytes that are read from an input.
 struct Counted<R> {
     input: R,
     bytes: Arc<AtomicU64>,
@@ -215,7 +214,7 @@ fn open_file(path: &Path, bytes: &Arc<AtomicU64>) -> Result<Input, TraceError> {
     Ok(Box::new(Counted { input, bytes: bytes.clone() }))
 }
 
-/// Adds the file to an error, if the input is a folder.
+/// Adds the path of the file to an error, if the input is a folder.
 fn in_file(file: Option<&PathBuf>, error: TraceError) -> TraceError {
     match (file, error) {
         (_, error @ TraceError::Open { .. }) | (None, error) => error,
@@ -223,7 +222,7 @@ fn in_file(file: Option<&PathBuf>, error: TraceError) -> TraceError {
     }
 }
 
-/// The files of a folder that may be traces, in the order of their names.
+/// Returns the files of a folder that may be traces, in the order of their names.
 fn files_in(folder: &Path) -> io::Result<VecDeque<PathBuf>> {
     const ENDINGS: [&str; 4] = [".json", ".jsonl", ".json.gz", ".jsonl.gz"];
     let mut files = Vec::new();

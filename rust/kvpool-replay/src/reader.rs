@@ -53,13 +53,13 @@ use crate::{
 pub struct TraceReader<R> {
     records: Records<R>,
     options: ReadOptions,
-    /// The format and its decoder. Known after the first record was scanned.
+    /// The format and its decoder. `None` until the first record was scanned.
     decoder: Option<(Assumed, Decoder)>,
     out: Output,
     checker: Option<RequestChecker>,
     labels: Labels,
     requests: usize,
-    /// Whether the decoder has returned everything.
+    /// Whether the decoder has returned all its requests.
     finished: bool,
     ended: bool,
 }
@@ -97,7 +97,8 @@ impl<R: BufRead> TraceReader<R> {
         self.decoder.as_ref().map(|(assumed, _)| assumed.format)
     }
 
-    /// The notes about the input so far. They are complete after the last request.
+    /// The reader's notes so far: what it observed and converted. They are complete after the last
+    /// request.
     #[must_use]
     pub fn notes(&self) -> ReadNotes {
         self.out.notes
@@ -109,7 +110,7 @@ impl<R: BufRead> TraceReader<R> {
         self.out.block_tokens
     }
 
-    /// Returns and removes the labels of the requests so far.
+    /// Returns the labels of the requests returned so far, and removes them from the reader.
     pub fn take_labels(&mut self) -> Labels {
         let labels = std::mem::take(&mut self.labels);
         if labels.are_all_empty() { Labels::default() } else { labels }
@@ -160,7 +161,7 @@ impl<R: BufRead> TraceReader<R> {
         Ok(())
     }
 
-    /// Whether requests are returned only after all were read.
+    /// Whether the reader sorts requests, so that it returns them only after all were read.
     fn is_sorting(&self) -> bool {
         self.options.sort || self.format().is_some_and(TraceFormat::is_sorted_by_reader)
     }
@@ -186,12 +187,10 @@ impl<R: BufRead> TraceReader<R> {
         Ok(Some(request))
     }
 
-    /// Whether the limit on the number of requests is reached.
     pub(crate) fn is_full(&self) -> bool {
         self.options.limit.is_some_and(|limit| self.requests >= limit)
     }
 
-    /// Returns the next request; `None` at the end of the input.
     fn read_request(&mut self) -> Result<Option<TraceRequest>, TraceError> {
         loop {
             if let Some(request) = self.take_request()? {
@@ -208,7 +207,7 @@ impl<R: BufRead> TraceReader<R> {
     }
 }
 
-/// Adds the format to an error in a record, except for Mooncake's.
+/// Adds the name of the format to an error in a record, except for Mooncake's records.
 fn read_as(format: TraceFormat, error: TraceError) -> TraceError {
     match error {
         TraceError::MixedFormats { .. } => error,
@@ -232,7 +231,7 @@ impl<R: BufRead> Iterator for TraceReader<R> {
 
 impl<R: BufRead> std::iter::FusedIterator for TraceReader<R> {}
 
-/// A trace, with the notes that the reader made.
+/// A trace, with the notes of the reader about it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReadTrace {
     /// The trace.
@@ -244,7 +243,7 @@ pub struct ReadTrace {
 }
 
 impl<R: BufRead> TraceReader<R> {
-    /// Makes a trace of all requests that this reader returned.
+    /// Makes a trace of `requests`, which are all requests that this reader returned.
     pub(crate) fn read_trace(&mut self, requests: Vec<TraceRequest>) -> ReadTrace {
         let labels = self.take_labels();
         ReadTrace {
@@ -282,7 +281,7 @@ impl Trace {
 /// The first error of [`TraceReader`]. No part of the trace is returned then.
 pub fn read_trace(input: impl BufRead, options: &ReadOptions) -> Result<ReadTrace, TraceError> {
     let mut reader = TraceReader::new(input, options)?;
-    // The trace is not empty: a reader without a request returns an error.
+    // There is at least one request, because a reader without a request returns an error.
     let requests = reader.by_ref().collect::<Result<_, _>>()?;
     Ok(reader.read_trace(requests))
 }

@@ -27,15 +27,7 @@ pub struct TraceRequest {
 }
 
 impl TraceRequest {
-    /// The ids of the full blocks. An engine indexes only full blocks, so only these can hit.
-    ///
-    /// ```
-    /// use kvpool_replay::trace::TraceRequest;
-    ///
-    /// let request =
-    ///     TraceRequest { timestamp_ms: 0.0, input_length: 600, output_length: 1, hash_ids: [8, 9].into() };
-    /// assert_eq!(request.full_blocks(512), [8]);
-    /// ```
+    /// Returns the ids of the full blocks. An engine indexes only full blocks, so only these can hit.
     #[must_use]
     pub fn full_blocks(&self, block_tokens: usize) -> &[u64] {
         let full = (self.input_length as usize).checked_div(block_tokens).unwrap_or(0);

@@ -39,7 +39,7 @@ enum Source<R> {
 
 impl<R: BufRead> Source<R> {
     fn open(mut input: R) -> io::Result<Self> {
-        // A pipe may supply one byte at a time, so its buffer may not contain both bytes.
+        // Read both bytes here. The buffer of a pipe may contain only one of them.
         let mut start = Vec::with_capacity(GZIP_MAGIC.len());
         input.by_ref().take(GZIP_MAGIC.len() as u64).read_to_end(&mut start)?;
         let gzip = start == GZIP_MAGIC;
@@ -59,7 +59,7 @@ impl<R: BufRead> Source<R> {
         }
     }
 
-    /// Appends the available bytes, at least 1, or nothing at the end of the input.
+    /// Appends the available bytes of the input, at least 1. Appends nothing at the end of the input.
     fn read_some(&mut self, text: &mut Vec<u8>) -> io::Result<()> {
         loop {
             let input: &mut dyn BufRead = match self {
@@ -79,20 +79,19 @@ impl<R: BufRead> Source<R> {
         }
     }
 
-    /// Converts an error of reading `line`.
+    /// Converts an I/O error that occurred while `line` was read.
     fn explain(&self, source: io::Error, line: u64) -> TraceError {
         use io::ErrorKind::{InvalidData, InvalidInput, UnexpectedEof};
         match (self, source.kind()) {
             (Self::Gzip(_), UnexpectedEof) => TraceError::TruncatedGzip { line },
-            // The decoder reports an invalid header or checksum as one of these kinds, and invalid data
-            // as the other.
+            // The gzip decoder reports a damaged header, checksum or content as `InvalidData` or
+            // `InvalidInput`.
             (Self::Gzip(_), InvalidData | InvalidInput) => TraceError::CorruptGzip { line, source },
             _ => TraceError::Io { line, source },
         }
     }
 }
 
-/// The records of an input.
 #[derive(Debug)]
 pub(crate) struct Records<R> {
     source: Source<R>,
@@ -134,8 +133,8 @@ impl<R: BufRead> Records<R> {
         while !scanner.is_done() && left > 0 {
             let mut piece = Vec::new();
             let number = self.line + self.ahead.len() as u64 + 1;
-            // Whole lines are scanned, except for a line that exceeds the limit: the output of `cat` of
-            // many documents may be one line.
+            // Read and scan whole lines. Stop within a line only at the limit, because the output of
+            // `cat` of many documents may be one very long line.
             let read = self.source.read_line(left as u64, &mut piece);
             if read.map_err(|source| self.source.explain(source, number))? == 0 {
                 break;
@@ -157,8 +156,8 @@ impl<R: BufRead> Records<R> {
             if !self.append_line()? {
                 return Ok(None);
             }
-            // The text is trimmed twice, because the borrow checker does not see that a blank line is
-            // not returned.
+            // Trim the text here and again below, because the borrow checker does not accept a loop
+            // that returns the trimmed text.
             if !self.text.trim_ascii().is_empty() {
                 return Ok(Some((self.text.trim_ascii(), self.line)));
             }
@@ -182,7 +181,7 @@ impl<R: BufRead> Records<R> {
                 break;
             }
             if !scanner.is_begun() {
-                // The text so far is blank.
+                // The text contains only blanks and line ends. Count its lines and drop it.
                 self.line += count_lines(&self.text);
                 self.text.clear();
                 self.rest = 0;
@@ -201,7 +200,7 @@ impl<R: BufRead> Records<R> {
     /// Appends the available bytes of the source, whole lines or not. Returns `false` at its end.
     fn append_bytes(&mut self) -> Result<bool, TraceError> {
         let first = self.line == 0 && self.text.is_empty();
-        // A byte order mark has three bytes, and the first read may return fewer.
+        // At the start, read as many bytes as a byte order mark has. The first read may return fewer.
         let enough = if first { BYTE_ORDER_MARK.len() } else { self.text.len() + 1 };
         let before = self.text.len();
         while self.text.len() < enough {
@@ -231,7 +230,7 @@ impl<R: BufRead> Records<R> {
             self.text.extend_from_slice(&piece);
         }
         if !self.text.ends_with(b"\n") && self.text.len() <= self.max_bytes {
-            // Reading one more byte than allowed shows whether a line is too long or just fits.
+            // Read one byte more than allowed, which shows whether a line is too long.
             let most = (self.max_bytes - self.text.len()).saturating_add(1);
             let read = self.source.read_line(most as u64, &mut self.text);
             read.map_err(|source| self.source.explain(source, line))?;

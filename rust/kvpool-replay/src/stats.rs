@@ -1,4 +1,4 @@
-//! Statistics of a trace, and the most that any cache could hit.
+//! Statistics of a trace, and the highest hit rate that any cache could reach.
 //!
 //! [`TraceStats`] are computed in one pass. The definitions are those of [lookup mode](crate::replay)
 //! with a cache that never evicts. Requests run one after the other. A block is a hit only if all
@@ -60,27 +60,27 @@ pub struct TraceStats {
     pub output_length: Percentiles,
     /// The number of ids in all requests.
     pub block_references: u64,
-    /// The number of these ids that identify a partial last block.
+    /// The number of ids that identify a partial last block.
     pub partial_blocks: u64,
     /// The number of distinct ids.
     pub unique_blocks: u64,
-    /// References per distinct id; `None` if there are no ids.
+    /// Block references per distinct id; `None` if there are no ids.
     pub reuse_ratio: Option<f64>,
     /// The number of ids that occur once.
     pub blocks_used_once: u64,
-    /// The share of the references that an infinite cache hits.
+    /// The share of the block references that an infinite cache hits.
     pub ideal_block_hit_rate: f64,
     /// The share of the prompt tokens that an infinite cache hits.
     pub ideal_token_hit_rate: f64,
-    /// The share of the references that hit if only full blocks are looked up and stored.
+    /// The share of the block references that hit, if a cache looks up and stores only full blocks.
     pub ideal_full_block_hit_rate: f64,
     /// The share of the prompt tokens that hit in the last half of the requests.
     pub ideal_last_half_token_hit_rate: f64,
-    /// The share of each request's prompt that an infinite cache hits.
+    /// For each request, the share of its prompt that an infinite cache hits.
     pub request_hit_rate: Percentiles,
     /// The number of requests that hit at most one block.
     pub requests_with_at_most_1_hit: u64,
-    /// The time from one use of a block to the next, in s, over all uses except for the first.
+    /// The time from one use of a block to its next use, in s.
     pub reuse_time_s: Percentiles,
     /// The number of references to an id that follow another id than at its first use, or that repeat
     /// the id in one request. It is 0 for a trace with checked prefixes.
@@ -91,13 +91,8 @@ pub struct TraceStats {
     pub kinds: Vec<(String, u64)>,
 }
 
-/// Percentiles, interpolated between the two nearest values. All are `None` if there is no value.
-///
-/// ```
-/// use kvpool_replay::stats::Percentiles;
-/// let delays = Percentiles::of(vec![1.0, 2.0, 3.0]);
-/// assert_eq!((delays.p50, delays.max), (Some(2.0), Some(3.0)));
-/// ```
+/// Percentiles of a set of values, interpolated between the two nearest values. All are `None` if the
+/// set is empty.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Percentiles {
     /// The mean.
@@ -128,15 +123,15 @@ impl Percentiles {
     }
 }
 
-/// The uses of an id.
+/// The uses of an id so far.
 #[derive(Clone, Copy)]
 struct Seen {
     parent: Option<u64>,
     last_ms: f64,
     uses: u64,
-    /// Whether it has been a full block.
+    /// Whether a request has used the id for a full block.
     full: bool,
-    /// The last request that used it.
+    /// The last request that used the id.
     request: usize,
 }
 
@@ -173,7 +168,8 @@ impl TraceStats {
         let (mut reuse_times, mut request_rates) = (Vec::new(), Vec::with_capacity(requests.len()));
         for (index, request) in requests.iter().enumerate() {
             let full = request.full_blocks(block_tokens).len();
-            // The length of the hit prefix, over all blocks and over full ones.
+            // Numbers of blocks at the start of the prompt that hit: of all blocks, and of full blocks
+            // only. The third value is the id of the previous block.
             let (mut reach, mut full_reach, mut parent) = (0, 0, None);
             for (place, &id) in request.hash_ids.iter().enumerate() {
                 let is_full = place < full;

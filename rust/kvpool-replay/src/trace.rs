@@ -83,8 +83,8 @@ impl Trace {
         Ok(Self { requests, block_tokens, labels: Labels::default() })
     }
 
-    /// Makes a trace of one or more requests. A [`RequestChecker`] must have accepted them in this
-    /// order, or would accept them.
+    /// Makes a trace of one or more requests without checking them. The caller ensures that a
+    /// [`RequestChecker`] has accepted them in this order, or would accept them.
     pub(crate) fn from_checked(requests: Vec<TraceRequest>, block_tokens: usize, labels: Labels) -> Self {
         Self { requests, block_tokens, labels }
     }
@@ -179,7 +179,7 @@ impl Trace {
         &self.requests
     }
 
-    /// Converts into the requests.
+    /// Returns the requests without a copy.
     #[must_use]
     pub fn into_requests(self) -> Vec<TraceRequest> {
         self.requests
@@ -194,8 +194,8 @@ impl Trace {
     /// Totals over the whole trace.
     ///
     /// Takes two passes, and one hash-set step per block reference: 10 to 20 ms per million references.
-    /// In synthetic and regrouped traces, ids are counted from 0, so a bit set replaces the hash set.
-    /// The result is not cached.
+    /// In generated traces, and in those converted to another block size, ids are counted from 0. A bit
+    /// set then replaces the hash set. The result is not cached.
     #[must_use]
     pub fn summary(&self) -> TraceSummary {
         let mut summary = TraceSummary { requests: self.requests.len(), ..TraceSummary::default() };
@@ -214,11 +214,10 @@ impl Trace {
         summary
     }
 
-    /// The number of distinct ids among `references`.
     fn unique_ids(&self, references: u64) -> u64 {
         let ids = || self.requests.iter().flat_map(|request| request.hash_ids.iter().copied());
         let words = ids().max().map_or(0, |most| most / 64 + 1);
-        // With this bound, one bit per possible id takes at most a byte per reference. A hash set would
+        // Use a bit set if one bit per possible id takes at most a byte per reference. A hash set would
         // take up to 18 bytes per distinct id.
         if words > references / 8 + 1 {
             return ids().collect::<HashSet<u64, IdHasherBuilder>>().len() as u64;
@@ -249,7 +248,7 @@ pub struct TraceSummary {
     /// The number of ids of all requests, including repeated ones. It is the number of blocks to
     /// compute without a cache.
     pub block_references: u64,
-    /// The number of these ids that identify a partial last block; 0 if the trace omits partial blocks.
+    /// The number of ids that identify a partial last block; 0 if the trace omits partial blocks.
     pub partial_blocks: u64,
     /// The number of distinct ids. It is the number of blocks to compute with a cache that never
     /// evicts.

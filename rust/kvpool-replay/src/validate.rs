@@ -43,8 +43,8 @@ pub struct RequestChecker {
     block_tokens: usize,
     /// The line and the time of the previous request.
     previous: Option<(u64, f64)>,
-    /// Whether partial blocks have ids, and the first line that shows it; `None` until a prompt has a
-    /// partial block.
+    /// Whether partial last blocks have ids, and the line of the first request that shows it. `None`
+    /// until a prompt has a partial block.
     convention: Option<(Partial, u64)>,
     /// The checker of ids; `None` if the caller has disabled it.
     prefixes: Option<PrefixChecker>,
@@ -147,8 +147,8 @@ impl RequestChecker {
             line,
             input_length,
             found,
-            // If no earlier request has a partial block, the expected number follows from the format's
-            // own rule.
+            // If no earlier request shows whether partial blocks have ids, expect an id for the partial
+            // block.
             expected: if self.convention.is_none() { all } else { expected },
             block_tokens: self.block_tokens,
             convention_line: self.convention.map(|_| since),
@@ -183,7 +183,7 @@ pub struct PrefixChecker {
     seen: HashMap<u64, Origin, IdHasherBuilder>,
 }
 
-/// The first occurrence of an id.
+/// The id before an id at its first use (its parent), and the line of this use.
 #[derive(Clone, Copy, Debug)]
 struct Origin {
     parent: Option<u64>,
@@ -191,7 +191,7 @@ struct Origin {
 }
 
 impl PrefixChecker {
-    /// Makes a checker without ids.
+    /// Makes a checker that has not seen any id.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -228,8 +228,8 @@ impl PrefixChecker {
     }
 }
 
-/// Makes the error for an id with another parent than before: either the id repeats in its own request,
-/// or it follows another prefix.
+/// Makes the error for an id whose parent differs from the one at its first use. Either the id occurs
+/// twice in this request, or it follows another prefix.
 #[cold]
 fn conflict(
     hash_ids: &[u64],
@@ -279,8 +279,8 @@ mod tests {
         );
     }
 
-    /// The rule in its direct form: equal ids at equal positions mean equal prefixes, no id repeats in
-    /// a request, and each id occurs at only one position.
+    /// Checks the rule directly: equal ids at equal positions mean equal prefixes, no id repeats in a
+    /// request, and each id occurs at only one position.
     fn consistent(requests: &[Vec<u64>]) -> bool {
         let mut prefixes = HashMap::new();
         requests.iter().all(|ids| {

@@ -1,10 +1,9 @@
-//! `Admission` decides whether an object is worth a write. `Answers` holds recent answers of a shared
-//! back end.
+//! `Admission` decides whether the store writes an offered object. `Answers` keeps what a shared back
+//! end recently answered to the question whether an object exists.
 //!
-//! Owns: the exact keys of objects that were offered once, in bounded memory (`Ghosts` of the
-//! policies). They ensure that a prompt which is never repeated costs no write. For back ends that
-//! other stores also write to, this module owns their recent answers to the question whether an object
-//! exists. Deterministic.
+//! Owns: the keys of objects that were offered once, in bounded memory (`Ghosts` of the policies). By
+//! default, only the second offer of an object is written, so a prompt that is never repeated costs no
+//! write. Both types read no clock and draw no random numbers.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -15,15 +14,15 @@ use kvpool_policies::parts::Ghosts;
 
 use crate::object::ObjectKey;
 
-/// When an object is written.
+/// Which offer of an object the store writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Admit {
-    /// At its second offer, if the store still remembers the first offer. This spares SSDs, because
-    /// writes wear them out.
+    /// The second offer, if the store still remembers the first one. This spares SSDs, because writes
+    /// wear them out.
     #[default]
     SecondTouch,
-    /// At its first offer.
+    /// The first offer.
     Always,
     /// Never.
     Never,
@@ -40,12 +39,12 @@ fn number(key: &ObjectKey) -> u64 {
 }
 
 impl Admission {
-    /// Creates an admission that remembers `capacity` offers.
+    /// Creates an `Admission` that remembers at most `capacity` first offers.
     pub(crate) fn new(capacity: usize) -> Result<Self, PoolError> {
         Ok(Self { seen: Ghosts::new(1, capacity)? })
     }
 
-    /// Returns whether to write an object that is offered now.
+    /// Returns whether the store writes an object that is offered now. If not, remembers the offer.
     pub(crate) fn admits(&mut self, key: &ObjectKey, how: Admit) -> bool {
         match how {
             Admit::Always => true,
@@ -66,15 +65,16 @@ impl Admission {
 struct Answer {
     until: Duration,
     there: bool,
-    /// Number of the first task that was sent after the answer. The results of earlier tasks are older
-    /// than the answer and do not replace it.
+    /// Number of the first task that the store sent after this answer arrived. The results of tasks
+    /// with smaller numbers are older than the answer and do not replace it.
     from: u64,
 }
 
 #[derive(Debug)]
 pub(crate) struct Answers {
     last: HashMap<ObjectKey, Answer>,
-    /// Times and keys of the answers, oldest first. A key with two answers occurs twice.
+    /// The time at which each answer expires, and its key, oldest first. A key with two answers occurs
+    /// twice.
     by_age: VecDeque<(Duration, ObjectKey)>,
     capacity: usize,
     lasts: Duration,
@@ -85,7 +85,8 @@ impl Answers {
         Self { last: HashMap::new(), by_age: VecDeque::new(), capacity, lasts }
     }
 
-    /// Records whether the object exists. `next` is the number of the next task.
+    /// Records the answer of the back end whether the object exists. `next` is the number of the task
+    /// that the store will send next.
     pub(crate) fn report(&mut self, key: ObjectKey, there: bool, now: Duration, next: u64) {
         let until = now.saturating_add(self.lasts);
         self.last.insert(key, Answer { until, there, from: next });
@@ -99,13 +100,14 @@ impl Answers {
         }
     }
 
-    /// Returns whether the object exists, if a recent answer is recorded.
+    /// Returns whether the object exists, according to the last answer. Returns `None` if there is no
+    /// answer or if it has expired.
     pub(crate) fn of(&self, key: &ObjectKey, now: Duration) -> Option<bool> {
         self.last.get(key).filter(|last| now < last.until).map(|last| last.there)
     }
 
-    /// Returns the answer if it was recorded after `task` was sent. The answer is then newer than the
-    /// result of the task.
+    /// Returns the answer if it was recorded after `task` was sent. It is then newer than the result of
+    /// that task.
     pub(crate) fn since(&self, key: &ObjectKey, task: u64) -> Option<bool> {
         self.last.get(key).filter(|last| last.from > task).map(|last| last.there)
     }

@@ -49,7 +49,7 @@ const HUGE: usize = 2 << 20;
 #[derive(Debug)]
 pub struct Arena {
     memory: Memory,
-    /// Size of a slot in bytes, followed by the distance from one slot to the next in bytes.
+    /// Size of a slot in bytes. The next field is the distance in bytes from one slot to the next.
     slot_bytes: usize,
     stride: usize,
     states: Box<[AtomicU32]>,
@@ -65,7 +65,8 @@ struct Memory {
 // SAFETY: the pointer refers to memory that `_owner` keeps alive, and the owner may be sent to any
 // thread. Only the guards use the pointer.
 unsafe impl Send for Memory {}
-// SAFETY: as above. The guards of one slot exclude each other on all threads.
+// SAFETY: only the guards use the pointer, and the guards of one slot exclude each other on all
+// threads.
 unsafe impl Sync for Memory {}
 
 impl Arena {
@@ -264,10 +265,11 @@ impl Writing {
 }
 
 impl Writing {
-    /// Like `pages`, for reading.
+    /// Like `pages`, but returns a shared slice.
     pub(crate) fn shared_pages(&self, len: u32) -> Option<&[u8]> {
         let bytes = self.arena.span(len)?;
-        // SAFETY: as in `Reading::first`; this is the only guard of the slot, and it is borrowed.
+        // SAFETY: as in `Reading::first`; this guard is the only one of the slot, and the slice borrows
+        // the guard.
         Some(unsafe { std::slice::from_raw_parts(self.arena.begin(self.slot), bytes) })
     }
 }
@@ -276,7 +278,7 @@ impl Deref for Writing {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: as in `Reading::first`; this is the only guard of the slot.
+        // SAFETY: as in `Reading::first`; this guard is the only one of the slot.
         unsafe { std::slice::from_raw_parts(self.arena.begin(self.slot), self.arena.slot_bytes) }
     }
 }

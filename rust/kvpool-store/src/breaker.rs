@@ -1,26 +1,19 @@
 //! `Breaker`: stops calling a back end for a while after repeated failures.
 //!
 //! Owns: the number of failures in a row, and the end of the pause. After the pause, the store sends
-//! one object as a trial. The result of the trial decides whether the breaker closes or opens again.
-//! The caller passes the time.
+//! one object as a trial. If the trial succeeds, the store may call the back end again. If it fails,
+//! another pause begins. The breaker reads no clock: the caller passes the time.
 
 use std::time::Duration;
 
-/// The conditions under which the breaker opens.
-///
-/// ```
-/// use kvpool_store::{BreakerConfig, StoreConfig};
-/// use std::time::Duration;
-/// let breaker = BreakerConfig { failures: 3, pause: Duration::from_secs(30) };
-/// let config = StoreConfig { breaker, ..StoreConfig::default() };
-/// # assert_eq!(config.breaker.failures, 3);
-/// ```
+/// How many failures open the breaker, and for how long. While the breaker is open, the store does not
+/// call the back end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BreakerConfig {
     /// Number of consecutive failures that opens the breaker; at least 1. A passed deadline is a
     /// failure.
     pub failures: u32,
-    /// Time for which the breaker remains open.
+    /// Time for which the breaker stays open, so that the store does not call the back end.
     pub pause: Duration,
 }
 
@@ -38,7 +31,7 @@ enum State {
     Open {
         until: Duration,
     },
-    /// After the pause, one object is in flight as a trial.
+    /// The pause has ended, and one object is in flight as a trial.
     Trying,
 }
 
@@ -54,7 +47,7 @@ impl Breaker {
         Self { config, state: State::Closed { failed: 0 }, opened: 0 }
     }
 
-    /// Whether the store may send an object now.
+    /// Returns whether the store may send an object to the back end now.
     pub(crate) fn would_pass(&self, now: Duration) -> bool {
         match self.state {
             State::Closed { .. } => true,
@@ -63,8 +56,9 @@ impl Breaker {
         }
     }
 
-    /// Returns whether the store may send an object. If true, the store has to send it. After a pause,
-    /// only one object may be sent, and the store has to report its result.
+    /// Returns whether the store may send an object to the back end. If the result is true, the store
+    /// has to send it. After a pause, only one object may be sent, and the store has to report its
+    /// result.
     pub(crate) fn pass(&mut self, now: Duration) -> bool {
         let passes = self.would_pass(now);
         if passes && !matches!(self.state, State::Closed { .. }) {
@@ -90,7 +84,6 @@ impl Breaker {
         }
     }
 
-    /// Number of times that the breaker has opened.
     pub(crate) const fn opened(&self) -> u64 {
         self.opened
     }
@@ -120,8 +113,8 @@ mod tests {
         assert_eq!(breaker.opened(), 2);
     }
 
-    /// An object that was sent before the breaker opened may fail later. This failure does not extend
-    /// the pause.
+    /// An object that was sent before the breaker opened may fail after that. Such a failure does not
+    /// extend the pause.
     #[test]
     fn an_open_breaker_ignores_late_failures() {
         let mut breaker = Breaker::new(BreakerConfig { failures: 1, pause: SECOND });

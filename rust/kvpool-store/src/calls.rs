@@ -23,7 +23,7 @@ use crate::object::ObjectKey;
 pub struct StoreConfig {
     /// Policy that chooses the objects to evict.
     pub eviction: EvictionPolicy,
-    /// When an object is written. An offer can override this setting.
+    /// Which offer of an object is written. An offer can override this setting.
     pub admission: Admit,
     /// Number of first offers that the store remembers, so that it recognizes a second offer.
     pub remembered_offers: usize,
@@ -35,15 +35,14 @@ pub struct StoreConfig {
     pub deadline: Duration,
     /// The conditions under which the store stops calling the back end for a while.
     pub breaker: BreakerConfig,
-    /// Time for which the store uses an answer of a shared back end to the question whether an object
-    /// exists.
+    /// Time for which the store uses an answer of a shared back end whether an object exists.
     pub believed_for: Duration,
     /// Whether payloads are copied through staging memory of the workers. A slot is then free as soon
     /// as its job has ended, even if the back end has not finished. Use this for engines that reuse a
     /// slot as soon as they are notified. Slots that are not page-aligned are always staged.
     pub staged: bool,
-    /// Whether [`Store::take_gone`](crate::Store::take_gone) reports the objects that can no longer be
-    /// found.
+    /// Whether [`Store::take_gone`](crate::Store::take_gone) reports the keys of the objects that were
+    /// evicted, removed or damaged.
     pub tell_gone: bool,
 }
 
@@ -75,7 +74,7 @@ pub struct Put {
     pub len: u32,
     /// Number of the slot that contains the payload.
     pub slot: u32,
-    /// When the object is written. `None` means the setting of the store.
+    /// Which offer of this object is written. `None` means the setting of the store.
     pub admit: Option<Admit>,
 }
 
@@ -90,7 +89,7 @@ pub struct Get {
     pub slot: u32,
 }
 
-/// What a store knows about a key without calling its back end.
+/// The state of an object, as far as a store knows it without calling its back end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Presence {
     /// The object can be loaded.

@@ -1,7 +1,7 @@
-//! `Directory`: the place of each object, and the next object to evict.
+//! `Directory`: at which place of the back end each object is, and which object is evicted next.
 //!
-//! Owns: the index, the places, and the order of eviction, which one of the core's policies determines.
-//! It moves no bytes and has no clock.
+//! Owns: the index from keys to places, the states of the places, and the order of eviction, which one
+//! of the core's policies determines. It moves no bytes and has no clock.
 //!
 //! States of a place:
 //!
@@ -14,9 +14,10 @@
 //!                         and again until clearing succeeds
 //! ```
 //!
-//! Invariants: a key has at most one place. An object is evicted only if it is held and no transfer
-//! uses its place. A place is reused only if its object was evicted or cleared. The next write replaces
-//! an evicted object. So there are never more objects than places.
+//! Invariants: a key has at most one place. An object is evicted only if its write has ended (it is
+//! *held*) and no transfer uses its place. A place is reused only if its object was evicted or its
+//! bytes were cleared. An evicted object is overwritten by the next write to its place, so there are
+//! never more objects than places.
 //!
 //! Cost: O(1) per object; about 150 bytes per place, plus the memory of the policy.
 
@@ -41,32 +42,32 @@ enum State {
 #[derive(Clone, Debug, Default)]
 struct Entry {
     state: State,
-    /// Key of the object that is being written or held at this place.
+    /// Key of the object at this place, which is being written or was written.
     key: Option<ObjectKey>,
     len: u32,
     depth: u32,
     /// Number of transfers that use the place.
     pins: u32,
-    /// Number of the first task that was sent after the object became held.
+    /// Number of the first task that the store sent after the write of the object had ended.
     held_from: u64,
     /// Namespace of the object that is being written, as an index into the list of namespaces.
     namespace: u32,
-    /// Objects that the back end may have at this place, each with its namespace.
+    /// Keys and namespaces of the objects whose bytes the back end may still have at this place.
     resident: Vec<(ObjectKey, u32)>,
 }
 
-/// The place of an object that is held or being written.
+/// The place of an object, and whether its write has ended (`held`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Found {
     pub(crate) place: Place,
     pub(crate) len: u32,
     pub(crate) held: bool,
-    /// Number of the first task that was sent after the object became held. Answers to earlier tasks do
-    /// not apply to this object.
+    /// Number of the first task that the store sent after the write of the object had ended. The
+    /// results of tasks with smaller numbers do not apply to this object.
     pub(crate) held_from: u64,
 }
 
-/// A place that is reserved for a new object.
+/// A place that is reserved for a new object, and the objects that the new object overwrites.
 #[derive(Debug)]
 pub(crate) struct Reserved {
     pub(crate) place: Place,
@@ -80,20 +81,22 @@ pub(crate) struct Directory {
     by_key: HashMap<ObjectKey, Place>,
     order: Box<dyn Policy>,
     free: VecDeque<Place>,
-    /// Doomed places that no transfer uses, which have to be cleared.
+    /// Places that no transfer uses, and whose bytes have to be cleared because their object was
+    /// removed or damaged.
     to_clear: VecDeque<Place>,
     held: usize,
-    /// Namespaces of the objects. New objects belong to the last one.
+    /// Namespaces of the objects, oldest first. New objects belong to the last one.
     namespaces: Vec<NamespaceDigest>,
-    /// Objects, with their namespaces, that a back end may still remove. The removal would also remove
-    /// a new object of the same name.
+    /// Keys and namespaces of objects that the back end has not removed yet. A new object of the same
+    /// name must wait, because the removal would also remove the new object.
     leaving: HashSet<(ObjectKey, u32)>,
-    /// Keys of objects that are no longer found. `None` if the caller does not ask for them.
+    /// Keys of the objects that were evicted, removed or damaged since the last `take_gone`. `None` if
+    /// the caller does not want these keys.
     gone: Option<Vec<ObjectKey>>,
 }
 
-/// Returns the block id that represents a place in the policy. Block 0 is the null block, so the ids
-/// begin at 1.
+/// Returns the block id that represents a place in the eviction policy. Block 0 is the null block, so
+/// the ids begin at 1.
 fn block(place: Place) -> BlockId {
     BlockId::new(place + 1)
 }
@@ -133,18 +136,18 @@ impl Directory {
         Some(Found { place, len: entry.len, held, held_from })
     }
 
-    /// Number of held objects.
+    /// Returns the number of objects whose write has ended.
     pub(crate) const fn held(&self) -> usize {
         self.held
     }
 
-    /// Number of places that are not free, and therefore may contain an object.
+    /// Returns the number of places that are not free, and therefore may contain an object.
     pub(crate) fn taken(&self) -> usize {
         self.entries.len() - self.free.len()
     }
 
     /// Adds an object that the back end reported when the store opened. If the key already has a place,
-    /// marks this place as doomed and returns false.
+    /// marks the new place to be cleared and returns false.
     pub(crate) fn restore(&mut self, place: Place, key: ObjectKey, len: u32, depth: u32) -> bool {
         let Some(entry) = self.entries.get_mut(place as usize).filter(|entry| entry.state == State::Free)
         else {
@@ -164,9 +167,9 @@ impl Directory {
         true
     }
 
-    /// Finishes the restore, and makes all remaining places free. The places in `foreign`, in ascending
-    /// order, contain objects of other namespaces. They are used last, because a later store may serve
-    /// those namespaces again.
+    /// Ends the sequence of `restore` calls, and makes all remaining places free. The places in
+    /// `foreign` (ascending) contain objects of other namespaces. They are used last, because a store
+    /// that is opened later may serve those namespaces again.
     pub(crate) fn restored(&mut self, foreign: &[Place]) {
         let free =
             (0..).zip(&self.entries).filter(|(_, entry)| entry.state == State::Free).map(|(place, _)| place);
@@ -174,9 +177,9 @@ impl Directory {
         self.free = first.into_iter().chain(last).collect();
     }
 
-    /// Reserves a place for an object with a new key. The write pins the place. If no place is free,
-    /// evicts the first object in the order that no transfer uses. Returns `None` if transfers use all
-    /// of them.
+    /// Reserves and pins a place for the write of a new object. If no place is free, evicts the first
+    /// object in the order of eviction whose place no transfer uses. Returns `None` if transfers use
+    /// all places.
     pub(crate) fn reserve(&mut self, key: ObjectKey, len: u32, depth: u32) -> Option<Reserved> {
         let (place, evicts) = match self.free.pop_front() {
             Some(place) => (place, false),
@@ -218,8 +221,8 @@ impl Directory {
         Some(place)
     }
 
-    /// Records one use of several places at the same time. New places are added to the eviction order
-    /// here.
+    /// Records one use of several objects at the same time. Objects marked as new enter the order of
+    /// eviction here.
     pub(crate) fn touch(&mut self, places: &mut [(Place, bool)]) {
         places.sort_by_key(|&(place, _)| std::cmp::Reverse(self.entries[place as usize].depth));
         self.order.begin_release(&Release::default());
@@ -234,18 +237,18 @@ impl Directory {
         }
     }
 
-    /// Returns the keys of objects that could be found at the previous call and cannot be found any
-    /// more. Empty unless the caller asked for these keys at construction.
+    /// Returns the keys of the objects that were evicted, removed or damaged since the previous call.
+    /// The list is empty unless the caller asked for these keys at construction.
     pub(crate) fn take_gone(&mut self) -> Vec<ObjectKey> {
         self.gone.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// Pins a place because a transfer begins to read its object.
+    /// Prevents the eviction of an object while a transfer reads it.
     pub(crate) fn pin(&mut self, place: Place) {
         self.entries[place as usize].pins += 1;
     }
 
-    /// Unpins a place because a transfer has finished reading it.
+    /// Ends the pin of a transfer that has finished reading the place.
     pub(crate) fn unpin(&mut self, place: Place) {
         let entry = &mut self.entries[place as usize];
         entry.pins = entry.pins.saturating_sub(1);
@@ -254,8 +257,9 @@ impl Directory {
         }
     }
 
-    /// Records the end of the write of `key`. The object becomes held, unless the write failed or the
-    /// object was removed meanwhile. `next` is the number of the next task.
+    /// Records the end of the write of `key`. The object can be found from now on, unless the write
+    /// failed or the object was removed meanwhile. `next` is the number of the task that the store will
+    /// send next.
     pub(crate) fn written(&mut self, place: Place, key: ObjectKey, success: bool, next: u64) {
         let entry = &mut self.entries[place as usize];
         if success {
@@ -274,8 +278,8 @@ impl Directory {
         self.unpin(place);
     }
 
-    /// Cancels the write of `key`, which never began. The place still contains the object that was
-    /// evicted for `key`, so the place is cleared.
+    /// Cancels the write of `key`, which no worker has begun. The place still contains the evicted
+    /// object that this write would have replaced, so the place is cleared.
     pub(crate) fn withdrawn(&mut self, place: Place, key: ObjectKey) {
         self.doom(place);
         let entry = &mut self.entries[place as usize];
@@ -316,8 +320,8 @@ impl Directory {
         self.leaving.clear(); // removals cannot affect the new namespace
     }
 
-    /// Returns the next place to clear, and the objects that may be there. The place remains pinned
-    /// until the clearing ends.
+    /// Returns the next place to clear, and the names of the objects that it may contain. The place
+    /// remains pinned until `cleared` is called.
     pub(crate) fn next_to_clear(&mut self) -> Option<(Place, Vec<ObjectName>)> {
         let place = self.to_clear.pop_front()?;
         self.entries[place as usize].pins = 1;
@@ -329,7 +333,7 @@ impl Directory {
         resident.map(|&(key, of)| ObjectName { namespace: self.namespaces[of as usize], key }).collect()
     }
 
-    /// Records the end of a clearing. If it failed, the place will be cleared again.
+    /// Records that the back end has cleared a place. If it failed, the place will be cleared again.
     pub(crate) fn cleared(&mut self, place: Place, success: bool) {
         let entry = &mut self.entries[place as usize];
         entry.pins = 0;
@@ -343,13 +347,13 @@ impl Directory {
         }
     }
 
-    /// Whether a back end may still remove an object of this name.
+    /// Returns whether the back end has not yet removed an older object of this name.
     pub(crate) fn is_leaving(&self, key: &ObjectKey) -> bool {
         self.leaving.contains(&(*key, self.namespaces.len() as u32 - 1))
     }
 
     /// If `asked` is true, records that the back end was asked to remove an object that has no place in
-    /// this store. Otherwise, records that the removal has finished.
+    /// this store. If it is false, records that this removal has finished.
     pub(crate) fn set_leaving(&mut self, key: ObjectKey, asked: bool) {
         let name = (key, self.namespaces.len() as u32 - 1);
         if asked {
@@ -359,7 +363,7 @@ impl Directory {
         }
     }
 
-    /// Recomputes every count and compares it with the stored one.
+    /// Recomputes every count and compares it with the stored value.
     ///
     /// # Errors
     /// A text that describes the first inconsistency.

@@ -3,7 +3,8 @@
 //!
 //! Owns: the channel, and an event file (`eventfd`). The file becomes readable when a worker reports a
 //! finished task, and remains readable until the store has processed the report. A scheduler polls the
-//! store. A thread or an event loop can wait for the file without access to the store.
+//! store, which does not block. A thread or an event loop that has no access to the store can wait for
+//! the file.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -29,7 +30,7 @@ pub(crate) enum End {
     Full,
     Failed(String),
     Damaged(Mismatch),
-    /// Whether each object exists.
+    /// For each key of a probe, whether the object exists.
     There(Vec<bool>),
 }
 
@@ -43,7 +44,7 @@ impl From<BackendError> for End {
     }
 }
 
-/// The worker's side of the channel.
+/// The sending end of the channel, which each worker has.
 #[derive(Clone, Debug)]
 pub(crate) struct Ends {
     sender: Sender<Done>,
@@ -54,14 +55,14 @@ impl Ends {
     /// Reports a finished task. Returns false if the store no longer exists.
     pub(crate) fn report(&self, done: Done) -> bool {
         let sent = self.sender.send(done).is_ok();
-        // This fails only if the 64-bit counter of the event file is full. The file is readable in that
-        // case, too.
+        // This write fails only if the 64-bit counter of the event file is full. The file is readable
+        // in that case, too.
         let _ = rustix::io::write(&*self.event, &1_u64.to_ne_bytes());
         sent
     }
 }
 
-/// The store's side of the channel.
+/// The receiving end of the channel, which the store has.
 #[derive(Debug)]
 pub(crate) struct Ended {
     receiver: Receiver<Done>,
@@ -73,8 +74,9 @@ impl Ended {
         self.receiver.try_recv().ok()
     }
 
-    /// Makes the file unreadable until the next report. Call this before taking reports. A report that
-    /// arrives in between makes the file readable again, even if the report was already taken.
+    /// Makes the event file unreadable until the next report. Call this before taking reports from the
+    /// channel. A report that arrives in between makes the file readable again, even if the report was
+    /// already taken.
     pub(crate) fn clear_event(&self) {
         let _ = rustix::io::read(&*self.event, &mut [0; 8]); // fails if no end was reported
     }
@@ -84,13 +86,13 @@ impl Ended {
     }
 }
 
-/// Waits for finished tasks of a store that another thread calls.
+/// Lets a thread wait for finished tasks of a store that another thread calls.
 #[derive(Clone, Debug)]
 pub struct Waiter(Arc<OwnedFd>);
 
 impl Waiter {
-    /// Waits until [`Store::poll`](crate::Store::poll) has a finished task to process, but at most for
-    /// `at_most`. Returns early on a signal.
+    /// Waits until a worker has finished a task that [`Store::poll`](crate::Store::poll) has not
+    /// processed yet, but at most for `at_most`. Returns early on a signal.
     pub fn wait(&self, at_most: Duration) {
         let timeout = Timespec::try_from(at_most).ok();
         let _ = poll(&mut [PollFd::new(&*self.0, PollFlags::IN)], timeout.as_ref());

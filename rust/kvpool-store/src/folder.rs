@@ -67,7 +67,7 @@ pub struct FolderConfig {
 pub struct FolderBackend {
     config: FolderConfig,
     places: u32,
-    /// Part of the names of this process's temporary files. No other process uses this value.
+    /// Random number in the names of this process's temporary files. No other process uses this number.
     own: u64,
     written: AtomicU64,
 }
@@ -100,7 +100,7 @@ impl FolderBackend {
         Ok(Arc::new(Self { config, places, own, written: AtomicU64::new(0) }))
     }
 
-    /// Returns where the file of an object is.
+    /// Returns the path of an object's file, and its parts.
     fn at(&self, name: &ObjectName) -> At {
         let text = name.to_string();
         let (namespace, file) = text.split_once('/').unwrap_or(("", &text));
@@ -117,7 +117,7 @@ impl FolderBackend {
         private::folder_at(&namespace, &at.file[..2], make, part)
     }
 
-    /// Writes a temporary file in the object's folder, and renames it.
+    /// Writes an object to a temporary file in its folder, and renames the file.
     fn put(&self, at: &At, object: &Object<'_>) -> io::Result<()> {
         let access = access(&self.config);
         let folder = self.folder_of(at, Some(access))?;
@@ -132,7 +132,7 @@ impl FolderBackend {
         written.inspect_err(|_| drop(private::remove_at(&folder, &fresh)))
     }
 
-    /// Removes the objects and texts of other generations of a namespace.
+    /// Removes the objects and the texts of all other generations of this namespace.
     fn remove_older(&self, namespace: &Namespace) -> io::Result<()> {
         let (current, served) = (namespace.digest(), namespace.without_generation());
         for path in read_dir(&self.config.folder)? {
@@ -143,8 +143,9 @@ impl FolderBackend {
                 continue;
             };
             if other.digest() == digest && other.has_generation() && other.without_generation() == served {
-                // Another engine may do this at the same time. The text is removed last. If the process
-                // is killed before that, the next start still finds the text and finishes the removal.
+                // Another engine may remove the same folder at the same time. The text is removed last.
+                // If the process is killed before that, the next start still finds the text and
+                // finishes the removal.
                 match fs::remove_dir_all(self.config.folder.join(digest.to_string())) {
                     Err(error) if !is_absent(&error) => return Err(error),
                     _ => drop(fs::remove_file(path)),
@@ -154,8 +155,8 @@ impl FolderBackend {
         Ok(())
     }
 
-    /// Lists the files of a namespace, oldest first. A second list contains the temporary files of
-    /// killed processes.
+    /// Lists the objects' files of a namespace, oldest first, and the temporary files of killed
+    /// processes.
     fn files(&self, namespace: NamespaceDigest) -> io::Result<(Vec<Found>, Vec<PathBuf>)> {
         let (mut found, mut abandoned) = (Vec::new(), Vec::new());
         let folder = self.config.folder.join(namespace.to_string());
@@ -217,7 +218,6 @@ fn read_dir(folder: &Path) -> io::Result<Vec<PathBuf>> {
     }
 }
 
-/// Parses the key from the name of a file.
 fn key_of(name: &str) -> Option<ObjectKey> {
     let (hash, group) = name.split_once('-')?;
     let mut bytes = [0; 32];
@@ -229,7 +229,7 @@ fn key_of(name: &str) -> Option<ObjectKey> {
     }
     let key = ObjectKey { hash: BlockHash::from_bytes(bytes), group: group.parse().ok()? };
     let namespace = NamespaceDigest::from_bytes([0; 32]);
-    // A key has exactly one valid spelling.
+    // Accept only the exact name that the store writes for a key, so that a key has only one file.
     ObjectName { namespace, key }.to_string().ends_with(&format!("/{name}")).then_some(key)
 }
 
@@ -254,8 +254,8 @@ impl Backend for FolderBackend {
         true
     }
 
-    /// Builds each header from the name of its file. Every load compares the real header, so the guess
-    /// is harmless.
+    /// Reports a header for each file without reading it: the key comes from the file name, and the
+    /// checksum is 0. This is safe because every load compares the header in the file.
     fn restore(
         &self,
         namespace: NamespaceDigest,
@@ -288,8 +288,8 @@ impl Backend for FolderBackend {
         generation::write_record(&self.config.folder, of, generation, replaces, access(&self.config))
     }
 
-    /// Also removes older generations of this namespace. No store that is opened from now on can find
-    /// their objects.
+    /// Stores the text of the namespace. Also removes the objects of older generations of this
+    /// namespace, because no store that is opened from now on can find them.
     fn describe(&self, namespace: &Namespace) -> Result<(), BackendError> {
         let path = self.config.folder.join(format!("{}.json", namespace.digest()));
         private::replace(&path, namespace.to_json().as_bytes(), access(&self.config))
@@ -320,7 +320,7 @@ impl Backend for FolderBackend {
         };
         let payload = &mut into.pages[..into.len as usize];
         match file.read_exact(&mut into.header.0).and_then(|()| file.read_exact(payload)) {
-            // The file is too short. The checksums detect the missing bytes.
+            // The file is too short. Return success, because the checksums detect the missing bytes.
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(()),
             read => read.map_err(failed),
         }

@@ -3,9 +3,10 @@
 //! Owns: the record that a back end keeps for each namespace, which is one random value. Objects
 //! contain the digest of the namespace combined with that value ([`Namespace::of_generation`]).
 //! Replacing the record therefore invalidates all earlier objects at once, on every back end. This
-//! includes objects that other engines are still writing. A lost or damaged record is replaced by a new
-//! one, which is also a cold start. The value is random and not a counter, so processes need not agree
-//! on it.
+//! includes objects that other engines are still writing.
+//!
+//! A lost or damaged record is replaced by a new one, which is also a cold start. The value is random
+//! and not a counter, so processes need not agree on the next one.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -19,15 +20,15 @@ use crate::error::BackendError;
 use crate::namespace::{Namespace, NamespaceDigest, ParseDigestError};
 use crate::private::{self, Access, For};
 
-/// A random value that differs for every renewal.
+/// A random value that identifies the valid contents of a namespace. Every renewal draws a new one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Generation([u8; 16]);
 
 impl Generation {
-    /// Number of bytes in the text of a generation.
+    /// Number of characters in the text of a generation.
     pub const TEXT_BYTES: usize = 32;
 
-    /// Draws a random value that no other renewal has.
+    /// Draws a new random value of 128 bits.
     #[must_use]
     pub fn fresh() -> Self {
         let seed = (std::process::id(), SystemTime::now());
@@ -46,7 +47,7 @@ impl Generation {
     }
 }
 
-/// Writes 32 hexadecimal digits, as in a record.
+/// Writes the 32 hexadecimal digits that a record contains.
 impl fmt::Display for Generation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
@@ -57,8 +58,8 @@ impl FromStr for Generation {
     type Err = ParseDigestError;
 
     fn from_str(text: &str) -> Result<Self, ParseDigestError> {
-        // The text repeated twice has the length of a namespace digest, so the digest parser accepts
-        // it.
+        // Parse the text twice in a row as a namespace digest, because that parser accepts 64
+        // hexadecimal digits.
         let digest: NamespaceDigest = format!("{text}{text}").parse()?;
         let (bytes, _) =
             digest.as_bytes().split_first_chunk().ok_or(ParseDigestError { text: text.into() })?;
@@ -87,8 +88,8 @@ impl Namespace {
         namespace
     }
 
-    /// Whether the namespace has a generation. Back ends receive namespaces with a generation; a caller
-    /// opens a store with a namespace without one.
+    /// Whether the namespace has a generation. The caller of a store passes a namespace without a
+    /// generation. The store adds the generation before it passes the namespace to the back end.
     #[must_use]
     pub fn has_generation(&self) -> bool {
         self.extra.contains_key(GENERATION)
@@ -120,7 +121,7 @@ pub(crate) fn write_record(
     access: Access,
 ) -> Result<(), BackendError> {
     let path = record_path(folder, of);
-    // No other process or thread uses this name.
+    // The random value in this name ensures that no other process or thread uses the name.
     let fresh = folder.join(format!("{of}.{}.tmp", Generation::fresh()));
     let written = private::open(&fresh, For::Making).and_then(|mut file| {
         access.settle(&file)?;
@@ -131,8 +132,8 @@ pub(crate) fn write_record(
         }
         match fs::hard_link(&fresh, &path) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-            // The file system has no hard links. If several processes create the record at once, the
-            // last record is valid.
+            // The file system has no hard links, which are the only way to keep an existing record. If
+            // several processes create the record at once, the record that is written last is valid.
             Err(_) if !path.exists() => fs::rename(&fresh, &path),
             linked => linked,
         }

@@ -24,9 +24,11 @@
 //! XXH3-64 takes 57 µs for 1 MiB (18 GB/s). With a disk of 3 GB/s, this is a sixth of a core. CRC32C
 //! (crate `crc32c`) takes 48 µs, and CRC32 (`crc32fast`, with this processor's widest carry-less
 //! multiplication) takes 17 µs. All values are the best of 400 runs on one busy core of a Xeon,
-//! compiled for any x86-64. A CRC detects every short burst of errors, but misses one case in 2^32 of
-//! other damage. XXH3-64 misses one case in 2^64, and a store reads millions of objects. The crate
-//! already depends on it, and its result is the same on every host.
+//! compiled for any x86-64.
+//!
+//! A CRC detects every short burst of errors, but misses one case in 2^32 of other damage. XXH3-64
+//! misses one case in 2^64, and a store reads millions of objects. The crate already depends on
+//! XXH3-64, and its result is the same on every host.
 
 use kvpool::BlockHash;
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
@@ -40,8 +42,8 @@ pub const HEADER_BYTES: usize = CHECKED + 8;
 const MAGIC: [u8; 8] = *b"kvpoolob";
 /// Number of bytes covered by the header's checksum.
 const CHECKED: usize = 104;
-/// Number of bytes that are checked and copied together. They fit into a core's cache, so the copy
-/// reads them from the cache.
+/// Number of bytes of a payload that are verified and copied at a time. They fit into a core's cache,
+/// so the copy reads them from the cache.
 const PIECE: usize = 128 << 10;
 
 /// The tokens whose keys and values an object contains. Only tools use this range; a store finds an
@@ -89,13 +91,14 @@ pub struct Header {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HeaderError {
-    /// There are fewer bytes than a header has.
+    /// The input is shorter than a header.
     #[error("{len} bytes are too few for a header of {HEADER_BYTES}")]
     Short {
         /// Number of bytes.
         len: usize,
     },
-    /// There is no object: the place was never written, was cleared, or contains something else.
+    /// There is no object. The place was never written, was cleared, or contains something other than a
+    /// header.
     #[error("no object begins here")]
     Absent,
     /// The checksum does not match the bytes.
@@ -103,7 +106,7 @@ pub enum HeaderError {
     Damaged {
         /// The checksum in the header.
         found: u64,
-        /// The checksum of the bytes.
+        /// The checksum computed from the bytes.
         computed: u64,
     },
     /// The header is intact, but has another format version.
@@ -238,8 +241,9 @@ impl Header {
         Ok(())
     }
 
-    /// Decodes a header from the first bytes of an object. Checks that the header matches the name of
-    /// the object and its length in bytes, which includes the header.
+    /// Decodes a header from the first bytes of an object, for tools that list objects. Checks that the
+    /// header matches the name of the object and its length. `bytes` is this length, including the
+    /// header.
     ///
     /// # Errors
     /// [`Mismatch`] if no engine would accept the object.
@@ -303,7 +307,8 @@ impl Fields<'_> {
 mod tests {
     use super::*;
 
-    /// The checksum is correct for any number of pieces, and for any length of the last piece.
+    /// `copy_verified` returns the same results as `verify`, for any number of pieces and any length of
+    /// the last piece.
     #[test]
     fn copies_are_verified_like_reads() {
         let key = ObjectKey { hash: BlockHash::from_bytes([7; 32]), group: 0 };

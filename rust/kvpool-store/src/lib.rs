@@ -5,8 +5,9 @@
 //! them in a [`Backend`], for example a disk, and gives four guarantees:
 //!
 //! * **No wrong bytes.** Every object has a [`Header`] with its [`Namespace`], its [`ObjectKey`], its
-//!   length, and checksums. Every load compares the header. An object that does not fit is a miss and
-//!   is removed. Other weights or another layout are a cold start.
+//!   length, and checksums. Every load compares the header. An object that does not match is a miss and
+//!   is removed. After a change of the weights or of the memory layout, no older object matches: the
+//!   store starts cold.
 //! * **No waiting.** No call waits for a back end. A back end that is slow, full, broken or blocked
 //!   leads to misses. After several failures in a row the store stops calling it for a while. The slot
 //!   of a blocked load remains in use until the load has ended.
@@ -15,8 +16,8 @@
 //!   written only when it is offered for the second time.
 //! * **Persistence.** The objects survive a restart, even if the process was killed.
 //!
-//! The disk gives the last two guarantees. Several engines share the objects of the other back ends.
-//! Each of these documents which guarantees it gives.
+//! The disk back end gives all four guarantees. The other back ends are shared by several engines, and
+//! each of them documents to what extent it gives the last two.
 //!
 //! ```text
 //!   Store        jobs, deadlines: decides everything, on the caller's thread, in the order of the calls

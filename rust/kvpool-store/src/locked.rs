@@ -1,10 +1,10 @@
 //! `LockedFile`: a file that only one process, or one part of a process, uses at a time.
 //!
 //! Owns: the lock. The system releases the lock when the process ends, even if it is killed. Dropping a
-//! `LockedFile` releases the lock at once, even if a child process still has the file open. A child
-//! process has the file open until it runs another program. A forked child that runs no other program
-//! has it open until the child ends. If such a child drops its copy of the `LockedFile`, nothing is
-//! released, because the lock belongs to the parent.
+//! `LockedFile` releases the lock at once, even if a child process still has the file open.
+//!
+//! A child process has the file open until it runs another program, or until it ends. If a forked child
+//! drops its copy of the `LockedFile`, nothing is released, because the lock belongs to the parent.
 
 use std::fs::File;
 use std::io;
@@ -59,7 +59,7 @@ impl Drop for LockedFile {
 mod tests {
     use super::*;
 
-    /// A clone shares the open file, as a child process does.
+    /// `try_clone` shares the open file, as a forked child process does.
     #[test]
     fn a_drop_releases_the_lock_while_a_clone_is_open() {
         let path = std::env::temp_dir().join(format!("kvpool-locked-{}", std::process::id()));

@@ -54,7 +54,8 @@ pub struct Namespace {
     pub weights: String,
     /// Data type of the stored KV.
     pub kv_dtype: String,
-    /// How the stored KV is scaled (quantized), and the source of the scales. Empty if it is not scaled.
+    /// How the stored KV is scaled (quantized), and where the scales come from. An empty text if the KV
+    /// is not scaled.
     pub scales: String,
     /// Memory layout of a block, for every KV-cache group.
     pub layouts: Vec<Layout>,
@@ -134,7 +135,7 @@ impl FromStr for NamespaceDigest {
         for (byte, pair) in bytes.iter_mut().zip(digits.0) {
             let hex = |digit: u8| char::from(digit).to_digit(16);
             let [high, low] = pair.map(hex);
-            // Both digits are below 16, so the cast loses nothing.
+            // Both digits are below 16, so their combination fits into a byte.
             *byte = high.zip(low).map(|(high, low)| (high * 16 + low) as u8).ok_or_else(wrong)?;
         }
         Ok(Self(bytes))

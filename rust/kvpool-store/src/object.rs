@@ -1,4 +1,4 @@
-//! Objects in whole pages, as back ends move them, with their places and names.
+//! The types for objects: keys, names, places, and the whole pages in which back ends move their bytes.
 
 use std::fmt;
 use std::str::FromStr;

@@ -20,7 +20,7 @@ use rustix::process::geteuid;
 /// Largest number of bytes that are read of a namespace's text.
 const LONGEST_TEXT: u64 = 1 << 20;
 
-/// The purpose of opening a file.
+/// The purpose for which a file is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum For {
     /// Reading an existing file.
@@ -38,7 +38,7 @@ pub(crate) enum For {
 pub(crate) enum Access {
     /// Only this user.
     Owner,
-    /// This user, and the group of the file. The umask has no effect.
+    /// This user and the group of the file have access. The umask has no effect.
     Group,
 }
 
@@ -51,7 +51,8 @@ impl Access {
         if matches!(self, Self::Group) { Mode::from_raw_mode(0o2770) } else { Mode::from_raw_mode(0o700) }
     }
 
-    /// Sets the mode of a new file, because the umask may have removed the bits of the group.
+    /// Sets the mode of a new file that a group shares, because the umask may have removed the bits of
+    /// the group.
     pub(crate) fn settle(self, made: impl AsFd) -> io::Result<()> {
         if self == Self::Group { Ok(fchmod(made, self.file())?) } else { Ok(()) }
     }
@@ -139,7 +140,7 @@ fn open_in(
     Ok(file.into())
 }
 
-/// Returns whether a file belongs to this user, or to the owner of its folder.
+/// Returns whether `owner` (the owner of a file) is this user or the owner of the file's folder.
 fn is_trusted(owner: u32, user: u32, owner_of_folder: impl FnOnce() -> io::Result<u32>) -> io::Result<bool> {
     Ok(owner == user || owner == owner_of_folder()?)
 }
@@ -194,12 +195,10 @@ pub(crate) fn folder_at(
     }
 }
 
-/// Removes a file from an open folder.
 pub(crate) fn remove_at(folder: &OwnedFd, name: &str) -> io::Result<()> {
     Ok(unlinkat(folder, name, AtFlags::empty())?)
 }
 
-/// Renames a file in an open folder.
 pub(crate) fn rename_at(folder: &OwnedFd, from: &str, to: &str) -> io::Result<()> {
     Ok(renameat(folder, from, folder, to)?)
 }

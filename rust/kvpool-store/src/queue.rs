@@ -1,9 +1,10 @@
-//! `Queue`: tasks for the workers. Loads and probes are taken before other tasks. To prevent
-//! starvation, every eighth task is one of the other tasks if one waits. The lock is held only for a
-//! push or a pop, never while bytes move.
+//! `Queue`: tasks for the workers. Loads and probes (questions whether objects exist) are taken before
+//! writes and clearings, because requests wait for them. To prevent starvation, every eighth task is a
+//! write or a clearing, if one is waiting. The lock is held only for a push or a pop, never while bytes
+//! move.
 //!
-//! Owns: the tasks that no worker has begun. The store can withdraw such a task, together with the
-//! guard of its slot, because no worker touches the slot yet. The store limits the number of tasks.
+//! Owns: the tasks that no worker has begun. The store can withdraw such a task and release its slot,
+//! because no worker touches the slot yet. The store limits the number of tasks.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -13,11 +14,9 @@ use crate::header::TokenRange;
 use crate::namespace::NamespaceDigest;
 use crate::object::{ObjectKey, ObjectName, Place};
 
-/// A task for a worker.
 #[derive(Debug)]
 pub(crate) struct Task {
     pub(crate) id: u64,
-    /// Namespace of the object.
     pub(crate) namespace: NamespaceDigest,
     pub(crate) work: Work,
 }
@@ -31,8 +30,8 @@ pub(crate) enum Work {
         tokens: TokenRange,
         len: u32,
         from: Reading,
-        /// Whether the worker first copies the payload to staging memory. The slot is then released
-        /// before the back end has the bytes.
+        /// Whether the worker first copies the payload to staging memory, so that the slot is released
+        /// before the back end has stored the bytes.
         staged: bool,
     },
     Read {
@@ -53,14 +52,14 @@ pub(crate) enum Work {
 /// The memory into which an object is loaded.
 #[derive(Debug)]
 pub(crate) enum Target {
-    /// The slot itself, whose guard the load holds until it has finished.
+    /// The slot itself. The load holds the guard of the slot until it has finished.
     Slot(Writing),
-    /// Staging memory of the worker. The worker then copies the payload into the slot.
+    /// Staging memory. After the load, the worker copies the payload from it into the slot.
     Staged(StagedSlot),
 }
 
-/// The guard of the slot of a staged load. It is taken only once: either by the worker, to copy into
-/// the slot, or by the store, after the deadline.
+/// The guard of the slot into which the payload of a staged load will be copied. It is taken only once:
+/// by the worker for the copy, or by the store when the deadline has passed.
 #[derive(Clone, Debug)]
 pub(crate) struct StagedSlot(Arc<Mutex<Option<Writing>>>);
 
@@ -74,15 +73,15 @@ impl StagedSlot {
     }
 }
 
-/// Largest number of loads and probes in a row that are taken while another task waits.
+/// Largest number of loads and probes in a row that are taken while a write or a clearing waits.
 const PASSED: u32 = 7;
 
 #[derive(Debug, Default)]
 struct Waiting {
-    /// Loads and probes. Requests wait for them.
+    /// Loads and probes, which precede the other tasks because requests wait for them.
     loads: VecDeque<Task>,
     others: VecDeque<Task>,
-    /// Number of loads and probes in a row that were taken while another task was waiting.
+    /// Number of loads and probes that were taken since the last write or clearing.
     passed: u32,
     /// Number of workers that wait for a task.
     idle: usize,
@@ -140,16 +139,16 @@ impl Queue {
         }
     }
 
-    /// Returns a task if more tasks than idle workers are waiting. A worker that already has transfers
-    /// calls this.
+    /// Returns a task if more tasks are waiting than workers are idle. A worker that already has
+    /// transfers in flight calls this to take another one.
     pub(crate) fn take_if_more(&self) -> Option<Task> {
         let mut waiting = self.lock();
         let more = waiting.loads.len() + waiting.others.len() > waiting.idle;
         if more && !waiting.closed { waiting.next() } else { None }
     }
 
-    /// Removes and returns a task that no worker has begun. O(tasks before it). Tasks whose deadline
-    /// has passed are at the front of the queue.
+    /// Removes and returns a task that no worker has begun, for example after its deadline. O(tasks
+    /// before it): those with a passed deadline are at the front of the queue.
     pub(crate) fn withdraw(&self, id: u64) -> Option<Task> {
         let mut waiting = self.lock();
         let Waiting { loads, others, .. } = &mut *waiting;
@@ -159,7 +158,7 @@ impl Queue {
         })
     }
 
-    /// Stops the workers, and drops the waiting tasks.
+    /// Drops the waiting tasks. Workers stop at their next `take`.
     pub(crate) fn close(&self) {
         let mut waiting = self.lock();
         waiting.closed = true;

@@ -1,9 +1,9 @@
 //! `Staging`: memory through which payloads are copied, for engines that reuse a slot as soon as they
 //! are notified.
 //!
-//! Owns: that memory, which all workers of a store share. The first free slot is used, so that few
-//! slots are in use and those were used recently. This matters because the first access to new memory
-//! costs more than a copy into used memory, above all on a virtual machine.
+//! Owns: that memory, which all workers of a store share. A payload gets the first free piece, so that
+//! few pieces are in use and those were used recently. This matters because the first access to new
+//! memory costs more than a copy into used memory, above all on a virtual machine.
 //!
 //! Cost: [`Staging::new`] accesses the memory that workers usually need: [`AT_ONCE`] bytes, or less if
 //! payloads are small. The memory grows to the largest amount that is in use at one time, and does not
@@ -14,16 +14,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::arena::{Arena, Writing};
 use crate::error::StoreError;
 
-/// Limit of the bytes in flight over all workers of a store. A worker that already has transfers takes
-/// no further transfer above this limit. This amount keeps a disk busy, and each transfer may need
-/// staging memory.
+/// Limit of the bytes that all workers of a store have in flight, divided evenly among them. At its
+/// share, a worker that already has transfers takes no further one. This amount keeps a disk busy.
 pub(crate) const AT_ONCE: u64 = 64 << 20;
-/// Number of bytes in a huge page. An allocation has about this size. It is larger if one payload is
-/// larger, and smaller if [`SLOTS`] payloads are smaller.
+/// Number of bytes in a huge page, and in one allocation of staging memory. An allocation is larger if
+/// a payload is larger, and smaller if it would have more than [`SLOTS`] pieces.
 const STEP: u32 = 2 << 20;
 /// Largest number of payloads that a worker usually has in flight.
 const EACH: usize = 8;
-/// Number of slots that are allocated together if they are small.
+/// Largest number of pieces in one allocation.
 const SLOTS: u32 = 64;
 
 #[derive(Debug)]
@@ -34,7 +33,8 @@ pub(crate) struct Staging {
 }
 
 impl Staging {
-    /// Allocates staging memory for payloads of at most `longest` bytes.
+    /// Creates staging memory for payloads of at most `longest` bytes, and accesses the part that
+    /// `workers` workers usually need.
     pub(crate) fn new(longest: u32, workers: usize) -> Result<Self, StoreError> {
         let staging = Self { longest: longest.max(1), arenas: Mutex::default() };
         let most = (AT_ONCE / u64::from(staging.longest)).max(1);
@@ -43,12 +43,12 @@ impl Staging {
             slot.fill(0);
             Ok(slot)
         });
-        // Hold all slots until the end, so that each of them is a different slot.
+        // Hold all pieces until the end, so that each of them is a different one.
         touched.collect::<Result<Vec<_>, StoreError>>().map(drop)?;
         Ok(staging)
     }
 
-    /// Returns memory for a payload. No other transfer uses this memory until the result is dropped.
+    /// Returns memory for one payload. No other transfer uses this memory until the result is dropped.
     pub(crate) fn take(&self) -> Result<Writing, StoreError> {
         let mut arenas = self.arenas.lock().unwrap_or_else(PoisonError::into_inner);
         let free = |arena: &Arc<Arena>| (0..arena.slots()).find_map(|slot| arena.write(slot).ok());

@@ -6,8 +6,8 @@
 pub struct Stats {
     /// Number of objects that can be found.
     pub objects: u64,
-    /// Upper bound of the bytes in use now: by objects that can be found, by objects in flight, and by
-    /// objects that are still to be cleared.
+    /// Upper bound of the bytes in use now: by objects that can be found, by objects that are being
+    /// written, and by removed objects whose bytes were not cleared yet.
     pub bytes: u64,
     /// Capacity of the store: the limit of `bytes`.
     pub capacity_bytes: u64,
@@ -18,8 +18,8 @@ pub struct Stats {
     pub quarantined: u64,
     /// Number of objects that existed when the store was opened.
     pub restored: u64,
-    /// Number of objects, when the store was opened, that belonged to another namespace or format or
-    /// were damaged.
+    /// Number of objects found at the start that this store cannot use: they belong to another
+    /// namespace or format, or are damaged.
     pub foreign: u64,
     /// Number of loaded objects.
     pub loads: u64,
@@ -41,11 +41,11 @@ pub struct Stats {
     pub removed: u64,
     /// Number of loads that returned another object, or damaged bytes.
     pub damaged: u64,
-    /// Number of objects that the store expected in a back end, and that no longer existed there.
+    /// Number of objects that this store had written, and that the back end no longer had.
     pub lost: u64,
     /// Number of writes for which a back end had no room.
     pub full: u64,
-    /// Number of transfers that failed for other reasons.
+    /// Number of transfers that failed because of an error of the back end.
     pub failed: u64,
     /// Number of transfers whose deadline passed.
     pub timed_out: u64,

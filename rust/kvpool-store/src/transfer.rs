@@ -1,8 +1,9 @@
-//! `Transfer`: an object in flight between a slot and a back end, with all memory that it needs.
+//! `Transfer`: an object on its way between a slot and a back end, with all memory that the transfer
+//! needs.
 //!
 //! Owns: the checks. Before a write, it makes the header of the object. After a read, it compares the
 //! header and the checksum of all bytes. If they differ, it fills the slot with zeros. The back end
-//! moves the bytes: with one call for each transfer, or with a [`Lane`](crate::Lane) for several
+//! moves the bytes, with one call for each transfer or with a [`Lane`](crate::Lane) for several
 //! transfers at once.
 
 use std::sync::Arc;
@@ -31,7 +32,7 @@ pub struct Transfer {
 enum Way {
     Read {
         into: Writing,
-        /// The slot that receives the payload, if `into` is staging memory.
+        /// If `into` is staging memory, the slot into which the payload is copied after the read.
         staged_slot: Option<StagedSlot>,
     },
     Write {
@@ -40,8 +41,9 @@ enum Way {
     },
 }
 
-/// Arguments of a move. A read has the name of the object, and its place if it is known. A write has
-/// the place, and the names of the objects that may be at this place.
+/// Arguments of [`Backend::read`](crate::Backend::read) or [`Backend::write`](crate::Backend::write). A
+/// read has the name of the object, and its place if it is known. A write has the place, and the names
+/// of the objects that may be at this place.
 pub(crate) enum Moving<'a> {
     Read(Option<Place>, &'a ObjectName, ObjectMut<'a>),
     Write(Place, &'a ObjectName, &'a [ObjectName], Object<'a>),
@@ -53,8 +55,8 @@ enum Source {
     Copy(Writing),
 }
 
-/// Memory of a worker: the staging memory that all workers share, and the worker's own pages for
-/// headers.
+/// The memory that a worker needs for its transfers: the staging memory, which all workers share, and
+/// the worker's own pages for headers.
 #[derive(Debug)]
 pub(crate) struct Memory {
     staging: Option<Arc<Staging>>,
@@ -62,7 +64,7 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// Creates the memory. Without `staging`, payloads cannot be staged.
+    /// Creates the memory. If `staging` is `None`, payloads cannot be copied through staging memory.
     pub(crate) const fn new(staging: Option<Arc<Staging>>) -> Self {
         Self { staging, pages: Vec::new() }
     }
@@ -83,7 +85,8 @@ impl Transfer {
     /// Prepares the transfer of a task.
     ///
     /// # Errors
-    /// The result of the task if it cannot be prepared, or its work if the task moves no object.
+    /// `Ended` with the result of the task, if the transfer cannot be prepared. `Other` with the work,
+    /// if the task moves no object.
     pub(crate) fn begin(
         id: u64,
         namespace: NamespaceDigest,
@@ -100,8 +103,8 @@ impl Transfer {
                 } else {
                     Source::Slot(from)
                 };
-                // The engine may have reused its slot and written to it. Therefore compute the header
-                // from the bytes that are actually written.
+                // Compute the header from the bytes that are actually written, because the engine may
+                // have reused its slot and written to it.
                 let payload = &from.pages(len)[..len as usize];
                 let Some(header) = Header::of(namespace, key, tokens, payload) else {
                     return Err(Refused::Ended(End::Full));
@@ -123,7 +126,7 @@ impl Transfer {
         }
     }
 
-    /// Returns the arguments that the back end needs for the move.
+    /// Returns the arguments for the call of the back end that moves the object.
     pub(crate) fn moving(&mut self) -> Moving<'_> {
         let Self { name, place, len, page, way, .. } = self;
         match way {
@@ -145,8 +148,8 @@ impl Transfer {
             Way::Read { into, staged_slot } => {
                 let ObjectName { namespace, key } = self.name;
                 let payload = &mut into[..self.len as usize];
-                // No other code can use the slot until this method returns, so wrong bytes are
-                // overwritten before that.
+                // Take the guard of the slot here, so that no other code can use the slot before wrong
+                // bytes are overwritten.
                 let mut slot = staged_slot.take().and_then(|staged_slot| staged_slot.take());
                 let end = match moved {
                     Ok(()) => check(&self.page, |header| {
@@ -171,17 +174,14 @@ impl Transfer {
         end
     }
 
-    /// Number of the task.
     pub(crate) const fn id(&self) -> u64 {
         self.id
     }
 
-    /// Name of the object.
     pub(crate) const fn name(&self) -> ObjectName {
         self.name
     }
 
-    /// Number of bytes of the payload.
     pub(crate) const fn bytes(&self) -> u64 {
         self.len as u64
     }
@@ -225,7 +225,7 @@ impl Source {
     }
 }
 
-/// A task that does not become a transfer.
+/// Why a task does not become a transfer: it has already ended, or it moves no object.
 #[derive(Debug)]
 pub(crate) enum Refused {
     Ended(End),

@@ -14,7 +14,7 @@ use crate::object::ObjectName;
 use crate::queue::{Queue, Task, Work};
 use crate::transfer::{Memory, Refused, Transfer};
 
-/// Runs a worker until the queue is closed. Releases the guards of a task before it reports the end of
+/// Runs a worker until the queue is closed. Releases the slot of a task before it reports the end of
 /// the task.
 pub(crate) fn run(queue: &Queue, backend: &Arc<dyn Backend>, ends: &Ends, memory: Memory, share: u64) {
     let mut worker = Worker { backend: backend.as_ref(), ends, memory, share };
@@ -31,7 +31,7 @@ struct Worker<'a> {
     backend: &'a dyn Backend,
     ends: &'a Ends,
     memory: Memory,
-    /// Limit of the bytes in flight. At or above it, the worker takes no more transfers.
+    /// Number of bytes in flight at which this worker takes no more transfers.
     share: u64,
 }
 
@@ -55,8 +55,8 @@ impl Worker<'_> {
         }
     }
 
-    /// Keeps several transfers of a lane in flight. If the store no longer exists, waits for the
-    /// transfers in flight.
+    /// Starts transfers in the lane, several at a time, until the queue is closed. Returns early if the
+    /// lane breaks. The lane waits for its transfers when it is dropped.
     fn run_in_lane(&mut self, queue: &Queue, lane: &mut dyn Lane) {
         let (mut moving, mut bytes) = (0, 0);
         loop {
@@ -83,7 +83,8 @@ impl Worker<'_> {
         }
     }
 
-    /// Prepares the transfer of a task. Returns `None` if the task has already ended.
+    /// Prepares the transfer of a task. Returns `None` if the task has already ended, and reports its
+    /// result in that case.
     fn begin(&mut self, task: Task) -> Result<Option<Transfer>, WorkerStop> {
         let Task { id, namespace, work } = task;
         let mut begun = Ok(None);
@@ -107,8 +108,8 @@ impl Worker<'_> {
         self.report(id, end)
     }
 
-    /// Returns the result of a transfer. A damaged object without a known place is removed now, because
-    /// later code does not know its name.
+    /// Checks a finished transfer, and returns its result. A damaged object without a known place is
+    /// removed here, because later code does not know its name.
     fn check(&mut self, transfer: Transfer, moved: Result<(), BackendError>) -> End {
         let (name, place) = (transfer.name(), transfer.place());
         let end = transfer.end(moved, &mut self.memory);

@@ -49,8 +49,8 @@ fn modes(folder: &Path) -> Vec<(PathBuf, bool, u32)> {
     found
 }
 
-/// This test sets the umask of the process. No other test may depend on modes, so this is the only one
-/// that checks them.
+/// Checks the modes of all files. The test changes the umask of the process, so no other test may check
+/// modes.
 #[test]
 fn files_are_their_owners_alone_or_the_groups_whatever_the_umask() {
     let folder = Folder::new();
@@ -79,7 +79,7 @@ fn files_are_their_owners_alone_or_the_groups_whatever_the_umask() {
     }
 }
 
-/// Replaces a file with a link to another one.
+/// Replaces a file with a link to `victim`, whose content the test can check afterwards.
 fn lead_away(path: &Path, victim: &Path) {
     drop(fs::remove_file(path));
     fs::write(victim, PRECIOUS).unwrap();
@@ -100,7 +100,7 @@ fn a_symbolic_link_is_refused_and_its_target_does_not_change() {
         let opened = disk(&inside)
             .and_then(|backend| Store::open(backend, Arena::new(2, LEN).unwrap(), &namespace(1), always()));
         match opened {
-            // The store replaces the link with a new file for the text of the namespace.
+            // The store replaces the link with a new file that contains the text of the namespace.
             Ok(store) => {
                 store.close();
                 assert!(is_text && !path.is_symlink(), "{}", path.display());
@@ -127,7 +127,7 @@ fn links_in_a_shared_folder_are_followed_nowhere() {
     let (of, file) = name.split_once('/').unwrap();
     let path = inside.join(of).join(&file[..2]).join(file);
     let whole = fs::read(&path).unwrap();
-    // The object's own file is a link. The store does not read through it, even if the link leads to a
+    // The file of an object is a link. The store does not read through it, even if the link leads to a
     // copy of the object.
     lead_away(&path, &victim);
     fs::write(&victim, &whole).unwrap();
@@ -135,7 +135,7 @@ fn links_in_a_shared_folder_are_followed_nowhere() {
     assert!(kept.stats().last_error.unwrap().contains(&format!("{} is a symbolic link", path.display())));
     assert_eq!(fs::read(&victim).unwrap(), whole);
     fs::remove_file(&path).unwrap();
-    // A folder is replaced with a link. The store writes nothing through it.
+    // A folder of objects is a link. The store writes nothing through it.
     let elsewhere = folder.path().join("elsewhere");
     fs::create_dir_all(&elsewhere).unwrap();
     let part = ObjectName { namespace: kept.namespace().digest(), key: key(2) }.to_string();
@@ -161,8 +161,7 @@ fn snapshots_and_slots_neither_follow_links_nor_read_what_a_link_names() {
     let folder = Folder::new();
     let (path, victim) = (folder.path().join("index"), folder.path().join("victim"));
     let (of, image) = (namespace(1).digest(), PoolImage { block_size: 4, ..PoolImage::default() });
-    // The temporary file and the snapshot itself are written as new files, so links in their places are
-    // not followed.
+    // `save` writes a new file and renames it, so it follows no link at either of these two paths.
     for link in [folder.path().join("index.new"), path.clone()] {
         lead_away(&link, &victim);
         save(&path, &image, of, 7).unwrap();

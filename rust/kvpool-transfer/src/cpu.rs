@@ -14,7 +14,7 @@ use crate::runs::spans;
 use crate::store::{Claim, Store};
 use crate::words::Pair;
 
-/// Smallest number of bytes per thread for which it pays off to start another thread.
+/// Smallest number of bytes per thread at which another thread makes a copy faster.
 const BYTES_PER_THREAD: u64 = 4 << 20;
 
 /// Default number of threads per copy. It is at most 8, because a few cores already use the whole
@@ -23,8 +23,8 @@ pub(crate) fn default_threads() -> usize {
     thread::available_parallelism().map_or(1, NonZero::get).min(8)
 }
 
-/// Copies checked pairs between the regions `range` of two host stores. `_claim` holds the guards of
-/// the blocks during the copy. Returns the number of copied bytes.
+/// Copies checked pairs of blocks between two host stores, in the regions `range`. `_claim` holds the
+/// guards of the blocks during the copy. Returns the number of copied bytes.
 #[expect(unsafe_code, reason = "copies between stores")]
 pub(crate) fn copy(
     _claim: &Claim,
@@ -39,9 +39,10 @@ pub(crate) fn copy(
     let total = pairs.len() as u64 * sources.iter().map(|region| region.nbytes).sum::<u64>();
     let workers = (total / BYTES_PER_THREAD).min(threads as u64) as usize;
     if workers <= 1 {
-        // SAFETY: `check` found the pairs in range, the destinations distinct and unread. Regions of a
-        // store do not overlap. The makers of the stores vouch for their memory, and the caller holds
-        // both stores. Because of the claim, nothing else touches the blocks.
+        // SAFETY: `check` has found that the pairs are in range, and that no destination occurs twice
+        // or is also a source. Regions of a store do not overlap. The code that made a store guarantees
+        // that its memory is valid, and the caller keeps both stores alive. Because of the claim, no
+        // other code accesses the blocks.
         unsafe { copy_spans(spans.into_iter()) };
         return total;
     }
@@ -62,7 +63,7 @@ pub(crate) fn copy(
         shares.last_mut().into_iter().for_each(|last| last.push(span));
     }
     let run = |spans: &[Span]| {
-        // SAFETY: as above, and the shares are disjoint.
+        // SAFETY: as for the copy by one thread above. In addition, no two threads write the same byte.
         unsafe { copy_spans(spans.iter().copied()) };
     };
     let run = &run;

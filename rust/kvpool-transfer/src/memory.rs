@@ -1,9 +1,8 @@
 //! Copies bytes of this process by address, and maps pools of host memory.
 //!
-//! Only this module and `driver` contain unsafe code. It is sound because of `Store`: the code that
-//! creates a store guarantees that its addresses are valid, and its regions end within the address
-//! space. Every copy was checked against the number of blocks, and the store lives until the copy has
-//! finished.
+//! The unsafe code of this module is sound because of `Store`: the code that creates a store guarantees
+//! that its addresses are valid, and its regions end within the address space. Every copy was checked
+//! against the number of blocks, and the store lives until the copy has finished.
 
 #![expect(unsafe_code, reason = "copies raw memory of a store; a comment at each use states why it is sound")]
 
@@ -27,7 +26,7 @@ pub(crate) struct Span {
 /// destinations meanwhile.
 pub(crate) unsafe fn copy_spans(spans: impl Iterator<Item = Span>) {
     for span in spans {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees what `# Safety` requires.
         unsafe {
             std::ptr::copy_nonoverlapping(span.src as *const u8, span.dst as *mut u8, span.nbytes as usize);
         }
@@ -39,7 +38,8 @@ pub(crate) unsafe fn copy_spans(spans: impl Iterator<Item = Span>) {
 /// # Safety
 /// These bytes are readable, and no other code writes to them meanwhile.
 pub(crate) unsafe fn read(address: u64, nbytes: u64) -> Vec<u8> {
-    // SAFETY: the caller's promise; u8 has no alignment and no invalid values.
+    // SAFETY: the caller guarantees what `# Safety` requires; a u8 has no alignment and no invalid
+    // values.
     unsafe { std::slice::from_raw_parts(address as *const u8, nbytes as usize) }.to_vec()
 }
 
@@ -48,7 +48,8 @@ pub(crate) unsafe fn read(address: u64, nbytes: u64) -> Vec<u8> {
 /// # Safety
 /// This memory is writable, and no other code accesses it meanwhile.
 pub(crate) unsafe fn write(address: u64, bytes: &[u8]) {
-    // SAFETY: the caller's promise, and borrowed bytes never belong to a store.
+    // SAFETY: the caller guarantees what `# Safety` requires, and borrowed bytes never belong to a
+    // store.
     unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), address as *mut u8, bytes.len()) }
 }
 
@@ -79,8 +80,8 @@ impl RawPairs {
             let at = self.address as *const i64;
             let row = row as i64 * self.row_stride;
             let number = |element: i64| {
-                // SAFETY: the promise of `new`. The read is unaligned, because a tensor may begin at an
-                // odd address.
+                // SAFETY: the caller of `new` has guaranteed that this element is readable. The read is
+                // unaligned, because a tensor may begin at an odd address.
                 unsafe { at.offset(element as isize).read_unaligned() }
             };
             (number(row), number(row + self.column_stride))
@@ -122,15 +123,15 @@ pub(crate) struct HostMemory {
 const HUGE_BITS: u8 = 21;
 
 impl HostMemory {
-    /// Maps `nbytes` bytes of zeros. The kernel uses huge pages and the NUMA node at the first access
-    /// to a page.
+    /// Maps `nbytes` bytes of zeros. At the first access to a page, the kernel allocates memory for it:
+    /// from huge pages if `huge` is true and they are available, and on the NUMA node.
     ///
     /// # Errors
     /// [`TransferError::HostMemory`] if there is not enough memory, or no such node.
     pub(crate) fn new(nbytes: u64, huge: bool, numa_node: Option<u32>) -> Result<Self, TransferError> {
         let refuse = |reason: String| TransferError::HostMemory { bytes: nbytes, reason };
         let length = usize::try_from(nbytes).map_err(|error| refuse(error.to_string()))?;
-        // The length of a huge mapping has to be a multiple of a huge page.
+        // The length of a mapping of huge pages has to be a multiple of their size.
         let whole = length.checked_next_multiple_of(1 << HUGE_BITS).unwrap_or(length);
         let reserved =
             if huge { MmapOptions::new().len(whole).huge(Some(HUGE_BITS)).map_anon().ok() } else { None };

@@ -48,13 +48,13 @@ pub enum Direction {
     ToHost,
 }
 
-/// Smallest size of a descriptor for which the copy engine is used, in transfers of at least
-/// `descriptors` descriptors.
+/// A rule of the planner: in transfers of at least `descriptors` descriptors, the copy engine is used
+/// for descriptors of at least `bytes` bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Threshold {
-    /// Smallest number of descriptors in a transfer.
+    /// Smallest number of descriptors in a transfer to which the rule applies.
     pub descriptors: u64,
-    /// Smallest number of bytes per descriptor.
+    /// Smallest number of bytes per descriptor for which the copy engine is used.
     pub bytes: u64,
 }
 
@@ -72,9 +72,11 @@ pub struct Thresholds {
 
 impl Default for Thresholds {
     /// Returns the best thresholds of an H200 over PCIe 5 (`benches/results/gpu.md`). The copy engine
-    /// needs 1 us or more per descriptor. It therefore uses the full link from 1 MiB per descriptor on.
-    /// For fewer than 16 descriptors, this cost does not matter. A kernel with 4 thread blocks uses the
-    /// full link; 16 thread blocks slow down a concurrent model twice as much.
+    /// needs 1 us or more per descriptor, so it uses the full link only from 1 MiB per descriptor on.
+    /// For fewer than 16 descriptors, this cost does not matter.
+    ///
+    /// A kernel with 4 thread blocks already uses the full link. With 16 thread blocks, it slows down a
+    /// concurrent model twice as much.
     fn default() -> Self {
         let rows =
             || [(0, 0), (16, 1 << 20)].map(|(descriptors, bytes)| Threshold { descriptors, bytes }).to_vec();
@@ -107,8 +109,9 @@ impl Thresholds {
 /// the multiprocessors to the model.
 const STAGED_FROM: u64 = 64 << 20;
 
-/// Returns the method for pieces that are too small for the copy engine. A kernel starts immediately,
-/// but a kernel that writes to the host slows down a concurrent model.
+/// Returns the method for copies whose pieces are too small for the copy engine. To the host it is
+/// always `Staged`, because a kernel that writes to the host slows down a concurrent model. To the
+/// device it is a kernel for small copies, because a kernel starts immediately.
 pub(crate) const fn around_copy_engine(direction: Direction, bytes: u64) -> Method {
     match direction {
         Direction::ToHost => Method::Staged,
@@ -226,8 +229,8 @@ impl Question {
                 around_copy_engine(self.direction, self.bytes)
             }
         };
-        // The fallback if the preferred method is unavailable: `memcpy`, which every driver has, for
-        // few descriptors, and a kernel for more.
+        // If the preferred method cannot do this copy, use `memcpy` (which every driver has) for few
+        // descriptors, and a kernel for more.
         let fallback = if self.descriptors < 16 { Method::Memcpy } else { Method::Kernel };
         let chosen = [wanted, fallback, Method::Memcpy].into_iter().find(|&one| self.obstacle(one).is_none());
         chosen.ok_or(TransferError::Capturing("the host store is not pinned"))

@@ -63,14 +63,14 @@ pub struct Array {
     pub item_bytes: u64,
 }
 
-/// Largest number of regions for a single tensor. If a tensor has more, its inner dimensions are
-/// scattered, and its layout is a mistake.
+/// Largest number of regions for a single tensor. A tensor with more regions has scattered inner
+/// dimensions, which is probably a mistake of the caller.
 const MAX_REGIONS: u64 = 1 << 16;
 
 impl Array {
-    /// Returns the regions of a tensor whose dimension `block_dim` counts blocks, and the number of
-    /// blocks. Contiguous inner dimensions form the piece of a region. The other dimensions are
-    /// enumerated in the order of their indices. O(dimensions + regions).
+    /// Returns the regions of a tensor, and its number of blocks. The dimension `block_dim` counts the
+    /// blocks. Contiguous inner dimensions form the piece of a region, and each combination of indices
+    /// of the other dimensions is one region. O(dimensions + regions).
     ///
     /// # Errors
     /// [`TransferError::Layout`] for a missing dimension, an empty tensor, inner dimensions that are
@@ -114,10 +114,10 @@ impl Array {
         let mut inner: Vec<usize> =
             (0..self.shape.len()).filter(|&dim| dim != block_dim && self.shape[dim] > 1).collect();
         inner.sort_by_key(|&dim| self.strides[dim]);
-        // If there is a single block, its stride affects no address. But the stride shows which
-        // dimensions are outside of a block. This makes the regions of a store with one block equal to
-        // those of a store with many, so that blocks can be copied between the two. If no dimension has
-        // a smaller stride, the stride shows nothing.
+        // If there is only one block, its stride affects no address, but shows which dimensions are
+        // outside of a block: those with the same or a larger stride. Therefore a store with one block
+        // has the same regions as a store with many, and blocks can be copied between the two. If no
+        // dimension has a smaller stride than the blocks, this is unknown.
         let block_stride = self.strides[block_dim];
         let stride_is_known =
             self.shape[block_dim] == 1 && inner.iter().any(|&dim| self.strides[dim] < block_stride);
@@ -239,8 +239,8 @@ mod tests {
 
     #[test]
     fn layouts_of_engines_become_regions() {
-        /// Name, shape, strides and block dimension of a tensor. The last two fields are the expected
-        /// number of regions and the expected size of a piece in bytes.
+        /// A tensor: its name, shape, strides, and block dimension. Then the expected number of
+        /// regions, and the expected number of bytes in a piece.
         type Case = (&'static str, Vec<u64>, Vec<i64>, usize, usize, u64);
         let cases: [Case; 7] = [
             (
@@ -272,8 +272,8 @@ mod tests {
         }
     }
 
-    /// A store of one block has the same regions as a store of many, so that blocks can be copied
-    /// between them.
+    /// A store with one block has the same regions as a store with many, so that blocks can be copied
+    /// between the two.
     #[test]
     fn one_block_is_cut_as_many_are() {
         let shapes: [(&str, &[u64], usize); 6] = [
@@ -302,8 +302,8 @@ mod tests {
                 assert_eq!(one, many, "{name}");
             }
         }
-        // A stride of 0, which an added dimension has, does not show which dimensions are outside of a
-        // block.
+        // A dimension that was added to a tensor has a stride of 0. Such a stride does not show which
+        // dimensions are outside of a block.
         let added = array(&[2, 1, 16], &[16, 0, 1]).regions(1).expect("contiguous").0;
         assert_eq!((added.len(), added[0].nbytes), (1, 64));
     }

@@ -47,14 +47,14 @@ fn merge(pairs: &[Pair]) -> Vec<Run> {
     runs
 }
 
-/// Makes one run per pair. Used for blocks that are not adjacent in memory.
+/// Returns one run per pair. It is used for blocks that are not adjacent in memory.
 #[must_use]
 pub fn singles(pairs: &[Pair]) -> Vec<Run> {
     pairs.iter().map(|&Pair { src, dst }| Run { src, dst, len: 1 }).collect()
 }
 
-/// Returns the pieces of memory that pairs select in the regions of two stores. Consecutive blocks form
-/// one piece if they are adjacent in memory. `refine` may split the runs of blocks.
+/// Returns the pieces of memory that the pairs select in the regions of two stores. Runs of consecutive
+/// blocks form one piece if they are adjacent in memory. `refine` may split these runs.
 pub(crate) fn spans(
     sources: &[Region],
     targets: &[Region],
@@ -77,8 +77,8 @@ pub(crate) fn spans(
     spans
 }
 
-/// Splits runs at multiples of `every` blocks on one side, which `start` selects. After that, no copy
-/// crosses the border between two registrations of host memory.
+/// Splits runs at block ids that are multiples of `every`, so that no copy crosses the border between
+/// two registrations of host memory. `start` selects the source or the destination of a run.
 #[must_use]
 pub fn cut(runs: &[Run], every: u32, start: impl Fn(&Run) -> u32) -> Vec<Run> {
     let mut parts = Vec::with_capacity(runs.len());
@@ -105,8 +105,8 @@ mod tests {
             permutation in Just((0..40_u32).collect::<Vec<_>>()).prop_shuffle(),
             every in 1_u32..9,
         ) {
-            // The pairs contain descending, ascending and scattered blocks. From index 10 on, the
-            // sources ascend.
+            // Pairs with descending, ascending and scattered blocks. Their sources ascend from index 10
+            // on.
             let pairs: Vec<Pair> = (0..40).map(|at| Pair {
                 src: if at < 10 { 9 - at } else { at },
                 dst: if at < 20 { at } else { permutation[at as usize] + 40 },

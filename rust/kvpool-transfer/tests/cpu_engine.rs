@@ -10,7 +10,7 @@ use kvpool_transfer::{
 };
 use proptest::prelude::*;
 
-/// Memory of a test, in which stores use parts.
+/// The memory of a test. Its stores use parts of this memory.
 struct Arena {
     bytes: Vec<u8>,
 }
@@ -35,13 +35,13 @@ impl Arena {
             })
             .collect();
         // SAFETY: the layouts of these tests end within the arena. The arena outlives its stores, and
-        // nothing else accesses it meanwhile.
+        // no other code accesses it meanwhile.
         unsafe { Store::new(regions, num_blocks, Device::Cpu, Vec::new(), false, None) }
     }
 }
 
-/// Generates the offset, stride and length of each region. The pieces are either side by side within a
-/// stride, or in one plane after another.
+/// Draws the offset, stride and length of each region, and the number of blocks. The pieces of a block
+/// are either side by side, or each region is a plane of its own.
 fn layout() -> impl Strategy<Value = (Vec<(usize, usize, usize)>, u64)> {
     (1_usize..4, 1_usize..40, 0_usize..9, 1_u64..12, any::<bool>()).prop_map(
         |(count, nbytes, padding, blocks, planes)| {
@@ -90,8 +90,8 @@ fn model(
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
 
-    /// Copies within one store, or between two stores that view the same memory with a shift of `shift`
-    /// bytes.
+    /// Copies within one store, or between two stores over the same memory. In the latter case, the
+    /// second store begins `shift` bytes after the first.
     #[test]
     fn copies_within_an_arena(
         (layout, blocks) in layout(),
@@ -135,8 +135,8 @@ proptest! {
 fn large_copies_are_shared_by_threads_and_cut_anywhere() {
     let (mut from, mut to) = (Arena::new(40 << 20), Arena::new(40 << 20));
     to.bytes.fill(0);
-    // One region with adjacent blocks is a single run that has to be split. With 3 threads, the splits
-    // are inside of blocks.
+    // The four blocks are adjacent, so the copy is a single piece. Three threads split it in the middle
+    // of blocks.
     let layout = [(0, (10 << 20) - 7, (10 << 20) - 7)];
     let (src, dst) = (from.store(&layout, 4).expect("fits"), to.store(&layout, 4).expect("fits"));
     let engine = TransferEngine::new(Device::Cpu, EngineConfig { threads: 3, ..EngineConfig::default() });
@@ -164,8 +164,8 @@ fn a_transfer_follows_another_engines() {
     assert_eq!(store.read_block(2), store.read_block(0));
 }
 
-/// Two engines copy in both directions while threads read and write the same blocks. Each block always
-/// contains the bytes of exactly one write.
+/// Two engines copy in both directions while threads read and write the same blocks. Whenever a thread
+/// reads a block, it has the bytes of exactly one write.
 #[test]
 fn no_block_is_seen_half_written() {
     const BYTES: usize = 1 << 16;

@@ -11,7 +11,7 @@ use kvpool_transfer::{Device, Region, Store};
 /// Returns a store over one block of `bytes` bytes at an address.
 fn store(address: *mut u8, bytes: u64) -> Arc<Store> {
     let region = Region { base: address as u64, stride: bytes, nbytes: bytes };
-    // SAFETY: the call violates the requirements on purpose. This is the deliberate fault.
+    // SAFETY: this call violates the requirements on purpose, because this is the deliberate fault.
     unsafe { Store::new(vec![region], 1, Device::Cpu, Vec::new(), false, None) }.expect("a layout")
 }
 
@@ -29,7 +29,7 @@ fn read_after_free() {
     store.read_block(0).expect("a block");
 }
 
-/// Two stores use the same memory, and their guards do not exclude each other.
+/// Two stores use the same memory. A guard belongs to one store, so their writes run at the same time.
 #[test]
 fn data_race() {
     let mut memory = vec![0_u8; 64];

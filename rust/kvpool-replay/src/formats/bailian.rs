@@ -1,7 +1,7 @@
 //! `bailian`: the anonymised usage traces of Alibaba's Qwen serving
 //! (alibaba-edu/qwen-bailian-usagetraces-anon, ATC'25).
 //!
-//! One JSON object a line, in order of arrival:
+//! The file has one JSON object per line, in order of arrival:
 //!
 //! | field | unit | |
 //! |---|---|---|
@@ -16,9 +16,11 @@
 //! Blocks have 16 tokens, unless the caller passes another size.
 //!
 //! Ids are salted hashes of the *tokens of a block*, renumbered. For a cache, equal ids after different
-//! prefixes are different blocks, so the reader converts them to prefix ids. A session consists of all
-//! requests for which the chain of `parent_chat_id` leads to the same root. Its name is the root's
-//! `chat_id`. If the root is older than the recording, it is the `chat_id` of the oldest known request.
+//! prefixes are different blocks, so the reader converts them to prefix ids.
+//!
+//! A session consists of all requests for which the chain of `parent_chat_id` leads to the same first
+//! request. Its name is the `chat_id` of that request. If the first request is older than the
+//! recording, the name is the `chat_id` of the oldest known one.
 
 use std::collections::HashMap;
 
@@ -63,7 +65,7 @@ pub(crate) struct Decoder {
     assumed: Assumed,
     block_tokens: usize,
     chains: Chains,
-    /// The root of the session of each request.
+    /// For the `chat_id` of each request, the `chat_id` of the first request of its session.
     roots: HashMap<i64, i64>,
 }
 
@@ -87,7 +89,8 @@ impl Decoder {
             output_length: decoded.output_length,
             hash_ids: self.chains.chain(0, &decoded.hash_ids),
         };
-        // The note is set here and not in `finish`, because with a limit `finish` may not be called.
+        // Set this note after every record, because a reader with a limit of requests may not call
+        // `finish`.
         out.notes.unchained = self.chains.unchained();
         let session = Some(root.to_string().into());
         out.ready.push_back(Ready { session, kind: decoded.kind, ..Ready::new(line, request) });

@@ -1,6 +1,6 @@
-//! `block-rows`: one request a line with its block size, as read by KVCache.AI's kvcache-simulator.
+//! `block-rows`: one request per line with its block size, as read by KVCache.AI's kvcache-simulator.
 //!
-//! One JSON object a line, in order of arrival:
+//! The file has one JSON object per line, in order of arrival:
 //!
 //! | field | unit | |
 //! |---|---|---|
@@ -43,7 +43,7 @@ struct Line {
     output_length: Option<u32>,
 }
 
-/// The tokens of all blocks, or of each block.
+/// The field `block_tokens`: the number of tokens of every block, or of each block.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum BlockTokens {
@@ -93,8 +93,8 @@ impl Decoder {
         let size = self.block_size(&row, line)?;
         let timestamp_ms = row.timestamp.or(self.previous.map(|(_, ms)| ms)).unwrap_or(0.0);
         out.notes.untimed += u64::from(row.timestamp.is_none());
-        // The order is checked here, because all other rules are checked only at the end, and the rows
-        // may be sorted by then.
+        // Check the order of arrival here. The other rules are checked only at the end, when the rows
+        // may be sorted.
         if let Some((previous_line, previous_ms)) = self.previous
             && timestamp_ms < previous_ms
             && !self.may_go_back
@@ -102,7 +102,8 @@ impl Decoder {
             return Err(TraceError::TimeBackwards { line, timestamp_ms, previous_line, previous_ms });
         }
         self.previous = Some((line, timestamp_ms));
-        // Equal ids in rows of different block sizes are different ids.
+        // Pass the block size as the id space, because equal ids in rows of different block sizes are
+        // different blocks.
         let hash_ids = self.chains.chain(size as u64, &row.hash_ids);
         let output_length = row.output_length.unwrap_or(0);
         let request = TraceRequest { timestamp_ms, input_length: row.input_length, output_length, hash_ids };
@@ -110,7 +111,8 @@ impl Decoder {
         Ok(())
     }
 
-    /// The block size of a row: from its field, from its `block_tokens`, or from the caller.
+    /// Returns the block size of a row: from its field `block_size`, from its `block_tokens`, or from
+    /// the caller.
     fn block_size(&self, row: &Line, line: u64) -> Result<usize, TraceError> {
         let shown = match &row.block_tokens {
             Some(BlockTokens::All(size)) => Some(*size),

@@ -45,21 +45,21 @@ impl Field {
     }
 }
 
-/// Decodes one record, which must be an object.
+/// Decodes one record into its struct. The record must be an object.
 pub(crate) fn decode<'a, T: Deserialize<'a>>(
     text: &'a [u8],
     line: u64,
     assumed: Assumed,
     fields: &'static [Field],
 ) -> Result<T, TraceError> {
-    // A struct also decodes from an array of its fields, but a record must be an object.
+    // `serde_json` also decodes a struct from an array of its fields, but a record must be an object.
     if text.first() != Some(&b'{') {
         return Err(diagnose(text, line, assumed, fields, None));
     }
     serde_json::from_slice(text).map_err(|error| diagnose(text, line, assumed, fields, Some(&error)))
 }
 
-/// Builds the error for a record that could not be decoded, or that was decoded and is incomplete.
+/// Builds the error for a record that could not be decoded, or that lacks a required field.
 #[cold]
 pub(crate) fn diagnose(
     text: &[u8],
@@ -81,8 +81,8 @@ pub(crate) fn diagnose(
             mixed(text, line, assumed).unwrap_or(problem)
         }
         Some(problem) => problem,
-        // The remaining case is a duplicate field: decoding refuses it, while parsing as a value keeps
-        // the last one.
+        // All fields are valid, so a field occurs twice. Decoding a struct refuses this, while parsing
+        // a JSON value keeps the last of them.
         None => decoding.map_or_else(
             || TraceError::NotJson { line, column: 0, reason: "not a record".to_owned() },
             |error| not_json(line, error),
@@ -90,18 +90,18 @@ pub(crate) fn diagnose(
     }
 }
 
-/// Returns an error if a record looks like a record of another format.
+/// Returns an error if the record looks like a record of another format than the first one.
 pub(crate) fn mixed(text: &[u8], line: u64, assumed: Assumed) -> Option<TraceError> {
     let mut scanner = Scanner::default();
     scanner.feed(text);
     if scanner.is_array() {
-        // Records of some formats are arrays. For these, any array would look like a match, so arrays
-        // are not reported.
+        // Report no array. Records of some formats are arrays, so any array would look like a record of
+        // those formats.
         return None;
     }
     let found = super::TraceFormat::detect(&scanner);
-    // Detection returns Mooncake if no other format fits, so the record must also have Mooncake's own
-    // fields.
+    // Detection returns Mooncake if no other format matches. Require Mooncake's own fields as well,
+    // before the error names this format.
     let looks =
         found != super::TraceFormat::Mooncake || (scanner.has("timestamp") && scanner.has("hash_ids"));
     (found != assumed.format && looks && assumed.detected).then_some(TraceError::MixedFormats {
@@ -111,7 +111,8 @@ pub(crate) fn mixed(text: &[u8], line: u64, assumed: Assumed) -> Option<TraceErr
     })
 }
 
-/// Returns the first problem with the fields of an object. `path` is a prefix for their names.
+/// Returns the first problem with the fields of an object. `path` is the prefix of the field names in
+/// the error.
 pub(crate) fn check_fields(
     object: &Map<String, Value>,
     path: &str,
@@ -130,15 +131,14 @@ pub(crate) fn check_fields(
     })
 }
 
-/// The names of the fields that a record must have.
 fn names(fields: &[Field]) -> String {
     let needed: Vec<_> = fields.iter().filter(|field| field.needed).map(|field| field.name).collect();
     needed.join(", ")
 }
 
 pub(crate) fn not_json(line: u64, error: &serde_json::Error) -> TraceError {
-    // The parser's message ends with a line number that counts from the first line of the record, so it
-    // is removed.
+    // Remove the line number at the end of the parser's message, because it counts from the first line
+    // of the record.
     let reason = error.to_string();
     let reason = reason.split_once(" at line ").map_or(reason.as_str(), |(before, _)| before);
     let line = line + (error.line() as u64).saturating_sub(1);
@@ -249,7 +249,7 @@ pub(crate) fn ms_of(seconds: f64, field: &str, line: u64) -> Result<f64, TraceEr
     })
 }
 
-/// A name: a string, or a number in decimal.
+/// A name in a record. It is a JSON string, or a number, which is converted to decimal text.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Name(pub(crate) Box<str>);
 

@@ -28,8 +28,10 @@
 //!
 //! All sessions begin at time 0, unless [`ReadOptions::sessions_at_once`] limits how many run at a
 //! time. With a limit, each further session begins at the last arrival of the running session that ends
-//! first. In reality, different models share no KV, but the trace is read as if all requests were sent
-//! to one engine.
+//! first.
+//!
+//! In reality, different models share no KV, but the trace is read as if all requests were sent to one
+//! engine.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -71,7 +73,7 @@ struct Document {
     requests: Vec<Entry>,
 }
 
-/// A request or a sub-agent.
+/// An entry of `requests`: a request or a sub-agent.
 #[derive(Deserialize)]
 struct Entry {
     #[serde(rename = "type")]
@@ -115,8 +117,8 @@ pub(crate) struct Decoder {
     chains: Chains,
     requests: SizedRequests,
     documents: u64,
-    /// For each running session, the time of its last arrival, if the number of running sessions is
-    /// limited.
+    /// For each running session, the time of its last arrival in ms. Empty if the number of running
+    /// sessions is not limited.
     lanes: Vec<f64>,
     lanes_at_once: Option<usize>,
 }
@@ -159,7 +161,8 @@ impl Decoder {
             begin_ms,
             end_ms: begin_ms,
             block_tokens: document.block_size as usize,
-            // Documents are counted from 1. Global ids have a separate id space per block size.
+            // The id space. Local ids have one per document, which is its number from 1. Global ids
+            // have one per block size, with the top bit set.
             space: if global { (1 << 63) | u64::from(document.block_size) } else { self.documents },
         };
         if document.block_size == 0 || !self.flatten(document.requests, &name, 0.0, &mut session)? {
@@ -173,7 +176,8 @@ impl Decoder {
         Ok(())
     }
 
-    /// Returns the lane of the session that ends first, if the limit of running sessions is reached.
+    /// Returns the index in `lanes` of the running session that ends first. The next session replaces
+    /// it. Returns `None` if another session may still run.
     fn free_lane(&self) -> Option<usize> {
         if self.lanes.len() < self.lanes_at_once? {
             return None;
@@ -182,7 +186,7 @@ impl Decoder {
         first.map(|(lane, _)| lane)
     }
 
-    /// Builds the error for a document that decoded, but is incomplete.
+    /// Builds the error for a document that was decoded, but lacks a required field.
     #[cold]
     fn explain(&self, text: &[u8], line: u64) -> TraceError {
         json::diagnose(text, line, self.assumed, FIELDS, None)

@@ -70,26 +70,26 @@ fn check_events(value: &Value, field: String, line: u64) -> Option<TraceError> {
     (!value.is_array()).then(|| json::bad_value(value, field, line, "an array of events"))
 }
 
-/// The positions of an event's fields in vLLM's older, positional form.
+/// For each field, its index in an event that is an array, as in older versions of vLLM.
 const POSITIONS: [(&str, usize); 5] =
     [("block_hashes", 1), ("parent_block_hash", 2), ("block_size", 4), ("medium", 6), ("group_idx", 9)];
 
 /// A block's hash, as recorded.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Hash {
-    /// A number. Signed numbers are stored as the same 64 bits.
+    /// A number. A signed number has the same 64 bits as its unsigned form.
     Number(u64),
     Text(Box<str>),
 }
 
-/// A block that was stored, or that is the parent of one.
+/// A block that an event stored, or that an event names as a parent.
 #[derive(Clone, Copy, Debug)]
 struct Block {
     parent: Option<u32>,
-    /// The number of blocks of its chain, including this block.
+    /// The number of blocks from the first block of the prompt to this one, both included.
     depth: u32,
     tokens: u32,
-    /// Whether the block is known only as the parent of another.
+    /// Whether the block was never stored, so that it is known only as the parent of another.
     is_placeholder: bool,
 }
 
@@ -110,14 +110,15 @@ pub(crate) struct Decoder {
     numbers: HashMap<Hash, u32>,
     blocks: Vec<Block>,
     found: Vec<Found>,
-    /// For each rank and last block of a chain, the request that may continue the chain.
+    /// The requests that a further run may continue, as indices into `found`. The key is the rank, and
+    /// the last block of the request so far.
     open: HashMap<(u64, u64), usize, IdHasherBuilder>,
     /// The time of the first event, in s.
     origin: Option<f64>,
     now_ms: f64,
 }
 
-/// An event in either form.
+/// An event, as a JSON object or as an array of fields.
 enum Event<'a> {
     Object(&'a Map<String, Value>),
     Array(&'a [Value]),
@@ -143,7 +144,7 @@ impl Event<'_> {
     }
 }
 
-/// The position of an event in the input.
+/// The position of an event in the input, for errors, and the rank of its batch.
 struct At<'a> {
     line: u64,
     path: &'a str,
@@ -218,7 +219,8 @@ impl Decoder {
         }
     }
 
-    /// Sets the time of the next events. Without a time, they have the time of the previous event.
+    /// Sets the time of the following events. Without a time in the record, they keep the time of the
+    /// previous event.
     fn set_time(
         &mut self,
         ts: Option<&Value>,
@@ -229,8 +231,8 @@ impl Decoder {
         match ts.and_then(Value::as_f64) {
             Some(seconds) => {
                 let origin = *self.origin.get_or_insert(seconds);
-                // The clocks of publishers differ, so an event may be older than the first one. It then
-                // gets the time of the first one.
+                // The clocks of publishers differ, so an event may be older than the first one. Such an
+                // event gets the time of the first one.
                 self.now_ms = json::ms_of((seconds - origin).max(0.0), field, line)?;
             }
             None => out.notes.untimed += 1,
@@ -296,7 +298,7 @@ impl Decoder {
         }
     }
 
-    /// Adds a run of stored blocks.
+    /// Processes an event that stores a run of consecutive blocks.
     fn stored(&mut self, event: &Event<'_>, at: &At<'_>, out: &mut Output) -> Result<(), TraceError> {
         let tokens = match event.get("block_size", "block_size") {
             Some(size) => match size.as_u64().and_then(|size| u32::try_from(size).ok()) {
@@ -325,7 +327,7 @@ impl Decoder {
         }
         let Some(end) = end else { return Ok(()) };
         if Some(end) == parent {
-            // The run of this event is empty.
+            // The event stores no block.
             out.notes.skipped_events += 1;
             return Ok(());
         }
@@ -345,7 +347,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// Returns the number of a parent block, and adds it if it was never stored.
+    /// Returns the index of a parent block in `blocks`. Adds the block if it was never stored.
     fn parent(&mut self, hash: Hash, tokens: u32, out: &mut Output) -> u32 {
         let next = self.blocks.len() as u32;
         let number = *self.numbers.entry(hash).or_insert(next);
@@ -356,7 +358,8 @@ impl Decoder {
         number
     }
 
-    /// Returns the number of a block that is stored after `parent`, and adds it if it is new.
+    /// Returns the index in `blocks` of a block that is stored after `parent`. Adds the block if it is
+    /// new.
     fn store(
         &mut self,
         hash: Hash,
@@ -404,7 +407,7 @@ impl Decoder {
             let Some(last) = self.blocks.get(found.end as usize) else { continue };
             let mut ids = reserve_ids(last.depth as usize, last.tokens as usize)?;
             let mut next = Some(found.end);
-            // A parent has a lower number than its children, so this loop ends.
+            // A parent has a lower index than its children, so this loop over the parents ends.
             while let Some(number) = next {
                 ids.push(u64::from(number));
                 next = self.blocks.get(number as usize).and_then(|block| block.parent);

@@ -48,8 +48,8 @@ pub(crate) use crate::format::Assumed;
 pub use crate::format::TraceFormat;
 
 impl TraceFormat {
-    /// The number of tokens per id, if neither the trace nor the caller specifies it. `None` if the
-    /// trace must specify it.
+    /// The number of tokens per id of this format, if neither the trace nor the caller specifies it.
+    /// `None` if one of them must specify it.
     #[must_use]
     pub const fn default_block_tokens(self) -> Option<usize> {
         match self {
@@ -65,22 +65,23 @@ impl TraceFormat {
         matches!(self, Self::Mooncake | Self::MooncakeSessions | Self::Bailian)
     }
 
-    /// Whether a record is a JSON document instead of a line.
+    /// Whether a record of this format is a JSON document, which may have several lines, instead of one
+    /// line.
     pub(crate) const fn has_documents(self) -> bool {
         matches!(self, Self::KvCacheTester)
     }
 
-    /// Whether the reader sorts requests by arrival, because the records are not in that order.
+    /// Whether the reader sorts the requests of this format, because its records are not in order of
+    /// arrival.
     pub(crate) const fn is_sorted_by_reader(self) -> bool {
         matches!(self, Self::MooncakeSessions | Self::KvCacheTester | Self::KvEvents)
     }
 
-    /// Whether the decoder chains the ids, so that they need no check.
+    /// Whether the reader makes the prefix ids of this format, so that they need no check.
     pub(crate) const fn is_chained_by_reader(self) -> bool {
         !matches!(self, Self::Mooncake | Self::MooncakeSessions)
     }
 
-    /// Detects the format of a first record from its keys.
     pub(crate) fn detect(record: &Scanner) -> Self {
         let event_type = matches!(
             record.kind(),
@@ -120,7 +121,7 @@ impl FromStr for TraceFormat {
     }
 }
 
-/// The decoder of a format, from records to requests.
+/// Converts the records of a format to requests.
 #[derive(Debug)]
 pub(crate) enum Decoder {
     Mooncake(mooncake::Decoder),
@@ -147,7 +148,6 @@ impl Decoder {
         }
     }
 
-    /// Decodes one record, which begins in `line`.
     pub(crate) fn record(&mut self, text: &[u8], line: u64, out: &mut Output) -> Result<(), TraceError> {
         out.notes.records += 1;
         match self {

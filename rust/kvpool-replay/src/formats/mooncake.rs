@@ -1,7 +1,7 @@
 //! `mooncake`: the format of kvcache-ai/Mooncake's traces for its FAST'25 paper, and kvpool's default
 //! for writing.
 //!
-//! One JSON object a line, in order of arrival:
+//! The file has one JSON object per line, in order of arrival:
 //!
 //! | field | unit | |
 //! |---|---|---|
@@ -40,7 +40,7 @@ struct Line {
     input_length: u32,
     output_length: u32,
     hash_ids: Vec<u64>,
-    // If one of these fields is present, the line has another format.
+    // If this field or one of the next is present, the line has another format.
     chat_id: Option<IgnoredAny>,
     session_id: Option<IgnoredAny>,
     block_size: Option<IgnoredAny>,

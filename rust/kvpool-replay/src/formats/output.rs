@@ -14,9 +14,9 @@ pub struct ReadNotes {
     pub records: u64,
     /// The number of requests that were out of order and had to be sorted.
     pub reordered: u64,
-    /// The number of pairs of a prefix and an id for which the id was seen after another prefix before.
-    /// They show that ids identify contents, and were converted to prefix ids. 0 if ids already
-    /// identify prefixes, or were not chained.
+    /// The number of prefix ids that the reader assigned to an id that had already been seen after
+    /// another prefix. If it is above 0, the ids of the trace identify contents. It is 0 if they
+    /// already identify prefixes, or were not converted.
     pub unchained: u64,
     /// The number of requests whose blocks were converted to another size.
     pub regrouped: u64,
@@ -26,12 +26,12 @@ pub struct ReadNotes {
     /// The number of recorded events that do not store blocks in the first tier: removals, other tiers,
     /// other kinds.
     pub skipped_events: u64,
-    /// The number of stored runs with a parent block that was not recorded. The reader assumes that the
-    /// parent is the only block before such a run.
+    /// The number of stored runs of blocks whose parent block was not recorded. The reader assumes that
+    /// the parent is the only block before such a run.
     pub unknown_parents: u64,
 }
 
-/// A request that is ready to be checked.
+/// A decoded request with its line and labels, which the checker has not seen yet.
 #[derive(Debug)]
 pub(crate) struct Ready {
     pub(crate) line: u64,
@@ -61,7 +61,7 @@ impl Ready {
 #[derive(Debug, Default)]
 pub(crate) struct Output {
     pub(crate) ready: VecDeque<Ready>,
-    /// The block size. Set before the first request.
+    /// The number of tokens per block. It is set before the first request.
     pub(crate) block_tokens: usize,
     pub(crate) notes: ReadNotes,
 }

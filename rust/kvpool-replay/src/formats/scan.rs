@@ -9,25 +9,21 @@ const MAX_KEYS: usize = 64;
 /// The maximum number of bytes that are stored of a key or a string.
 const MAX_TEXT: usize = 64;
 
-/// Scans one JSON value.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Scanner {
-    /// The first byte of the value.
     first: Option<u8>,
     depth: usize,
-    /// `Some` inside a string. The value is true if the previous byte was a backslash.
+    /// `Some` while the scanner is inside a string. The value is true after a backslash.
     string: Option<bool>,
-    /// The last string at the outermost level, complete or not.
+    /// The last string at the outermost level, as far as it was scanned.
     text: Vec<u8>,
     keys: Vec<Vec<u8>>,
-    /// The string value of the key `type`.
     kind: Vec<u8>,
     done: bool,
 }
 
 impl Scanner {
-    /// Scans `bytes`, and returns the number of bytes that belong to the value, including blanks before
-    /// it.
+    /// Scans `bytes`, and returns how many of them belong to the value. Blanks before it count as well.
     pub(crate) fn feed(&mut self, bytes: &[u8]) -> usize {
         for (at, &byte) in bytes.iter().enumerate() {
             if self.done {
@@ -72,8 +68,8 @@ impl Scanner {
             }
             _ => {
                 self.first.get_or_insert(byte);
-                // The value is a number, a word or an error. It ends with the line, and the parser
-                // reports an error.
+                // The value is no object, array or string. It ends here, and the parser reports the
+                // error later.
                 self.done = self.depth == 0;
             }
         }
@@ -87,17 +83,14 @@ impl Scanner {
         }
     }
 
-    /// Whether the value has begun.
     pub(crate) fn is_begun(&self) -> bool {
         self.first.is_some()
     }
 
-    /// Whether the value has ended.
     pub(crate) fn is_done(&self) -> bool {
         self.done
     }
 
-    /// Whether the value is an array.
     pub(crate) fn is_array(&self) -> bool {
         self.first == Some(b'[')
     }
@@ -107,7 +100,7 @@ impl Scanner {
         self.keys.iter().any(|one| one == key.as_bytes())
     }
 
-    /// The string value of the key `type`; empty without such a key.
+    /// The string value of the key `type`. It is empty if there is no such key.
     pub(crate) fn kind(&self) -> &[u8] {
         &self.kind
     }

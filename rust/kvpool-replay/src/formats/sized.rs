@@ -2,8 +2,10 @@
 //!
 //! [`SizedRequests`] is for formats with a block size in each record. The trace gets the size that the
 //! caller requested, or otherwise the largest size that occurs. Every size must divide that size or be
-//! a multiple of it. Ids of different sizes never match, because equal text has other ids in blocks of
-//! another size, and a trace does not show which of them correspond.
+//! a multiple of it.
+//!
+//! Ids of different sizes never match. Equal text has other ids in blocks of another size, and a trace
+//! does not show which of them correspond.
 //!
 //! Either all partial last blocks of a trace have ids, or none has. For each size, the first request
 //! with a partial block determines which, and all other requests must agree with it.
@@ -17,7 +19,7 @@ use crate::{
     validate::RequestChecker,
 };
 
-/// Requests with individual block sizes. Their ids are already chained.
+/// Requests with individual block sizes. Their ids already identify prefixes.
 #[derive(Debug, Default)]
 pub(crate) struct SizedRequests {
     requests: Vec<(Ready, usize)>,
@@ -28,8 +30,8 @@ impl SizedRequests {
         self.requests.push((ready, block_tokens));
     }
 
-    /// Outputs all requests in blocks of one size, and outputs that size. `wanted` is the size that the
-    /// caller requested.
+    /// Converts all requests to blocks of one size, and moves them to `out`. This size is `wanted` (the
+    /// caller's), or the largest size that occurs.
     pub(crate) fn finish(&mut self, wanted: Option<usize>, out: &mut Output) -> Result<(), TraceError> {
         let requests = std::mem::take(&mut self.requests);
         let largest = requests.iter().map(|(_, size)| *size).max().unwrap_or(1);

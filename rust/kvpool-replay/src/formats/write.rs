@@ -12,7 +12,7 @@ use std::{
 
 use crate::{error::TraceError, format::TraceFormat, trace::Trace};
 
-/// Writes a trace, one request a line.
+/// Writes a trace, one request per line.
 ///
 /// Depending on the format, some data are lost. No format contains the block size.
 ///
@@ -54,7 +54,7 @@ pub fn write_trace(trace: &Trace, format: TraceFormat, out: impl Write) -> Resul
     written.and_then(|()| out.flush()).map_err(|source| TraceError::Write { source })
 }
 
-/// Writes a trace as Mooncake JSONL: one request a line, `\n` after each, and all ids.
+/// Writes a trace as Mooncake JSONL: one request per line, `\n` after each, and all ids.
 ///
 /// This is [`write_trace`] with the format `mooncake`. The bytes depend only on the trace, and reading
 /// them back gives the same requests (times of more than 15 digits may change in the last bit). The
@@ -81,15 +81,16 @@ pub fn write_jsonl(trace: &Trace, out: impl Write) -> io::Result<()> {
     })
 }
 
-/// The additional fields of a line, as JSON text.
+/// Fields that a format writes in addition to Mooncake's, as JSON text.
 struct Extra {
-    /// The fields before the timestamp.
+    /// The fields that are written before `timestamp`.
     start: String,
-    /// The fields before the ids.
+    /// The fields that are written before `hash_ids`.
     middle: String,
 }
 
-/// Writes all lines, with times in units of `unit_ms`.
+/// Writes one line per request. Times are divided by `unit_ms`, and `extra` returns the additional
+/// fields of a request.
 fn lines(
     trace: &Trace,
     out: &mut impl Write,
@@ -98,7 +99,7 @@ fn lines(
 ) -> io::Result<()> {
     for (index, request) in trace.requests().iter().enumerate() {
         let Extra { start, middle } = extra(index);
-        // `Display` of an f64 writes whole numbers without a fraction and never an exponent.
+        // `Display` of an f64 writes whole numbers without a fraction, and never uses an exponent.
         write!(
             out,
             "{{{start}\"timestamp\": {}, \"input_length\": {}, \"output_length\": {}, \
@@ -127,7 +128,7 @@ fn sessions(trace: &Trace, out: &mut impl Write) -> io::Result<()> {
         let label = labels.get(index);
         let start =
             label.session.map_or_else(String::new, |name| format!("\"session_id\": {}, ", quoted(name)));
-        // A first turn has no previous turn.
+        // The first turn of a session has no previous turn from which a delay could count.
         let first = label.session.is_none_or(|name| begun.insert(name));
         let delay = label.think_ms.filter(|_| !first);
         let delay = delay.map_or_else(String::new, |ms| format!("\"delay\": {ms}, "));
@@ -140,7 +141,7 @@ fn sessions(trace: &Trace, out: &mut impl Write) -> io::Result<()> {
 
 fn bailian(trace: &Trace, out: &mut impl Write) -> io::Result<()> {
     let labels = trace.labels();
-    // The last request, and the number of turns, of each session.
+    // For each session, the index of its last request, and its number of turns so far.
     let mut last: HashMap<u32, (usize, u32)> = HashMap::new();
     lines(trace, out, 1e3, |index| {
         let session = labels.session_number(index);
@@ -158,7 +159,7 @@ fn bailian(trace: &Trace, out: &mut impl Write) -> io::Result<()> {
     })
 }
 
-/// Formats a JSON string.
+/// Returns `text` as a JSON string with quotes and escapes.
 fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }

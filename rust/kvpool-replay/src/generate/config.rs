@@ -160,7 +160,7 @@ impl GeneratorConfig {
         number("chat_fraction", self.chat_fraction, within(self.chat_fraction, 0.0, 1.0), FRACTION)?;
         number("agent_fraction", self.agent_fraction, within(self.agent_fraction, 0.0, 1.0), FRACTION)?;
         let sum = self.chat_fraction + self.agent_fraction;
-        // Tolerates rounding errors: 0.7 + 0.3 is slightly less than 1, and other such sums are
+        // Allow for rounding errors: 0.7 + 0.3 is slightly less than 1, and other such sums are
         // slightly more.
         number("chat_fraction + agent_fraction", sum, sum <= 1.0 + 1e-9, "at most 1")?;
         whole("max_input_tokens", self.max_input_tokens as usize, 1..=usize::MAX, "1 or more")?;

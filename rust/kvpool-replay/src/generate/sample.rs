@@ -25,7 +25,8 @@ pub(crate) struct Sampler {
 }
 
 impl Sampler {
-    /// Makes the stream of `seed`: the `ChaCha8` key is the seed in little-endian bytes, then zeros.
+    /// Makes the random stream of a seed. The `ChaCha8` key is the seed in little-endian bytes,
+    /// followed by zeros.
     pub(crate) fn new(seed: u64) -> Self {
         let mut key = [0; 32];
         key[..8].copy_from_slice(&seed.to_le_bytes());
@@ -42,8 +43,8 @@ impl Sampler {
         -mean * ln(1.0 - self.unit())
     }
 
-    /// Draws from the standard normal distribution, by Marsaglia's polar method. The second number of
-    /// each pair is discarded, so that a draw leaves no hidden state.
+    /// Draws from the standard normal distribution, by Marsaglia's polar method. The method gives two
+    /// numbers. The second one is discarded, so that no draw depends on an earlier one.
     pub(crate) fn normal(&mut self) -> f64 {
         loop {
             let x = 2.0 * self.unit() - 1.0;
@@ -66,14 +67,15 @@ impl Sampler {
         if mean <= 1.0 {
             return 1;
         }
-        // The number of failures before the first success, whose probability is 1 / mean.
+        // The number of failures before the first success, if each trial succeeds with probability 1 /
+        // mean.
         let failures = ln(1.0 - self.unit()) / ln(1.0 - 1.0 / mean);
         // The conversion saturates.
         (failures as u32).saturating_add(1)
     }
 
-    /// Draws an index into `cumulative`, with probabilities proportional to its steps; 0 for an empty
-    /// table.
+    /// Draws an index into `cumulative`, a table of cumulative weights. The probability of an index is
+    /// proportional to its weight. Returns 0 for an empty table.
     pub(crate) fn index(&mut self, cumulative: &[f64]) -> usize {
         let total = cumulative.last().copied().unwrap_or(0.0);
         let target = self.unit() * total;
@@ -81,8 +83,8 @@ impl Sampler {
     }
 }
 
-/// Returns the cumulative Zipf weights of `count` ranks. Rank r has the weight `r^-skew`, computed as
-/// `exp(-skew * ln r)`.
+/// Returns the cumulative weights of a Zipf distribution over `count` ranks. Rank r has the weight
+/// `r^-skew`, computed as `exp(-skew * ln r)`.
 pub(crate) fn zipf_table(count: usize, skew: f64) -> Vec<f64> {
     let mut sum = 0.0;
     (1..=count)
@@ -157,7 +159,7 @@ mod tests {
         assert!(exp(f64::MAX).is_finite() && exp(f64::MIN) > 0.0);
     }
 
-    /// Compares bits, not approximate values, because they must be the same on every host.
+    /// This test compares the bits of the draws, because they must be the same on every host.
     #[test]
     fn draws_have_fixed_bits() {
         assert_eq!(ln(10.0).to_bits(), 0x4002_6bb1_bbb5_5516);
@@ -183,7 +185,7 @@ mod tests {
         // Half of the draws of a log-normal distribution are below its median.
         let below = mean(&mut |s| f64::from(s.log_normal(100.0, 1.0) < 100.0));
         assert!((below - 0.5).abs() < 0.01);
-        // The weights are 1, 1/2 and 1/3.
+        // With a skew of 1, the weights of three ranks are 1, 1/2 and 1/3.
         let table = zipf_table(3, 1.0);
         let first = mean(&mut |s| f64::from(s.index(&table) == 0));
         assert!((first - 6.0 / 11.0).abs() < 0.01);

@@ -1,12 +1,13 @@
 //! `Beneath`: the tiers beneath the device in engine mode, such as host memory or a disk.
 //!
-//! For each tier, this module stores the contents, and the time at which the link of the tier is free
-//! again. A prompt's full blocks are in every tier once they are computed, as with a write-through
-//! offload. Each tier evicts the least recently used block, the deepest block of a prompt first.
+//! For each tier, this module keeps the hashes of its blocks, and the time at which the link to the
+//! tier is free again. The full blocks of a prompt are in every tier once they are computed, as with a
+//! write-through offload. Each tier evicts the least recently used block first. Of one prompt, it
+//! evicts the last block first.
 //!
 //! A block that is not on the device is loaded from the first tier that has it, if all blocks before it
-//! are cached. It passes through the tiers above. A link moves one load at a time, in the order of
-//! admissions. A request runs when its whole load has arrived.
+//! are cached. It passes through the tiers between. A link moves one load at a time, in the order of
+//! admissions. A request runs when all its loaded blocks have arrived.
 //!
 //! Writing takes no time and does not use the links. A resumed request recomputes the blocks that the
 //! device has evicted.
@@ -20,11 +21,12 @@ use kvpool::BlockHash;
 use super::config::TierConfig;
 use super::report::{TierReport, share};
 
-/// An LRU cache of block hashes.
+/// The hashes of a tier's blocks, in the order of their last use.
 #[derive(Debug, Default)]
 struct Lru {
     used: HashMap<BlockHash, u64>,
-    /// Uses in order. An entry is stale if the block has been used again, with a higher number.
+    /// The uses of all blocks, oldest first, numbered in this order. An entry is out of date if `used`
+    /// has a higher number for its block.
     order: VecDeque<(u64, BlockHash)>,
     uses: u64,
 }
@@ -59,13 +61,13 @@ struct Tier {
     busy_ms: f64,
 }
 
-/// For each tier, the number of blocks of a prompt that it serves, after the hit on the device.
+/// For each tier, the number of blocks of a prompt that are loaded from it.
 pub(super) type Served = Vec<usize>;
 
 #[derive(Debug)]
 pub(super) struct Beneath {
     tiers: Vec<Tier>,
-    /// For each request, the full blocks of its prompt that are not computed yet.
+    /// For each admitted request whose prompt is not computed yet, the full blocks of its prompt.
     uncomputed: HashMap<usize, Box<[BlockHash]>>,
 }
 
@@ -80,7 +82,8 @@ impl Beneath {
         self.tiers.is_empty()
     }
 
-    /// Returns how many of these consecutive blocks each tier can serve.
+    /// Returns how many of these consecutive blocks each tier can supply. Stops at the first block that
+    /// no tier has.
     pub(super) fn served(&self, blocks: &[BlockHash]) -> Served {
         let mut served = vec![0; self.tiers.len()];
         for block in blocks {
@@ -93,7 +96,7 @@ impl Beneath {
     }
 
     /// Records the admission of a request: marks its blocks as the most recently used, and schedules
-    /// its load. Returns the time at which the whole load has arrived.
+    /// its load. Returns the time in ms at which all loaded blocks have arrived.
     pub(super) fn admitted(
         &mut self,
         request: usize,
@@ -123,7 +126,7 @@ impl Beneath {
         there_ms
     }
 
-    /// Stores the full blocks of a computed prompt in every tier.
+    /// Stores the full blocks of a request's prompt in every tier, because the prompt is computed now.
     pub(super) fn computed(&mut self, request: usize) {
         let Some(blocks) = self.uncomputed.remove(&request) else { return };
         for tier in &mut self.tiers {
@@ -132,7 +135,7 @@ impl Beneath {
         }
     }
 
-    /// Removes a request that was rejected.
+    /// Forgets the blocks of a request that was rejected, because they will not be computed.
     pub(super) fn forget(&mut self, request: usize) {
         self.uncomputed.remove(&request);
     }

@@ -24,18 +24,13 @@ pub struct TierConfig {
     pub load_ms_per_block: f64,
 }
 
-/// How requests are run.
-///
-/// ```
-/// use kvpool_replay::replay::Mode;
-/// assert_eq!("engine".parse(), Ok(Mode::Engine));
-/// ```
+/// Whether a replay models time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// Each request is looked up and stored at once.
+    /// Each request is looked up, stored and released at once, without time.
     #[default]
     Lookup,
-    /// Continuous batching in virtual time.
+    /// A server with continuous batching, in virtual time.
     Engine,
 }
 
@@ -86,13 +81,13 @@ pub struct ReplayConfig {
     pub mode: Mode,
     /// The block size of the pool, in tokens.
     pub block_size: usize,
-    /// The KV-cache groups of a hybrid model, whose hash unit is `block_size`. `None` means one group
+    /// The KV-cache groups of a hybrid model. Their hash unit is `block_size`. `None` means one group
     /// of full attention. With groups, lookup mode uses the manager: only full blocks can hit, and the
     /// last token of a prompt is always computed.
     pub groups: Option<Groups>,
     /// The number of usable blocks of the pool, without the null block. At least 1.
     pub capacity_blocks: usize,
-    /// How blocks are hashed.
+    /// The algorithm of the block hashes.
     pub algorithm: HashAlgorithm,
     /// How hits are verified.
     pub verify: Verify,
@@ -103,8 +98,8 @@ pub struct ReplayConfig {
     /// Whether to report why tokens had to be computed. Not supported in lookup mode without groups,
     /// which has no manager.
     pub explain: bool,
-    /// Engine mode: the share of the pool that must remain available after an admission while other
-    /// requests run.
+    /// Engine mode: while other requests run, a new request is admitted only if this share of the pool
+    /// then remains available.
     pub watermark: f64,
     /// Engine mode: the maximum number of requests that run at once. At least 1.
     pub max_running: usize,
@@ -147,7 +142,7 @@ impl Default for ReplayConfig {
     }
 }
 
-/// Hides the seed, which may be a secret.
+/// Does not print the seed, which may be a secret.
 impl fmt::Debug for ReplayConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ReplayConfig")
@@ -187,7 +182,7 @@ pub enum ReplayError {
     /// The threads that hash prompts in advance did not start, or one of them ended early.
     #[error("hashing ahead with {threads} threads: {reason}")]
     Threads {
-        /// The intended number of threads.
+        /// The number of threads that should have started.
         threads: usize,
         /// The error of the system.
         reason: String,

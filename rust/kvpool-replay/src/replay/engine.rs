@@ -1,26 +1,29 @@
 //! Engine mode: continuous batching in virtual time, through the manager.
 //!
-//! Each step works as follows. Requests that have arrived are admitted in the order of arrival, as long
-//! as the limit of running requests and the available blocks allow. Every decoding request computes its
-//! last token and samples the next. The rest of the token budget is used for prefill in chunks, oldest
-//! request first. If an append does not fit, the request admitted last is preempted by recompute and
-//! waits at the head of the queue. A step takes `step_ms`, plus the time of its prefill tokens at
-//! `prefill_tokens_per_s`.
+//! In each step, requests that have arrived are admitted in the order of arrival, as long as the limit
+//! of running requests and the available blocks allow. Every decoding request computes its last token
+//! and samples the next. The rest of the token budget is used for prefill in chunks, oldest request
+//! first.
+//!
+//! If the pool has no blocks for the next tokens of a request, the request admitted last is preempted:
+//! it loses its blocks, waits at the head of the queue, and later computes them again. A step takes
+//! `step_ms`, plus the time of its prefill tokens at `prefill_tokens_per_s`.
 //!
 //! With a hybrid model, blocks for a prompt are allocated chunk by chunk, because blocks that leave a
 //! window are released after each chunk. A chunk also ends where a state has to be kept.
 //!
-//! If [tiers beneath the device](super::TierConfig) have blocks of a prompt after the hit on the
-//! device, these blocks are loaded at the admission. Until they have arrived, the request has its
+//! If [tiers beneath the device](super::TierConfig) have the blocks of a prompt that follow its hit on
+//! the device, these blocks are loaded at the admission. Until they have arrived, the request has its
 //! blocks and counts as running, but is not computed. If no other request runs, time advances to the
 //! end of the first load.
 //!
 //! **Overload.** While requests wait, the server works at full capacity. Its service rate is the number
 //! of requests that finish in those steps, divided by the time of the steps. The server is overloaded
-//! if requests arrive faster than that, and requests still wait when the last one arrives. Then the
-//! queue has grown over the whole trace, and the times to the first token depend on the length of the
-//! trace instead of the speed of the server. A burst that was processed before the end is not an
-//! overload.
+//! if requests arrive faster than that, and requests still wait when the last one arrives.
+//!
+//! With an overload, the queue has grown over the whole trace, and the times to the first token depend
+//! on the length of the trace instead of the speed of the server. A burst of requests that was
+//! processed before the end is not an overload.
 
 use std::collections::VecDeque;
 
@@ -38,7 +41,7 @@ use super::{ReplayConfig, ReplayError};
 use crate::expand::output_token;
 use crate::trace::Trace;
 
-/// A request that waits: a new one with its prompt, or a preempted one, which the manager still stores.
+/// A waiting request. A new one has its hashed prompt. A preempted one is still known to the manager.
 #[derive(Debug)]
 enum Waiting {
     New { index: usize, cursor: Box<HashCursor> },
@@ -48,45 +51,43 @@ enum Waiting {
 /// A running request.
 #[derive(Clone, Copy, Debug)]
 struct Running {
-    /// Its number in the trace, which is also its id.
+    /// The number of the request in the trace, which is also its id in the manager.
     index: usize,
-    /// The number of its tokens: prompt and output.
+    /// The number of tokens of the prompt and of the output so far.
     tokens: usize,
-    /// The number of these tokens with computed KV.
+    /// The number of tokens whose KV is computed.
     computed: usize,
-    /// Whether all known tokens have blocks. With a hybrid model, blocks for a prompt are allocated
-    /// chunk by chunk.
+    /// Whether blocks are allocated for all known tokens. With a hybrid model, blocks for a prompt are
+    /// allocated chunk by chunk.
     is_covered: bool,
-    /// The number of output tokens sampled.
     output: u32,
-    /// The time at which its load arrives; `None` if it has no load, or once the load has arrived.
+    /// The time at which all blocks loaded from tiers have arrived. `None` if there is no load, or
+    /// after it.
     loads_until_ms: Option<f64>,
 }
 
-/// The manager, the queues and the counts.
+/// The simulated server: its manager, its queues and its counters.
 #[derive(Debug)]
 pub(super) struct Engine {
     pub(super) manager: Journaled<CacheManager>,
     max_running: usize,
     step_tokens: usize,
-    /// The part of a prompt for which blocks are needed at the admission.
+    /// The part of a prompt that must fit into the pool at the admission.
     part: Part,
     step_ms: f64,
     prefill_ms_per_token: f64,
     now_ms: f64,
     first_ms: f64,
-    /// The number of requests of the trace that have arrived.
     arrived: usize,
     finished: usize,
     waiting: VecDeque<Waiting>,
-    /// The running requests, in order of admission.
     running: Vec<Running>,
-    /// Whether the head of the queue did not fit, and no blocks have been released after that. Another
-    /// attempt would fail.
+    /// Whether the first waiting request did not fit, and no blocks have been released since then.
+    /// Another attempt would fail, too.
     blocked: bool,
     time_to_first_token_ms: f64,
-    /// The time of the steps in which requests waited, and the number of requests that finished in
-    /// them.
+    /// The total time of the steps in which requests waited. `finished_in_queue` is the number of
+    /// requests that finished in these steps.
     queued_ms: f64,
     finished_in_queue: u64,
     /// The number of waiting requests when the last request had arrived; `None` before that.
@@ -199,10 +200,10 @@ impl Engine {
         let mut options = AdmitOptions::default();
         if self.manager.groups().is_some() {
             match self.manager.fit(&cursor, self.part)?.fit {
-                // Blocks are allocated chunk by chunk, because a state can be kept only at a position
-                // after which the request's block tables have no blocks.
+                // Allocate no blocks at the admission, only for each chunk. A state can be kept only at
+                // a position after which the request's block tables have no blocks.
                 Fit::Ok => options.part.allocate_tokens = Some(0),
-                // In these cases the admission below fails.
+                // The prompt does not fit. The admission below then fails with the reason.
                 Fit::Later | Fit::InChunks | Fit::Never => options.part = self.part,
             }
         }
@@ -210,7 +211,8 @@ impl Engine {
         if !self.beneath.is_empty() {
             let (block_size, hashes) = (self.manager.pool().block_size(), cursor.chain().hashes());
             let cached = self.manager.fit(&cursor, Part::WHOLE)?.cached_tokens / block_size;
-            // The last token of a prompt is always computed.
+            // The last token of a prompt is always computed, so the last block of a prompt whose blocks
+            // are all full cannot hit.
             let most = tokens.saturating_sub(1) / block_size;
             served = self.beneath.served(&hashes[cached..most.max(cached)]);
             let there: usize = served.iter().sum();
@@ -229,7 +231,8 @@ impl Engine {
                 self.reach.add(&found);
                 let block_size = self.manager.pool().block_size() as u64;
                 let hit = admission.cached_tokens as u64 / block_size;
-                // With a hybrid model, the prompt is shorter here than in the trace: see `Form::Named`.
+                // With a hybrid model, the replayed prompt is shorter than the prompt in the trace (see
+                // `Form::Named`).
                 let all = u64::from(trace.requests()[index].input_length);
                 self.hits.add(all, all, hit, block_size);
                 if index >= trace.requests().len() / 2 {
@@ -266,14 +269,15 @@ impl Engine {
                 self.blocked = true;
                 self.waiting.push_front(Waiting::Preempted(request));
             }
-            // With a hybrid model, the whole text of a resumed request has to fit in one chunk.
+            // With a hybrid model, a resumed request needs blocks for its whole text at once. The pool
+            // can never have them.
             Err(ManagerError::OutOfBlocks(_)) => self.reject(request.index)?,
             Err(error) => return Err(error.into()),
         }
         Ok(())
     }
 
-    /// Completes the loads that have arrived by now, so that their requests can run.
+    /// Ends the loads whose blocks have arrived by now, so that their requests can run.
     fn finish_loads(&mut self) -> Result<(), ReplayError> {
         let now_ms = self.now_ms;
         for request in &mut self.running {
@@ -286,21 +290,20 @@ impl Engine {
         Ok(())
     }
 
-    /// Waits for all loads, because a loading request cannot be preempted.
+    /// Advances time until all loads have ended, because a request cannot be preempted during its load.
     fn finish_all_loads(&mut self) -> Result<(), ReplayError> {
         let loads = self.running.iter().filter_map(|request| request.loads_until_ms);
         self.now_ms = loads.fold(self.now_ms, f64::max);
         self.finish_loads()
     }
 
-    /// Runs one step of the engine.
     fn step(&mut self, trace: &Trace) -> Result<(), ReplayError> {
         let decodes =
             |request: &&Running| request.loads_until_ms.is_none() && request.computed + 1 == request.tokens;
         let decoding = self.running.iter().filter(decodes).count();
         let mut budget = self.step_tokens.saturating_sub(decoding);
         let mut prefilled = 0;
-        // Prefills in chunks, oldest request first. A request with a complete prompt samples its first
+        // Prefill in chunks, oldest request first. A request whose prompt is complete samples its first
         // token in the same step.
         let mut sampling = Vec::with_capacity(self.running.len());
         let mut place = 0;
@@ -312,8 +315,8 @@ impl Engine {
             }
             let left = tokens - computed;
             if left > 1 || !is_covered {
-                // The step that samples the first token also computes the last token of the prompt, for
-                // any budget.
+                // The last token of a prompt is computed in the step that samples the first output
+                // token. It does not count towards the budget.
                 let most = if left > 1 { left.min(budget) } else { 1 };
                 let Some(chunk) = self.extend_chunk(place, most)? else { continue };
                 if left > 1 {
@@ -338,8 +341,8 @@ impl Engine {
         self.report.peak_waiting = self.report.peak_waiting.max(queued);
         self.sample(trace, &mut sampling)?;
         if self.manager.groups().is_some() {
-            // Takes the plan for copies of states. An engine would execute it, but a replay has no
-            // bytes to copy.
+            // Take and drop the plan for the copies of states. An engine would execute it, but a replay
+            // has no bytes to copy.
             self.manager.take_plan()?;
         }
         let before = self.finished;
@@ -351,9 +354,10 @@ impl Engine {
         Ok(())
     }
 
-    /// Allocates blocks for the next chunk of a prompt; with one group they exist already. Returns the
-    /// number of tokens of the chunk, which may be smaller than requested because a state has to be
-    /// kept. Returns `None` if the request was preempted or rejected.
+    /// Allocates blocks for the next `chunk` tokens of a prompt of a hybrid model. (With one group,
+    /// these blocks already exist.) Returns the number of tokens of the chunk, which is smaller than
+    /// `chunk` if a state has to be kept before its end. Returns `None` if the request was preempted or
+    /// rejected.
     fn extend_chunk(&mut self, place: usize, chunk: usize) -> Result<Option<usize>, ReplayError> {
         let Running { index, computed, .. } = self.running[place];
         if self.manager.groups().is_none() || chunk == 0 {
@@ -365,7 +369,7 @@ impl Engine {
         while place < self.running.len() {
             match self.manager.extend(request, end) {
                 Ok(_) => return Ok(Some(end - computed)),
-                // If no other request runs, tries smaller chunks.
+                // No other request runs that could release blocks. Try a chunk of half the size.
                 Err(ManagerError::OutOfBlocks(_)) if self.running.len() == 1 => match (end - computed) / 2 {
                     0 => self.reject_last(&mut Vec::new())?,
                     half => end = computed + half,
@@ -377,10 +381,11 @@ impl Engine {
         Ok(None)
     }
 
-    /// Commits the tokens of the sampling requests, and appends a sampled token to each, in one call.
+    /// Commits the tokens of the sampling requests, and appends a sampled token to each. If the pool
+    /// has too few blocks, preempts requests and tries again.
     fn sample(&mut self, trace: &Trace, sampling: &mut Vec<usize>) -> Result<(), ReplayError> {
         loop {
-            // A request with a complete output appends nothing, because `finish` releases it.
+            // A request whose output is complete needs no further token, because `finish` releases it.
             let wants = |request: &Running| request.output < trace.requests()[request.index].output_length;
             let rows: Vec<_> = sampling.iter().map(|&place| self.running[place]).collect();
             let growing: Vec<_> = rows.iter().filter(|request| wants(request)).collect();
@@ -391,8 +396,8 @@ impl Engine {
             let rows = Rows { requests, tokens: &tokens, computed, ..Rows::default() };
             match self.manager.append(&rows) {
                 Ok(_) => break,
-                // No other request runs, and the next token needs more blocks than the pool has, so
-                // retrying would never end.
+                // No other request runs, and the next token needs more blocks than the pool has. Reject
+                // the request, because it can never continue.
                 Err(ManagerError::OutOfBlocks(refusal))
                     if self.running.len() == 1 && !refusal.can_ever_fit =>
                 {
@@ -419,7 +424,6 @@ impl Engine {
         Ok(())
     }
 
-    /// Preempts the request admitted last.
     fn preempt_last(&mut self, sampling: &mut Vec<usize>) -> Result<(), ReplayError> {
         self.finish_all_loads()?;
         let Some(victim) = self.running.pop() else { return Ok(()) };
@@ -430,7 +434,6 @@ impl Engine {
         Ok(())
     }
 
-    /// Rejects the request admitted last.
     fn reject_last(&mut self, sampling: &mut Vec<usize>) -> Result<(), ReplayError> {
         self.finish_all_loads()?;
         let Some(victim) = self.running.pop() else { return Ok(()) };
@@ -438,7 +441,7 @@ impl Engine {
         self.reject(victim.index)
     }
 
-    /// Rejects a request that the manager stores.
+    /// Rejects a request that the manager has admitted: releases its blocks, and counts it as rejected.
     fn reject(&mut self, index: usize) -> Result<(), ReplayError> {
         self.manager.release(RequestRef::Int(index as i64), Until::Now)?;
         self.beneath.forget(index);
@@ -448,13 +451,12 @@ impl Engine {
         Ok(())
     }
 
-    /// Releases the requests with a complete output.
     fn finish(&mut self, trace: &Trace) -> Result<(), ReplayError> {
         let mut place = 0;
         while place < self.running.len() {
             let request = self.running[place];
             let done = request.output >= TraceRequestEnd::of(trace, request.index).output_length;
-            // A request without output is complete when its prompt is computed.
+            // A request with an output length of 0 is complete when its prompt is computed.
             if done && request.computed + usize::from(request.output > 0) >= request.tokens {
                 self.manager.commit(RequestRef::Int(request.index as i64), request.computed)?;
                 self.manager.release(RequestRef::Int(request.index as i64), Until::Now)?;
@@ -472,7 +474,7 @@ impl Engine {
         let stats = self.manager.stats();
         let requests = trace.requests();
         let last_ms = requests.last().map_or(0.0, |request| request.timestamp_ms);
-        // Requests that can never fit take no server time.
+        // Do not count rejected requests as arrivals, because they take no server time.
         let wanted = (requests.len() as u64).saturating_sub(self.report.rejected);
         let arrivals_per_s = (self.waiting_at_last_arrival.is_some() && last_ms > self.first_ms)
             .then(|| wanted as f64 * 1000.0 / (last_ms - self.first_ms));
@@ -502,7 +504,7 @@ impl Engine {
     }
 }
 
-/// The end of a request in the trace: its arrival and its output length.
+/// The fields of a trace's request that the engine needs after the admission.
 struct TraceRequestEnd {
     arrival_ms: f64,
     output_length: u32,

@@ -1,16 +1,19 @@
-//! Hybrid models: replay with several KV-cache groups.
+//! Replays traces for hybrid models, which have several KV-cache groups.
 //!
 //! [`Grouped`] is lookup mode for such a model, and [`Reach`] measures how many tokens each group alone
 //! could have served. As with a single group, lookup mode runs requests one after the other, without
 //! time. It uses the manager, which implements groups: only full blocks can hit, and the last token of
-//! a prompt is always computed. A prompt is computed in chunks, as in a server: blocks that leave a
-//! window are released after each chunk, and a chunk ends where a state has to be kept.
+//! a prompt is always computed.
 //!
-//! **Where prompts end.** A window and a state are useful mainly at the end of a prompt, because the
-//! next turn continues there. A trace shows that position only for whole blocks: the partial last block
-//! of a prompt has an id of its own, and the next turn, which continues the block, has another id. So
-//! here, prompts end with their last whole block ([`Form::Named`](super::prefetch::Form)). The rest is
-//! computed and not stored. Outputs are omitted, because no prompt of a trace repeats them.
+//! A prompt is computed in chunks, as in a server: blocks that leave a window are released after each
+//! chunk, and a chunk ends where a state has to be kept.
+//!
+//! **Where prompts end.** The next turn of a session continues at the end of the previous prompt, so
+//! windows and states are useful mainly there. A trace shows that position only for whole blocks: the
+//! partial last block of a prompt has an id of its own, and the next turn, which continues the block,
+//! has another id. Therefore prompts end with their last whole block here
+//! ([`Form::Named`](super::prefetch::Form)). The rest is computed and not stored. Outputs are omitted,
+//! because no prompt of a trace repeats them.
 
 use kvpool::groups::{GroupSpec, Groups, Tokens};
 use kvpool::{
@@ -25,28 +28,28 @@ use super::prefetch::indexed_tokens;
 use super::report::{GroupReport, HitCounts, share};
 use crate::trace::Trace;
 
-/// The number of prompt tokens that each group alone could have served.
+/// For each group, the number of prompt tokens that it could have served alone.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Reach {
     by_group: Vec<u64>,
 }
 
 impl Reach {
-    /// Returns the tokens that the next admission of a prompt will find in each group. Changes nothing.
+    /// Returns how many tokens of a prompt each group could serve alone now. Changes nothing.
     pub(super) fn of(manager: &CacheManager, prompt: &HashCursor) -> Result<Vec<Tokens>, ManagerError> {
         let Some(groups) = manager.groups() else { return Ok(Vec::new()) };
         let limit = Tokens(prompt.num_tokens().saturating_sub(1));
         Ok(manager.pool().reach_of_groups(groups, prompt.chain(), limit)?)
     }
 
-    /// Adds the tokens that were found. Call it after the request is admitted.
+    /// Adds the result of `of` for one request to the sums. Call it only after the request is admitted.
     pub(super) fn add(&mut self, found: &[Tokens]) {
         self.by_group.resize(found.len(), 0);
         self.by_group.iter_mut().zip(found).for_each(|(sum, tokens)| *sum += tokens.0 as u64);
     }
 
-    /// Makes the reports of all groups. `unserved` is the number of tokens by which each group limited
-    /// hits, if explanations are enabled.
+    /// Makes the reports of all groups. `unserved` contains the number of tokens that missed because of
+    /// each group. It is `None` if explanations are disabled.
     pub(super) fn report(&self, groups: &Groups, tokens: u64, unserved: Option<&[u64]>) -> Vec<GroupReport> {
         let reach = self.by_group.iter().copied().chain(std::iter::repeat(0));
         let report = |(group, (spec, reach_tokens)): (usize, (&GroupSpec, u64))| {
@@ -59,7 +62,6 @@ impl Reach {
     }
 }
 
-/// The manager and the counts.
 #[derive(Debug)]
 pub(super) struct Grouped {
     pub(super) manager: Journaled<CacheManager>,
@@ -69,7 +71,7 @@ pub(super) struct Grouped {
     pub(super) hits: HitCounts,
     pub(super) last_half: HitCounts,
     pub(super) reach: Reach,
-    /// The number of prompts that did not completely fit into the pool.
+    /// The number of prompts of which the pool could store only a part.
     pub(super) cut_short: u64,
 }
 
@@ -110,7 +112,7 @@ impl Grouped {
         Ok(self.done)
     }
 
-    /// Runs one request, from its admission to its release. Returns the number of its cached tokens.
+    /// Admits, computes and releases one request. Returns the number of its cached tokens.
     fn run(&mut self, id: i64, prompt: HashCursor) -> Result<usize, ReplayError> {
         let tokens = prompt.num_tokens();
         let part = Part { allocate_tokens: Some(0), ..Part::WHOLE };
@@ -118,9 +120,9 @@ impl Grouped {
         let admission = match self.manager.admit(id.into(), prompt, &options) {
             Ok(admission) => admission,
             Err(refused) => match refused.error {
-                // The prompt has no whole block.
+                // The prompt has no whole block, so it has no hit.
                 ManagerError::EmptyPrompt { .. } => return Ok(0),
-                // The pool is too small for a state of each group.
+                // The pool has fewer blocks than the states of all groups need.
                 ManagerError::OutOfBlocks(_) => {
                     self.cut_short += 1;
                     return Ok(0);
@@ -136,7 +138,7 @@ impl Grouped {
             let end = self.manager.next_checkpoint(request)?.map_or(end, |checkpoint| end.min(checkpoint));
             match self.manager.extend(request, end) {
                 Ok(_) => {}
-                // Retries with smaller chunks, down to a block.
+                // Try again with smaller chunks, down to one block.
                 Err(ManagerError::OutOfBlocks(_)) if chunk > self.manager.pool().block_size() => {
                     chunk /= 2;
                     continue;
@@ -148,8 +150,8 @@ impl Grouped {
                 Err(error) => return Err(error.into()),
             }
             self.manager.commit(request, end)?;
-            // Takes the plan for copies of states. An engine would execute it, but a replay has no
-            // bytes to copy.
+            // Take and drop the plan for the copies of states. An engine would execute it, but a replay
+            // has no bytes to copy.
             self.manager.take_plan()?;
             computed = end;
         }

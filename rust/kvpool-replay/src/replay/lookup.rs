@@ -9,7 +9,6 @@ use super::prefetch::{Prefetch, indexed_tokens};
 use super::report::HitCounts;
 use crate::trace::Trace;
 
-/// The pool and the counts.
 #[derive(Debug)]
 pub(super) struct Lookup {
     pub(super) pool: Journaled<BlockPool>,

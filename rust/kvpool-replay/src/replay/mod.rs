@@ -78,8 +78,8 @@ impl Replay {
     }
 
     /// Like [`Self::new`], with a journal that records the calls of the pool (lookup mode) or the
-    /// manager (engine mode). It records all calls: a replay waits if the journal's writer is slower
-    /// ([`Journal::waiting`]).
+    /// manager (engine mode). It records all calls: if the journal's writer is slower, the replay waits
+    /// for it ([`Journal::waiting`]).
     ///
     /// ```
     /// use std::sync::Arc;
@@ -135,8 +135,8 @@ impl Replay {
         )?;
         let trace_block = trace.block_tokens();
         if config.mode == Mode::Lookup && config.groups.is_none() && config.block_size > 0 {
-            // A partial block is extended with the tokens of its trace block, and must not extend into
-            // the next trace block.
+            // Small blocks must divide a trace block: a partial last block is filled up with the tokens
+            // of its trace block, and must not contain tokens of the next one.
             let divides = trace_block.is_multiple_of(config.block_size);
             let expected =
                 format!("a divisor of the trace's {trace_block} in lookup mode; engine mode takes any");
@@ -211,8 +211,8 @@ impl Replay {
         trace: &Trace,
         journal: Option<Journal>,
     ) -> Result<Journaled<CacheManager>, ReplayError> {
-        // The record of the explainer gets room for the whole trace, if possible: an entry per hash
-        // unit, and one for each block of each group.
+        // If explanations are enabled, reserve enough records for the whole trace, within limits: one
+        // per block of each prompt and output, and one more for each KV-cache group.
         let blocks = |request: &TraceRequest| {
             let tokens = u64::from(request.input_length) + u64::from(request.output_length);
             usize::try_from(tokens).unwrap_or(usize::MAX) / config.block_size.max(1)
@@ -291,7 +291,8 @@ impl Replay {
         }
     }
 
-    /// The journal, if there is one, for example to query its length and whether it has stopped.
+    /// Returns the journal that records this replay, if there is one. Use it to query its length, or
+    /// whether it has stopped.
     #[must_use]
     pub fn journal(&self) -> Option<&Journal> {
         match &self.runner {

@@ -25,14 +25,14 @@ const AHEAD: usize = 16;
 /// Determines which tokens of a request form its prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
-    /// The tokens of every block with an id, as a whole block. A partial last block is extended with
-    /// the tokens of its id.
+    /// The tokens of every block with an id. A partial last block is filled up with the tokens that its
+    /// id gives, so that it becomes a full block.
     Filled,
     /// All tokens of the prompt.
     Whole,
-    /// The tokens of the whole blocks with an id. If the prompt has more tokens, one token is added
-    /// that no other request has. A trace does not show which part of a partial block the next turn has
-    /// in common. Without that part, prompts end at the position up to which the next turn hits.
+    /// The tokens of the full blocks with an id. If the prompt has more tokens, one token is added that
+    /// no other request has. A trace does not show which part of a partial block the next turn has in
+    /// common with it. Without that part, a prompt ends exactly where the hit of the next turn ends.
     Named,
 }
 
@@ -44,7 +44,7 @@ pub(super) fn indexed_tokens(request: &TraceRequest, trace_block_tokens: usize) 
 
 type Prompt = Result<HashCursor, ReplayError>;
 
-/// Supplies the prompts in trace order.
+/// Returns the hashed prompts of the worker threads, in trace order.
 #[derive(Debug)]
 pub(super) struct Prefetch {
     workers: Vec<Worker>,

@@ -14,16 +14,16 @@ pub struct HitCounts {
     pub requests: u64,
     /// The number of blocks of all prompts, including partial last blocks.
     pub blocks: u64,
-    /// The number of these blocks that were found cached. A block counts only if every block before it
+    /// The number of prompt blocks that were found cached. A block counts only if every block before it
     /// in its prompt was found.
     pub block_hits: u64,
     /// The number of blocks that prompt tokens fill completely.
     pub full_blocks: u64,
-    /// The number of these full blocks that were found cached.
+    /// The number of full blocks that were found cached.
     pub full_block_hits: u64,
     /// The number of tokens of all prompts.
     pub tokens: u64,
-    /// The number of these tokens in blocks that were found cached.
+    /// The number of prompt tokens in blocks that were found cached.
     pub token_hits: u64,
 }
 
@@ -57,9 +57,11 @@ pub struct EngineReport {
     /// The number of rejected requests. The prompt of such a request, or its text after some output
     /// tokens, is larger than the pool.
     pub rejected: u64,
-    /// The number of preemptions by recompute.
+    /// The number of preemptions: a running request lost its blocks because the pool was full, and was
+    /// computed again later.
     pub preemptions: u64,
-    /// The number of tokens of resumed requests. Counts of first admissions do not include them.
+    /// The total number of tokens of preempted requests at the time when they were resumed. The counts
+    /// of first admissions do not include these tokens.
     pub resumed_tokens: u64,
     /// The number of `resumed_tokens` that were still cached.
     pub resumed_token_hits: u64,
@@ -112,7 +114,7 @@ pub struct TierReport {
     pub blocks: usize,
     /// The number of prompt blocks that the tier served.
     pub block_hits: u64,
-    /// The number of tokens in these blocks.
+    /// The number of tokens in the prompt blocks that the tier served.
     pub token_hits: u64,
     /// `token_hits` as a share of the prompt tokens.
     pub token_hit_rate: f64,
@@ -140,30 +142,31 @@ pub struct Report {
     pub eviction: &'static str,
     /// Counts over all requests.
     pub hits: HitCounts,
-    /// The share of the blocks that hit.
+    /// The share of the prompt blocks that hit.
     pub block_hit_rate: f64,
-    /// The share of the full blocks that hit.
+    /// The share of the full prompt blocks that hit.
     pub full_block_hit_rate: f64,
-    /// The share of the tokens that hit.
+    /// The share of the prompt tokens that hit.
     pub token_hit_rate: f64,
     /// Counts over the last half of the requests, in which the cache is warm.
     pub last_half: HitCounts,
-    /// The share of the tokens of the last half that hit.
+    /// The share of the prompt tokens that hit, over the last half of the requests.
     pub last_half_token_hit_rate: f64,
     /// The number of blocks allocated.
     pub allocated: u64,
-    /// The number of these blocks that had cached content, which was evicted.
+    /// The number of allocated blocks whose cached content was evicted for this.
     pub evicted: u64,
-    /// The number of hits refused because of a collision.
+    /// The number of hits refused because of a hash collision.
     pub collisions: u64,
     /// The number of tokens computed at first admissions, by reason. Present only if explanations are
     /// enabled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub misses: Option<BTreeMap<&'static str, u64>>,
-    /// For a hybrid model: the tokens that each group alone would have served.
+    /// For a hybrid model: the number of prompt tokens that each group could have served alone.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<GroupReport>,
-    /// For a hybrid model: the number of copies of states that were made to keep them.
+    /// For a hybrid model: the number of states that were copied, so that later requests can continue
+    /// from them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub checkpoints: Option<u64>,
     /// For a hybrid model in lookup mode: the number of prompts that did not completely fit into the

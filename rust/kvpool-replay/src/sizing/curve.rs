@@ -22,9 +22,9 @@ const GIB: f64 = (1_u64 << 30) as f64;
 pub struct CurvePoint {
     /// The capacity of the cache, in blocks.
     pub capacity_blocks: u64,
-    /// The number of references that hit.
+    /// The number of block references that hit.
     pub block_hits: u64,
-    /// The number of prompt tokens in these references.
+    /// The number of prompt tokens in the block references that hit.
     pub token_hits: u64,
 }
 
@@ -39,7 +39,7 @@ pub struct HitCurve {
 }
 
 impl HitCurve {
-    /// Makes a curve through `points`, whose capacities and hits rise.
+    /// Makes a curve through `points`. Both their capacities and their hits must rise.
     pub(super) fn of(points: Vec<CurvePoint>, references: &References) -> Self {
         Self::with_totals(
             points,
@@ -64,7 +64,7 @@ impl HitCurve {
         &self.points
     }
 
-    /// The number of references, which is the number of hits and misses together.
+    /// The number of block references, which is the number of hits and misses together.
     #[must_use]
     pub fn references(&self) -> u64 {
         self.references
@@ -119,7 +119,7 @@ impl HitCurve {
         self.points.last().copied().unwrap_or_default()
     }
 
-    /// The hits of a point as a share of all references, 0 to 1.
+    /// The hits of a point as a share of all block references, 0 to 1.
     #[must_use]
     pub fn block_rate(&self, point: CurvePoint) -> f64 {
         share(point.block_hits, self.references)
@@ -153,9 +153,9 @@ impl HitCurve {
     /// largest distance is used instead of the first one that passes a sensitivity, because the whole
     /// curve is known. Among equal points, the smallest capacity is returned.
     ///
-    /// The range matters, because a long flat end moves the knee up slightly. Pass the size of the
-    /// largest cache that you can buy as `most_blocks`, to end the curve there. `None` uses the whole
-    /// curve.
+    /// Pass the size in blocks of the largest cache that you can buy as `most_blocks`. The curve then
+    /// ends there, which matters because a long flat end moves the knee up slightly. `None` uses the
+    /// whole curve.
     ///
     /// Returns `None` if no point is above the diagonal. Then every additional block is worth at least
     /// as much as the blocks before it, and the largest cache is the best.
@@ -250,7 +250,7 @@ pub struct Worth {
     pub gib: f64,
     /// The capacity in blocks, and the hits.
     pub point: CurvePoint,
-    /// The hits as a share of all references, 0 to 1.
+    /// The hits as a share of all block references, 0 to 1.
     pub block_rate: f64,
     /// The hit tokens as a share of all prompt tokens, 0 to 1.
     pub token_rate: f64,
@@ -290,7 +290,7 @@ impl KvBytes {
         }
     }
 
-    /// Ordinary attention: a key and a value per KV head and layer.
+    /// Makes the size for ordinary attention, which stores a key and a value per KV head and layer.
     ///
     /// ```
     /// # use kvpool_replay::sizing::KvBytes;
@@ -316,7 +316,8 @@ impl KvBytes {
         Self::product(2, &parts)
     }
 
-    /// Multi-head latent attention: one latent vector per layer, including its positional part.
+    /// Makes the size for multi-head latent attention, which stores one latent vector per layer,
+    /// including its positional part.
     ///
     /// ```
     /// # use kvpool_replay::sizing::KvBytes;
@@ -331,8 +332,8 @@ impl KvBytes {
         Self::product(1, &[("layers", layers), ("latent_dim", latent_dim), ("dtype_bytes", dtype_bytes)])
     }
 
-    /// Multiplies all factors. The product of four 16-bit factors and 2 may exceed 64 bits by one bit,
-    /// in which case it saturates.
+    /// Multiplies `factor` by all parts. The product of 2 and four 16-bit numbers can need 65 bits. It
+    /// is then limited to the largest 64-bit number.
     fn product(factor: u64, parts: &[(&'static str, u16)]) -> Result<Self, SizingError> {
         let mut per_token = factor;
         for &(name, value) in parts {
@@ -386,7 +387,6 @@ impl KvBytes {
     }
 }
 
-/// Returns `part / whole`; 0 if `whole` is 0.
 pub(super) fn share(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
 }

@@ -53,12 +53,10 @@ pub enum SizingError {
     },
 }
 
-/// Makes the error for a setting.
 pub(super) fn setting(name: &'static str, value: impl Display + Copy, allowed: &'static str) -> SizingError {
     SizingError::Setting { name, value: value.to_string(), allowed }
 }
 
-/// Makes the error for a capacity that is too large.
 pub(super) fn too_many(capacity_blocks: usize) -> SizingError {
     setting(
         "capacity_blocks",

@@ -10,7 +10,9 @@
 //!
 //! A block with a hint is evicted before all others, so it takes no space from any other block. That is
 //! equivalent to not storing it. All other blocks are kept by LRU, the last block of a prompt evicted
-//! first. So accuracy 0 is plain LRU, and accuracy 1 is LRU over only the blocks that are used again. A
+//! first.
+//!
+//! Therefore accuracy 0 is plain LRU, and accuracy 1 is LRU over only the blocks that are used again. A
 //! value in between shows the gain for a caller that detects the end of a session, or a one-shot
 //! prompt, in this share of cases.
 //!
@@ -82,10 +84,10 @@ pub fn lru_with_hints(
     }))
 }
 
-/// Draws which dead blocks get a hint.
+/// Draws at random which blocks get a hint, of those that no later request uses.
 pub(super) struct Draws {
     seed: u64,
-    /// The threshold, as a multiple of 2^-53.
+    /// The accuracy in units of 2^-53. A draw below it is a hint.
     threshold: u64,
 }
 
@@ -98,13 +100,13 @@ impl Draws {
         Ok(Self { seed: config.seed, threshold })
     }
 
-    /// Whether all dead blocks of a request get a hint when the request finishes, as at the end of a
-    /// session.
+    /// Draws once for a whole request: returns whether all its dead blocks get a hint when it finishes.
     pub(super) fn hints_all(&self, request: usize) -> bool {
         self.is_hinted(request, u32::MAX) // larger than the number of any dead block
     }
 
-    /// Whether the `nth` dead block of a request gets a hint, counted from the first dead block.
+    /// Draws for a single block: returns whether the `nth` dead block of a request gets a hint. The
+    /// first dead block has the number 0.
     pub(super) fn is_hinted(&self, request: usize, nth: u32) -> bool {
         let request_key = mix(self.seed.wrapping_add(mix(request as u64)));
         mix(request_key.wrapping_add(u64::from(nth))) >> 11 < self.threshold

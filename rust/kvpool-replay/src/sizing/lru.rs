@@ -34,10 +34,11 @@ pub fn lru(references: &References, capacity_blocks: usize) -> Outcome {
 /// The cached blocks of which one request was the last user.
 #[derive(Clone, Copy, Debug, Default)]
 struct Resident {
-    /// The range of the blocks that will be used again, counted from the root.
+    /// Position in the prompt of the first cached block that will be used again. `end` is the position
+    /// after the last one.
     start: u32,
     end: u32,
-    /// The number of deeper cached blocks that no request will use again. They only occupy space.
+    /// Number of cached blocks after these that no request will use again. They only occupy space.
     dead: u32,
 }
 
@@ -46,19 +47,19 @@ impl Resident {
         (self.end - self.start) as usize + self.dead as usize
     }
 
-    /// Evicts up to `most` blocks, deepest first.
+    /// Evicts up to `most` blocks of this request, last block first. Returns their number.
     fn shrink(&mut self, most: usize) -> usize {
         let dead = most.min(self.dead as usize);
         let live = (most - dead).min((self.end - self.start) as usize);
-        // Neither number is larger than the field that it is subtracted from.
+        // `dead` and `live` are at most as large as these fields, so the subtractions cannot wrap.
         self.dead -= dead as u32;
         self.end -= live as u32;
         dead + live
     }
 }
 
-/// Simulates LRU. `stored(request, dead)` returns how many of the `dead` blocks of a request are
-/// stored. Dead blocks are those that no later request uses.
+/// Simulates LRU. The dead blocks of a request are those that no later request uses.
+/// `stored(request, dead)` returns how many of a request's `dead` blocks the cache stores.
 pub(super) fn simulate(
     references: &References,
     capacity_blocks: usize,
@@ -72,8 +73,8 @@ pub(super) fn simulate(
         let mut hit = 0;
         for run in references.runs_to(index) {
             let from = &mut resident[run.from as usize];
-            // The run begins at the first cached block of that request, because later requests have
-            // removed the blocks before it.
+            // Earlier blocks of that request now belong to later requests, so its cached blocks begin
+            // at `run.start`.
             let found = from.end.min(run.end()).saturating_sub(run.start);
             from.start = run.end();
             from.end = from.end.max(from.start);

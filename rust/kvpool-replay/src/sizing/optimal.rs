@@ -53,8 +53,8 @@ pub fn optimal(references: &References, capacity_blocks: usize) -> Outcome {
     // For each request, the number of cached blocks for which it is the next user.
     let mut kept = vec![0_u32; requests];
     let mut waiting = vec![false; requests];
-    // The requests for which blocks are kept, the latest on top. Requests without kept blocks are
-    // skipped.
+    // The requests for which blocks are kept, the latest on top. An entry whose blocks were all dropped
+    // is skipped when it is taken.
     let mut latest: BinaryHeap<u32> = BinaryHeap::new();
     let mut cached = 0_usize;
     let mut hits = Vec::with_capacity(requests);

@@ -41,7 +41,7 @@ impl Outcome {
         &self.hits
     }
 
-    /// The hits as a share of all references, 0 to 1.
+    /// The hits as a share of all block references, 0 to 1.
     #[must_use]
     pub fn block_rate(&self) -> f64 {
         share(self.total.block_hits, self.references)

@@ -24,16 +24,16 @@ pub struct Window {
     pub requests: u64,
     /// The number of block references of these requests.
     pub blocks: u64,
-    /// The number of these references that hit.
+    /// The number of block references of these requests that hit.
     pub block_hits: u64,
     /// The number of prompt tokens of these requests.
     pub tokens: u64,
-    /// The number of these tokens in blocks that hit.
+    /// The number of prompt tokens of these requests in blocks that hit.
     pub token_hits: u64,
 }
 
 impl Window {
-    /// The hits as a share of the references, 0 to 1; 0 if no request arrives.
+    /// The hits as a share of the block references, 0 to 1; 0 if no request arrives.
     #[must_use]
     pub fn block_rate(&self) -> f64 {
         share(self.block_hits, self.blocks)

@@ -20,10 +20,10 @@ use super::stream::stream;
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Form {
-    /// As in the real pool, whole requests at a time: see [`pool_form`].
+    /// Runs whole requests, as the real pool does: see [`pool_form`].
     #[default]
     Pool,
-    /// As in the simulations of papers, block by block: see [`stream`].
+    /// Runs block by block, as the simulations of papers do: see [`stream`].
     Stream,
 }
 
@@ -61,8 +61,8 @@ pub fn run_policy(
     policy: EvictionPolicy,
     form: Form,
 ) -> Result<PolicyRun, SizingError> {
-    // The capacity is limited to the number of blocks in the trace. In such a cache nothing is evicted,
-    // so the policy's own shares of the capacity have no effect.
+    // Limit the capacity to the number of blocks in the trace. A larger cache gives the same result,
+    // because such a cache evicts nothing.
     match form {
         Form::Pool => {
             let blocks = capacity_blocks.min(references.unique_blocks()).max(1) + 1;

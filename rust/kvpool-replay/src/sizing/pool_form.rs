@@ -27,7 +27,7 @@ use super::references::References;
 use super::stream::key_of;
 use super::turnover::Turnover;
 
-/// The value for "no block" and "no content".
+/// Stands for "no block" in `block_of`, and for "no content" in `content_of`.
 const NONE: u32 = 0;
 
 /// Returns the hits and evictions of `evictor`. It must be empty, and made for `capacity_blocks + 1`
@@ -91,15 +91,15 @@ pub fn pool_form_with_hints(
     }))
 }
 
-/// Runs the simulation. `ends_from` returns the depth of the first block of a request that is demoted
-/// after its release.
+/// Runs the simulation. For a request, `ends_from` returns the position of its first block that is
+/// demoted after its release; the blocks after it are demoted as well.
 fn drive(
     references: &References,
     capacity_blocks: usize,
     evictor: &mut dyn Evictor,
     ends_from: impl Fn(usize) -> usize,
 ) -> PolicyRun {
-    // The capacity is limited to the number of blocks in the trace.
+    // A cache for all blocks of the trace evicts nothing, so a larger one gives the same result.
     let blocks = capacity_blocks.min(references.unique_blocks());
     let mut cache = Cache {
         block_of: vec![NONE; references.unique_blocks()],
@@ -113,7 +113,8 @@ fn drive(
     let mut hits = Vec::with_capacity(references.requests());
     for index in 0..references.requests() {
         let contents = references.request(index);
-        // This cannot fail, because times never go backward in a checked trace.
+        // Ignore the result. The time is invalid only if it goes backward, which it never does in a
+        // checked trace.
         let _ = evictor.set_time(references.times_ms()[index] / 1000.0);
         table.clear();
         table.extend(
@@ -146,7 +147,8 @@ fn drive(
         evictor.insert(&mut released);
         if let (Some(ended), Some(retention)) = (table.get(ends_from(index)..), evictor.retention_mut()) {
             for &block in ended {
-                // An error is possible only with a time to live.
+                // Ignore the result. This call fails only with a time to live, and `END_OF_LIFE` has
+                // none.
                 let _ = retention.retain(block, Retention::END_OF_LIFE);
             }
         }
@@ -157,25 +159,27 @@ fn drive(
 }
 
 struct Cache {
-    /// The block that has each content.
+    /// For each block number of the trace (a *content*), the block of the cache that contains it, or
+    /// `NONE`.
     block_of: Vec<u32>,
-    /// The content of each block that was ever used.
+    /// For each block of the cache, the block number of the trace that it contains, or `NONE`.
     content_of: Vec<u32>,
-    /// The number of blocks that were ever used. All others are free.
+    /// Number of blocks of the cache that were ever used. All others are free.
     used: usize,
     evictions: u64,
 }
 
 impl Cache {
-    /// Returns a block for a new content; `None` if the current request uses all blocks.
+    /// Returns a block of the cache for a new content. Returns `None` if the current request uses all
+    /// of them.
     fn take(&mut self, evictor: &mut dyn Evictor) -> Option<BlockId> {
         if self.used + 1 < self.content_of.len() {
             self.used += 1;
             return Some(BlockId::new(self.used as u32));
         }
         if evictor.is_empty() {
-            // Like a pool, does not request a victim if no block is evictable, because the request
-            // could park blocks in use.
+            // All blocks are in use. Do not ask the evictor for a victim, because it could set blocks
+            // in use aside. A pool does not ask either.
             return None;
         }
         let victim = evictor.evict()?;

@@ -78,9 +78,10 @@ impl FromStr for Blocks {
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct References {
-    /// The blocks. Copies of the references with other signals share them.
+    /// The block numbers of all requests, one request after the other. Copies of the references with
+    /// other signals share this list.
     blocks: Arc<Vec<u32>>,
-    /// The end of each request in `blocks`.
+    /// For each request, the index in `blocks` after its last block.
     ends: Vec<u32>,
     input_tokens: Vec<u32>,
     times_ms: Vec<f64>,
@@ -91,7 +92,8 @@ pub struct References {
     block_tokens: usize,
 }
 
-/// The maximum count. It is one less than the largest `u32`, because that value means "none".
+/// Largest number of requests or references. It is one less than the largest `u32`, because that value
+/// means "none".
 const MOST: usize = u32::MAX as usize - 1;
 
 impl References {
@@ -132,7 +134,7 @@ impl References {
         };
         let mut blocks = Vec::with_capacity(total);
         let mut numbers: HashMap<u64, u32, IdHasherBuilder> = HashMap::default();
-        // The parent of each block; `u32::MAX` for a first block.
+        // The parent of each block. `u32::MAX` for the first block of a prompt.
         let mut parents: Vec<u32> = Vec::new();
         for index in 0..requests.len() {
             let mut parent = u32::MAX;
@@ -235,7 +237,8 @@ impl References {
         &self.times_ms
     }
 
-    /// The signal of request `index` at its end; the default after the last request.
+    /// Returns the signal that the policy gets when request `index` ends. It is the default signal
+    /// after the last request.
     #[must_use]
     pub fn signal(&self, index: usize) -> Signal {
         self.signals.get(index).copied().unwrap_or_default()
@@ -275,12 +278,12 @@ impl References {
         &self.runs
     }
 
-    /// The runs that end in request `index`, root first.
+    /// Returns the runs that end in request `index`, in the order of the prompt.
     pub(super) fn runs_to(&self, index: usize) -> &[Run] {
         self.runs.to(index)
     }
 
-    /// Heap memory, in bytes.
+    /// Number of bytes that this object has on the heap.
     #[must_use]
     pub fn heap_bytes(&self) -> usize {
         4 * (self.blocks.capacity() + self.ends.capacity() + self.input_tokens.capacity())

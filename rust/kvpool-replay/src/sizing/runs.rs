@@ -51,11 +51,12 @@ impl Run {
 /// All runs of a trace, indexed by the request in which they end and by the one in which they begin.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Runs {
-    /// The runs, in order of `to`, then root first.
+    /// The runs, sorted by `to`, and then by their position in the prompt.
     runs: Vec<Run>,
     /// For each request, the index in `runs` after the last run that ends in it.
     to_ends: Vec<u32>,
-    /// Indices of `runs` in order of `from`, then of `to`, which is root first.
+    /// Indices into `runs`, sorted by `from` and then by `to`, which is also the order in the prompt of
+    /// `from`.
     by_from: Vec<u32>,
     from_ends: Vec<u32>,
 }
@@ -144,7 +145,8 @@ impl Runs {
     }
 }
 
-/// The range of entry `index`; empty after the last entry.
+/// Returns the range of items that belong to entry `index`. `ends` contains the end of each entry's
+/// range. The range is empty after the last entry.
 fn span(ends: &[u32], index: usize) -> std::ops::Range<usize> {
     let start = index.checked_sub(1).and_then(|before| ends.get(before)).copied().unwrap_or(0);
     let end = ends.get(index).copied().unwrap_or(start);

@@ -116,12 +116,13 @@ const FINE_BITS: u32 = 9;
 pub struct SampledLru {
     config: SampleConfig,
     stack: SampledStack,
-    /// The weights of references, and of their tokens, by distance.
+    /// Histogram of the references over stack distances. Each sampled reference counts as 1/R
+    /// references. `tokens` is the same for their tokens.
     blocks: DistanceHistogram,
     tokens: DistanceHistogram,
     references: u64,
     prompt_tokens: u64,
-    /// The weight of the references that were sampled, including those to new blocks.
+    /// The number of references that the sampled ones represent, including references to new blocks.
     counted: f64,
 }
 
@@ -167,8 +168,8 @@ impl SampledLru {
         self.prompt_tokens += u64::from(request.input_length);
         self.stack.begin();
         for (depth, &id) in ids.iter().enumerate().rev() {
-            // Ids are dense, but the stack needs keys that are spread over all 64 bits. `mix` maps
-            // different ids to different keys.
+            // Ids are dense, but the stack needs keys that are spread over all 64 bits. `mix` gives
+            // each id another key.
             let Some(touch) = self.stack.touch(mix(id)) else { continue };
             self.counted += touch.weight;
             if let Some(distance) = touch.distance {
@@ -197,8 +198,9 @@ impl SampledLru {
     /// are rounded, and never exceed those.
     #[must_use]
     pub fn finish(mut self) -> ReuseDistances {
-        // If anything was sampled, the references that the sample does not represent are counted as
-        // hits. At a rate of 1, the sample represents all references.
+        // Count the references that the sample does not represent as hits at distance 1. At a rate of
+        // 1, the sample represents all references. If no block was sampled, nothing is known about
+        // hits.
         if self.rate() < 1.0 && self.followed() > 0 {
             let missing = self.references as f64 - self.counted;
             self.blocks.add(1, missing);
@@ -210,8 +212,8 @@ impl SampledLru {
         {
             hits += blocks;
             tokens += block_tokens;
-            // The sum is negative while the correction in the first bucket is larger than the number of
-            // hits found so far. It is then treated as 0 hits, because the conversions saturate.
+            // The sum is negative while a negative correction at distance 1 is larger than the hits
+            // counted so far. The conversion to `u64` then gives 0 hits.
             let point = CurvePoint {
                 capacity_blocks,
                 block_hits: (hits.round() as u64).min(self.references),

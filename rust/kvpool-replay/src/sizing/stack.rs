@@ -45,9 +45,11 @@ use super::references::References;
 #[must_use]
 pub fn lru_distances(references: &References) -> ReuseDistances {
     let mut used_last = Fenwick::new(references.requests());
-    // The differences between the numbers of full blocks at neighbouring distances.
+    // For each distance, the number of reused full blocks at this distance, minus the number at the
+    // previous distance.
     let mut full = vec![0_i64; references.unique_blocks() + 2];
-    // The distance and the tokens of each reused partial last block. Such blocks are rare.
+    // The distance and the number of tokens of each reused partial last block. There are few such
+    // blocks.
     let mut partial: Vec<(u32, u64)> = Vec::new();
     let block_tokens = references.block_tokens() as u64;
     for index in 0..references.requests() {
@@ -56,10 +58,11 @@ pub fn lru_distances(references: &References) -> ReuseDistances {
             u64::from(references.input_tokens(index)) % block_tokens,
         );
         for run in references.runs_to(index) {
-            // In the stack, the block comes after its own ancestors, and after all blocks that were
-            // used later. The runs before this one have already removed the ancestors from the tree.
+            // Distance of the run's first block. Before it in the stack are its `run.start` ancestors,
+            // and all blocks that were used after request `run.from`. `used_last` does not contain the
+            // ancestors any more, because the runs before this one have subtracted them.
             let first = run.start + used_last.after(run.from) + 1;
-            // Only the last block of a prompt can be partial.
+            // Only the last block of a prompt can be partial. Count it separately.
             let whole = if u64::from(run.end()) > filled { run.count - 1 } else { run.count };
             full[first as usize] += 1;
             full[(first + whole) as usize] -= 1;
@@ -74,7 +77,7 @@ pub fn lru_distances(references: &References) -> ReuseDistances {
     ReuseDistances::new(HitCurve::of(points(&full, &partial, block_tokens), references))
 }
 
-/// Sums the hits at each distance.
+/// Makes the points of the curve: at each distance, adds the hits of a cache that has just this size.
 fn points(full: &[i64], partial: &[(u32, u64)], block_tokens: u64) -> Vec<CurvePoint> {
     let mut points = Vec::new();
     let mut partial = partial.iter().peekable();
@@ -82,7 +85,7 @@ fn points(full: &[i64], partial: &[(u32, u64)], block_tokens: u64) -> Vec<CurveP
     let mut here = 0;
     for (distance, difference) in (0..).zip(full) {
         here += difference;
-        // `here` is never negative, because of the way in which `lru_distances` adds differences.
+        // The sum of the differences is a number of blocks, so it is never negative.
         let (mut blocks, mut tokens) = (here as u64, here as u64 * block_tokens);
         while let Some((_, rest)) = partial.next_if(|&&(at, _)| u64::from(at) == distance) {
             blocks += 1;
@@ -114,7 +117,7 @@ pub struct DistanceBucket {
     pub from: u64,
     /// The largest distance of the range.
     pub to: u64,
-    /// The number of references in the range.
+    /// The number of block references whose distance is in the range.
     pub references: u64,
 }
 
@@ -129,19 +132,20 @@ impl ReuseDistances {
         &self.curve
     }
 
-    /// Converts into the curve.
+    /// Returns the curve without a copy.
     #[must_use]
     pub fn into_curve(self) -> HitCurve {
         self.curve
     }
 
-    /// The number of references to blocks that were used before, which have a distance.
+    /// The number of block references to blocks that were used before. Each of them has a distance.
     #[must_use]
     pub fn reused(&self) -> u64 {
         self.curve.ceiling().block_hits
     }
 
-    /// The number of references to new blocks. They have no distance, because no cache can hit them.
+    /// The number of block references to new blocks. They have no distance, because no cache can hit
+    /// them.
     #[must_use]
     pub fn cold(&self) -> u64 {
         self.curve.references() - self.reused()

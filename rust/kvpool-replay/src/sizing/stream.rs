@@ -34,20 +34,22 @@ use super::outcome::{Outcome, PolicyRun};
 use super::references::References;
 use super::turnover::Turnover;
 
-/// The blocks and their contents.
+/// The blocks of the simulated cache and their contents. A content is a block number of the trace.
 struct Resident {
-    /// The block that has each content; 0 for none.
+    /// For each block number of the trace (a *content*), the block of the cache that contains it; 0 if
+    /// none does.
     block_of: Vec<u32>,
-    /// The content and the depth of each block.
+    /// For each block of the cache, the block number of the trace that it contains. `depths` is the
+    /// position of this block in its prompt.
     contents: Vec<u32>,
     depths: Vec<u32>,
-    /// The block id that has no content.
+    /// The block of the cache that gets the next new content.
     spare: BlockId,
     blocks: usize,
 }
 
-/// The key of a content. The number of the content is not used as its key, because these numbers are
-/// dense.
+/// Returns the key under which a policy knows a content. It is a hash of the content's number, because
+/// the numbers are dense.
 pub(super) fn key_of(content: u32) -> u64 {
     mix(u64::from(content))
 }
@@ -84,7 +86,7 @@ pub fn stream<P: Policy + ?Sized>(
         return Ok(PolicyRun::new(outcome, 0, Turnover::new(0, 0)));
     }
     let mut hits = Vec::with_capacity(references.requests());
-    // The capacity is limited to the number of blocks in the trace.
+    // A cache for all blocks of the trace evicts nothing, so a larger one gives the same result.
     let blocks = capacity_blocks.min(references.unique_blocks());
     policy.clear();
     policy.grow(capacity_blocks + 2).map_err(|_| too_many(capacity_blocks))?;
@@ -133,7 +135,7 @@ pub fn stream<P: Policy + ?Sized>(
 }
 
 impl Resident {
-    /// Puts `content` into the spare block.
+    /// Puts a new content into the spare block, and returns this block.
     fn insert<P: Policy + ?Sized>(&mut self, policy: &mut P, content: u32, depth: u32) -> BlockId {
         let (block, at) = (self.spare, self.spare.index());
         policy.admit(block, Content { key: key_of(content), depth });
@@ -144,8 +146,8 @@ impl Resident {
         block
     }
 
-    /// Evicts a block, which becomes the spare one. All blocks except for the last one are in the
-    /// order, so there is always a victim.
+    /// Evicts a block, which becomes the spare one, and returns its index. The policy orders all blocks
+    /// except for the one that was just inserted, so there is always a victim.
     fn evict<P: Policy + ?Sized>(&mut self, policy: &mut P) -> usize {
         let Some(victim) = policy.pop() else { return 0 };
         let at = victim.index();

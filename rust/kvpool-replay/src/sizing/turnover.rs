@@ -11,16 +11,16 @@
 #[derive(Clone, Debug)]
 pub(super) struct Turnover {
     capacity: u64,
-    /// For each block, the number of the insertion of its content; 0 for none.
+    /// For each block of the cache, the number of the insertion that filled it; 0 if it is empty.
     since: Vec<u64>,
     insertions: u64,
-    /// The number of insertions before the current window.
+    /// Number of insertions until the start of the current window.
     before: u64,
     shares: Vec<f64>,
 }
 
 impl Turnover {
-    /// Makes a measurement for block ids below `num_ids`.
+    /// Creates a measurement for a cache of `capacity` blocks, whose block ids are below `num_ids`.
     pub(super) fn new(capacity: usize, num_ids: usize) -> Self {
         let capacity = capacity.max(1) as u64;
         Self { capacity, since: vec![0; num_ids], insertions: 0, before: 0, shares: Vec::new() }
@@ -30,8 +30,7 @@ impl Turnover {
         self.insertions
     }
 
-    /// Counts a content that was inserted into `block`. `full` is true if another content had to be
-    /// evicted for it.
+    /// Counts an insertion into `block`. `full` says whether another block has to be evicted for it.
     pub(super) fn insert(&mut self, block: usize, full: bool) {
         self.insertions += 1;
         self.since[block] = self.insertions;
@@ -40,7 +39,6 @@ impl Turnover {
         }
     }
 
-    /// Records that the content of `block` was evicted.
     pub(super) fn evict(&mut self, block: usize) {
         self.since[block] = 0;
     }

@@ -21,10 +21,10 @@ use kvpool_replay::{
     trace::Trace,
 };
 
-/// Capacities in percent of the unique blocks, rounded down.
+/// Capacities of the cache, in percent of the distinct blocks of the trace, rounded down.
 const PERCENT: [f64; 10] = [1.0, 2.0, 3.0, 5.0, 7.0, 10.0, 15.0, 20.0, 30.0, 50.0];
 const FILES: [&str; 2] = ["conversation_trace.jsonl", "agentic_s120.jsonl.gz"];
-/// The maximum loss of hit rate, in percentage points.
+/// Largest allowed distance of the policy's hit rate from the best of the three, in percentage points.
 const BOUND: f64 = 0.5;
 
 type Row = [f64; PERCENT.len()];

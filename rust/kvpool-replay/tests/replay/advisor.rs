@@ -26,7 +26,8 @@ use kvpool_replay::reader::ReadOptions;
 use kvpool_replay::sizing::{Blocks, HitCurve, References, lru_distances, stream};
 use kvpool_replay::trace::Trace;
 
-/// A window that never ends: all references of the trace have the same weight.
+/// The window over which the advisor counts references. It never ends, so all references of the trace
+/// have the same weight.
 const NEVER: Option<u64> = Some(u64::MAX);
 
 fn generated(requests: usize, seed: u64) -> References {
@@ -34,7 +35,8 @@ fn generated(requests: usize, seed: u64) -> References {
     References::new(&generate(&config).unwrap(), Blocks::All).unwrap()
 }
 
-/// Returns the prompts as chains with one block per token. `salt` separates tenants.
+/// Returns the prompts of a trace as hash chains with one block per token. `salt` gives each tenant its
+/// own blocks.
 fn chains(references: &References, salt: &str) -> Vec<HashChain> {
     let hasher =
         Arc::new(BlockHasher::new(HasherConfig { block_size: 1, ..HasherConfig::default() }).unwrap());
@@ -54,7 +56,8 @@ fn pool(capacity: usize, eviction: EvictionPolicy, advisor: Option<AdvisorConfig
     BlockPool::new(config).unwrap().watched(&watch).unwrap()
 }
 
-/// Serves one request by the definition of `sizing`: stores its blocks and releases them at once.
+/// Serves one request as `sizing` defines it: looks up and stores its blocks, and releases them at
+/// once.
 fn serve(pool: &mut BlockPool, chain: &HashChain, tenant: TenantId) {
     let mut table = pool.match_and_acquire_for(chain, usize::MAX, tenant).unwrap();
     let hits = table.len();
@@ -70,7 +73,7 @@ fn hit_rate(pool: &BlockPool) -> f64 {
     stats.hits as f64 / (stats.hits + stats.misses) as f64
 }
 
-/// Returns the differences between an advice's curve and the exact one, in percentage points.
+/// Returns the errors of the advisor's curve in percentage points, one per point of the curve.
 fn off(advice: &Advice, exact: &HitCurve) -> Vec<f64> {
     let point = |point: &kvpool_observe::advisor::CurvePoint| {
         (point.block_hit_rate - exact.block_rate(exact.at(point.blocks))) * 100.0
@@ -82,8 +85,8 @@ fn worst(differences: &[f64]) -> f64 {
     differences.iter().fold(0.0, |worst, difference| difference.abs().max(worst))
 }
 
-/// Checks that the errors of the default sample are within bounds, in percentage points, for three
-/// seeds. `--nocapture` prints a table of the measured differences.
+/// With the default sample, the errors of the advisor's curve are within bounds, for three seeds.
+/// `--nocapture` prints a table of the measured errors in percentage points.
 #[test]
 fn the_curve_is_that_of_sizing() {
     let references = generated(10_000, 0);
@@ -105,8 +108,8 @@ fn the_curve_is_that_of_sizing() {
     }
 }
 
-/// If every block is in the sample, estimates are exact. The curve is exact up to the width of its
-/// buckets, which is 3 %. Each policy's result equals the pool's, because the evictor is the same.
+/// If every block is in the sample, the curve is exact up to the width of its buckets, which is 3 %.
+/// The result for each policy equals the pool's, because the evictor is the same.
 #[test]
 fn a_sample_of_everything_is_exact() {
     let references = generated(1_500, 1);
@@ -139,8 +142,8 @@ fn a_sample_of_everything_is_exact() {
                 "{capacity} blocks"
             );
         }
-        // The only tenant has all references. In a cache of its own, it gets the hits of LRU with the
-        // pool's size.
+        // There is only one tenant, which has all references. A cache of its own with the pool's size
+        // gives it the hits of LRU.
         let [tenant] = &advice.tenants[..] else { panic!("{:?}", advice.tenants) };
         assert_eq!((&tenant.curve, tenant.hit_rate), (&advice.curve, advice.hit_rate));
         assert_eq!(tenant.alone, advice.curve[..tenant.alone.len()]);
@@ -195,7 +198,7 @@ fn tenants_are_counted_apart() {
         let off = (here.block_hit_rate - tenant.hit_rate) * 100.0;
         println!("{:?} in the pool: off by {off:.2} points", tenant.tenant);
         assert!(off.abs() < 2.0, "{off:.2} points");
-        // A tenant has fewer hits in the shared pool than in a cache of its own.
+        // In the shared pool, a tenant has fewer hits than in a cache of its own.
         assert!(tenant.alone.last().unwrap().block_hit_rate > here.block_hit_rate - 0.02);
     }
 }
@@ -221,8 +224,8 @@ fn a_drifting_load_is_followed() {
     let first = pool.advice().unwrap();
     chains(&halves[1], "second").iter().for_each(|chain| serve(&mut pool, chain, TenantId(0)));
     let second = pool.advice().unwrap();
-    // At capacities above four pools, the traffic of a half is not stationary: more blocks are used
-    // again the longer it runs.
+    // Compare only capacities up to four pools. In larger caches, the hit rate still rises while a half
+    // of the trace runs, because more and more blocks are used again.
     let near = |advice: &Advice, exact: &HitCurve| worst(&off(advice, exact)[..9]);
     println!("own half: {:.2}, {:.2}", near(&first, &exact[0]), near(&second, &exact[1]));
     println!("other half: {:.2}, {:.2}", near(&first, &exact[1]), near(&second, &exact[0]));

@@ -146,8 +146,8 @@ fn formats_are_detected_by_the_first_record() {
         let found = read(text).unwrap();
         assert_eq!(found.format, format);
         assert_eq!(format.name().parse::<TraceFormat>().unwrap(), format);
-        // The result is the same if the caller names the format, or if the file is wrapped or
-        // compressed.
+        // The result is the same if the caller names the format, if the file has a byte order mark and
+        // blank lines, or if it is compressed.
         let named = ReadOptions { format: Some(format), ..ReadOptions::default() };
         assert_eq!(read_with(text, named.clone()).unwrap(), found);
         let wrapped = format!("\u{feff}\r\n  \n{}", text.replace('\n', "\r\n\r\n"));
@@ -181,8 +181,9 @@ fn empty_inputs_are_errors_in_every_format() {
 #[test]
 fn sessions_are_placed_and_put_in_order() {
     let ReadTrace { trace, notes, .. } = read(SESSIONS).unwrap();
-    // The order by time is: the request without a session at 0, session 7, then the turns of session a
-    // at 1000 and 1000 + 250.5. The third turn has the same time as the second.
+    // The expected order by arrival: the request without a session at 0, session 7 at 400, and then the
+    // turns of session a. The first is at 1000, the second 250.5 ms later, and the third at the time of
+    // the second.
     assert_eq!(times(&trace), [0.0, 400.0, 1000.0, 1250.5, 1250.5]);
     assert_eq!(ids(&trace), [vec![9], vec![8], vec![0, 1], vec![0, 2, 3], vec![0, 2, 3]]);
     assert_eq!(trace.requests()[3].output_length, 0);
@@ -192,7 +193,7 @@ fn sessions_are_placed_and_put_in_order() {
     assert_eq!(labels[0], Label::default());
     assert_eq!(labels[3], Label { session: Some("a"), think_ms: Some(250.5), ..Label::default() });
 
-    // The finish reason of a turn is read, and written back.
+    // The finish reason of a turn is kept when the trace is read and written again.
     let ended = SESSIONS.replace("\"delay\": 250.5", "\"delay\": 250.5, \"finish_reason\": \"tool_use\"");
     let trace = read(&ended).unwrap().trace;
     assert_eq!(trace.labels().get(3).finish, Finish::ToolCalls);
@@ -210,7 +211,7 @@ fn sessions_are_placed_and_put_in_order() {
         "line 2: timestamp 999 ms is before 1000 ms of line 1; sort the trace by timestamp (read as \
          mooncake-sessions)"
     );
-    // In this format too, ids identify prefixes.
+    // Ids identify prefixes in this format, too, so an id that follows two different ids is an error.
     let conflict = SESSIONS.replace("[8]", "[2]");
     assert_eq!(
         error_of(&conflict),
@@ -224,12 +225,14 @@ fn bailian_is_in_seconds_and_its_ids_are_contents() {
     let ReadTrace { trace, notes, .. } = read(BAILIAN).unwrap();
     assert_eq!(trace.block_tokens(), 16);
     assert_eq!(times(&trace), [500.0, 61114.0, 61114.0, 62000.0]);
-    // Id 101 after 100 is another block than 101 at the start of a prompt, and a block may repeat.
+    // Id 101 after id 100 becomes another prefix id than id 101 at the start of a prompt. An id may
+    // occur twice in a prompt.
     assert_eq!(ids(&trace), [vec![0, 1, 2], vec![0, 1, 3], vec![4, 5], vec![4, 6]]);
     assert_eq!(notes, ReadNotes { records: 4, unchained: 3, ..ReadNotes::default() });
     let sessions: Vec<_> =
         (0..4).map(|index| trace.labels().get(index).session.unwrap().to_owned()).collect();
-    // The third request continues one that was not recorded, and the fourth continues the third.
+    // The parent of the third request, chat 3, was not recorded. The fourth request continues the
+    // third, so both are in session 3.
     assert_eq!(sessions, ["10", "10", "3", "3"]);
     assert_eq!(trace.labels().kinds(), ["text", "search"]);
     assert_eq!(trace.labels().get(2).kind, None);
@@ -248,9 +251,9 @@ fn bailian_is_in_seconds_and_its_ids_are_contents() {
 fn documents_have_sub_agents_and_ids_of_their_own() {
     let ReadTrace { trace, notes, .. } = read(DOCUMENT).unwrap();
     assert_eq!((trace.block_tokens(), notes.records), (64, 1));
-    // The times of the outer sub-agent are before its own start, so they are counted from that start, 4
-    // s. The inner sub-agent has no start of its own, so its times are counted from the same time as
-    // its parent's.
+    // The times of the outer sub-agent are before its own start at 4 s, so they are counted from that
+    // start. The inner sub-agent has no start of its own, so its times are counted from the same start
+    // as those of the outer one.
     assert_eq!(times(&trace), [1500.0, 3000.0, 4000.0, 6000.0]);
     assert_eq!(ids(&trace), [vec![0, 1, 2], vec![0, 1, 2, 5], vec![3], vec![3, 4]]);
     let label = |index| trace.labels().get(index);
@@ -261,7 +264,8 @@ fn documents_have_sub_agents_and_ids_of_their_own() {
     assert_eq!(label(2), Label { session: Some("s1/x"), kind: Some("small"), ..Label::default() });
     assert_eq!(label(3), Label { session: Some("s1/x/2"), ..Label::default() });
 
-    // Absolute times of a sub-agent do not change.
+    // If the times of a sub-agent are not before its start, they already count from the start of the
+    // session, and do not change.
     let absolute = DOCUMENT.replace("{\"t\": 0, ", "{\"t\": 4, ").replace("{\"t\": 2, ", "{\"t\": 5, ");
     assert_eq!(times(&read(&absolute).unwrap().trace), [1500.0, 3000.0, 4000.0, 5000.0]);
 }
@@ -324,13 +328,13 @@ fn rows_contain_their_block_size() {
     let ReadTrace { trace, notes, .. } = read(ROWS).unwrap();
     assert_eq!(trace.block_tokens(), 64);
     assert_eq!(times(&trace), [0.0, 12.5, 12.5]);
-    // Block 6 occurs after 5, at the start of a prompt, after itself, and once more. All four are
-    // different blocks.
+    // Id 6 occurs four times: after 5, at the start of a prompt, after 6, and after the second 6. It
+    // gets four different prefix ids.
     assert_eq!(ids(&trace), [vec![0, 1], vec![0, 2], vec![3, 4, 5]]);
     assert_eq!((notes.untimed, notes.unchained, notes.regrouped), (2, 3, 0));
     let one = r#"{"block_tokens": 16, "hash_ids": [1, 2], "input_length": 30}"#;
     assert_eq!(read(one).unwrap().trace.block_tokens(), 16);
-    // The caller passes the values that are missing in the rows.
+    // Without `block_size` and `block_tokens` in the rows, the caller passes the block size.
     let unsaid = ROWS.replace("\"block_size\": 64, ", "").replace("[64, 64, 10]", "null");
     let options = ReadOptions {
         format: Some(TraceFormat::BlockRows),
@@ -340,8 +344,8 @@ fn rows_contain_their_block_size() {
     assert_eq!(read_with(&unsaid, options).unwrap().trace, trace);
 }
 
-/// The request with blocks of 16 tokens lists its partial block, and the others do not. Regression
-/// test: which of them was refused depended on the order of a hash map.
+/// The request with blocks of 16 tokens has an id for its partial block, and the other requests do not.
+/// Regression test: which of the requests was refused depended on the order of a hash map.
 #[test]
 fn mixed_conventions_of_partial_blocks_give_the_same_error_each_time() {
     let row = |size: usize, ids: &[u64]| {
@@ -373,7 +377,7 @@ fn block_sizes_are_brought_to_one_or_refused() {
     let small = read_with(&rows([16, 64, 16]), smaller).unwrap();
     assert_eq!((small.trace.block_tokens(), small.notes.regrouped), (16, 1));
     assert_eq!(small.trace.summary().unique_blocks, 16);
-    // Documents have no id for a partial block, whatever the block size.
+    // In this format, a partial last block has no id, whatever the block size.
     let document = |size: u32, ids: &str| {
         format!(
             r#"{{"block_size": {size}, "requests": [{{"t": 0, "in": 100, "out": 1, "hash_ids": {ids}}}]}}"#
@@ -388,7 +392,7 @@ fn block_sizes_are_brought_to_one_or_refused() {
         "line 2: blocks of 48 tokens cannot be made into blocks of 64: one must divide the other (read \
          as block-rows)"
     );
-    // A wrong number of ids is reported for the block size of the row itself.
+    // The message about a wrong number of ids names the block size of the row itself.
     let short = rows([16, 64, 16]).replace("[0, 1, 2, 3, 4, 5, 6, 7]", "[0, 1, 2]");
     assert!(
         error_of(&short)
@@ -399,8 +403,8 @@ fn block_sizes_are_brought_to_one_or_refused() {
 #[test]
 fn requests_are_reconstructed_from_events() {
     let ReadTrace { trace, notes, .. } = read(EVENTS).unwrap();
-    // The blocks 11 and 12, and then 13, are one request. Block 14 also follows 12, but another block
-    // already follows it, so it belongs to a second request.
+    // The blocks 11, 12 and 13 belong to one request. Block 14 also follows 12, but block 13 already
+    // does, so block 14 belongs to a second request.
     assert_eq!(times(&trace), [0.0, 1500.0]);
     assert_eq!(ids(&trace).iter().map(Vec::len).collect::<Vec<_>>(), [3, 3]);
     assert_eq!(trace.requests()[0].hash_ids[..2], trace.requests()[1].hash_ids[..2]);
@@ -409,7 +413,7 @@ fn requests_are_reconstructed_from_events() {
     assert_eq!(notes, ReadNotes { records: 3, skipped_events: 2, ..ReadNotes::default() });
 }
 
-/// Returns batches with these times in seconds, each with one event.
+/// Returns the text of batches of KV events. Each batch has one event and its time in seconds.
 fn batches(events: &[(f64, &str)]) -> String {
     events.iter().map(|(ts, event)| format!("{{\"ts\": {ts}, \"events\": [{event}]}}\n")).collect()
 }
@@ -446,7 +450,7 @@ fn a_chain_does_not_go_on_after_a_removal_a_clear_or_on_another_rank() {
         let text = batches(&[(0.0, &stored("[1, 2]", "null")), (0.1, between), (0.2, &stored("[3]", "2"))]);
         assert_eq!(lengths(&text, f64::INFINITY), [8, 12], "{between}");
     }
-    // An event of another tier, or of another group of layers, does not split a request.
+    // An event of another tier, of another KV-cache group or of an unknown type does not end a request.
     for between in [
         r#"{"type": "BlockRemoved", "block_hashes": [2], "medium": "CPU"}"#,
         r#"{"type": "BlockRemoved", "block_hashes": [2], "group_idx": 1}"#,
@@ -458,14 +462,14 @@ fn a_chain_does_not_go_on_after_a_removal_a_clear_or_on_another_rank() {
     let other_rank = batches(&[(0.0, &stored("[1, 2]", "null")), (0.2, &stored("[3]", "2"))])
         .replace("\"ts\": 0.2", "\"data_parallel_rank\": 1, \"ts\": 0.2");
     assert_eq!(lengths(&other_rank, f64::INFINITY), [8, 12]);
-    // A block that is stored again was computed again.
+    // If a block is stored a second time, a second request has computed it.
     let again = batches(&[(0.0, &stored("[1, 2]", "null")), (0.2, &stored("[2]", "1"))]);
     assert_eq!(lengths(&again, f64::INFINITY), [8, 8]);
 }
 
 #[test]
 fn events_of_any_spelling_and_beginning() {
-    // The events of kvpool itself have one hash each, no time, and no block size.
+    // KV events of kvpool itself have one hash each, and neither a time nor a block size.
     let ours = r#"{"type": "stored", "hash": "aa", "parent": null, "depth": 0, "block_id": 1}
 {"type": "stored", "hash": "bb", "parent": "aa", "depth": 1, "block_id": 2}
 {"type": "removed", "hash": "bb", "block_id": 2}
@@ -474,7 +478,7 @@ fn events_of_any_spelling_and_beginning() {
     let options = ReadOptions { block_tokens: Some(4), ..ReadOptions::default() };
     let read = read_with(ours, options).unwrap();
     assert_eq!(read.trace.requests().iter().map(|one| one.input_length).collect::<Vec<_>>(), [8, 8]);
-    // The parent zz is unknown, so one block represents everything before the run.
+    // The parent `zz` was never stored. The reader assumes that it is the only block before the run.
     assert_eq!((read.notes.unknown_parents, read.notes.untimed, read.notes.skipped_events), (1, 4, 1));
     assert_eq!(
         error_of(ours),
@@ -487,7 +491,7 @@ fn events_of_any_spelling_and_beginning() {
     let conflict = batches(&[(0.0, &stored("[1, 2]", "null")), (0.1, &stored("[2]", "null"))]);
     let error = read_with(&conflict, ReadOptions::default()).unwrap_err();
     assert!(matches!(error.root(), TraceError::HashConflict { line: 2, hash } if hash == "2"), "{error}");
-    // A chain cannot be its own parent.
+    // A block cannot be its own ancestor.
     for hashes in ["[1, 1]", "[1, 2, 1]"] {
         let error =
             read_with(&batches(&[(0.0, &stored(hashes, "null"))]), ReadOptions::default()).unwrap_err();
@@ -502,7 +506,7 @@ fn formats_do_not_mix() {
             if assumed == other || first == DOCUMENT || second == DOCUMENT {
                 continue;
             }
-            // A line of the second trace is no error if it is also valid in the first format.
+            // If a line of the second format is also valid in the first one, it is no error.
             let second = second.lines().next().unwrap();
             let lines = first.lines().count() as u64;
             let result = read(&format!("{first}{second}\n"));
@@ -689,8 +693,8 @@ fn limits_hold_in_every_format() {
         let error = read_with(text, longest).unwrap_err();
         assert!(matches!(error, TraceError::LineTooLong { line: 1, limit: 40 }), "{format}: {error}");
     }
-    // A line with several documents may be longer than the limit for one. `cat` of files without a
-    // newline at the end makes such lines.
+    // The limit applies to one document, not to a line with several documents, as `cat` makes from
+    // files without a newline at the end.
     let one = r#"{"block_size": 64, "requests": [{"t": 0, "in": 64, "out": 1, "hash_ids": [1]}]}"#;
     let options = ReadOptions { max_line_bytes: one.len(), ..ReadOptions::default() };
     assert_eq!(read_with(&one.repeat(1000), options).unwrap().trace.requests().len(), 1000);
@@ -705,7 +709,7 @@ fn limits_hold_in_every_format() {
 
 #[test]
 fn huge_claims_are_refused_before_memory_is() {
-    // Two tiny documents that would become eight billion blocks of one token.
+    // These two short documents would become eight billion blocks of one token.
     let huge =
         r#"{"block_size": 4294967295, "requests": [{"t": 0, "in": 4294967294, "out": 1, "hash_ids": []}]}"#;
     let options = ReadOptions { block_tokens: Some(1), ..ReadOptions::default() };
@@ -714,7 +718,8 @@ fn huge_claims_are_refused_before_memory_is() {
     let trace = read(huge).unwrap().trace;
     let error = trace.with_block_tokens(1).unwrap_err();
     assert!(matches!(error, TraceError::TooManyBlocks { to: 1, .. }), "{error}");
-    // A chain of events, in which each event is a separate request with all blocks before it.
+    // Each event becomes a request with all blocks before it, so 60,000 events have too many block
+    // references in total.
     let chain: String = (1..60_000)
         .map(|hash| {
             format!(

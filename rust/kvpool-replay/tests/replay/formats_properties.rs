@@ -14,12 +14,11 @@ use kvpool_replay::{
 };
 use proptest::prelude::*;
 
-/// The gap to the previous request in ms, the contents of the blocks, the tokens of the partial last
-/// block, and the session.
+/// A request of a made trace: the time since the previous request in ms, the contents of its full
+/// blocks, the number of tokens of its partial last block, and its session.
 type MadeRequest = (u16, Vec<u8>, u8, Option<u8>);
 
-/// Requests, given by the contents of their blocks, from which the ids are made; and whether partial
-/// last blocks are listed.
+/// A made trace: its requests, and whether partial last blocks get ids.
 #[derive(Clone, Debug)]
 struct Made {
     requests: Vec<MadeRequest>,
@@ -36,20 +35,20 @@ fn made() -> impl Strategy<Value = Made> {
 }
 
 impl Made {
-    /// Returns the ids for a format in which ids identify contents: one per full block, and one for the
-    /// partial block if it is listed.
+    /// Returns the ids of a request's block contents (one per full block, and one for the partial block
+    /// if `listed`) and its number of tokens.
     fn contents(&self, index: usize) -> (Vec<u64>, u32) {
         let (_, full, partial, _) = &self.requests[index];
         let mut ids: Vec<u64> = full.iter().map(|&content| u64::from(content)).collect();
         if *partial > 0 && self.listed {
             ids.push(100 + u64::from(*partial));
         }
-        // A prompt has at least one token, so an empty prompt gets a block.
+        // A prompt must have at least one token, so a prompt without blocks gets one full block.
         let tokens = full.len() * BLOCK + usize::from(*partial);
         if tokens == 0 { (vec![0], BLOCK as u32) } else { (ids, tokens as u32) }
     }
 
-    /// Returns a Bailian trace of these contents.
+    /// Returns the text of the made trace in Bailian's format.
     fn bailian(&self) -> String {
         let mut time = 0_u64;
         let line = |(index, request): (usize, &MadeRequest)| {
@@ -77,7 +76,7 @@ impl Made {
     }
 }
 
-/// Returns the number of leading ids that two requests share.
+/// Returns the number of ids that two requests have in common at their start.
 fn shared(left: &[u64], right: &[u64]) -> usize {
     left.iter().zip(right).take_while(|(left, right)| left == right).count()
 }
@@ -94,12 +93,13 @@ proptest! {
                 prop_assert_eq!(shared(left, right), expected);
             }
         }
-        // The ids pass the check of a trace.
+        // The trace passes the checks of `Trace::new`.
         prop_assert!(Trace::new(trace.requests().to_vec(), BLOCK).is_ok());
         prop_assert_eq!(TraceStats::new(&trace).prefix_violations, 0);
     }
 
-    /// With another block size, two prompts share as many tokens as the larger or smaller blocks allow.
+    /// After a conversion to another block size, two prompts share as many tokens as whole blocks of
+    /// the new size allow.
     #[test]
     fn regrouping_is_exact(made in made(), size in prop::sample::select(vec![1, 2, 4, 16, 24, 64])) {
         let trace = made.trace();
@@ -114,16 +114,18 @@ proptest! {
                 let before = shared(&of(&trace, left), &of(&trace, right));
                 let after = shared(&of(&other, left), &of(&other, right));
                 let lengths = [left, right].map(|index| trace.requests()[index].input_length as usize);
-                // Counts the tokens that are known to be equal: the whole blocks of the new size in the
-                // shared part, and the last block if both prompts end in it.
+                // Number of tokens that are known to be equal. Both prompts must share the blocks of
+                // the new size that these tokens fill, and also the last block if both prompts end in
+                // it.
                 let tokens = (before * BLOCK).min(lengths[0]).min(lengths[1]);
                 let ends = trace.lists_partial_blocks() && lengths[0] == lengths[1] && tokens == lengths[0];
                 let expected = if ends { tokens.div_ceil(size) } else { tokens / size };
                 prop_assert_eq!(after, expected, "{} tokens of {:?}", tokens, lengths);
             }
         }
-        // If the blocks became smaller, the conversion back gives the same blocks. (With small blocks
-        // it may not be visible that partial blocks were not listed.)
+        // The conversion to smaller blocks and back gives the same number of blocks and the same hits.
+        // Traces without ids for partial blocks are left out, because their small blocks may not show
+        // that partial blocks have no ids.
         if BLOCK.is_multiple_of(size) && trace.lists_partial_blocks() {
             let back = other.with_block_tokens(BLOCK).unwrap();
             for (left, right) in trace.requests().iter().zip(back.requests()) {
@@ -134,7 +136,6 @@ proptest! {
         }
     }
 
-    /// A trace that is written is read again unchanged.
     #[test]
     fn written_traces_are_read_again(made in made()) {
         let trace = made.trace();
@@ -149,8 +150,8 @@ proptest! {
             if format == TraceFormat::Mooncake {
                 continue;
             }
-            // Requests of one session stay together. A request without a session may become a separate
-            // one.
+            // Requests of one session are in one session again, and different sessions are different
+            // again. A request without a session may get one of its own.
             let sessions = |trace: &Trace, index| trace.labels().session_number(index);
             let mut names = HashMap::new();
             for index in 0..trace.requests().len() {
@@ -164,7 +165,7 @@ proptest! {
         }
     }
 
-    /// Compares the statistics with a count that stores whole prefixes.
+    /// Compares the statistics with a simple count that keeps all whole prefixes in a set.
     #[test]
     fn ideal_hits_are_those_of_whole_prefixes(made in made()) {
         let trace = made.trace();
@@ -235,8 +236,8 @@ const PIECES: [&str; 22] = [
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(4000))]
 
-    /// Bytes, bits and pieces of JSON are changed at random, in every format, and read with all
-    /// options. The result is a valid trace or a short error of one line, and never a panic.
+    /// If bytes, bits or pieces of a file are changed at random, reading it returns a valid trace or a
+    /// short error of one line, and never panics. This holds for every format and for all options.
     #[test]
     fn damaged_input_is_a_trace_or_an_error(
         seed in 0..SEEDS.len(),
@@ -267,7 +268,7 @@ proptest! {
                 let checked = Trace::new(read.trace.requests().to_vec(), size).unwrap();
                 prop_assert_eq!(checked.requests(), read.trace.requests());
                 prop_assert_eq!(TraceStats::new(&read.trace).prefix_violations, 0);
-                // With any size, the conversion succeeds or is refused.
+                // The conversion to any block size succeeds or returns an error.
                 drop(read.trace.with_block_tokens(32));
             }
             Err(error) => {
@@ -290,7 +291,6 @@ proptest! {
     }
 }
 
-/// A trace in memory has one label per request, or no labels at all.
 #[test]
 fn labels_are_as_many_as_requests() {
     let request = TraceRequest { timestamp_ms: 0.0, input_length: 1, output_length: 1, hash_ids: [1].into() };
@@ -303,7 +303,6 @@ fn labels_are_as_many_as_requests() {
     assert_eq!(error.to_string(), "2 labels for 1 requests; allowed: one per request, or none");
 }
 
-/// Nesting that would overflow the stack of a recursive parser is an error.
 #[test]
 fn deep_nesting_is_an_error() {
     for open in ["[", "{\"requests\": [", "{\"events\": [", "{\"type\": \"subagent\", \"requests\": ["] {

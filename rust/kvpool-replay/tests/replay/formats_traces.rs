@@ -20,7 +20,8 @@ use kvpool_replay::{
     stats::TraceStats,
 };
 
-/// The name, the measured value, the published value, and half a unit of its last digit.
+/// A compared value: its name, the measured value, the published value, and half a unit of the
+/// published value's last digit.
 type Figure = (&'static str, f64, f64, f64);
 
 fn figures(stats: &TraceStats, file: &str) -> Vec<Figure> {
@@ -147,8 +148,8 @@ fn recorded_traces_have_the_published_figures() {
             stats.most_arrivals_in_1_s,
             stats.distinct_arrivals
         );
-        // With smaller blocks, the same number of tokens hits. A conversion through another format does
-        // not change the trace.
+        // A conversion to smaller blocks does not change the number of tokens that hit. Writing and
+        // reading in another format does not change the trace.
         let started = Instant::now();
         let small = read.trace.with_block_tokens(64).expect("a divisor");
         let made = started.elapsed();

@@ -21,7 +21,7 @@ fn bytes(trace: &Trace) -> Vec<u8> {
     out
 }
 
-/// FNV-1a, 64 bits: short, specified, and without a dependency.
+/// Computes the 64-bit FNV-1a hash, which is short, specified, and needs no dependency.
 fn digest(bytes: &[u8]) -> u64 {
     bytes
         .iter()
@@ -65,7 +65,7 @@ const OTHER_SEED: u64 = 0x6cf7_4088_f1b6_1007;
 fn traces_pass_every_check_at_any_block_size() {
     for (seed, block_tokens) in [(0, 512), (1, 16), (2, 1), (3, 7), (4, 100_000), (5, 64)] {
         let trace = generate(&GeneratorConfig { seed, block_tokens, ..config(300) }).unwrap();
-        // `new` checks counts, times and prefixes from scratch.
+        // Check the counts, times and prefixes of all requests again.
         assert_eq!(Trace::new(trace.requests().to_vec(), block_tokens).unwrap(), trace);
         let options = ReadOptions { block_tokens: Some(block_tokens), ..ReadOptions::default() };
         assert_eq!(Trace::from_reader(&bytes(&trace)[..], &options).unwrap(), trace);
@@ -87,8 +87,8 @@ fn block_size_changes_ids_alone() {
     for (coarse, fine) in coarse.iter().zip(&fine) {
         assert_eq!(coarse.timestamp_ms, fine.timestamp_ms);
         assert_eq!((coarse.input_length, coarse.output_length), (fine.input_length, fine.output_length));
-        // The block size does not affect the texts: what two prompts share in large blocks, they also
-        // share in small blocks.
+        // The block size does not affect the texts: two prompts that share a large block also share the
+        // small blocks in it.
         assert_eq!(coarse.hash_ids.len(), fine.hash_ids.len().div_ceil(32));
     }
     for (left, right) in [(0, 100), (3, 250), (17, 499)] {
@@ -99,7 +99,6 @@ fn block_size_changes_ids_alone() {
     }
 }
 
-/// Returns the share of block references that an unlimited cache would hit.
 fn ideal_hit_rate(config: &GeneratorConfig) -> f64 {
     let summary = generate(config).unwrap().summary();
     1.0 - summary.unique_blocks as f64 / summary.block_references as f64
@@ -115,8 +114,8 @@ fn kinds_have_their_shapes() {
     assert!((0.5..0.9).contains(&chat), "{chat}");
     assert!((0.05..0.5).contains(&one_shot), "{one_shot}");
 
-    // With one turn per session, and shared prompts shorter than a block, there are no hits, except by
-    // chance.
+    // With one turn per session, and shared prompts shorter than a block, requests share full blocks
+    // only by chance, so there are almost no hits.
     let lonely = GeneratorConfig {
         agent_fraction: 0.0,
         chat_turns: 1.0,
@@ -234,7 +233,8 @@ fn parameters_out_of_range_are_named() {
     }
 }
 
-/// In the tokens of a generated trace, equal prefixes are exactly the shared blocks.
+/// Two generated prompts have the same tokens as far as they share blocks, and different tokens after
+/// that.
 #[test]
 fn tokens_show_the_prefixes_of_the_ids() {
     let trace = generate(&GeneratorConfig { block_tokens: 16, ..config(60) }).unwrap();

@@ -13,7 +13,7 @@ use kvpool_replay::generate::{GeneratorConfig, generate};
 use kvpool_replay::replay::{Mode, Replay, ReplayConfig, ReplayError, Report};
 use kvpool_replay::trace::{Trace, TraceRequest};
 
-/// Number of tokens of a block of the trace.
+/// Number of tokens per id of the trace.
 const NAMED: usize = 512;
 
 fn trace(requests: &[(&[u64], u32)]) -> Trace {
@@ -22,7 +22,7 @@ fn trace(requests: &[(&[u64], u32)]) -> Trace {
         timestamp_ms: index as f64 * 1e6,
         input_length: ids.len() as u32 * NAMED as u32 + tail,
         output_length: 3,
-        // A partial last block has a unique id.
+        // A partial last block has an id that no other request has.
         hash_ids: ids.iter().copied().chain((tail > 0).then_some(1_000_000 + index as u64)).collect(),
     };
     Trace::new(requests.iter().enumerate().map(request).collect(), NAMED).unwrap()
@@ -52,8 +52,8 @@ fn run(trace: &Trace, mode: Mode, groups: &Groups, capacity_blocks: usize) -> Re
     replay.report()
 }
 
-/// Returns the number of tokens of each prompt that are in whole blocks of an earlier prompt, without
-/// its last token.
+/// Returns the total number of prompt tokens that are in whole blocks of an earlier prompt. The last
+/// token of each prompt does not count.
 fn seen_before(trace: &Trace, block: usize) -> u64 {
     let mut seen = HashSet::new();
     let mut tokens = 0;
@@ -79,7 +79,8 @@ fn where_everything_is_kept_and_fits_every_group_serves_what_was_seen() {
         assert!(tokens > 0);
         assert_eq!(report.hits.token_hits, tokens, "{kind:?}");
         assert_eq!(report.hits.tokens, made.summary().input_tokens);
-        // A chunked group needs no block at the end of a chunk, so alone it may serve more tokens.
+        // A group of kind `chunked` may serve more tokens alone, because it needs no blocks at the end
+        // of a chunk.
         assert_eq!(report.groups[0].reach_tokens, tokens, "{kind:?}");
         assert!(report.groups.iter().all(|group| group.reach_tokens >= tokens), "{kind:?}");
         assert_eq!((report.evicted, report.cut_short), (0, Some(0)));
@@ -101,8 +102,9 @@ fn turns() -> Trace {
 fn junctions_keep_the_ends_of_prompts_and_where_one_turned_off() {
     for (kind, block) in [(WINDOW, 16), (GroupKind::State, 256)] {
         let report = run(&turns(), Mode::Lookup, &groups(kind, block, 1, Keep::Junctions), 100_000);
-        // The second request continues at the end of the first. The third request diverges where no
-        // state was kept, and keeps a state there, so the fourth request hits.
+        // Requests 2, 3 and 4 follow request 1. Request 2 continues at its end, where a state was kept.
+        // Request 3 diverges in its middle, where no state was kept, and keeps one there. Therefore
+        // request 4 hits.
         let [full, sparse] = &report.groups[..] else { panic!("two groups") };
         assert_eq!(report.hits.token_hits, 6 * 512 + 4 * 512, "{kind:?}");
         assert_eq!(full.reach_tokens, 6 * 512 + 2 * 4 * 512, "{kind:?}");
@@ -166,15 +168,15 @@ fn more_memory_for_windows_that_are_given_up() {
     let trace = trace(&requests);
     let whole = groups(GroupKind::Full, 64, 3, Keep::All);
     let windows = groups(WINDOW, 64, 3, Keep::Junctions);
-    // The capacity is the blocks that are kept of each prompt, and the additional blocks that the
-    // running prompt needs for its only chunk.
+    // The capacity has room for the blocks that are kept of each prompt, and for all blocks of the
+    // prompt that is computed, which is one chunk.
     let capacity = 8 * (128 + 3 * 17) + 4 * 129;
     assert_eq!(run(&trace, Mode::Lookup, &whole, capacity).hits.token_hits, 0);
     assert_eq!(run(&trace, Mode::Lookup, &windows, capacity).hits.token_hits, 24 * 8192);
 }
 
-/// The third turn has no hit after the position at which it diverges, because no state was kept there.
-/// The last turn could hit up to the end of that part.
+/// No state was kept at the position at which the third turn diverges, so this turn does not hit there.
+/// The report names the group of the states as the reason.
 #[test]
 fn a_replay_reports_which_group_limits_its_hits() {
     for mode in [Mode::Lookup, Mode::Engine] {

@@ -13,7 +13,6 @@ use kvpool_replay::{
 };
 use serde_json::{Value, json};
 
-/// A valid record of each format.
 fn records() -> [(TraceFormat, Value); 6] {
     let ids = json!([1]);
     [
@@ -86,7 +85,7 @@ fn no_error_prints_a_long_value_or_a_control_character() {
         read_trace(record.to_string().as_bytes(), &options).unwrap();
         let bad = [json!(long), json!({ long.as_str(): 1 }), json!([[long]]), json!(1e300), json!(-1e300)];
         for line in bad.iter().flat_map(|value| replaced(&record, value)) {
-            // The line occurs twice, because some values are names that must not repeat.
+            // Repeat the line, because some fields contain names that must not occur twice.
             let text = format!("{line}\n{line}\n");
             let Err(error) = read_trace(text.as_bytes(), &options) else { continue };
             let message = error.to_string();
@@ -145,7 +144,8 @@ fn one_entry_of_the_table_stands_for_all_parts_of_a_block() {
     let trace = Trace::new(requests, 64).unwrap().with_block_tokens(16).unwrap();
     let ids = |index: usize| &trace.requests()[index].hash_ids[..];
     assert_eq!(ids(0), [0, 1, 2, 3, 4, 5, 6]);
-    // Block 2 gets four ids, although the first prompt has tokens for only three of them.
+    // The full block 2 becomes four small blocks, so it gets four ids, although the first prompt has
+    // tokens for only three of them.
     assert_eq!(ids(1), [0, 1, 2, 3, 8, 9, 10, 11]);
     assert_eq!(ids(2), [0, 1, 2, 3, 4, 5, 6, 7]);
 }

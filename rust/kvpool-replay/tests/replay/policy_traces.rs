@@ -24,7 +24,8 @@ use kvpool_replay::{
 /// Capacities in percent of the unique blocks, rounded down. The tables contain block hit rates at
 /// these capacities.
 const PERCENT: [f64; 8] = [1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 30.0, 50.0];
-/// The positions in [`PERCENT`] of the capacities in the reference: 1, 2, 5, 10, 20 and 50 %.
+/// The capacities for which reference values exist (1, 2, 5, 10, 20 and 50 %), as indices into
+/// [`PERCENT`].
 const KNOWN: [usize; 6] = [0, 1, 3, 4, 5, 7];
 type Row = [f64; 6];
 

@@ -73,7 +73,7 @@ fn wrappings_do_not_matter() {
     // The gzip file has two members, split in the middle of a line, as `cat a.gz b.gz` makes them.
     let (start, end) = GOOD.as_bytes().split_at(100);
     assert_eq!(read(&[gzip(start), gzip(end)].concat()).unwrap(), trace);
-    // The line has unknown fields of any type, in any order.
+    // A line with unknown fields of every type, and with its fields in another order.
     let line = concat!(
         r#"{"hash_ids": [3], "x": {"y": [null, "\ud83d\ude00", 1e3]}, "output_length": 2, "#,
         r#""input_length": 9, "timestamp": 1}"#,
@@ -81,7 +81,7 @@ fn wrappings_do_not_matter() {
     assert_eq!(read(line.as_bytes()).unwrap().requests()[0].hash_ids[..], [3]);
 }
 
-/// A reader that returns one byte at a time with interruptions, like a slow pipe.
+/// A reader that returns one byte at a time and is often interrupted, like a slow pipe.
 struct Trickle<'a>(&'a [u8], u32);
 
 impl Read for Trickle<'_> {
@@ -101,7 +101,7 @@ fn reads_from_pipes_and_files() {
     for bytes in [GOOD.as_bytes(), &gzip(GOOD.as_bytes())] {
         let pipe = BufReader::with_capacity(1, Trickle(bytes, 0));
         assert_eq!(Trace::from_reader(pipe, &ReadOptions::default()).unwrap(), trace);
-        // The name of the file does not show that its content is compressed.
+        // The name of the file does not end in `.gz`, although its content is compressed.
         let path = std::env::temp_dir().join(format!("kvpool-reader-{}-{}", std::process::id(), bytes.len()));
         std::fs::write(&path, bytes).unwrap();
         let read = Trace::from_path(&path, &ReadOptions::default());
@@ -116,7 +116,7 @@ fn reads_from_pipes_and_files() {
 #[test]
 fn options_are_obeyed() {
     let options = ReadOptions { limit: Some(2), ..ReadOptions::default() };
-    // Lines after the limit are not read.
+    // The reader does not read lines after the limit of requests, so an invalid line there is no error.
     let text = GOOD.lines().take(2).collect::<Vec<_>>().join("\n") + "\nnot json";
     assert_eq!(Trace::from_reader(text.as_bytes(), &options).unwrap().requests().len(), 2);
     let mut reader = TraceReader::new(text.as_bytes(), &options).unwrap();
@@ -295,7 +295,7 @@ fn time_and_prefixes_are_checked() {
         let error = Trace::new(requests.clone(), 16).unwrap_err();
         assert!(error.to_string().starts_with(message), "{error}");
         assert_eq!(error.line(), Some(3));
-        // The check of prefixes can be disabled.
+        // Without the check of prefixes, the reader accepts ids that follow different ids.
         let mut text = Vec::new();
         for request in &requests {
             let ids = &request.hash_ids;
@@ -400,7 +400,6 @@ fn mutated_input_never_panics() {
     assert!(outcomes.iter().all(|&count| count > 300), "{outcomes:?}");
 }
 
-/// Nesting that would overflow the stack of a recursive parser is an error.
 #[test]
 fn deep_nesting_is_an_error() {
     for open in ["[", "{\"a\":"] {

@@ -14,7 +14,7 @@ use kvpool_replay::{
 
 /// Capacities in percent of the unique blocks.
 const SIZES: [usize; 2] = [2, 5];
-/// The maximum loss of hit rate because of wrong signals, in percentage points.
+/// Largest allowed loss of hit rate through wrong signals, in percentage points.
 const BOUND: f64 = 0.5;
 const FINISHES: [Finish; 3] = [Finish::Unknown, Finish::Stop, Finish::ToolCalls];
 
@@ -36,8 +36,8 @@ fn trace(seed: u64) -> Trace {
     generate(&config).expect("a sound configuration")
 }
 
-/// Returns the correct signal of each request: tool calls if the last full block of its prompt is used
-/// again, otherwise the end of a turn.
+/// Returns the correct signal for each request: tool calls if a later request uses the last full block
+/// of its prompt, otherwise the end of a turn.
 fn right(trace: &Trace) -> Vec<Finish> {
     let last_full = |ids: &[u64]| ids.iter().rev().nth(1).copied();
     let mut last_use = HashMap::new();
@@ -53,7 +53,8 @@ fn right(trace: &Trace) -> Vec<Finish> {
         .collect()
 }
 
-/// Returns the hits of `hazard` in percent at each size, with the signals that `told` returns.
+/// Returns the hit rates of the policy `hazard` in percent, one per capacity. `told` returns the signal
+/// of each request.
 fn hits(references: &References, told: impl Fn(usize, Signal) -> Signal) -> [f64; SIZES.len()] {
     let hazard = kvpool_policies::by_name("hazard").expect("a policy");
     let mut references = references.clone();

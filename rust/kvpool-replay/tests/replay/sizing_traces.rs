@@ -35,7 +35,7 @@ struct Reference {
     optimal: Row,
     /// The token hit rates of LRU and of the optimum, in percent.
     tokens: Option<[Row; 2]>,
-    /// The hit rates of LRU with hints, by the accuracy of the hints.
+    /// The hit rates of LRU with hints, one row per accuracy of the hints.
     hints: &'static [(f64, Row)],
 }
 
@@ -113,8 +113,8 @@ fn check(trace: &Trace, reference: &Reference) {
         let config = HintConfig { accuracy: *accuracy, seed: 0 };
         let run = |capacity| lru_with_hints(&references, capacity, config).expect("in range");
         hints_off = hints_off.max(row(&format!("hints {accuracy}"), expected, &capacities, run));
-        // This simulation uses the evictor and the retention of the pool, with hints for whole
-        // sessions.
+        // Run the evictor and the retention of the pool. Each draw decides for all dead blocks of a
+        // request whether they get a hint.
         let rate = |capacity: usize, seed| {
             let retention = RetentionConfig::default();
             let mut evictor = kvpool_policies::LRU.build(capacity + 1, Some(&retention)).expect("fits");

@@ -12,10 +12,11 @@ use kvpool_replay::{
 };
 use proptest::prelude::*;
 
-/// A cache that serves one content at a time.
+/// A simulated cache that processes one block content after the other.
 trait Cache {
     fn contents(&self) -> BTreeSet<u32>;
-    /// Uses a content. Returns the content that was evicted for it, if any.
+    /// Uses a block content (a block number of the trace). Returns the content that was evicted for it,
+    /// if any.
     fn touch(&mut self, content: u32) -> Option<u32>;
 }
 
@@ -45,7 +46,7 @@ struct Arc {
     t2: Vec<u32>,
     b1: Vec<u32>,
     b2: Vec<u32>,
-    /// The target, in units of 1 / 2^32.
+    /// ARC's target size for its list of contents used once, in units of 1 / 2^32 blocks.
     p: i128,
     capacity: usize,
 }
@@ -118,9 +119,9 @@ impl Cache for Arc {
     }
 }
 
-/// Returns the hits of each request, the evictions, and the turnover of each window. The turnover
-/// counts the contents in the cache at the end of the window that were missing at some moment since its
-/// start.
+/// Returns the number of hits of each request, the number of evictions, and the turnover of each
+/// window. The turnover is the share of the contents at the end of a window that were not in the cache
+/// during the whole window.
 fn simulate(references: &References, capacity: usize, cache: &mut dyn Cache) -> (Vec<u32>, u64, Vec<f64>) {
     let (mut hits, mut evictions, mut turnovers) = (Vec::new(), 0, Vec::new());
     let mut stayed: Option<BTreeSet<u32>> = None;
@@ -158,7 +159,8 @@ fn agree(references: &References, capacity: usize, run: &PolicyRun, cache: &mut 
     assert_eq!(run.insertions(), evictions + cache.contents().len() as u64);
 }
 
-/// Returns requests as paths from a root of a forest to one of its blocks.
+/// Returns a trace whose blocks form a forest. Each prompt is the path from a root to one of the
+/// `leaves`.
 fn forest(parents: &[usize], leaves: &[usize]) -> References {
     let requests = leaves.iter().enumerate().map(|(index, leaf)| {
         let mut path = Vec::new();

@@ -52,7 +52,7 @@ impl Cache {
     }
 }
 
-/// Returns the number of blocks that the device and each tier serve for prompts that run one after
+/// Returns how many prompt blocks the device and each tier supply, if the prompts run one after
 /// another.
 fn simulated(prompts: &[Vec<u64>], device: usize, tiers: &[usize]) -> Vec<u64> {
     let mut caches: Vec<Cache> = (0..=tiers.len()).map(|_| Cache::default()).collect();
@@ -127,8 +127,8 @@ proptest! {
         let found: Vec<_> = [report.hits.block_hits].into_iter()
             .chain(report.tiers.iter().map(|tier| tier.block_hits)).collect();
         prop_assert_eq!(found, expected);
-        // No request waits for another. So the mean time to the first token can be computed from the
-        // numbers of loaded and computed tokens.
+        // No request waits for another, so the mean time to the first token follows from the numbers of
+        // loaded and computed tokens.
         let tokens = report.hits.tokens as f64;
         let (host, disk) = (report.tiers[0].block_hits as f64, report.tiers[1].block_hits as f64);
         let computed = tokens - (report.hits.block_hits as f64 + host + disk) * B as f64;
@@ -150,8 +150,8 @@ proptest! {
             small.engine.unwrap().mean_time_to_first_token_ms);
     }
 
-    /// If requests arrive at the same time, in any order, all of them are finished and counted once,
-    /// and not faster than the links allow.
+    /// If requests overlap, every request finishes and is counted once, and loads take at least the
+    /// time that the links need. This holds for any gap between arrivals.
     #[test]
     fn crowds_are_served(prompts in prompts(), gap in 0_u32..60, capacity in 15_usize..40,
         running in 1_usize..6) {
@@ -178,7 +178,7 @@ fn a_link_moves_one_load_at_a_time() {
     let other: Vec<u64> = (101..=109).collect();
     let fill: Vec<u64> = (201..=230).collect();
     let mut requests = vec![request(0.0, &long), request(1e5, &other), request(2e5, &fill)];
-    // Both prompts are only in host memory: 8 blocks each, 5 ms per block.
+    // The blocks of both prompts (8 each) are only in host memory, and a load takes 5 ms per block.
     requests.extend([request(3e5, &long), request(3e5, &other)]);
     let report = run(requests.clone(), config(31, &[(1000, 5.0)]));
     assert_eq!((report.hits.block_hits, report.tiers[0].block_hits), (0, 16));
@@ -189,7 +189,7 @@ fn a_link_moves_one_load_at_a_time() {
     let expected = alone(9.0) * 2.0 + alone(30.0) + 40.0 + alone(1.0) + 80.0 + alone(1.0);
     let found = report.engine.unwrap().mean_time_to_first_token_ms * 5.0;
     assert!((found - expected).abs() < 1e-6, "{found} ms, expected {expected}");
-    // Without the tier, everything is computed.
+    // Without the tier, all blocks are computed, which takes much longer.
     assert!(run(requests, config(31, &[])).engine.unwrap().mean_time_to_first_token_ms > found / 5.0);
 }
 

@@ -16,8 +16,8 @@ pub struct DiskConfig {
     pub folder: PathBuf,
     /// Largest number of bytes that all objects take, including headers and padding.
     pub capacity_bytes: u64,
-    /// Largest number of bytes in a payload. A place takes this number, rounded up to 4 KiB, plus 4 KiB
-    /// for its header.
+    /// Largest number of bytes in a payload. The place of an object takes this number, rounded up to 4
+    /// KiB, plus 4 KiB for the header of the object.
     pub max_payload: u32,
     /// Number of bytes of the disk that must remain free, regardless of the capacity.
     pub free_floor: u64,

@@ -1,9 +1,9 @@
-//! `HeaderCopy`: copies of the headers of all places in one file. When a store opens, it reads the
-//! megabytes of this file instead of every place.
+//! `HeaderCopy`: one file with copies of the headers of all places of a disk. When a store opens, it
+//! reads this file of a few megabytes instead of one page at every place.
 //!
 //! Owns: that file. The file is only a hint, because every load compares the header and the payload at
-//! the place. If an entry is unknown or damaged, the store reads the header from the place. A wrong
-//! entry leads to a miss.
+//! the place. A wrong entry leads to a miss. If an entry is damaged or marked as unknown, the store
+//! reads the header from the place.
 //!
 //! | bytes | content |
 //! |---|---|
@@ -12,13 +12,16 @@
 //! | 4096 + 128 n | entry of place n |
 //!
 //! An entry has the 112 bytes of the header, or zeros if the place is free. A checksum follows, which
-//! is the *seal* of the entry: the XXH3-64 of these bytes, seeded with n. The entry ends with 8 zeros.
+//! is the *seal* of the entry: the XXH3-64 of these bytes, seeded with n + 1. The entry ends with 8
+//! zeros.
 //!
-//! An entry whose seal is wrong is unknown. Before a place is written, its seal is overwritten. After
-//! the write, the entry gets a new seal. Therefore a process that is killed in between leaves an
-//! unknown entry, never a wrong one. After a power loss, entries may be older than their places. A
-//! store therefore compares [`SAMPLED_ENTRIES`] entries with their places when it opens. If one of them
-//! differs, it ignores all entries.
+//! An entry whose seal is wrong is unknown. Before a place is written, the seal of its entry is
+//! overwritten. After the write, the entry gets a new seal. Therefore a process that is killed in
+//! between leaves an unknown entry, never a wrong one.
+//!
+//! After a power loss, entries may be older than their places. A store therefore compares
+//! [`SAMPLED_ENTRIES`] entries with their places when it opens. If one of them differs, it ignores all
+//! entries.
 //!
 //! Cost: 128 bytes per place in addition to the slab, and two small writes into the page cache per
 //! object. Neither write waits for the disk.
@@ -36,17 +39,18 @@ use crate::header::HEADER_BYTES;
 use crate::object::{PAGE, Place};
 use crate::private::{self, For};
 
-/// The first bytes of an object's page, which may be no valid header. Zeros for a free place.
+/// The first bytes of the place of an object. They may be no valid header. They are zeros if the place
+/// is free.
 pub(super) type Bytes = [u8; HEADER_BYTES];
 
-/// Number of places that a store reads when it opens, to check the copy before it uses it.
+/// Number of places that a store reads when it opens, to check this file before it uses it.
 pub(super) const SAMPLED_ENTRIES: u32 = 64;
 
 const MAGIC: [u8; 8] = *b"kvpoolhc";
 const VERSION: u32 = 1;
 /// Number of bytes of the file's own header that are covered by its checksum.
 const CHECKED: usize = 28;
-/// Number of bytes in an entry. `SEALED` is the number of these bytes that are used.
+/// Number of bytes in an entry. Only the first `SEALED` bytes are used.
 pub(super) const ENTRY: usize = 128;
 const SEALED: usize = HEADER_BYTES + 8;
 
@@ -56,18 +60,18 @@ pub(super) struct HeaderCopy {
 }
 
 impl HeaderCopy {
-    /// Opens or creates the copy for a slab (the file with all objects), with disk space for every
-    /// place. If the copy belongs to another slab, empties it.
+    /// Opens or creates the file of header copies for a slab (the file with all objects), with disk
+    /// space for every place. If the copies belong to another slab, removes them.
     pub(super) fn open(path: &Path, slab: &File, slot_bytes: u64, places: u32) -> io::Result<Self> {
         let file = private::open(path, For::Keeping)?;
         let own = identity(slab.metadata()?.ino(), slot_bytes);
         let mut found = [0; CHECKED + 8];
-        // A file that is too short also belongs to another slab.
+        // A file that is too short is treated like the file of another slab.
         if file.read_exact_at(&mut found, 0).is_err() || found != own {
             file.set_len(0)?;
             file.write_all_at(&own, 0)?;
         }
-        // Truncate a longer file. Otherwise the entries after the end would be used if the slab grows
+        // Truncate a file that is too long. Otherwise its last entries would be used if the slab grows
         // again.
         let bytes = begin(places);
         file.set_len(bytes)?;
@@ -77,8 +81,8 @@ impl HeaderCopy {
         }
     }
 
-    /// Opens the copy in a folder, for whichever slab it was made, so that the caller can invalidate
-    /// entries.
+    /// Opens the file of header copies without checking to which slab it belongs, so that the caller
+    /// can mark entries as unknown.
     pub(super) fn of(path: &Path) -> io::Result<Option<Self>> {
         match private::open(path, For::Writing) {
             Ok(file) => Ok(Some(Self { file })),
@@ -92,12 +96,14 @@ impl HeaderCopy {
         self.file.write_all_at(&[0; 8], begin(place) + HEADER_BYTES as u64)
     }
 
-    /// Stores the header of a place. Callers do this after they have written the place.
+    /// Stores the header of a place and seals the entry. Callers do this after they have written the
+    /// place.
     pub(super) fn note(&self, place: Place, header: &Bytes) -> io::Result<()> {
         self.file.write_all_at(&sealed(place, header)[..SEALED], begin(place))
     }
 
-    /// Stores the headers of consecutive places, beginning at `first`.
+    /// Stores the headers of consecutive places, beginning at `first`. The entry of a place with `None`
+    /// becomes unknown.
     pub(super) fn note_all(&self, first: Place, headers: &[Option<Bytes>]) -> io::Result<()> {
         let sealed = |(place, header): (Place, &Option<Bytes>)| {
             header.as_ref().map_or([0; ENTRY], |header| sealed(place, header))
@@ -106,7 +112,8 @@ impl HeaderCopy {
         self.file.write_all_at(&entries, begin(first))
     }
 
-    /// Reads `count` entries, beginning at `first`. Entries after the end of the file are unknown.
+    /// Reads the entries of `count` places, beginning at `first`. `None` for an unknown entry, and for
+    /// entries after the end of the file.
     pub(super) fn read(&self, first: Place, count: usize) -> io::Result<Vec<Option<Bytes>>> {
         let mut bytes = vec![0; count * ENTRY];
         let mut done = 0;
@@ -123,7 +130,6 @@ impl HeaderCopy {
     }
 }
 
-/// Offset of the entry of a place.
 const fn begin(place: Place) -> u64 {
     PAGE as u64 + place as u64 * ENTRY as u64
 }
@@ -139,8 +145,8 @@ fn identity(inode: u64, slot_bytes: u64) -> [u8; CHECKED + 8] {
     bytes
 }
 
-/// Computes the seal of an entry. The seed depends on the place, so an entry at another place is
-/// unknown.
+/// Computes the seal of an entry. The seed depends on the place, so an entry that was copied to another
+/// place is unknown.
 fn seal(place: Place, header: &[u8]) -> [u8; 8] {
     xxh3_64_with_seed(header, u64::from(place) + 1).to_le_bytes()
 }
@@ -161,8 +167,8 @@ fn unsealed(place: Place, entry: &[u8]) -> Option<Bytes> {
 mod tests {
     use super::*;
 
-    /// A change of any used bit of an entry makes the entry unknown. An entry at another place is also
-    /// unknown.
+    /// If any used bit of an entry changes, the entry becomes unknown. An entry is also unknown if it
+    /// was copied to another place.
     #[test]
     fn a_changed_entry_is_unknown() {
         let header: Bytes = std::array::from_fn(|at| at as u8);

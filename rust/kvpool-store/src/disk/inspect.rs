@@ -29,7 +29,8 @@ use crate::private;
 pub struct Inspector {
     folder: PathBuf,
     slab: Slab,
-    /// The copy of the headers, if the copy exists and this inspector may change the folder.
+    /// The file with copies of the headers. `None` if it does not exist, or if this inspector must not
+    /// change the folder.
     copy: Option<HeaderCopy>,
     /// The lock of the folder, if this inspector may change it.
     lock: Option<Lock>,
@@ -49,7 +50,8 @@ impl Inspector {
     /// # Errors
     /// [`StoreError::FolderInUse`]; otherwise like [`Self::look`].
     pub fn exclusive(folder: &Path) -> Result<Self, StoreError> {
-        // Call `look` first, because taking the lock would create its file.
+        // Call `look` first. It fails if the folder contains no store, whereas taking the lock would
+        // create a file there.
         Self::look(folder)?;
         Self::open(folder, Some(Lock::take(folder)?))
     }

@@ -3,13 +3,13 @@
 //!
 //! - **Bound**: the file has `capacity_bytes`, or less if the disk would otherwise have less than
 //!   `free_floor` bytes left ([`DiskBackend::shortage`]). It never grows.
-//! - **Write**: header and payload in one write. After a partial write, the checksum in the header does
-//!   not match the payload.
-//! - **Load**: header and payload in one read, directly into the slot of the arena.
+//! - **Write**: one system call writes the header and the payload of an object. After a partial write,
+//!   the checksum in the header does not match the payload.
+//! - **Load**: one system call reads the header, and the payload directly into the slot of the arena.
 //! - **Threads**: each worker has several transfers in flight with [`io_uring`](Io), if that is
 //!   available at run time. Otherwise each worker has one transfer in flight.
-//! - **Start**: the store reads a copy of all headers. Several threads read the headers of the places
-//!   that are unknown in the copy. A place without an intact header is free.
+//! - **Start**: the store reads a file with copies of all headers. Where a copy is unknown, several
+//!   threads read the header at the place itself. A place without an intact header is free.
 //! - **`kill -9`** loses the objects that were being written, and the objects that they replaced. No
 //!   write waits until the disk has stored the bytes (`fsync`), and correctness does not depend on it.
 //! - **Power loss**: the disk may have stored writes in any order. The checksums detect every object
@@ -61,7 +61,7 @@ pub enum Io {
 }
 
 impl Io {
-    /// Returns the best method that is available on this machine.
+    /// Returns `Uring` if this machine supports it, else `Threads` with the reason.
     #[must_use]
     pub fn found() -> Self {
         #[cfg(feature = "io-uring")]
@@ -75,7 +75,6 @@ impl Io {
     }
 }
 
-/// Formats the kind of I/O as readable text.
 impl fmt::Display for Io {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -130,7 +129,7 @@ impl DiskBackend {
         Ok(Arc::new(Self { slab, copy, folder, max_payload, scanners, io, _lock: lock }))
     }
 
-    /// Whether reads and writes bypass the page cache.
+    /// Whether reads and writes bypass the page cache of the kernel (direct I/O).
     #[must_use]
     pub const fn is_direct(&self) -> bool {
         self.slab.is_direct()
@@ -149,19 +148,20 @@ impl DiskBackend {
         &self.io
     }
 
-    /// Marks the place as unknown in the header copy, before the place is written. If this fails, the
-    /// caller must not write the place, because the entry would be wrong.
+    /// Marks the copy of a place's header as unknown, before the place is written. If this fails, the
+    /// caller must not write the place, because the copy would then be wrong.
     fn forget(&self, place: Place) -> Result<(), BackendError> {
         self.copy.forget(place).map_err(BackendError::io("writing the copy of the headers"))
     }
 
-    /// Stores the header of a place in the header copy, after the place was written. If this fails, the
-    /// next start reads the header from the place.
+    /// Stores a copy of a place's header, after the place was written. If this fails, the next start
+    /// reads the header from the place.
     fn note(&self, place: Place, page: &Page) {
         page.0.first_chunk().into_iter().for_each(|header| drop(self.copy.note(place, header)));
     }
 
-    /// Whether a sample of the entries in the header copy matches the headers at their places.
+    /// Reads a sample of places. Returns whether their headers match the copies in the file of header
+    /// copies.
     fn believes_copy(&self) -> bool {
         let step = (self.places() / SAMPLED_ENTRIES).max(1);
         let mut page = Page::zeroed();
@@ -171,14 +171,14 @@ impl DiskBackend {
         })
     }
 
-    /// Reads the first bytes of a place. Returns `None` if they cannot be read.
+    /// Reads the first bytes of a place: its header. Returns `None` if they cannot be read.
     fn header(&self, place: Place, page: &mut Page) -> Option<Bytes> {
         page.0.fill(0);
         self.slab.read_header(place, page).ok()?;
         page.0.first_chunk().copied()
     }
 
-    /// Reads the first bytes of places with several threads, one page per place.
+    /// Reads the headers of places with several threads. Each header is one read.
     fn scan(&self, places: &[Place]) -> Result<Vec<(Place, Option<Bytes>)>, BackendError> {
         let each = places.len().div_ceil(self.scanners).max(1);
         let scan = |places: &[Place]| {
@@ -196,11 +196,11 @@ impl DiskBackend {
     }
 }
 
-/// Number of places whose headers are read and reported together.
+/// Number of places whose headers are read and reported to the store together.
 const AT_ONCE: u32 = 8192;
-/// Replaces a header that cannot be read. These bytes represent neither a header nor a free place.
+/// Stands for the header of a place that cannot be read. These bytes are neither a header nor the mark
+/// of a free place.
 const UNREADABLE: Bytes = [u8::MAX; HEADER_BYTES];
-/// The first bytes of a free place.
 const FREE: Bytes = [0; HEADER_BYTES];
 
 impl Backend for DiskBackend {
@@ -233,7 +233,8 @@ impl Backend for DiskBackend {
             for (place, header) in self.scan(&unknown)? {
                 known[(place - first) as usize] = header;
             }
-            // If this fails, or a place cannot be read, the next start reads the places again.
+            // If storing the copies fails, or a place could not be read, the next start reads those
+            // places again.
             if unknown.len() == count || self.slab.is_fresh() {
                 drop(self.copy.note_all(first, &known));
             } else {
@@ -304,5 +305,5 @@ impl Backend for DiskBackend {
     }
 }
 
-/// The page of a free place.
+/// Content of the header page of a free place.
 static BLANK: Page = Page([0; crate::object::PAGE]);

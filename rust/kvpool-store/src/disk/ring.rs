@@ -21,7 +21,7 @@ use crate::error::BackendError;
 use crate::object::{PAGE, Page};
 use crate::transfer::Transfer;
 
-/// Largest number of transfers that one worker has in flight.
+/// Largest number of transfers that one worker has in flight at the same time.
 const ROOM: usize = 8;
 /// Smallest number of bytes of a transfer that is submitted to the kernel immediately. Smaller
 /// transfers are submitted together, because the cost of a system call matters for them.
@@ -32,7 +32,6 @@ pub(super) fn try_one() -> io::Result<()> {
     IoUring::new(1).map(drop)
 }
 
-/// A transfer that was submitted to the kernel.
 struct Flight {
     transfer: Transfer,
     /// The page of the header, and the pages of the payload.
@@ -42,12 +41,13 @@ struct Flight {
 struct Ring<'a> {
     disk: &'a DiskBackend,
     ring: IoUring,
-    /// Transfers by number. The list has a fixed length, so its items are never moved.
+    /// Transfers in the kernel. The index is the number that the kernel returns. The list has a fixed
+    /// length, so its items are never moved in memory.
     flights: Box<[Option<Flight>]>,
-    /// Number of transfers that were not yet submitted to the kernel.
+    /// Number of transfers in the ring that were not yet submitted to the kernel.
     unsent: usize,
     broken: bool,
-    /// Transfers that the kernel did not accept.
+    /// Transfers that could not be started, with their errors.
     refused: Vec<(Transfer, BackendError)>,
 }
 
@@ -86,14 +86,14 @@ impl<'a> Ring<'a> {
         }
     }
 
-    /// Repeats a transfer with a blocking call.
+    /// Repeats a transfer with a blocking call, after the kernel moved only a part of it or asked to try
+    /// again.
     fn again(&self, transfer: &mut Transfer) -> Result<(), BackendError> {
         perform(transfer, self.disk)
     }
 }
 
 impl DiskBackend {
-    /// Creates a ring for a worker, if the kernel allows it.
     pub(super) fn ring(&self) -> Option<Box<dyn Lane + '_>> {
         Ring::open(self).ok().map(|ring| Box::new(ring) as _)
     }
@@ -117,7 +117,8 @@ impl Lane for Ring<'_> {
             (Ok(_), None) => return self.refused.push((transfer, full())),
         };
         let none = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
-        // Take the addresses only now, because the transfer is not moved again before it has finished.
+        // Take the addresses only here, because the transfer is not moved in memory again before it has
+        // finished.
         let Flight { transfer, buffers } =
             self.flights[number].insert(Flight { transfer, buffers: [none; 2] });
         let (page, payload, len) = transfer.memory();
@@ -143,8 +144,8 @@ impl Lane for Ring<'_> {
             return self.refused.push((flight.transfer, full()));
         }
         self.unsent += 1;
-        // Submit now, so that the disk is busy while the worker checks the next transfer. `wait`
-        // submits the transfers that the kernel does not accept here.
+        // Submit a large transfer now, so that the disk is busy while the worker checks the next
+        // transfer. If the kernel does not accept it here, `wait` submits it again.
         if len >= AT_ONCE
             && let Ok(sent) = self.ring.submit()
         {
@@ -181,8 +182,8 @@ impl Lane for Ring<'_> {
     }
 }
 
-/// Returns the error of a full ring. It does not occur, because a worker starts at most `ROOM`
-/// transfers, and the ring has this number of entries.
+/// Returns the error of a full ring. This error does not occur, because a worker starts at most `ROOM`
+/// transfers, and the ring has `ROOM` entries.
 fn full() -> BackendError {
     BackendError::io("starting a transfer")(io::Error::other("the ring is full"))
 }

@@ -4,8 +4,8 @@
 //! by the pages of the payload. The name of the file contains the size of a slot, so that a file is
 //! never read with another size. The file has no other metadata that could be damaged.
 //!
-//! The slab uses direct I/O if the file system claims to support it. It stops using direct I/O if the
-//! first read shows that the claim is wrong.
+//! The slab uses direct I/O (which bypasses the kernel's page cache) if the file system accepts the
+//! flag and the first read with it succeeds. Otherwise it uses ordinary I/O.
 
 use std::fs::{self, File};
 use std::io::{self, IoSlice, IoSliceMut};
@@ -31,8 +31,8 @@ pub(super) struct Slab {
     shortage: Option<String>,
 }
 
-/// Number of bytes for the other files in the folder: namespaces, lock, and the first page of the
-/// header copy.
+/// Number of bytes reserved for the other files in the folder: texts of namespaces, lock, and the first
+/// page of the header copies.
 const OTHER_FILES_BYTES: u64 = 64 << 10;
 
 impl Slab {
@@ -101,7 +101,8 @@ impl Slab {
         self.fresh
     }
 
-    /// Returns the reason if the slab is smaller than the capacity.
+    /// Returns the reason why the slab has fewer slots than the capacity allows, or `None` if it has
+    /// all of them.
     pub(super) fn shortage(&self) -> Option<&str> {
         self.shortage.as_deref()
     }
@@ -167,12 +168,13 @@ fn open(path: &Path, direct: bool) -> io::Result<File> {
     private::open_with(path, For::Keeping, if direct { OFlags::DIRECT } else { OFlags::empty() })
 }
 
-/// Returns the name of a slab's file, or of another file that belongs to the slab.
+/// Returns the name of the file in which a store with this slot size keeps `kind`: the slab or the
+/// header copies.
 pub(super) fn file_name(slot_bytes: u64, kind: &str) -> String {
     format!("objects-{slot_bytes}.{kind}")
 }
 
-/// Parses the size of a slot from the name of a slab's file.
+/// Parses the size of a slot from the name of a file of this kind.
 fn slot_bytes_of(name: &str, kind: &str) -> Option<u64> {
     let bytes: u64 = name.strip_prefix("objects-")?.strip_suffix(kind)?.strip_suffix('.')?.parse().ok()?;
     (bytes > PAGE as u64 && bytes.is_multiple_of(PAGE as u64)).then_some(bytes)
@@ -191,9 +193,9 @@ fn remove_others(folder: &Path, own: &[String]) -> io::Result<()> {
     Ok(())
 }
 
-/// Allocates disk space for slots, up to the capacity. Leaves at least the floor free, and counts the
-/// copy of the headers. Returns the number of slots, and the reason if there are fewer slots than the
-/// capacity allows.
+/// Allocates disk space for the slots that fit the capacity. Leaves `free_floor` bytes of the disk
+/// free, and space for the header copies. Returns the number of slots, and the reason if there are
+/// fewer slots than the capacity allows.
 fn allocate(file: &File, slot_bytes: u64, config: &DiskConfig) -> Result<(u32, Option<String>), StoreError> {
     let asking = BackendError::io("asking for free space");
     let disk = fstatvfs(file).map_err(|error| asking(error.into()))?;

@@ -1,9 +1,10 @@
 //! `Inspector`: lists, verifies and removes the objects of a server, for people and tools, while
 //! engines use the server.
 //!
-//! It lists keys in pages. Each page needs one round trip for its keys and one for their headers. It
-//! removes only the objects that the caller names. If the server adds or evicts a key meanwhile, the
-//! listing may omit this key. A key may be listed twice while the server's table grows or shrinks.
+//! The inspector lists keys in pages. Each page needs one round trip for its keys and one for the
+//! headers of its objects. If the server adds or evicts a key meanwhile, the listing may omit this key.
+//! A key may be listed twice while the server's hash table grows or shrinks. The inspector removes only
+//! the objects that the caller names.
 
 use std::io;
 
@@ -18,8 +19,8 @@ use crate::object::ObjectName;
 const PAGE_KEYS: &[u8] = b"512";
 /// Largest number of bytes that the inspector reads of a key or of a namespace's text.
 const TEXT: usize = 1 << 20;
-/// Largest number of bytes in a page. `PAGE_MOST` is the largest number of keys. An ordinary page needs
-/// less than a hundredth of either limit.
+/// Largest number of bytes in a page of keys. `PAGE_MOST` is the largest number of keys in it. An
+/// ordinary page has less than a hundredth of either.
 const PAGE_BYTES: u64 = 16 << 20;
 const PAGE_MOST: usize = 1 << 16;
 
@@ -36,16 +37,16 @@ pub struct Seen {
     pub header: Result<Header, Mismatch>,
 }
 
-/// A page of keys.
+/// One page of the listing of the server's keys.
 #[derive(Clone, Debug, Default)]
 pub struct Scanned {
     /// Cursor of the next page; 0 after the last page.
     pub next: u64,
-    /// Objects of the page, valid or not.
+    /// The objects of the page, including those that no engine would accept.
     pub objects: Vec<Seen>,
-    /// Namespaces whose text is in this page. `None` if the text is damaged.
+    /// The namespaces whose text is in this page. The value is `None` if the text is damaged.
     pub namespaces: Vec<(NamespaceDigest, Option<Namespace>)>,
-    /// Number of keys that do not belong to kvpool.
+    /// Number of keys of other applications in this page.
     pub others: u64,
 }
 
@@ -133,8 +134,8 @@ impl Inspector {
         })
     }
 
-    /// Returns the length and the first bytes of each value, in one round trip. `None` for a value that
-    /// is missing or is not a string.
+    /// Returns the length and the first bytes of each object's value, in one round trip. `None` for a
+    /// value that is missing.
     fn headers(&self, names: &[ObjectName]) -> Result<Vec<Option<Front>>, BackendError> {
         let last = (HEADER_BYTES - 1).to_string();
         let asked: Vec<_> = names
@@ -156,7 +157,7 @@ impl Inspector {
                         Some((bytes.cast_unsigned(), header))
                     }
                     (Reply::Integer(_), _) => None,
-                    // The value has another type, such as a list.
+                    // The value is no string but, for example, a list, so it has no header.
                     _ => Some((0, Vec::new())),
                 });
             }
@@ -164,7 +165,8 @@ impl Inspector {
         })
     }
 
-    /// Returns a whole value. Returns `None` if it is missing or longer than `bytes` bytes.
+    /// Returns the whole value of an object. Returns `None` if it is missing or longer than `bytes`
+    /// bytes.
     fn value(&self, name: &ObjectName, bytes: u64) -> Result<Option<Vec<u8>>, BackendError> {
         let get = command(&[b"GET", &super::key(name)]);
         let bytes = bytes.min(u64::from(super::LONGEST));
@@ -183,7 +185,7 @@ impl Inspector {
     }
 }
 
-/// The length of a value, and its first bytes.
+/// The length of a value in bytes, and its first bytes.
 type Front = (u64, Vec<u8>);
 
 fn unexpected(reply: Reply) -> Fault {
@@ -211,7 +213,7 @@ fn string(server: &mut Connection, most: usize) -> Result<Option<Vec<u8>>, Fault
     }
 }
 
-/// Reads the reply of SCAN: a number as a string, and an array of strings.
+/// Reads the reply of the command SCAN: the cursor of the next page as a string, and an array of keys.
 fn page(server: &mut Connection) -> Result<(u64, Vec<Vec<u8>>), Fault> {
     if let Err(reply) = server.array()? {
         return Err(unexpected(reply));
@@ -220,7 +222,8 @@ fn page(server: &mut Connection) -> Result<(u64, Vec<Vec<u8>>), Fault> {
     let next = next.ok_or_else(|| Fault::Refused("a page without the number of the next".into()))?;
     let keys = server.array()?.map_err(unexpected)?;
     if keys > PAGE_MOST {
-        // Without this error, the client would read the rest of this reply as other replies.
+        // Close the connection with this error. Otherwise the client would read the rest of this reply
+        // as the replies of later commands.
         let why = format!("a page of {keys} keys: at most {PAGE_MOST} are read");
         return Err(Fault::Broken(io::Error::new(io::ErrorKind::InvalidData, why)));
     }
@@ -229,7 +232,7 @@ fn page(server: &mut Connection) -> Result<(u64, Vec<Vec<u8>>), Fault> {
     Ok((next, keys))
 }
 
-/// The kind of a key.
+/// The content of a key on the server.
 enum Key {
     Object(ObjectName),
     Namespace(NamespaceDigest),

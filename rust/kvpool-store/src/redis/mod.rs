@@ -7,7 +7,7 @@
 //! - **Bound**: the capacity limits the objects that this store wrote, as on a disk. For all stores
 //!   together, set the server's `maxmemory` and an eviction policy.
 //! - **Generation**: the record `kvpool/NAMESPACE.generation`, which never expires. An engine that asks
-//!   for objects reads the record, and writes it again if it was lost.
+//!   whether objects exist also writes the record, if the server has lost it.
 //! - **Start**: the store does not list the server's keys. [`Store::probe`](crate::Store::probe) finds
 //!   the objects that other stores wrote, or that this store wrote before a restart.
 //! - **Age**: values expire after [`RedisConfig::time_to_live`], so that the objects of a store that
@@ -15,7 +15,7 @@
 //! - **Restart, failover**: the client connects again. Objects that the server has lost are misses.
 //! - **A blocked server**: a call ends after [`RedisConfig::timeout`] without a byte, and its
 //!   connection is closed. No further bytes arrive then.
-//! - **A slow server**: a call ends after that time plus one second for every 4 MiB that it moves, even
+//! - **A slow server**: a call ends after `timeout` plus one second for every 4 MiB that it moves, even
 //!   if bytes still arrive.
 //! - **An endless reply**: a reply has at most the requested bytes plus 1 MiB. The connection of a
 //!   longer reply is closed.
@@ -122,7 +122,8 @@ pub struct RedisBackend {
     places: u32,
     /// Connections that no worker uses now. The lock is held only for a push or a pop.
     idle: Mutex<Vec<Connection>>,
-    /// The command that records the served generation if the server has no record.
+    /// The command that writes the record of the served namespace's generation, if the server has none.
+    /// Empty until the generation is known.
     record: Mutex<Vec<u8>>,
 }
 
@@ -132,10 +133,10 @@ const VALUE_OVERHEAD: u64 = 400;
 /// Largest number of bytes in a Redis value.
 const LONGEST: u32 = 512 << 20;
 
-/// Largest number of bytes in replies besides the requested bytes: statuses, errors, and pushed
-/// messages.
+/// Largest number of bytes in a reply in addition to the requested bytes: statuses, errors, and
+/// messages that the server pushes.
 const SMALL: u64 = 1 << 20;
-/// Approximate number of bytes of a name in a command or a reply.
+/// Estimated number of bytes for the name of one object in a command or a reply.
 const NAME: u64 = 256;
 /// Slowest accepted transfer rate, in bytes per second. It determines by how much the time limit of a
 /// call grows with the number of bytes.
@@ -202,11 +203,11 @@ impl RedisBackend {
         Ok(server)
     }
 
-    /// Runs `work` with a connection. If the server has closed an idle connection, tries a new
-    /// connection once.
+    /// Calls `work` with a connection to the server. If the server has closed an idle connection, calls
+    /// `work` once again with a new one.
     ///
-    /// The whole call has a time limit. `bytes` is the number of bytes that the call moves, besides
-    /// statuses.
+    /// The whole call has a time limit. It grows with `bytes`, the number of bytes that the call moves
+    /// in addition to statuses.
     fn call<T>(
         &self,
         operation: &'static str,
@@ -244,7 +245,7 @@ impl RedisBackend {
     }
 }
 
-/// Whether the server has closed the connection, possibly long ago.
+/// Whether an I/O error means that the server has closed the connection, possibly long ago.
 fn is_closed(error: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, NotConnected, UnexpectedEof};
     matches!(error.kind(), BrokenPipe | ConnectionAborted | ConnectionReset | NotConnected | UnexpectedEof)
@@ -262,14 +263,15 @@ fn key(name: &ObjectName) -> Vec<u8> {
     format!("kvpool/{name}").into_bytes()
 }
 
-/// Encodes the command that removes values. The server frees the memory of `UNLINK` in the background.
+/// Encodes the command that removes objects. It is `UNLINK`, with which the server frees the memory in
+/// the background.
 fn unlink(names: &[ObjectName]) -> Vec<u8> {
     let keys: Vec<_> = names.iter().map(key).collect();
     let arguments: Vec<_> = [&b"UNLINK"[..]].into_iter().chain(keys.iter().map(Vec::as_slice)).collect();
     if keys.is_empty() { Vec::new() } else { command(&arguments) }
 }
 
-/// Returns the key under which a namespace's generation is recorded.
+/// Returns the server's key for the record of a namespace's generation.
 fn record_key(of: NamespaceDigest) -> Vec<u8> {
     format!("kvpool/{of}.generation").into_bytes()
 }
@@ -393,8 +395,8 @@ impl Backend for RedisBackend {
                 server.send(&[&get])?;
                 match server.reply()? {
                     Reply::Bulk(total) => {
-                        // A value of another length is a different object. Its header or its checksum
-                        // will differ.
+                        // If the value has another length, read only the bytes that fit. The header or
+                        // the checksum will then differ.
                         let front = total.min(HEADER_BYTES);
                         server.take(&mut header.0[..front])?;
                         let payload = (total - front).min(len as usize);
@@ -412,13 +414,15 @@ impl Backend for RedisBackend {
 
     fn exist(&self, names: &[ObjectName]) -> Result<Vec<bool>, BackendError> {
         let asked: Vec<_> = names.iter().flat_map(|name| command(&[b"EXISTS", &key(name)])).collect();
-        // Send the record with each question. If the server evicts the least recently used keys, this
-        // keeps the record; if the server was emptied, this restores it. An engine that starts now then
-        // finds the objects of this engine.
+        // Write the record of the generation with each question, if it is missing. This restores it
+        // after the server was emptied, so that an engine that starts now finds the objects of this
+        // engine. It also counts as a use, so a server that evicts the least recently used keys keeps
+        // the record.
         let record = self.record.lock().unwrap_or_else(PoisonError::into_inner).clone();
         self.call("asking for objects", NAME * names.len() as u64, |server| {
             server.send(&[&record, &asked])?;
-            // A server without free memory refuses the record, but its answers are still valid.
+            // A server without free memory refuses the record. It still answers whether the objects
+            // exist.
             if !record.is_empty()
                 && let Err(fault @ Fault::Broken(_)) = done(server)
             {

@@ -7,7 +7,8 @@
 
 use std::io::{self, IoSlice, Read, Write};
 
-/// A reply of the server. The bytes of a bulk string follow the reply, and the caller has to read them.
+/// A reply of the server, except for the bytes of a bulk string. These follow in the stream, and the
+/// caller has to read them.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Reply {
     /// `+OK`, or another value that only signals success.
@@ -46,7 +47,7 @@ pub(super) struct Resp<S> {
     received: Box<[u8]>,
     from: usize,
     to: usize,
-    /// Number of bytes that may still be received.
+    /// Number of bytes that the replies to the current command may still have.
     allowed: u64,
 }
 
@@ -54,14 +55,13 @@ fn nonsense(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("not a reply of Redis: {what}"))
 }
 
-/// Encodes a command that has only small arguments.
+/// Encodes a command from its name and its arguments.
 pub(super) fn command(arguments: &[&[u8]]) -> Vec<u8> {
     let mut bytes = format!("*{}\r\n", arguments.len()).into_bytes();
     arguments.iter().for_each(|argument| append(&mut bytes, argument));
     bytes
 }
 
-/// Appends an argument to a command.
 pub(super) fn append(command: &mut Vec<u8>, argument: &[u8]) {
     command.extend_from_slice(format!("${}\r\n", argument.len()).as_bytes());
     command.extend_from_slice(argument);
@@ -73,13 +73,12 @@ impl<S: Read + Write> Resp<S> {
         Self { stream, received: vec![0; 4 * LINE].into(), from: 0, to: 0, allowed: 0 }
     }
 
-    /// Begins a command, whose replies may have at most `bytes` bytes, and returns the stream.
+    /// Begins a command whose replies may have at most `bytes` bytes. Returns the stream.
     pub(super) const fn begin(&mut self, bytes: u64) -> &mut S {
         self.allowed = bytes;
         &mut self.stream
     }
 
-    /// Sends several parts as one message.
     pub(super) fn send(&mut self, parts: &[&[u8]]) -> io::Result<()> {
         let mut slices: Vec<_> = parts.iter().map(|part| IoSlice::new(part)).collect();
         let mut left = &mut slices[..];
@@ -154,7 +153,7 @@ impl<S: Read + Write> Resp<S> {
         self.stream.read_exact(&mut into[copied..])
     }
 
-    /// Counts received bytes. Fails if they exceed the limit of the command.
+    /// Subtracts received bytes from the limit of the command. Fails if they exceed it.
     fn spend(&mut self, bytes: u64) -> io::Result<()> {
         let left = self.allowed.checked_sub(bytes);
         self.allowed = left.ok_or_else(|| nonsense("it has more bytes than were requested"))?;
@@ -256,8 +255,8 @@ fn length(text: &[u8]) -> io::Result<Option<usize>> {
 mod tests {
     use super::*;
 
-    /// A stream for tests that returns its bytes in pieces, and records the bytes that are written to
-    /// it.
+    /// A stream for tests. A read or a write moves at most `piece` bytes. It records the bytes that are
+    /// written to it.
     #[derive(Debug, Default)]
     struct Script {
         bytes: Vec<u8>,
@@ -342,8 +341,8 @@ mod tests {
         }
     }
 
-    /// The limit counts all bytes: pushed messages, items, a string, a line, and bytes that arrive
-    /// together with the preceding line.
+    /// All bytes count towards the limit: pushed messages, array items, strings, lines, and bytes that
+    /// arrive together with the preceding line.
     #[test]
     fn a_reply_is_limited_in_bytes() {
         for bytes in [&b">1\r\n:1\r\n".repeat(100)[..], &b":1\r\n".repeat(300), &[b'+'; 1000], &[b'x'; 1000]]
@@ -367,7 +366,7 @@ mod tests {
                 assert!(replies <= 125, "{replies}");
             }
         }
-        // A string that is too long is refused before any of its bytes are read.
+        // A string that is longer than the limit is refused before any of its bytes are read.
         let mut long = resp(b"$501\r\n", 64);
         long.begin(500);
         assert_eq!(long.reply().unwrap(), Reply::Bulk(501));

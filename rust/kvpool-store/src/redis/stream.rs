@@ -29,7 +29,8 @@ pub enum Address {
 }
 
 impl Address {
-    /// Reads the certificate files that the address refers to.
+    /// Returns what is needed to connect. For TLS, this reads the certificate files that the address
+    /// names.
     pub(super) fn ready(&self) -> io::Result<Place> {
         Ok(match self {
             Self::Tcp(host, port) => Place::Tcp(host.clone(), *port),
@@ -40,7 +41,7 @@ impl Address {
     }
 }
 
-/// An address, together with everything that is needed to connect.
+/// An address of a server. For TLS, it includes the contents of the certificate files.
 #[derive(Debug)]
 pub(super) enum Place {
     Tcp(String, u16),
@@ -49,17 +50,18 @@ pub(super) enum Place {
     Unix(PathBuf),
 }
 
-/// Time limits of system calls.
+/// Time limits for the system calls on a socket.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
-    /// Longest time in which one call sends and receives no bytes.
+    /// Longest time that one system call waits for a byte.
     pub(super) timeout: Duration,
-    /// Time at which all calls end. `None` means no such time.
+    /// Time at which every call fails, even if bytes still arrive. `None` means no
+    /// deadline.
     pub(super) until: Option<Instant>,
 }
 
 impl Limits {
-    /// Returns the time limit of the next system call.
+    /// Returns how long the next system call may wait. Fails if the deadline has passed.
     fn next(&self) -> io::Result<Duration> {
         let left = self.until.map_or(self.timeout, |until| until.saturating_duration_since(Instant::now()));
         if left.is_zero() {
@@ -69,14 +71,15 @@ impl Limits {
     }
 }
 
-/// A socket whose calls end at a deadline, even if a few bytes arrive again and again.
+/// A socket with time limits. Every call ends at the deadline, even if a few bytes arrive again and
+/// again.
 #[derive(Debug)]
 pub(super) struct Timed<S> {
     socket: S,
     limits: Limits,
 }
 
-/// Sets the timeouts of a socket. [`Timed`] sets them before each call.
+/// Sets the timeouts of a socket for its next read or write.
 pub(super) trait Timeouts {
     fn read_within(&self, timeout: Duration) -> io::Result<()>;
     fn write_within(&self, timeout: Duration) -> io::Result<()>;
@@ -148,7 +151,7 @@ impl Stream {
         }
     }
 
-    /// Sets the limits of the next call.
+    /// Sets the time limits for the system calls of the next command.
     pub(super) fn limit(&mut self, limits: Limits) {
         match self {
             Self::Tcp(stream) => stream.limits = limits,

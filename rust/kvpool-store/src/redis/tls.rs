@@ -24,14 +24,14 @@ pub struct Tls {
     pub server_name: Option<String>,
 }
 
-/// Certificates that were read.
+/// The contents of the certificate files.
 #[derive(Clone)]
 pub(super) struct Ready {
     config: Arc<ClientConfig>,
     server_name: ServerName<'static>,
 }
 
-/// Does not print the key.
+/// Does not print the client's private key.
 impl fmt::Debug for Ready {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Tls({:?})", self.server_name)
@@ -42,7 +42,8 @@ fn invalid(what: impl fmt::Display) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, what.to_string())
 }
 
-/// Returns a function that converts an error into an I/O error with the path of the file.
+/// Returns a function that converts the error of a certificate file into an I/O error with the path of
+/// this file.
 fn of<E: fmt::Display>(path: &Path) -> impl Fn(E) -> io::Error {
     move |error| invalid(format!("{}: {error}", path.display()))
 }
@@ -54,7 +55,7 @@ fn certificates(path: &Path) -> io::Result<Vec<CertificateDer<'static>>> {
 }
 
 impl Tls {
-    /// Reads the files of these settings.
+    /// Reads the certificate files, and prepares the TLS settings for connections to `host`.
     pub(super) fn ready(&self, host: &str) -> io::Result<Ready> {
         let mut roots = RootCertStore::empty();
         match &self.authorities {

@@ -1,4 +1,4 @@
-//! Tasks in flight, with the jobs that they belong to.
+//! Tasks that have not ended yet, with the jobs to which they belong.
 
 use crate::calls::JobId;
 use crate::error::Why;
@@ -19,20 +19,19 @@ pub(super) enum Kind {
     Clear,
 }
 
-/// A task that is queued or that a worker runs.
 #[derive(Clone, Debug)]
 pub(super) struct Flight {
     pub(super) kind: Kind,
     pub(super) key: Option<ObjectKey>,
-    /// For a probe, the keys of the question, which are consecutive objects of the job. For a write or
-    /// a clearing, the keys of the objects that the task removes.
+    /// For a probe, the keys of the objects that the back end is asked for. They are consecutive
+    /// objects of the job. For a write or a clearing, the keys of the objects that the task removes.
     pub(super) asked: Vec<ObjectKey>,
     pub(super) place: Option<Place>,
     pub(super) len: u32,
-    /// The job, and the index of the first object whose result the task sets. `None` after the
-    /// deadline, because the job then already has its results.
+    /// The job to which the results belong, and the index of the first object of this task in the job.
+    /// `None` after the deadline, because the job then already has its results.
     pub(super) report: Option<(JobId, usize)>,
-    /// The slot into which a staged load copies its payload.
+    /// The guard of the slot into which a staged load will copy its payload.
     pub(super) staged_slot: Option<StagedSlot>,
 }
 
@@ -41,7 +40,7 @@ impl Flight {
         Self { kind, key: None, asked: Vec::new(), place: None, len: 0, report: None, staged_slot: None }
     }
 
-    /// Returns the number of objects whose result this task sets.
+    /// Returns for how many objects of its job this task has results.
     pub(super) fn objects(&self) -> usize {
         if self.kind == Kind::Probe { self.asked.len() } else { 1 }
     }

@@ -1,7 +1,7 @@
-//! The end of a task: its result arrives, or its deadline passes.
+//! Handles the end of a task: a worker has finished it, or its deadline has passed.
 //!
-//! This module decides which job gets the result, which objects can still be found, which slots and
-//! places become free, and what the circuit breaker records.
+//! This module decides which job gets the result of the task, which objects can still be found, and
+//! which slots and places become free. It also reports the result to the circuit breaker.
 
 use std::time::Duration;
 
@@ -13,7 +13,6 @@ use crate::error::Why;
 use crate::object::{ObjectKey, Place};
 
 impl Store {
-    /// Processes a task that a worker has finished.
     pub(super) fn process_end(&mut self, Done { id, end }: Done, now: Duration) {
         let Some(flight) = self.flights.remove(&id) else { return };
         let late = flight.report.is_none() && flight.kind != Kind::Clear;
@@ -45,7 +44,7 @@ impl Store {
                     Err(Why::Damaged | Why::Absent) => Some(false),
                     Err(_) => None,
                 };
-                // A late result may belong to an earlier namespace.
+                // Ignore a late result, because it may belong to an earlier namespace.
                 if let (Some(key), Some(there), false) = (flight.key, there, late)
                     && self.answers.since(&key, id).is_none()
                 {
@@ -60,8 +59,8 @@ impl Store {
         self.report(&flight, result);
     }
 
-    /// Records that a shared back end has removed objects. Answers to questions from before the removal
-    /// are ignored from now on.
+    /// Records that a shared back end has removed objects. From now on, its answers to earlier
+    /// questions about these objects are ignored.
     fn removed(&mut self, keys: &[ObjectKey], now: Duration) {
         for &key in keys {
             if self.backend.is_shared() && self.directory.find(&key).is_none() {
@@ -70,8 +69,9 @@ impl Store {
         }
     }
 
-    /// Processes the answers of a shared back end. If an object that this store wrote no longer exists,
-    /// the object is lost. An object that was written after the question is not affected.
+    /// Processes the answers of a shared back end to the question whether objects exist. If an object
+    /// that this store wrote no longer exists, it is removed from the index. Answers do not apply to
+    /// objects that were written after the question.
     fn answered(&mut self, id: u64, flight: &Flight, answers: &[bool], late: bool, now: Duration) {
         if late {
             return;
@@ -100,7 +100,8 @@ impl Store {
         flight.asked.iter().for_each(|&key| self.directory.set_leaving(key, false));
     }
 
-    /// Sets the results of a task's objects in its job, if the job still waits for them.
+    /// Sets the result of the task for its objects in the job. Does nothing if the job already has
+    /// results for them.
     fn report(&mut self, flight: &Flight, result: Result<(), Why>) {
         if let Some((job, first)) = flight.report {
             self.stats.misses += u64::from(flight.kind == Kind::Read && result.is_err());
@@ -112,8 +113,8 @@ impl Store {
         key.and_then(|key| self.directory.find(&key)).is_some_and(|found| found.place == place)
     }
 
-    /// Counts the end of a task. Records it in the circuit breaker, unless the passed deadline was
-    /// already recorded there.
+    /// Updates the counters for a finished task, and reports its result to the circuit breaker. A task
+    /// that is late was already reported there when its deadline passed.
     fn count_end(&mut self, flight: &Flight, end: End, late: bool, now: Duration) -> Result<(), Why> {
         let known = flight.place.is_some();
         let (counter, why, message) = match end {
@@ -152,8 +153,8 @@ impl Store {
         Err(why)
     }
 
-    /// Ends the tasks whose deadline has passed. If no worker has begun a task, the task is withdrawn
-    /// and its slot is released.
+    /// Ends the tasks whose deadline has passed. If no worker has begun such a task, withdraws it and
+    /// releases its slot.
     pub(super) fn expire(&mut self, now: Duration) {
         while let Some(&(deadline, id)) = self.deadlines.front()
             && (deadline <= now || !self.flights.contains_key(&id))

@@ -52,11 +52,12 @@ pub struct Store {
     backend: Arc<dyn Backend>,
     arena: Arc<Arena>,
     config: StoreConfig,
-    /// Digest of the namespace that the store serves, without its generation.
+    /// Digest of the namespace that the caller passed, without the generation that the store adds.
     served: NamespaceDigest,
-    /// Earlier namespaces whose end the back end has not recorded yet, because it failed.
+    /// Earlier namespaces whose objects have to become invalid, but whose new generation the back end
+    /// has not recorded yet because it failed.
     unrecorded: Vec<NamespaceDigest>,
-    /// The namespace that objects contain, with its generation and its digest.
+    /// The namespace with its generation. `namespace` is its digest, which is in every stored object.
     stored_namespace: Namespace,
     namespace: NamespaceDigest,
     directory: Directory,
@@ -67,11 +68,10 @@ pub struct Store {
     ended: Ended,
     workers: Vec<JoinHandle<()>>,
     flights: HashMap<u64, Flight>,
-    /// Deadlines in the order in which the tasks were sent. They are ascending unless the caller's time
-    /// goes back.
+    /// Deadlines and numbers of the tasks, in the order in which the tasks were sent. The deadlines are
+    /// ascending, unless the caller's clock goes back.
     deadlines: VecDeque<(Duration, u64)>,
     clearing: usize,
-    /// Whether payloads are copied through staging memory.
     staged: bool,
     jobs: BTreeMap<JobId, Job>,
     next_job: u64,
@@ -203,17 +203,17 @@ impl Store {
         job
     }
 
-    /// Marks objects as the most recently used without loading them, so that they are evicted later.
-    /// Unknown keys are ignored.
+    /// Marks objects as the most recently used, as a load does, but does not load them. Unknown keys
+    /// are ignored.
     pub fn touch(&mut self, keys: &[ObjectKey]) {
         let found = keys.iter().filter_map(|key| self.directory.find(key));
         let mut held: Vec<_> = found.filter(|found| found.held).map(|found| (found.place, false)).collect();
         self.directory.touch(&mut held);
     }
 
-    /// Returns the keys of objects that could be found at the previous call and cannot be found any
-    /// more. They were evicted, removed or damaged. Empty unless [`StoreConfig::tell_gone`] is set. If
-    /// it is set, the caller MUST call this regularly.
+    /// Returns the keys of the objects that were evicted, removed or found damaged since the previous
+    /// call. The list is empty unless [`StoreConfig::tell_gone`] is set. If it is set, the caller MUST
+    /// call this regularly, because the list grows.
     pub fn take_gone(&mut self) -> Vec<ObjectKey> {
         self.directory.take_gone()
     }
@@ -262,13 +262,14 @@ impl Store {
     /// Every object of the old namespace is lost. This store does not find it any more, and neither
     /// does a store that is opened later, even if this process is killed. Transfers that have not
     /// finished are misses ([`Why::Absent`]). This store finds the objects that other engines have
-    /// stored in the new namespace. Other engines that share the back end see no change until they open
-    /// or renew a store.
+    /// stored in the new namespace.
+    ///
+    /// Other engines that share the back end see no change until they open or renew a store.
     ///
     /// Waits for the back end, which records the renewal before this returns. O(places).
     ///
     /// # Errors
-    /// [`StoreError::InvalidConfig`] for a namespace with a generation; nothing has changed.
+    /// [`StoreError::InvalidConfig`] for a namespace with a generation; the store is then unchanged.
     /// [`StoreError::NotRenewed`] if the back end fails. This store then no longer finds any older
     /// object, and the next renewal also records this renewal.
     pub fn renew(&mut self, namespace: &Namespace, now: Duration) -> Result<(), StoreError> {
@@ -278,15 +279,15 @@ impl Store {
         let stored_namespace = self.record_renewal(namespace);
         self.stored_namespace = match &stored_namespace {
             Ok(stored_namespace) => stored_namespace.clone(),
-            // No other store has this generation, so no earlier object can be found.
+            // The new generation is random, so no older object has it and none can be found.
             Err(_) => namespace.of_generation(Generation::fresh()),
         };
         self.forget_all(now);
         stored_namespace.map(drop).map_err(StoreError::NotRenewed)
     }
 
-    /// Ends the namespaces that were served so far, in the records of the back end. Returns the new
-    /// namespace with its generation.
+    /// Writes a new generation for each namespace that was served so far, which invalidates its
+    /// objects. Returns the new namespace with its generation.
     fn record_renewal(&mut self, namespace: &Namespace) -> Result<Namespace, BackendError> {
         while let Some(&ended) = self.unrecorded.last() {
             self.backend.record_generation(ended, Generation::fresh(), true)?;
@@ -338,7 +339,7 @@ impl Store {
     }
 
     /// Like [`Self::poll`], but waits up to `at_most` for a task to end, if any task is in flight. Use
-    /// it for a shutdown, or on a thread of your own. A scheduler calls `poll`.
+    /// it for a shutdown, or on a thread of your own. A scheduler calls [`Self::poll`].
     pub fn wait(&mut self, now: Duration, at_most: Duration, out: &mut Vec<Completion>) {
         if !self.flights.is_empty() && self.jobs.values().all(|job| job.left > 0) {
             let deadline = self.deadlines.front().map(|&(deadline, _)| deadline.saturating_sub(now));
@@ -378,7 +379,7 @@ impl Store {
         }
     }
 
-    /// Recomputes every count and compares it with the stored one, for tests and tools. O(places).
+    /// Recomputes every count and compares it with the stored value, for tests and tools. O(places).
     ///
     /// # Errors
     /// A text that describes the first inconsistency.
@@ -407,7 +408,7 @@ impl Store {
         job
     }
 
-    /// Sets the result of one object of a job.
+    /// Sets the result of the object with index `at` in a job.
     fn settle(&mut self, job: JobId, at: usize, result: Result<(), Why>) {
         if let Some(job) = self.jobs.get_mut(&job) {
             job.objects[at] = result;
@@ -415,8 +416,8 @@ impl Store {
         }
     }
 
-    /// Checks whether another task may be sent. Clearings are not counted here, because
-    /// [`Self::clear_next`] limits them separately.
+    /// Checks whether the circuit breaker and the queue allow another task. Clearings do not count,
+    /// because [`Self::clear_next`] limits them separately.
     fn has_room(&mut self, now: Duration) -> Result<(), Why> {
         if !self.breaker.would_pass(now) {
             self.stats.unavailable += 1;
@@ -438,8 +439,8 @@ impl Store {
         self.queue.push(Task { id, namespace: self.namespace, work });
     }
 
-    /// Sends clearings of doomed places (places whose object can no longer be found) while the circuit
-    /// breaker is closed. A clearing that failed is sent again.
+    /// Sends tasks that clear the places of removed or damaged objects, unless the circuit breaker is
+    /// open. If a task fails, its place is cleared again later.
     fn clear_next(&mut self, now: Duration) {
         while self.clearing < self.config.queue
             && self.breaker.would_pass(now)

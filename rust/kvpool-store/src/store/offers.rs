@@ -1,4 +1,4 @@
-//! Handles offers and requests of objects. Some become tasks for workers, and the others are answered
+//! Handles `put` and `get`: some objects become tasks for workers, and the others get their result
 //! immediately.
 
 use std::time::Duration;
@@ -10,18 +10,19 @@ use crate::error::{StoreError, Why};
 use crate::queue::{StagedSlot, Target, Work};
 
 impl Store {
-    /// Offers objects to the store, which writes those that it admits. Until a write has ended, its
-    /// slot can be read but not written to. If the store already has an object, it does not write the
-    /// object again, and does not check the stored bytes. If these bytes were damaged meanwhile, the
-    /// next load misses, and the next offer writes the object.
+    /// Offers objects to the store, which writes those that it admits. Until the write of an object has
+    /// ended, its slot can be read but not written to.
+    ///
+    /// If the store already has an object, it does not write the object again, and does not check the
+    /// stored bytes. If these bytes were damaged meanwhile, the next load misses, and a later offer
+    /// writes the object.
     ///
     /// # Errors
-    /// [`StoreError`] for a wrong slot or length. The call has then done nothing.
+    /// [`StoreError`] for an unknown or busy slot, or a wrong length. The call has then done nothing.
     pub fn put(&mut self, objects: &[Put], now: Duration) -> Result<JobId, StoreError> {
         objects.iter().try_for_each(|object| self.check_len(object.len))?;
         let guards: Result<Vec<_>, _> = objects.iter().map(|object| self.arena.read(object.slot)).collect();
         let guards = guards?;
-        // From here on, the call cannot fail.
         let job = self.begin(objects.len());
         let mut touched = Vec::with_capacity(objects.len());
         for (at, (object, from)) in objects.iter().zip(guards).enumerate() {
@@ -87,12 +88,11 @@ impl Store {
     /// back end has finished.
     ///
     /// # Errors
-    /// [`StoreError`] for a wrong slot or length. The call has then done nothing.
+    /// [`StoreError`] for an unknown or busy slot, or a wrong length. The call has then done nothing.
     pub fn get(&mut self, objects: &[Get], now: Duration) -> Result<JobId, StoreError> {
         objects.iter().try_for_each(|object| self.check_len(object.len))?;
         let guards: Result<Vec<_>, _> = objects.iter().map(|object| self.arena.write(object.slot)).collect();
         let guards = guards?;
-        // From here on, the call cannot fail.
         let job = self.begin(objects.len());
         let mut touched = Vec::with_capacity(objects.len());
         for (at, (&Get { key, len, .. }, into)) in objects.iter().zip(guards).enumerate() {

@@ -42,7 +42,7 @@ const PER_CHUNK: usize = 1024;
 /// The content of a snapshot that [`load`] has read.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Snapshot {
-    /// The cached blocks of the pool, without those whose records were damaged.
+    /// The cached blocks of the pool. Blocks whose records were damaged are missing.
     pub image: PoolImage,
     /// Milliseconds since 1970 when the snapshot was saved.
     pub saved_at: u64,
@@ -50,7 +50,7 @@ pub struct Snapshot {
     pub lost: usize,
 }
 
-/// The reason why a process starts without a snapshot.
+/// The reason why a snapshot cannot be used, so that the process starts with an empty cache.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Cold {
@@ -197,14 +197,14 @@ fn read(bytes: &[u8], wanted: NamespaceDigest) -> Result<Snapshot, Cold> {
     Ok(Snapshot { image, saved_at: u64_at(header, 40), lost })
 }
 
-/// The chunks of a file that were not read yet.
 struct Chunks<'a> {
     bytes: &'a [u8],
     number: u64,
 }
 
 impl Chunks<'_> {
-    /// Reads `records` records and passes each to `each`. Skips the records of damaged chunks.
+    /// Reads `records` records of `length` bytes from the next chunks, and calls `each` for every one.
+    /// Skips the records of damaged chunks.
     fn take(&mut self, records: usize, length: usize, mut each: impl FnMut(&[u8])) {
         let mut left = records;
         while left > 0 && !self.bytes.is_empty() {
@@ -237,7 +237,6 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(array(bytes, at))
 }
 
-/// Flags of a record.
 const PARENT: u8 = 1;
 const SAID: u8 = 2;
 const TENANT: u8 = 4;
@@ -250,10 +249,10 @@ const RUNNING: u8 = 64;
 ///
 /// | bytes | field |
 /// |---|---|
-/// | 0..32, 32..64 | hash; hash of the parent |
-/// | 64..68, 68..72, 72..76 | block; depth; number of older copies |
+/// | 0..32, 32..64 | hash of the block; hash of its parent |
+/// | 64..68, 68..72, 72..76 | block id; depth in the hash chain; number of older copies |
 /// | 76..80 | the block that this one depends on for eviction, or 0 |
-/// | 80..82, 82, 83 | group; flags; rank: 0 demoted, a priority plus 1, or 102 pinned |
+/// | 80..82, 82, 83 | KV-cache group; flags; rank: 0 demoted, a priority plus 1, or 102 pinned |
 /// | 84..88, 88..96, 96..104 | tenant; time to live; remaining time to live |
 fn encode(saved: &SavedBlock) -> [u8; RECORD] {
     let mut bytes = [0; RECORD];

@@ -43,12 +43,12 @@ impl Drop for Folder {
     }
 }
 
-/// Returns the path of the header copy that belongs to the slab.
+/// Returns the path of the file with the copies of the headers.
 pub(crate) fn copy_of(folder: &Folder) -> PathBuf {
     folder.path().join(format!("objects-{SLOT}.headers"))
 }
 
-/// Reads the entry of each place from the header copy. `disk/copy.rs` describes the format.
+/// Reads the entry of each place from the file of header copies. `disk/copy.rs` describes the format.
 pub(crate) fn copied(folder: &Folder) -> Vec<Option<[u8; 112]>> {
     let bytes = std::fs::read(copy_of(folder)).unwrap();
     let entries = (1..).zip(bytes[4096..].chunks_exact(128));

@@ -23,8 +23,8 @@ use kvpool_store::{
 
 pub(crate) const LEN: u32 = 5000;
 
-/// The time limit of every wait. It is far longer than any machine needs. No test measures time with
-/// it.
+/// Time limit of every wait, which ends a test that would otherwise hang. It is far longer than any
+/// machine needs.
 pub(crate) const AGES: Duration = Duration::from_secs(120);
 
 /// A deterministic sequence of numbers (`SplitMix64`).
@@ -90,7 +90,7 @@ pub(crate) fn finish(store: &mut Store, now: Duration) -> Vec<Completion> {
     out
 }
 
-/// Waits until no call of the back end is running.
+/// Waits until every task of the store has ended.
 pub(crate) fn settle(store: &mut Store, now: Duration) -> Vec<Completion> {
     let mut out = Vec::new();
     store.poll(now, &mut out);
@@ -138,9 +138,9 @@ pub(crate) enum Mode {
 #[derive(Debug, Default)]
 struct Inside {
     mode: Mode,
-    /// While this is true, all calls wait.
+    /// Whether calls of the back end wait until this becomes false.
     stalled: bool,
-    /// While this is true, replies are delayed. They contain the state from before the delay.
+    /// Whether replies to probes are held back. A reply then describes the state before this delay.
     answers_late: bool,
     waiting: usize,
     objects: HashMap<Place, (ObjectKey, Vec<u8>, Vec<u8>)>,
@@ -149,8 +149,8 @@ struct Inside {
 }
 
 impl Inside {
-    /// Removes the object at a place. Checks that the store passes its key, unless the header was
-    /// already damaged when the store was opened.
+    /// Removes the object at a place. Checks that `names`, which the store passed, contains its key.
+    /// This is not checked if the header is damaged, because the store then cannot know the key.
     fn leave(&mut self, place: Place, names: &[ObjectName]) {
         if let Some((old, header, _)) = self.objects.remove(&place) {
             assert!(
@@ -193,7 +193,7 @@ impl Fake {
         self.changed.notify_all();
     }
 
-    /// Loses the objects of a key. Returns the number of lost objects.
+    /// Removes the objects with this key, as a back end does that loses them. Returns their number.
     pub(crate) fn forget(&self, n: u64) -> usize {
         let mut inside = self.inside.lock().unwrap();
         let before = inside.objects.len();
@@ -201,7 +201,7 @@ impl Fake {
         before - inside.objects.len()
     }
 
-    /// Waits until this number of calls are stalled in the back end.
+    /// Waits until `calls` calls wait in the back end.
     pub(crate) fn until_waiting(&self, calls: usize) {
         let inside = self.inside.lock().unwrap();
         let (inside, _) =
@@ -233,7 +233,8 @@ impl Fake {
         true
     }
 
-    /// Begins a call that reads or writes a record of a generation. Such a call never stalls.
+    /// Begins a call that reads or writes the record of a generation. Such calls do not wait while
+    /// `stalled` is true.
     fn record(&self) -> Result<std::sync::MutexGuard<'_, Inside>, BackendError> {
         let inside = self.inside.lock().unwrap();
         if inside.mode == Mode::Works { Ok(inside) } else { Err(BackendError::Full) }

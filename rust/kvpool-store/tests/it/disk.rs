@@ -15,7 +15,7 @@ use kvpool_store::{
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// Number of bits to flip.
+/// Number of bit flips in this test.
 fn flips() -> u64 {
     std::env::var("KVPOOL_STORE_FLIPS").map_or(300, |flips| flips.parse().unwrap())
 }
@@ -33,7 +33,7 @@ fn filled(config: &DiskConfig, objects: u64) -> (Store, std::sync::Arc<Arena>) {
 #[test]
 fn stored_objects_are_there_after_a_restart() {
     let mut folders = vec![Folder::new()];
-    // This file system is in memory, and may not support direct I/O.
+    // `/dev/shm` is a file system in memory, which may not support direct I/O.
     folders.extend(std::path::Path::new("/dev/shm").is_dir().then(|| Folder::in_folder("/dev/shm")));
     for folder in folders {
         let direct = DiskConfig { direct: true, ..config(folder.path(), 5) };
@@ -50,8 +50,8 @@ fn stored_objects_are_there_after_a_restart() {
     }
 }
 
-/// The slots of an engine may have any address and size. If they are not whole pages, they are copied
-/// through pages. Nothing outside of the slots changes.
+/// Memory that an engine lends to the store may have slots at any address and of any size. If the slots
+/// are not whole pages, payloads are copied through pages. Nothing outside of the slots changes.
 #[test]
 fn slots_of_an_engine_need_not_be_of_pages() {
     let folder = Folder::new();
@@ -60,8 +60,8 @@ fn slots_of_an_engine_need_not_be_of_pages() {
         let mut memory = vec![0_u8; 4 * slot_bytes as usize + PAGE + shift];
         let page = memory.as_ptr().align_offset(PAGE);
         let begin = NonNull::new(memory[page + shift..].as_mut_ptr()).unwrap();
-        // SAFETY: four slots inside `memory`. The arena keeps that memory, and only the arena accesses
-        // it.
+        // SAFETY: the four slots are inside of `memory`. The arena keeps that memory, and only the
+        // arena accesses it.
         let arena = unsafe { Arena::over(begin, 4, slot_bytes, Box::new(memory)) }.unwrap();
         assert_eq!(arena.is_paged(), (shift | slot_bytes as usize).is_multiple_of(PAGE));
         let disk = DiskBackend::open(&direct).unwrap();
@@ -87,7 +87,8 @@ fn slots_of_an_engine_need_not_be_of_pages() {
     }
 }
 
-/// Another thread or an event loop can wait for the event file without access to the store.
+/// The event file is readable from the end of a task until the store has processed it. A thread without
+/// access to the store can wait for it.
 #[test]
 fn the_event_file_is_readable_until_ends_are_taken_in() {
     let folder = Folder::new();
@@ -114,7 +115,7 @@ fn a_folder_is_looked_at_from_outside() {
     assert!(matches!(Inspector::look(folder.path()), Err(StoreError::NoStore { .. })));
     assert!(matches!(Inspector::exclusive(&folder.path().join("none")), Err(StoreError::NoStore { .. })));
     let (store, _) = filled(&config(folder.path(), 5), 4);
-    // While a store has the folder open, an inspector reads only headers.
+    // While a store has the folder open, an inspector can only read headers.
     let inspector = Inspector::look(folder.path()).unwrap();
     assert_eq!((inspector.places(), inspector.object_bytes()), (5, SLOT));
     let headers: Vec<_> = (0..5).filter_map(|place| inspector.header(place).unwrap().unwrap()).collect();
@@ -150,7 +151,8 @@ fn a_folder_is_looked_at_from_outside() {
     assert_eq!((store.stats().restored, store.stats().foreign), (2, 0));
 }
 
-/// A valid header may contain any length, for example if another slab was copied over this one.
+/// A valid header may contain a length that is larger than a place, for example if another slab was
+/// copied over this one. The object is then damaged.
 #[test]
 fn a_header_that_claims_more_than_a_place_has_is_damaged() {
     let folder = Folder::new();
@@ -191,15 +193,15 @@ fn the_file_never_grows() {
     let size = || folder.slab().metadata().unwrap().len();
     assert_eq!((size(), store.stats().capacity_bytes, store.stats().objects), (4 * SLOT, 4 * SLOT, 4));
     store.close();
-    // The capacity shrinks and then grows again. Objects after the smaller end are lost, and the places
-    // that are added again are empty.
+    // Open the folder with a smaller capacity, and then with a larger one. The objects in the places
+    // that were cut off are lost, and the places that are added are empty.
     let (store, _) = open(&config(folder.path(), 2), always());
     assert_eq!((size(), store.stats().restored), (2 * SLOT, 2));
     store.close();
     let (store, _) = open(&config(folder.path(), 9), always());
     assert_eq!((size(), store.stats().restored, store.stats().foreign), (9 * SLOT, 2, 0));
     store.close();
-    // Slots of another size are in a new file, and the old file is removed.
+    // If the size of a slot changes, the store creates a new file and removes the old one.
     let longer = DiskConfig { max_payload: 3 * LEN, ..config(folder.path(), 9) };
     let disk = DiskBackend::open(&longer).unwrap();
     assert!(!folder.slab().exists() && disk.object_bytes() == 5 * PAGE as u64);
@@ -217,7 +219,7 @@ fn no_room_above_the_floor_is_refused() {
             .iter()
             .all(|word| text.contains(word))
     );
-    // A capacity that is too small for one object leads to a different error.
+    // If the capacity is too small for one object, the error names the setting instead of the disk.
     for capacity_bytes in [0, 1, SLOT - 1] {
         let error =
             DiskBackend::open(&DiskConfig { capacity_bytes, ..config(folder.path(), 4) }).unwrap_err();
@@ -227,13 +229,13 @@ fn no_room_above_the_floor_is_refused() {
     }
     let none = DiskConfig { max_payload: 0, ..config(folder.path(), 4) };
     assert_eq!(DiskBackend::open(&none).unwrap_err().to_string(), "max_payload is 0: must be at least 1");
-    // The back end that was refused has released the lock of the folder.
+    // The back end that could not be opened has released the lock of the folder.
     DiskBackend::open(&config(folder.path(), 4)).unwrap();
 }
 
-/// If the disk does not have enough room, the store reports the shortage, and finds its objects again
-/// at later starts. The store of the next rank finds no room at all, and its error contains the path of
-/// the folder.
+/// If the disk has less room than the capacity, the store reports the shortage, and finds its objects
+/// again at later starts. A second store on this disk finds no room at all, and its error contains the
+/// path of the folder.
 #[test]
 fn a_capacity_above_the_room_of_the_disk_is_reported() {
     let memory = std::path::Path::new("/dev/shm");
@@ -283,8 +285,9 @@ fn another_namespace_is_a_cold_start_and_its_bytes_stay_unread() {
     assert_eq!(open(&config(folder.path(), 4), always()).0.stats().foreign, 1);
 }
 
-/// A store with other weights uses the folder for a while. Afterwards the first store still finds its
-/// objects, except those that were evicted to make room.
+/// A store of another namespace uses the folder for a while. It takes free places first. Afterwards the
+/// first store still finds its objects, except for those that were overwritten because no free place
+/// was left.
 #[test]
 fn empty_places_are_taken_before_those_of_other_namespaces() {
     let folder = Folder::new();
@@ -321,7 +324,8 @@ fn every_flipped_bit_is_a_miss() {
             (store, arena) = open(&config, always());
             let damaged = byte < header;
             assert_eq!(store.stats().restored, 4 - u64::from(damaged), "byte {byte}");
-            // If the first bytes are not those of a header, the place is not counted as foreign.
+            // With a bit flipped in the first 8 bytes (the magic number), the bytes are no header, so
+            // the place is not counted as foreign.
             assert_eq!(store.stats().foreign, u64::from(damaged && byte >= 8), "byte {byte}");
         }
         let missed: Vec<_> = (0..4).filter(|&n| get(&mut store, &arena, n, at(0)).is_err()).collect();
@@ -332,7 +336,6 @@ fn every_flipped_bit_is_a_miss() {
     store.check_invariants().unwrap();
 }
 
-/// Tests files that are truncated at any byte, and files with random content.
 #[test]
 fn truncated_and_foreign_files_are_misses() {
     let folder = Folder::new();
@@ -356,7 +359,6 @@ fn truncated_and_foreign_files_are_misses() {
     assert_eq!(get(&mut store, &arena, 0, at(0)), Ok(()));
 }
 
-/// The file is truncated while the store is open. A read after the new end is a miss.
 #[test]
 fn a_file_that_is_cut_while_open_is_misses() {
     let folder = Folder::new();

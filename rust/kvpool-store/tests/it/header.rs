@@ -20,7 +20,7 @@ fn headers() -> impl Strategy<Value = (Header, Vec<u8>)> {
         })
 }
 
-/// Checks that the bytes are the object with this header.
+/// Checks that `bytes` and `payload` are the object with this header.
 fn is_object(wanted: &Header, bytes: &[u8], payload: &[u8]) -> Result<(), Mismatch> {
     let header = Header::decode(bytes)?;
     header.expect(wanted.namespace, wanted.key, wanted.len)?;
@@ -45,7 +45,6 @@ proptest! {
         prop_assert!(decoded.is_err(), "{:?}", decoded);
     }
 
-    /// Flips each bit of the header and of the payload, one at a time.
     #[test]
     fn every_flipped_bit_is_found((header, mut payload) in headers()) {
         let mut bytes = header.encode();
@@ -76,7 +75,6 @@ proptest! {
         }
     }
 
-    /// The header has to match the request in namespace, key and length.
     #[test]
     fn another_object_is_a_mismatch((one, _) in headers(), (other, _) in headers()) {
         let expect = |namespace, key, len| one.expect(namespace, key, len);
@@ -102,8 +100,7 @@ proptest! {
 fn another_format_is_named() {
     let mut bytes = header_of(b"abc").encode();
     bytes[8..12].copy_from_slice(&(FORMAT_VERSION + 1).to_le_bytes());
-    // The checksum is correct, so this is a valid header of another format version and not a damaged
-    // one.
+    // This header has another format version and a correct checksum, so it is not damaged.
     let checksum = xxhash_rust::xxh3::xxh3_64(&bytes[..HEADER_BYTES - 8]);
     bytes[HEADER_BYTES - 8..].copy_from_slice(&checksum.to_le_bytes());
     assert_eq!(Header::decode(&bytes), Err(HeaderError::Version { found: FORMAT_VERSION + 1 }));
@@ -150,8 +147,7 @@ fn namespace() -> Namespace {
     }
 }
 
-/// A change of any field changes the digest. Moving text from one field to the next field changes it,
-/// too.
+/// If any field changes, the digest changes. It also changes if text moves from one field to the next.
 #[test]
 fn every_field_of_a_namespace_counts() {
     let changes: [fn(&mut Namespace); 27] = [
@@ -194,11 +190,11 @@ fn every_field_of_a_namespace_counts() {
     assert_eq!(digests.len(), changes.len());
 }
 
-/// A digest is the same on every host and in every release. Otherwise an update would make a warm store
-/// cold.
+/// A digest is the same on every host and in every release. Otherwise an update would make all stored
+/// objects unreachable.
 #[test]
 fn the_digest_of_a_namespace_is_fixed() {
-    // The digest of the documented encoding. It was computed in another language.
+    // The digest of the documented encoding, computed by a program in another language.
     let digest = "f0c0f444c38777988f5dc5cc8e5eb60f6e0934f621728392dd2d51b33e256130";
     assert_eq!(namespace().digest().to_string(), digest);
 }

@@ -11,8 +11,7 @@ use kvpool_store::disk::{DiskBackend, DiskConfig};
 use kvpool_store::{Admit, Presence, Put, StoreError, TokenRange, Why};
 
 const PLACES: u64 = 16;
-/// Largest number of pairs of objects that the writer may have written or begun after the last line
-/// that the test has read.
+/// Number of lines by which the writer may be ahead of the test. For each line, it writes two objects.
 const AHEAD: usize = 4;
 
 /// Number of times that a writer is killed.
@@ -20,8 +19,8 @@ fn kills() -> u64 {
     std::env::var("KVPOOL_STORE_KILLS").map_or(10, |kills| kills.parse().unwrap())
 }
 
-/// Returns each combination in turn: with direct I/O or through the page cache, with `io_uring` (if
-/// available) or with threads.
+/// Returns one combination of settings per number: direct I/O or the page cache, and `io_uring` (if
+/// available) or threads.
 fn configured(folder: &std::path::Path, nth: u64) -> DiskConfig {
     DiskConfig {
         direct: nth.is_multiple_of(2),
@@ -39,7 +38,7 @@ fn writer() {
     let (mut store, arena) = open(&configured(folder.as_ref(), first), always());
     let mut told = std::io::stdout();
     for n in (first..).step_by(2) {
-        // Stay at most `AHEAD` lines ahead of the reader.
+        // Wait for a line of input, so that this process is at most `AHEAD` lines ahead of the test.
         std::io::stdin().read_line(&mut String::new()).unwrap();
         for slot in 0..2 {
             arena.write(slot).unwrap().copy_from_slice(&payload(n + u64::from(slot), LEN));
@@ -57,7 +56,6 @@ fn writer() {
     }
 }
 
-/// Starts the writer process.
 fn start(folder: &std::path::Path, first: u64) -> Child {
     Command::new(std::env::current_exe().unwrap())
         .args(["kill::writer", "--exact", "--nocapture"])
@@ -69,8 +67,8 @@ fn start(folder: &std::path::Path, first: u64) -> Child {
         .unwrap()
 }
 
-/// Reads `lines` lines of the writer's output. The writer may be a few lines ahead. Returns the last
-/// object that the writer has reported.
+/// Reads `lines` lines of the writer's output. Returns the last object that the writer has reported.
+/// The writer may be a few lines ahead.
 fn follow(writer: &mut Child, lines: u64) -> u64 {
     let mut orders = writer.stdin.take().unwrap();
     orders.write_all(&[b'\n'; AHEAD]).unwrap();
@@ -92,13 +90,14 @@ fn a_killed_writer_leaves_objects_or_nothing() {
     let mut first = 0;
     for round in 0..kills() {
         let mut writer = start(folder.path(), first);
-        // Kill the writer at an arbitrary moment, which depends on the machine, on the number of lines,
-        // and on the length of the loop.
+        // Kill the writer at an arbitrary moment. It depends on the machine, on the number of lines,
+        // and on the length of this loop.
         let last = follow(&mut writer, 1 + round * 7 % 23);
         (0..round * 3571 % 50_000).for_each(|n| _ = std::hint::black_box(n));
         writer.kill().unwrap();
         writer.wait().unwrap();
-        // For each place, the header copy is either correct or unknown, regardless of the moment.
+        // Whenever the writer was killed, the copy of a place's header is either correct or marked as
+        // unknown.
         let slab = std::fs::File::open(folder.slab()).unwrap();
         for (place, known) in (0..).zip(copied(&folder)) {
             let mut there = [0; 112];
@@ -107,13 +106,13 @@ fn a_killed_writer_leaves_objects_or_nothing() {
         }
         let (mut store, arena) = open(&configured(folder.path(), round), always());
         assert_eq!(store.stats().foreign, 0, "a torn header");
-        // The objects that the writer reported exist, except those that were evicted since then.
+        // The objects that the writer reported exist, except for those that it evicted afterwards.
         let end = last + 2 * AHEAD as u64 + 3;
         let here: Vec<_> = (0..end).filter(|&n| store.contains(&key(n), at(0)) == Presence::Here).collect();
         assert!(here.contains(&last) && here.contains(&(last - 1)), "{last} of {here:?}");
         assert_eq!(here.len() as u64, store.stats().restored, "objects that nobody wrote");
-        // An object that was being written may have its header and only a part of its payload. A load
-        // detects this and removes the object.
+        // The header of an object that was being written may be complete while its payload is not. A
+        // load detects this and removes the object.
         let mut torn = 0;
         for n in 0..end {
             let expected = match get(&mut store, &arena, n, at(0)) {

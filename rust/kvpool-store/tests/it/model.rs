@@ -30,11 +30,13 @@ fn operations() -> impl Strategy<Value = Operation> {
     ]
 }
 
-/// The objects of the store, oldest first. The flag states whether the bytes were changed.
+/// The objects that the store should contain, oldest first. The flag states whether a test changed the
+/// bytes of the object.
 #[derive(Debug, Default)]
 struct Model {
     objects: Vec<(u64, bool)>,
-    /// Whether the order of use is known. False after a restart, because the order is not stored.
+    /// Whether the order of use is known. It is unknown after a restart, because the store does not
+    /// save it.
     ordered: bool,
 }
 
@@ -54,21 +56,21 @@ proptest! {
     fn a_store_equals_its_model(places in 1_u32..5, staged: bool, operations in vec(operations(), 1..60)) {
         let fake = Fake::new(places);
         let arena = Arena::new(2, LEN).unwrap();
-        // The behaviour of the back end changes between calls. An open circuit breaker would hide the
-        // effects under test.
+        // The test changes the behaviour of the back end between calls. Disable the circuit breaker,
+        // because it would hide the effects of this.
         let breaker = BreakerConfig { failures: u32::MAX, ..BreakerConfig::default() };
         let config = StoreConfig { breaker, staged, tell_gone: true, ..always() };
         let open = || Store::open(fake.clone(), arena.clone(), &namespace(1), config).unwrap();
         let mut store = open();
         let mut model = Model { ordered: true, ..Model::default() };
         let mut mode = Mode::Works;
-        // The objects that an observer of the store expects: those reported as stored, without those
-        // reported as gone.
+        // The objects that an observer expects in the store. It adds those that were written, and
+        // removes those that `take_gone` returns.
         let mut told = std::collections::BTreeSet::new();
         for operation in operations {
             match operation {
-                // A failed write is cleared repeatedly until this succeeds, so the back end has to work
-                // again while the test waits.
+                // Change the mode only for the next calls. While the test waits, the back end has to
+                // work, because the store clears the place of a failed write until this succeeds.
                 Operation::Mode(new) => mode = new,
                 Operation::Put(n) if mode == Mode::Works => {
                     prop_assert_eq!(put(&mut store, &arena, n, at(0)), Ok(()));
@@ -158,7 +160,7 @@ proptest! {
                 Operation::Restart => {
                     store.close();
                     store = open();
-                    // An object with a damaged header is not found any more.
+                    // If a header is damaged, the store does not find the object any more.
                     model.objects.retain(|&(n, flipped)| {
                         let here = store.contains(&key(n), at(0)) == Presence::Here;
                         assert!(here || flipped, "{n} is lost");

@@ -35,8 +35,8 @@ fn wanted(first: u64) -> Vec<Get> {
     (0..SLOTS).map(|slot| Get { key: key(first + u64::from(slot)), len: LEN, slot }).collect()
 }
 
-/// Checks that each loaded object has the right bytes, and that a missed object leaves no bytes.
-/// Returns the number of loaded objects.
+/// Checks that the slot of each loaded object has the right bytes, and that the slot of a miss has no
+/// bytes of an object. Returns the number of loaded objects.
 fn check(arena: &Arc<Arena>, first: u64, objects: &[Result<(), Why>]) -> usize {
     for (slot, object) in (0..SLOTS).zip(objects) {
         if object.is_ok() {
@@ -112,12 +112,13 @@ fn settings_out_of_range_are_refused() {
     ));
 }
 
-/// A server that is suspended during loads leads to misses within the deadline. The slots remain in use
+/// If a server is suspended during loads, the loads miss at their deadline. The slots remain in use
 /// until no more data can arrive. No wrong bytes appear afterwards.
 #[test]
 fn a_server_that_is_stopped() {
     let Some(server) = Server::start(&[]) else { return };
-    // This is longer than the delays on a busy machine. `settle` waits for this timeout once per round.
+    // The timeout is longer than the delays on a busy machine, but not longer than necessary, because
+    // each round waits for it.
     let config = RedisConfig { timeout: Duration::from_secs(2), ..server.config(64) };
     let (mut store, arena) = open(config, always());
     store.put(&fill(&arena, 0), at(0)).unwrap();
@@ -128,7 +129,7 @@ fn a_server_that_is_stopped() {
         let mut done = Vec::new();
         store.poll(at(10 * round + 2), &mut done);
         assert!(done[0].objects.iter().all(|object| *object == Err(Why::TimedOut)), "{done:?}");
-        // The socket's own timeout has passed. The slots are now free, although the server is still
+        // The timeout of the socket has passed, so the slots are free now, although the server is still
         // suspended.
         settle(&mut store, at(10 * round + 2));
         assert_eq!(store.stats().quarantined, 0);
@@ -137,7 +138,7 @@ fn a_server_that_is_stopped() {
         }
         server.stop(false);
         assert!((0..SLOTS).all(|slot| arena.read(slot).unwrap().iter().all(|&byte| byte == 0xee)));
-        // The circuit breaker first lets only one call through.
+        // The circuit breaker allows one call as a trial.
         store.get(&wanted(0)[..1], at(10 * round + 9)).unwrap();
         assert_eq!(finish(&mut store, at(10 * round + 9))[0].objects, [Ok(())]);
         store.get(&wanted(0), at(10 * round + 9)).unwrap();
@@ -146,7 +147,6 @@ fn a_server_that_is_stopped() {
     }
 }
 
-/// A server is killed during writes and loads, and restarts without data.
 #[test]
 fn a_server_that_is_killed_and_comes_back_empty() {
     let Some(mut server) = Server::start(&[]) else { return };
@@ -217,7 +217,7 @@ fn a_key_with_a_foreign_value_is_a_miss() {
     assert!(store.stats().last_error.unwrap().contains("WRONGTYPE"));
     put(&mut store, &arena, 1, at(0)).unwrap();
     assert_eq!(get(&mut store, &arena, 1, at(0)), Ok(()));
-    // Values have a time to live.
+    // The key of an object expires after a time on the server.
     let lives = server.ask(&[b"TTL", format!("kvpool/{name}").as_bytes()]);
     let lives: u64 = String::from_utf8(lives).unwrap().parse().unwrap();
     assert!((80_000..=86_400).contains(&lives), "{lives}");
@@ -235,8 +235,8 @@ fn an_inspection_names_the_fault_of_each_value() {
     let digest = carried.digest();
     let name = |n: u64| format!("kvpool/{}", ObjectName { namespace: digest, key: key(n) }).into_bytes();
     let value = server.ask(&[b"GET", &name(1)]);
-    // The values are the bytes of another object, one byte less, one byte more, a header alone, bytes
-    // without the magic number, and a list. The last value has a flipped bit in its payload.
+    // Keys 2 to 8 get, in this order: the value of another object, one byte more, fewer bytes, a header
+    // alone, a value without a header, a list, and a payload with a changed byte.
     server.ask(&[b"SET", &name(2), &value]);
     server.ask(&[b"SETRANGE", &name(3), (LEN + 112).to_string().as_bytes(), b"x"]);
     server.ask(&[b"SET", &name(4), &server.ask(&[b"GETRANGE", &name(4), b"0", b"5000"])]);

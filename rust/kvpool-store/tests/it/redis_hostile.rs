@@ -14,7 +14,7 @@ use crate::common::{AGES, LEN, always, at, get, key, namespace, put, settle};
 use kvpool_store::redis::{Address, Inspector, RedisBackend, RedisConfig};
 use kvpool_store::{Arena, Get, Store, StoreConfig, Why};
 
-/// The behaviours of the server.
+/// How the server responds to a command; `HONEST` means correctly.
 const HONEST: u8 = 0;
 const PUSHES: u8 = 1;
 const ATTRIBUTES: u8 = 2;
@@ -23,7 +23,7 @@ const DRIPS: u8 = 4;
 const CLAIMS: u8 = 5;
 const KEYS: u8 = 6;
 
-/// A server with its own port and one value.
+/// A server for one test. It has a port of its own and one value.
 struct Hostile {
     port: u16,
     how: Arc<AtomicU8>,
@@ -37,7 +37,7 @@ impl Hostile {
         thread::spawn(move || {
             for peer in listener.incoming() {
                 let (how, value) = (shared.clone(), value.clone());
-                // The thread ends with its connection.
+                // The thread ends when its connection ends.
                 thread::spawn(move || drop(serve(&peer.unwrap(), &how, &value)));
             }
         });
@@ -88,8 +88,8 @@ fn serve(peer: &TcpStream, how: &AtomicU8, value: &Mutex<Vec<u8>>) -> std::io::R
             }
             (b"GET" | b"SCAN", DRIPS) => {
                 peer.write_all(b"$4000\r\n")?;
-                // Sends a byte whenever the client has sent nothing for a while. The interval is much
-                // shorter than the client's timeout.
+                // Waits for a short time for a byte from the client, and then sends one. This time is
+                // much shorter than the client's timeout.
                 peer.set_read_timeout(Some(Duration::from_millis(20)))?;
                 loop {
                     peer.write_all(b"x")?;
@@ -121,7 +121,8 @@ fn serve(peer: &TcpStream, how: &AtomicU8, value: &Mutex<Vec<u8>>) -> std::io::R
     }
 }
 
-/// Runs `work`. Fails if it does not end in time, because the test would otherwise wait forever.
+/// Runs `work` on another thread, and fails if it does not end in time, because the test would
+/// otherwise hang.
 fn ends<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     let (send, done) = mpsc::channel();
     thread::spawn(move || send.send(work()));
@@ -143,7 +144,7 @@ fn a_worker_comes_back_from_a_reply_without_end_and_its_slot_is_free() {
             let objects = settle(&mut store, at(0)).pop().unwrap().objects;
             assert_eq!(objects, [Err(Why::Failed)], "{how}: {:?}", store.stats().last_error);
             assert_eq!(store.stats().quarantined, 0);
-            // The next calls use a new connection, which receives no bytes of the previous one.
+            // The next calls use a new connection, on which no bytes of the old one can arrive.
             server.how.store(HONEST, Ordering::Relaxed);
             put(&mut store, &arena, 1, at(20)).unwrap();
             assert_eq!(get(&mut store, &arena, 1, at(20)), Ok(()));
@@ -179,7 +180,7 @@ fn a_server_that_accepts_nothing_is_waited_for_no_longer_than_the_timeout() {
             let began = Instant::now();
             let error = RedisBackend::open(config).unwrap_err().to_string();
             assert!(began.elapsed() < AGES);
-            // The connections that were accepted have sent a command and received no reply.
+            // Some clients were accepted. They have sent a command and received no reply.
             if waiting.len() > 4 {
                 return error;
             }

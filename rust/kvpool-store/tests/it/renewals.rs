@@ -65,8 +65,8 @@ fn store_all(store: &mut Store, arena: &Arc<Arena>, round: u64, after: bool) {
     assert!(finish(store, at(0))[0].objects.iter().all(Result::is_ok));
 }
 
-/// Returns the objects from before the renewal that a store finds, and the number of objects that it
-/// finds from after the renewal.
+/// Loads all objects. Returns the numbers of those with the bytes from before the renewal, and the
+/// number of those with the bytes from after it.
 fn found(kind: &str, path: &Path, model: u8, round: u64) -> (Vec<u32>, usize) {
     let (mut store, arena) = open(kind, path, model);
     store
@@ -135,7 +135,7 @@ fn kill_around(kind: &str, path: &Path, to: u8, round: u64) -> usize {
 fn kill_and_look(kind: &str, path: &Path) {
     let mut ends = [0; 4];
     for round in 0..kills() {
-        // The renewal is to the same namespace, or to another one.
+        // Renew to the same namespace in half of the rounds, and to another one in the others.
         let to = 1 + (round / 2 % 2) as u8;
         let lines = kill_around(kind, path, to, round);
         ends[lines] += 1;
@@ -143,8 +143,9 @@ fn kill_and_look(kind: &str, path: &Path) {
         if lines > 1 {
             assert!(before.is_empty(), "{kind}, round {round}, to {to}: {before:?} of before are found");
         }
-        // The process was killed before the renewal returned, so the renewal may or may not have been
-        // recorded.
+        // If the process was killed before the renewal returned, the renewal may or may not be
+        // recorded. In both cases, a store finds only objects from before it or only objects from after
+        // it.
         assert!(
             before.is_empty() || after == 0,
             "{kind}, round {round}: {before:?} of before, {after} of after"

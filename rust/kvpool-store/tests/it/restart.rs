@@ -10,7 +10,7 @@ use crate::common::{LEN, Numbers, always, at, get, key, namespace, put, settle};
 use kvpool_store::disk::Inspector;
 use kvpool_store::{Header, PAGE, Store, TokenRange, Why};
 
-/// Number of places. A store checks fewer than these when it opens.
+/// Number of places, of which a store checks only a part when it opens.
 const PLACES: u64 = 300;
 
 fn filled(folder: &Folder, objects: u64) -> Store {
@@ -43,7 +43,6 @@ fn flip(path: &PathBuf, byte: u64, bit: u64) {
     file.write_all_at(&[there[0] ^ 1 << bit], byte).unwrap();
 }
 
-/// After a store is closed, the copy contains the header of every place.
 #[test]
 fn the_copy_contains_the_header_of_every_place() {
     let folder = Folder::new();
@@ -62,8 +61,8 @@ fn the_copy_contains_the_header_of_every_place() {
     assert_eq!(load_all(&folder, PLACES), PLACES / 2 - 3);
 }
 
-/// A store checks only some of the places when it opens, so it uses the copy of a header that was
-/// damaged later. The load detects the damage.
+/// A store checks only a part of the places when it opens. If the header at another place is damaged,
+/// the store uses its copy, and the load detects the damage.
 #[test]
 fn what_the_copy_knows_is_not_read_at_the_start() {
     let folder = Folder::new();
@@ -80,8 +79,8 @@ fn what_the_copy_knows_is_not_read_at_the_start() {
     assert_eq!(got.iter().filter(|got| got.is_ok()).count() as u64, PLACES / 4);
 }
 
-/// A store checks some places when it opens. If one of them differs from the copy, the store reads all
-/// places.
+/// A store checks a part of the places when it opens. If the header at one of them differs from its
+/// copy, the store reads all places.
 #[test]
 fn a_copy_that_differs_in_one_place_is_not_used() {
     let folder = Folder::new();
@@ -93,8 +92,8 @@ fn a_copy_that_differs_in_one_place_is_not_used() {
     assert_eq!((store.stats().restored, store.stats().foreign), (0, PLACES));
 }
 
-/// Only the copy is damaged. No object is lost, because the store reads the places whose entries are
-/// unknown.
+/// If only the file of header copies is damaged, no object is lost, because the store reads the places
+/// whose copies are unknown.
 #[test]
 fn flipped_bits_of_the_copy_lose_nothing() {
     let folder = Folder::new();
@@ -142,8 +141,8 @@ fn damaged_foreign_and_missing_copies_lose_no_objects() {
     }
 }
 
-/// After a power loss, the copy may be from any earlier moment. Objects that are missing in the copy
-/// may be lost, but no load returns wrong bytes.
+/// After a power loss, the file of header copies may be from any earlier moment. Objects that are
+/// missing in it may be lost, but no load returns wrong bytes.
 #[test]
 fn an_old_copy_serves_no_wrong_bytes() {
     let mut numbers = Numbers(5);
@@ -157,7 +156,7 @@ fn an_old_copy_serves_no_wrong_bytes() {
         }
         let now = store.stats().objects;
         store.close();
-        // Each entry is randomly taken from the old or the new copy.
+        // Take each entry from the old or from the new file, at random.
         let mut mixed = std::fs::read(copy_of(&folder)).unwrap();
         for place in 0..PLACES as usize {
             let entry = PAGE + place * 128..PAGE + place * 128 + 128;
@@ -172,8 +171,8 @@ fn an_old_copy_serves_no_wrong_bytes() {
     }
 }
 
-/// The slab is deleted, and the new slab may have the same inode number. The copy still describes the
-/// old slab.
+/// The slab was deleted, and the file of header copies describes the deleted slab. The new slab may
+/// have the inode number of the old one.
 #[test]
 fn a_new_slab_is_empty_although_a_copy_exists() {
     let folder = Folder::new();
@@ -182,14 +181,14 @@ fn a_new_slab_is_empty_although_a_copy_exists() {
     assert_eq!(load_all(&folder, PLACES), 0);
     filled(&folder, 7).close();
     assert_eq!(load_all(&folder, PLACES), 7);
-    // The store gets fewer places, and then more again. The objects after the smaller end are lost.
+    // Open the folder with fewer places, and then with more. The objects in the places that were cut
+    // off are lost.
     filled(&folder, PLACES).close();
     open(&config(folder.path(), 10), always()).0.close();
     let (store, _) = open(&config(folder.path(), PLACES), always());
     assert_eq!((store.stats().restored, store.stats().foreign), (10, 0));
 }
 
-/// A place that a tool clears while no store is open is free at the next start.
 #[test]
 fn a_place_that_a_tool_clears_is_not_restored() {
     let folder = Folder::new();
@@ -201,8 +200,8 @@ fn a_place_that_a_tool_clears_is_not_restored() {
     assert_eq!(store.stats().restored, PLACES - 100);
 }
 
-/// The slab contains headers that no store of this folder has written. The copy contains them
-/// unchanged, and every start counts them.
+/// The slab contains a header of another namespace and a damaged header. The file of header copies
+/// contains them as well, and every start counts them.
 #[test]
 fn foreign_headers_are_counted_at_every_start() {
     let folder = Folder::new();

@@ -14,8 +14,7 @@ use kvpool_store::disk::{DiskBackend, DiskConfig, Io};
 use kvpool_store::{Arena, Get, PAGE, Put, Store, StoreConfig, TokenRange, Why};
 
 const PLACES: u64 = 96;
-/// Number of slots. It is larger than the number of transfers that all workers together can run at a
-/// time.
+/// Number of slots. It is larger than the number of transfers that all workers together have in flight.
 const SLOTS: u32 = 64;
 
 fn is_there() -> bool {
@@ -105,8 +104,8 @@ fn what_is_put_is_got_whatever_else_is_on_its_way() {
     }
 }
 
-/// Runs random sequences of operations on many objects at once: a place is written, removed and written
-/// again while other places are read.
+/// Both kinds of I/O return the same results for random operations on many objects at once: a place is
+/// written, removed and written again while other places are read.
 #[test]
 fn both_answer_the_same() {
     let mut histories = Vec::new();
@@ -130,8 +129,8 @@ fn both_answer_the_same() {
     assert!(histories[0].iter().flatten().any(|end| *end == Err(Why::Absent)));
 }
 
-/// Bits are flipped, and the file is truncated. Reads that return too few bytes are repeated, and
-/// damaged objects are misses.
+/// After bits were flipped and the file was truncated, loads of the affected objects are misses. A read
+/// that returns too few bytes is repeated.
 #[test]
 fn a_damaged_or_truncated_object_is_a_miss() {
     let all: Vec<u64> = (0..PLACES).collect();
@@ -150,7 +149,6 @@ fn a_damaged_or_truncated_object_is_a_miss() {
             let got = get_all(store, arena, &all);
             assert_eq!(got.iter().filter(|got| got.is_ok()).count() as u64, PLACES / 2 - PLACES / 6);
             assert_eq!(store.stats().objects, PLACES / 2 - PLACES / 6);
-            // The file is extended to its former size.
             slab.set_len(PLACES * SLOT).unwrap();
             settle(store, at(0));
             put_all(store, arena, &all);
@@ -185,7 +183,6 @@ fn an_end_in_the_middle_leaves_objects_or_nothing() {
             store.put(&offers, at(0)).unwrap();
             (0..round * 4001).for_each(|n| _ = std::hint::black_box(n));
             store.close();
-            // All guards are released, so every transfer has finished.
             assert!((0..SLOTS).all(|slot| arena.write(slot).is_ok()));
             let (mut store, arena) = open(&config, false);
             assert_eq!(store.stats().foreign, 0);

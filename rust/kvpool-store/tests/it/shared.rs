@@ -25,7 +25,7 @@ enum Shared {
     Redis(Server),
 }
 
-/// Returns one back end of each kind that is available on this machine.
+/// Returns one back end of each kind that works on this machine.
 fn all() -> Vec<Shared> {
     let redis = Server::start(&[]).map(Shared::Redis);
     [Shared::Folder(Folder::new())].into_iter().chain(redis).collect()
@@ -58,7 +58,7 @@ impl Shared {
         }
     }
 
-    /// Returns the namespace digest that the headers of objects contain.
+    /// Returns the digest of the namespace with its generation, which the headers of objects contain.
     fn carried(&self) -> NamespaceDigest {
         let generation = self.backend(1).generation(namespace(1).digest()).unwrap().unwrap();
         namespace(1).of_generation(generation).digest()
@@ -68,8 +68,8 @@ impl Shared {
         ObjectName { namespace: self.carried(), key: key(n) }.to_string()
     }
 
-    /// Changes the stored bytes of an object: a header (in a folder, a whole page), followed by the
-    /// payload.
+    /// Changes the stored bytes of an object: the header, followed by the payload. In a folder, the
+    /// header is a whole page.
     fn change(&self, n: u64, how: impl FnOnce(&mut Vec<u8>)) {
         match self {
             Self::Folder(folder) => {
@@ -87,7 +87,6 @@ impl Shared {
         }
     }
 
-    /// Flips a bit in the header or the payload of an object.
     fn flip(&self, n: u64, bit: usize) {
         let page = if matches!(self, Self::Folder(_)) { PAGE } else { HEADER_BYTES };
         let byte = bit / 8 % (HEADER_BYTES + LEN as usize);
@@ -107,7 +106,6 @@ impl Shared {
     }
 }
 
-/// Returns the path of an object's file.
 fn file(folder: &Folder, namespace: NamespaceDigest, n: u64) -> PathBuf {
     let name = ObjectName { namespace, key: key(n) }.to_string();
     let (namespace, file) = name.split_once('/').unwrap();
@@ -151,8 +149,8 @@ fn one_store_reads_objects_of_another() {
         let (mut other, arena) = shared.open(8);
         (0..5).for_each(|n| assert_eq!(get(&mut other, &arena, n, at(0)), Ok(())));
         assert_eq!(get(&mut other, &arena, 5, at(0)), Err(Why::Absent));
-        // A store with other weights uses other names. Its load is a miss, and nothing is counted as
-        // damaged.
+        // A store with other weights looks for another name. Its load is a miss, and no object is
+        // counted as damaged.
         let (mut stranger, arena) = shared.open_as(2, 8, always());
         assert_eq!(get(&mut stranger, &arena, 1, at(0)), Err(Why::Absent));
         put(&mut stranger, &arena, 1, at(0)).unwrap();
@@ -193,7 +191,7 @@ fn flipped_bits_are_never_served() {
             put(&mut store, &arena, 1, at(0)).unwrap();
             shared.flip(1, numbers.below(8 * (HEADER_BYTES as u64 + u64::from(LEN))) as usize);
             let (mut other, arena) = shared.open_as(1, 4, StoreConfig { workers: 1, ..always() });
-            // Without its magic number, the value is not counted as an object.
+            // Remove a value whose magic number was changed. Such a value is not counted as an object.
             assert!(
                 matches!(get(&mut other, &arena, 1, at(0)), Err(Why::Damaged | Why::Absent)),
                 "{shared:?}"
@@ -253,15 +251,15 @@ fn operations() -> impl Strategy<Value = Operation> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
-    /// Two stores share a back end. The information of a store may be outdated. In this case its load
-    /// is a miss, and the store updates its information.
+    /// Two stores that share a back end behave like a model. If a store does not know the current state
+    /// of the back end, its load is a miss, after which it knows the state.
     #[test]
     fn two_stores_equal_their_model(histories in vec(vec(operations(), 1..40), 2)) {
         for (shared, history) in all().into_iter().zip(histories) {
             let config = StoreConfig { believed_for: at(0), ..always() };
             let mut stores = [shared.open_as(1, 32, config), shared.open_as(1, 32, config)];
-            // `there` contains the objects of the back end, and whether their bytes were changed. `own`
-            // contains, for each store, the objects that the store expects.
+            // `there` contains the numbers of the objects in the back end, and whether a test changed
+            // their bytes. `own` contains, for each store, the objects that it expects in the back end.
             let mut there = BTreeMap::new();
             let mut own = [BTreeSet::new(), BTreeSet::new()];
             for operation in history {
@@ -283,8 +281,8 @@ proptest! {
                                 prop_assert!(got == Err(Why::Absent) || damaged.is_some()
                                     && got == Err(Why::Damaged));
                                 own[s].remove(&n);
-                                // Bytes that are not an object remain until they are overwritten. If
-                                // this store wrote them, it removes them.
+                                // Damaged bytes remain until they are overwritten. Only the store that
+                                // wrote the object removes them.
                                 if shared.objects() < there.len() {
                                     there.remove(&n);
                                 }
@@ -324,8 +322,8 @@ proptest! {
                     Operation::Empty => {
                         shared.empty();
                         there.clear();
-                        // The first store that asks the server writes the record of the generation
-                        // again.
+                        // The first store that asks whether objects exist writes the lost record of the
+                        // generation again.
                         let store = &mut stores[0].0;
                         store.probe(&[key(9)], at(0));
                         settle(store, at(0));
@@ -353,8 +351,8 @@ fn a_folder_is_listed_newest_last_and_bounded() {
         let old = std::time::SystemTime::UNIX_EPOCH + at(1000 * n + 1);
         fs::File::options().write(true).open(file(&folder, carried, n)).unwrap().set_modified(old).unwrap();
     }
-    // A temporary file is old if its writer was killed, and new if it is being written. Other files are
-    // never removed.
+    // A temporary file of a killed writer is old, and is removed. A temporary file that is being
+    // written is new. Other files are never removed.
     let leaves = |name: &str| file(&folder, carried, 1).with_file_name(name);
     for (name, seconds) in [("0-0.tmp", 1), ("0-1.tmp", u64::from(u32::MAX)), ("notes", 1)] {
         let file = fs::File::create(leaves(name)).unwrap();
@@ -368,8 +366,6 @@ fn a_folder_is_listed_newest_last_and_bounded() {
     assert_eq!(["0-0.tmp", "0-1.tmp", "notes"].map(|name| leaves(name).exists()), [false, true, true]);
 }
 
-/// No store finds objects of an older generation, so the next start removes them. Objects of other
-/// namespaces remain.
 #[test]
 fn the_next_start_removes_files_of_older_generations() {
     let folder = Folder::new();
@@ -382,7 +378,8 @@ fn the_next_start_removes_files_of_older_generations() {
         let (mut store, arena) = open(model);
         put(&mut store, &arena, 1, at(0)).unwrap();
     }
-    // This is the state after a renewal whose process was killed before it removed anything.
+    // Record a new generation without removing files, as a process does that is killed during a
+    // renewal.
     let backend = FolderBackend::open(folder_config(&folder, 8)).unwrap();
     backend.record_generation(namespace(1).digest(), Generation::fresh(), true).unwrap();
     assert_eq!(files(folder.path().to_owned()).len(), 2);

@@ -66,11 +66,11 @@ fn objects_of_a_shared_back_end_are_verified() {
     assert!(other.stats().last_error.unwrap().contains("namespace"));
     assert_eq!(get(&mut store, &arena, 1, at(0)), Err(Why::Absent));
     assert_eq!(store.stats().lost, 1);
-    // If the store no longer knows the place of an object, it still loads the object by its name.
+    // A store that was opened later does not know the place of an object, and loads it by its name.
     put(&mut store, &arena, 1, at(0)).unwrap();
     let (mut store, arena) = open(&fake, StoreConfig { breaker: BreakerConfig::default(), ..always() });
     assert_eq!(get(&mut store, &arena, 1, at(0)), Ok(()));
-    // After a miss, the store does not ask the back end for that key again until some time has passed.
+    // After a miss, the store does not ask the back end for this object again for some time.
     assert_eq!(get(&mut store, &arena, 7, at(0)), Err(Why::Absent));
     let calls = fake.calls();
     assert_eq!(store.contains(&key(7), at(9)), Presence::Absent);
@@ -98,14 +98,13 @@ fn a_probe_finds_objects_of_other_stores() {
     let known = |store: &Store, n, seconds| store.contains(&key(n), at(seconds));
     assert_eq!([known(&other, 4, 9), known(&other, 5, 9)], [Presence::Here, Presence::Absent]);
     assert_eq!([known(&other, 4, 10), known(&other, 5, 10)], [Presence::Unknown; 2]);
-    // The store does not write the object again. It can remove the object, even though another store
-    // wrote it.
+    // `other` does not write an object that another store wrote. It can remove this object.
     assert_eq!(put(&mut other, &arena, 6, at(1)), Ok(()));
     assert_eq!((other.stats().known, other.stats().writes), (1, 0));
     assert_eq!(other.remove(&[key(6)], at(1)), 0);
     settle(&mut other, at(1));
     assert!(!fake.has(6) && known(&other, 6, 1) == Presence::Absent);
-    // The store that wrote the object learns of the removal with its next probe.
+    // The store that wrote the object detects the removal at its next probe.
     assert_eq!(known(&store, 6, 1), Presence::Here);
     store.probe(&[key(6), key(8)], at(1));
     assert_eq!(finish(&mut store, at(1))[0].objects, [Err(Why::Absent), Ok(())]);
@@ -114,8 +113,8 @@ fn a_probe_finds_objects_of_other_stores() {
     store.check_invariants().unwrap();
 }
 
-/// A probe and a write run at the same time, and the answer of the probe arrives last. The object,
-/// which was written meanwhile, remains known.
+/// A probe and a write run at the same time, and the reply to the probe arrives last. The store still
+/// finds the object that was written meanwhile.
 #[test]
 fn an_answer_from_before_a_write_does_not_count() {
     let fake = Fake::shared(4);
@@ -133,7 +132,8 @@ fn an_answer_from_before_a_write_does_not_count() {
     settle(&mut store, at(0));
     assert_eq!((store.stats().lost, store.contains(&key(1), at(0))), (0, Presence::Here));
     assert_eq!(get(&mut store, &arena, 1, at(0)), Ok(()));
-    // If a later probe does not find the object, the object is lost.
+    // The back end loses the object. A later probe does not find it, so the store removes it from its
+    // index.
     assert_eq!(fake.forget(1), 1);
     store.probe(&[key(1)], at(0));
     settle(&mut store, at(0));
@@ -148,7 +148,8 @@ fn an_answer_from_before_a_removal_does_not_count() {
     let (mut writer, arena) = open(&fake, always());
     put(&mut writer, &arena, 1, at(0)).unwrap();
     let (mut other, _) = open(&fake, always());
-    // The object is removed by the store that wrote it, by another store, or by eviction.
+    // Remove the object with `remove`, in the other store and in the store that wrote it, or by an
+    // eviction.
     let ways: [fn(&mut Store); 2] = [
         |store| drop(store.remove(&[key(1)], at(0)).to_string()),
         |store| assert!(store.put(&[offer(2, 2)], at(0)).is_ok()),
@@ -163,7 +164,7 @@ fn an_answer_from_before_a_removal_does_not_count() {
         while fake.has(1) {
             store.wait(at(0), Duration::from_millis(10), &mut done);
         }
-        // The result of the removal has either been processed, or it arrives before the answer.
+        // In some runs the removal ends before the reply to the probe arrives, in others after it.
         store.wait(at(0), Duration::from_millis(10), &mut done);
         fake.answers_late(false);
         done.extend(settle(store, at(0)));
@@ -196,7 +197,7 @@ fn nothing_is_written_that_is_still_to_be_removed() {
         store.poll(at(0), &mut done);
         let ended = done.iter().find(|ended| ended.job == job).unwrap();
         assert_eq!(ended.objects, [Err(Why::Busy)]);
-        // A probe and a load do not find the object either, although they run before the removal.
+        // A probe and a load that run before the pending removal do not find the object either.
         let asked = [store.probe(&[key(1)], at(0)), store.get(&[want(1, 4)], at(0)).unwrap()];
         assert_eq!(store.contains(&key(1), at(0)), Presence::Absent);
         fake.stall(false);
@@ -225,8 +226,8 @@ fn nothing_is_written_that_is_still_to_be_removed() {
     assert!(fake.has(3));
 }
 
-/// If a store does not share its back end, it answers a probe immediately. If the back end blocks, the
-/// store answers at the deadline, for all keys of the probe.
+/// If only this store uses the back end, a probe has its result immediately. If the back end is shared
+/// and blocks, all keys of a probe miss at the deadline.
 #[test]
 fn a_probe_never_blocks() {
     let (mut store, arena) = open(&Fake::new(4), always());
@@ -338,7 +339,6 @@ fn failures_are_misses_and_the_breaker_opens() {
     assert_eq!(put(&mut store, &arena, 2, at(5)), Ok(()));
 }
 
-/// If the disk is full, the stored objects remain, and the store can still load them.
 #[test]
 fn a_full_back_end_is_read_still() {
     let fake = Fake::new(4);
@@ -376,7 +376,7 @@ fn a_stalled_back_end_is_one_that_misses() {
     store.poll(at(12), &mut out);
     let late = Err(Why::TimedOut);
     assert_eq!(out[0].objects, [late, late, late, late, Err(Why::Busy)]);
-    // Two workers run two loads. The other loads were withdrawn.
+    // Two workers run two of the loads. The store has withdrawn the others.
     let stats = store.stats();
     assert_eq!(
         (stats.quarantined, stats.in_flight, stats.timed_out, stats.opened, stats.busy),
@@ -387,7 +387,7 @@ fn a_stalled_back_end_is_one_that_misses() {
         assert!(matches!(arena.read(slot), Err(StoreError::SlotBusy { .. })));
     }
     assert!((2..8).all(|slot| arena.write(slot).is_ok()));
-    // The circuit breaker is open, so nothing is sent. A removed object is not cleared while a load may
+    // The circuit breaker is open, so the store sends no task. A place is not cleared while a load may
     // read it.
     store.get(&[want(3, 3)], at(13)).unwrap();
     assert_eq!(store.remove(&[key(0)], at(13)), 1);
@@ -396,7 +396,7 @@ fn a_stalled_back_end_is_one_that_misses() {
     store.poll(at(13), &mut out);
     assert_eq!(out.iter().map(|done| done.objects[0]).collect::<Vec<_>>(), [Err(Why::Unavailable); 2]);
     store.check_invariants().unwrap();
-    // The back end works again. The late loads end, and their results are not reported.
+    // The back end works again. The late loads end, and the store does not report their results.
     fake.stall(false);
     assert_eq!(settle(&mut store, at(20)), []);
     assert_eq!((store.stats().quarantined, store.stats().loads, fake.has(0)), (0, 0, false));
@@ -437,7 +437,6 @@ fn a_store_that_is_renewed_serves_nothing_of_before() {
     );
 }
 
-/// After a renewal to the same namespace, a store does not return the earlier objects.
 #[test]
 fn a_store_that_is_renewed_to_its_own_namespace_begins_anew() {
     for fake in [Fake::new(4), Fake::shared(4)] {
@@ -446,7 +445,7 @@ fn a_store_that_is_renewed_to_its_own_namespace_begins_anew() {
         let before = store.namespace().clone();
         store.renew(&namespace(1), at(0)).unwrap();
         assert_ne!(*store.namespace(), before);
-        // The shared back end of this test finds objects by key only, so it may still return an old
+        // The back end of this test ignores the namespace in a name, so it may still return an old
         // object.
         assert!(matches!(get(&mut store, &arena, 1, at(0)), Err(Why::Absent | Why::Damaged)));
         settle(&mut store, at(0));
@@ -456,8 +455,8 @@ fn a_store_that_is_renewed_to_its_own_namespace_begins_anew() {
     }
 }
 
-/// If the back end fails during a renewal, the store removes all objects from its index and returns an
-/// error. The next renewal records both.
+/// If the back end fails during a renewal, the call returns an error, and the store finds no earlier
+/// object any more. The next renewal also records the failed one.
 #[test]
 fn a_renewal_that_is_not_recorded_forgets_and_is_recorded_by_the_next() {
     let fake = Fake::new(4);
@@ -477,7 +476,6 @@ fn a_renewal_that_is_not_recorded_forgets_and_is_recorded_by_the_next() {
     assert_ne!(*open(&fake, always()).0.namespace(), before, "both renewals are recorded");
 }
 
-/// The back end chooses the generation, so a caller must not pass one.
 #[test]
 fn a_namespace_with_a_generation_is_refused() {
     let fake = Fake::new(4);

@@ -1,6 +1,5 @@
-//! Tests warm restarts. The intact part of a snapshot is used, and the snapshot of another pool is a
-//! cold start. A block is restored only if its bytes match its hash, at whatever moment a process was
-//! killed.
+//! Tests warm restarts. The intact part of a snapshot is used. The snapshot of another pool is a cold
+//! start. A block is restored only if its bytes match its hash, whenever the process was killed.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
@@ -21,7 +20,7 @@ use kvpool_store::{NamespaceDigest, ObjectKey};
 
 const OURS: NamespaceDigest = NamespaceDigest::from_bytes([7; 32]);
 
-/// Returns an image of a pool whose blocks have every optional field set.
+/// Returns the image of a pool in which every optional field of a block is set.
 fn image(blocks: u32) -> PoolImage {
     let saved = |n: u32| SavedBlock {
         block: BlockId::new(n + 1),
@@ -55,7 +54,7 @@ fn image(blocks: u32) -> PoolImage {
 
 /// The text in which the owner of the pool stores its settings.
 const SETTINGS: &str = "sha256, and what else a pool's owner says";
-/// Number of bytes before the first chunk.
+/// Number of bytes in a snapshot before its first chunk.
 const HEADER: usize = 88 + SETTINGS.len();
 
 fn written(folder: &Folder, image: &PoolImage) -> (PathBuf, Vec<u8>) {
@@ -96,7 +95,8 @@ fn another_one_is_a_cold_start() {
     assert!(save(&folder.path().join("no/such/folder"), &image(5), OURS, 0).is_err());
 }
 
-/// Only the part before the cut is restored. It contains the blocks that would be evicted last.
+/// If a snapshot is truncated, the blocks before that point are restored. They are the blocks that
+/// would be evicted last.
 #[test]
 fn a_cut_snapshot_restores_the_part_before_the_cut() {
     let folder = Folder::new();
@@ -119,7 +119,8 @@ fn a_cut_snapshot_restores_the_part_before_the_cut() {
     assert_eq!(kept, [0, 1024, 2048, 3000]);
 }
 
-/// A flipped bit makes only its chunk unusable. Every block that is read was written before.
+/// If a bit of a snapshot is flipped, only the chunk that contains it is lost. No wrong block is
+/// restored.
 #[test]
 fn damage_costs_a_chunk() {
     let folder = Folder::new();
@@ -138,7 +139,6 @@ fn damage_costs_a_chunk() {
     }
 }
 
-/// Saves the whole state of a pool to a file and restores it.
 #[test]
 fn a_pool_through_a_file() {
     let folder = Folder::new();
@@ -197,11 +197,11 @@ fn headers_of_slots() {
     }
     let other = SlotHeaders::open(&path, NamespaceDigest::from_bytes([9; 32]), 4).unwrap().read().unwrap();
     assert!(other.expect(1, key(1)).is_err());
-    // A different number of slots means a different memory, so the file is emptied and has no headers.
+    // The file of headers belongs to a memory with another number of slots, so it is emptied.
     assert!(SlotHeaders::open(&path, OURS, 5).unwrap().read().unwrap().expect(1, key(1)).is_err());
 }
 
-// --- kill -9 ---
+// Tests in which an engine is killed (`kill -9`).
 
 const BLOCKS: u32 = 60;
 const SLOT_BYTES: u64 = 4096;
@@ -215,8 +215,8 @@ fn engine_config() -> PoolConfig {
     PoolConfig { num_blocks: BLOCKS as usize, block_size: 1, ..PoolConfig::default() }
 }
 
-/// An engine whose memory is a file. For each block, it clears the slot, writes it in pieces, seals it,
-/// and registers the block. From time to time it saves a snapshot.
+/// An engine whose KV memory is a file. For each block, it clears the slot's header, writes the KV in
+/// pieces, writes the header, and registers the block. From time to time it saves a snapshot.
 struct Engine {
     pool: BlockPool,
     memory: File,
@@ -253,8 +253,8 @@ impl Engine {
         bytes
     }
 
-    /// Restores the blocks whose bytes match. Returns the number of restored blocks, and the number of
-    /// blocks whose bytes do not match.
+    /// Restores the blocks whose KV matches the header of their slot. Returns their number, and the
+    /// number of blocks whose KV does not match.
     fn restore(&mut self) -> (usize, usize) {
         let Ok(snapshot) = load(&self.folder.join("warm"), OURS) else { return (0, 0) };
         let headers = self.slots.read().unwrap();
@@ -298,7 +298,7 @@ impl Engine {
     }
 }
 
-/// The process that is killed: an engine that serves requests.
+/// The process that the test kills: an engine that serves requests.
 #[test]
 fn engine() {
     let Ok(folder) = std::env::var("KVPOOL_WARM_ENGINE") else { return }; // not the other process
@@ -349,7 +349,7 @@ fn a_killed_engine_is_warm_and_never_wrong() {
                 assert!(engine.payload(BlockId::new(id)) == kv(&hash), "WRONG KV in block {id}");
             }
         }
-        // The restored engine serves more requests, and checks every hit.
+        // The restored engine serves further requests, and checks the KV of every hit.
         let mut numbers = Numbers(round);
         (0..20).for_each(|_| engine.serve(&mut numbers));
         engine.pool.check_invariants().unwrap();

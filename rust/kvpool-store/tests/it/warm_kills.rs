@@ -44,7 +44,7 @@ fn image(number: u64) -> PoolImage {
     }
 }
 
-/// The process that is killed: it writes one snapshot after another.
+/// The process that the test kills: it writes one snapshot after another.
 #[test]
 fn writer() {
     let Ok(path) = std::env::var("KVPOOL_WARM_WRITER") else { return }; // not the other process
@@ -106,7 +106,7 @@ fn a_killed_writer_leaves_a_whole_snapshot() {
         assert!(found.image == image(found.saved_at), "snapshot {} is another one", found.saved_at);
         newest = found.saved_at;
     }
-    // The next save works in spite of an incomplete file, and removes it.
+    // An incomplete file of the killed process does not disturb the next `save`, which removes it.
     save(&path, &image(newest + 1), OURS, newest + 1).unwrap();
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
     assert!(

@@ -47,7 +47,8 @@ pub(super) type BatchFn = unsafe extern "C" fn(
     Handle,
 ) -> Code;
 
-/// Declares the function table and its loader from one list of fields, symbols and arguments.
+/// Declares the table of functions and the code that loads it, from one list of fields, symbols and
+/// arguments.
 macro_rules! table {
     ($($field:ident = $symbol:literal ($($argument:ty),*);)*) => {
         /// The driver's functions.
@@ -124,8 +125,8 @@ table! {
 /// The oldest supported driver: 12.0 introduced libraries that are not bound to a context.
 const OLDEST: i32 = 12_000;
 
-/// Environment variable with the path of the library to load instead of the driver. Used for a test
-/// double, or for a driver at an unusual path.
+/// Environment variable with the path of a library that is loaded instead of the driver. It is meant
+/// for a test double, or for a driver at an unusual path.
 const LIBRARY_VARIABLE: &str = "KVPOOL_LIBCUDA";
 
 static API: OnceLock<Result<Api, Unavailable>> = OnceLock::new();
@@ -157,14 +158,13 @@ pub(super) fn api() -> Result<&'static Api, Unavailable> {
 }
 
 impl Api {
-    /// Converts a result code of the driver into a result.
     pub(super) fn check(&self, code: Code, call: &'static str) -> Result<(), CudaError> {
         if code == 0 { Ok(()) } else { Err(CudaError { code, name: self.name_of(code), call }) }
     }
 
     fn name_of(&self, code: Code) -> String {
         let mut name = std::ptr::null();
-        // SAFETY: `name` outlives the call, and is set to a constant of the driver.
+        // SAFETY: `name` outlives the call, which points it to a constant text of the driver.
         unsafe {
             if (self.error_name)(code, &raw mut name) == 0 && !name.is_null() {
                 return CStr::from_ptr(name).to_string_lossy().into_owned();
@@ -176,7 +176,7 @@ impl Api {
     fn find_batch(&self) -> Option<BatchFn> {
         let (mut found, mut status) = (std::ptr::null_mut(), 0);
         let name = c"cuMemcpyBatchAsync".as_ptr();
-        // SAFETY: the outputs outlive the call.
+        // SAFETY: `found` and `status` outlive the call.
         let code = unsafe { (self.proc_address)(name, &raw mut found, 12_080, 0, &raw mut status) };
         if code != 0 || found.is_null() {
             return None;

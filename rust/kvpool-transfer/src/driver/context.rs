@@ -45,9 +45,7 @@ impl StreamHandle {
 pub(crate) struct Context {
     pub(super) api: &'static Api,
     raw: Handle,
-    /// Number of the device.
     pub(crate) ordinal: u32,
-    /// Name of the device.
     pub(crate) name: String,
     /// Address of the device on the PCI bus.
     pub(crate) pci: String,
@@ -68,7 +66,8 @@ pub(crate) struct Context {
 
 // SAFETY: driver handles may be used by any thread that has made the context current.
 unsafe impl Send for Context {}
-// SAFETY: as above; the driver does its own locking.
+// SAFETY: several threads may use driver handles at the same time, because the driver does its own
+// locking.
 unsafe impl Sync for Context {}
 
 impl std::fmt::Debug for Api {
@@ -77,9 +76,9 @@ impl std::fmt::Debug for Api {
     }
 }
 
-/// Makes the context current for this thread. Dropping the guard restores the former context and
-/// capture mode. The guard also relaxes the thread's capture mode, because in torch's mode even a query
-/// of an event would invalidate a capture.
+/// While this guard exists, the context is current for this thread. Dropping the guard restores the
+/// former context and capture mode. The guard also relaxes the thread's capture mode, because in
+/// torch's mode even a query of an event would invalidate the capture of a graph.
 pub(crate) struct Current<'a> {
     context: &'a Context,
     former: Handle,
@@ -92,10 +91,10 @@ const RELAXED: c_int = 2;
 impl Drop for Current<'_> {
     fn drop(&mut self) {
         let api = self.context.api;
-        // SAFETY: the mode is the thread's former one, and outlives the call.
+        // SAFETY: `former_mode` is the mode that this thread had before, and outlives the call.
         unsafe { (api.capture_mode)(&raw mut self.former_mode) };
         if self.former != self.context.raw {
-            // SAFETY: it was current before.
+            // SAFETY: the driver returned this context as the current one in `enter`.
             unsafe { (api.context_set)(self.former) };
         }
     }
@@ -103,13 +102,13 @@ impl Drop for Current<'_> {
 
 static CONTEXTS: LazyLock<Mutex<HashMap<u32, Arc<Context>>>> = LazyLock::new(Mutex::default);
 
-/// Converts text that a driver call wrote into a buffer.
+/// Converts a buffer into which a driver call wrote text.
 fn text(bytes: &[u8]) -> String {
     CStr::from_bytes_until_nul(bytes).map(|text| text.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
 impl Context {
-    /// Returns the device with this number. It is opened once per process.
+    /// Returns the device with the number `ordinal`. It is opened once per process.
     ///
     /// # Errors
     /// [`TransferError::Unavailable`]; [`TransferError::Cuda`] if the kernels cannot be loaded.
@@ -202,7 +201,6 @@ impl Context {
         Ok(())
     }
 
-    /// Makes the context current for this thread.
     pub(crate) fn enter(&self) -> Result<Current<'_>, CudaError> {
         let api = self.api;
         let mut former = null_mut();
@@ -213,7 +211,7 @@ impl Context {
             self.note(unsafe { (api.context_set)(self.raw) }, "cuCtxSetCurrent")?;
         }
         let mut mode = RELAXED;
-        // SAFETY: the mode is exchanged in place.
+        // SAFETY: `mode` outlives the call, which exchanges it with the thread's mode.
         self.note(unsafe { (api.capture_mode)(&raw mut mode) }, "cuThreadExchangeStreamCaptureMode")?;
         Ok(Current { context: self, former, former_mode: mode })
     }
@@ -227,7 +225,6 @@ impl Context {
         })
     }
 
-    /// Returns an error if the context was lost.
     pub(crate) fn check_alive(&self) -> Result<(), TransferError> {
         match &*self.lost.lock().unwrap_or_else(PoisonError::into_inner) {
             None => Ok(()),
@@ -241,7 +238,7 @@ impl Context {
         StreamHandle(self.uploads as u64)
     }
 
-    /// Whether the driver has batched copies.
+    /// Whether the driver has `cuMemcpyBatchAsync`, which copies many pieces per call.
     pub(crate) const fn has_batch(&self) -> bool {
         self.api.batch.is_some()
     }
@@ -250,13 +247,14 @@ impl Context {
     pub(crate) fn is_capturing(&self, stream: StreamHandle) -> Result<bool, CudaError> {
         let _current = self.enter()?;
         let mut status = 0;
-        // SAFETY: the output outlives the call; the caller vouches for the stream.
+        // SAFETY: the output outlives the call; the caller ensures that the stream exists.
         let code = unsafe { (self.api.stream_capturing)(stream.raw(), &raw mut status) };
         self.note(code, "cuStreamIsCapturing")?;
         Ok(status != 0)
     }
 
-    /// Whether an event was recorded in a capture. Handle 0 means that there is no event.
+    /// Whether an event was recorded while a stream was captured into a graph. Handle 0 stands for no
+    /// event.
     pub(crate) fn is_captured(&self, event: u64) -> Result<bool, CudaError> {
         const CAPTURED_EVENT: Code = 907;
         const NOT_READY: Code = 600;
@@ -264,7 +262,7 @@ impl Context {
             return Ok(false);
         }
         let _current = self.enter()?;
-        // SAFETY: the caller vouches for the event.
+        // SAFETY: the caller ensures that the event exists.
         match unsafe { (self.api.event_query)(event as Handle) } {
             CAPTURED_EVENT => Ok(true),
             NOT_READY => Ok(false),
@@ -272,17 +270,15 @@ impl Context {
         }
     }
 
-    /// Makes a stream wait for an event.
     pub(crate) fn wait(&self, stream: StreamHandle, event: u64) -> Result<(), CudaError> {
         let _current = self.enter()?;
-        // SAFETY: the caller vouches for the stream and the event.
+        // SAFETY: the caller ensures that the stream and the event exist.
         self.note(unsafe { (self.api.stream_wait)(stream.raw(), event as Handle, 0) }, "cuStreamWaitEvent")
     }
 
-    /// Waits until the work of a stream has finished.
     pub(crate) fn synchronize(&self, stream: StreamHandle) -> Result<(), CudaError> {
         let _current = self.enter()?;
-        // SAFETY: the stream is the engine's.
+        // SAFETY: the stream exists: the engine owns it, or its caller does.
         self.note(unsafe { (self.api.stream_synchronize)(stream.raw()) }, "cuStreamSynchronize")
     }
 
@@ -295,7 +291,8 @@ impl Context {
         self.note(code, "cuMemHostGetDevicePointer").map(|()| seen)
     }
 
-    /// Returns whether a kernel has found an id out of range in a device mapping since the last call.
+    /// Returns whether a kernel has found an id out of range in the rows of a device mapping since the
+    /// last call.
     pub(crate) fn take_status(&self) -> bool {
         let Some(status) = self.status.get() else { return false };
         // SAFETY: the 64 aligned bytes live as long as the context. Kernels write to them with

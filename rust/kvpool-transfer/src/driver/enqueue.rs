@@ -38,7 +38,8 @@ struct Params {
 
 const _: () = assert!(size_of::<Params>() == 80 + 8 * MAX_PAIRS, "the layout of block_copy.cu");
 
-/// One side of a kernel copy: the region table and the number of blocks of a store.
+/// The source or the destination of a kernel copy: the region table and the number of blocks of its
+/// store.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Side<'a> {
     pub(crate) table: &'a Table,
@@ -48,7 +49,7 @@ pub(crate) struct Side<'a> {
 /// The blocks that a kernel copies.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Blocks<'a> {
-    /// Checked pairs, which are passed by value.
+    /// Checked pairs, which are passed to the kernel as parameters.
     Pairs(&'a [Pair]),
     /// `n` rows of two 64-bit block ids in device memory. The kernel checks the ids.
     OnDevice { address: u64, n: u64 },
@@ -57,7 +58,7 @@ pub(crate) enum Blocks<'a> {
 /// The number and size of the thread blocks that a kernel may use.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Grid {
-    /// Largest number of thread blocks. `threads` is the number of threads per thread block.
+    /// Largest number of thread blocks. `threads` is the number of threads in each.
     pub(crate) ctas: u32,
     pub(crate) threads: u32,
     /// Number of bytes that a thread block copies at a time.
@@ -65,19 +66,21 @@ pub(crate) struct Grid {
 }
 
 impl Grid {
-    /// For copies within a device: one thread block per chunk, with the smallest thread blocks that
-    /// fill a multiprocessor. Persistent thread blocks, which copy several chunks one after the other,
-    /// are 5 to 10 % slower (`benches/results/gpu.md`).
+    /// The grid for copies within a device. It has one thread block per chunk, and the smallest thread
+    /// blocks that fill a multiprocessor. Persistent thread blocks, which copy several chunks one after
+    /// the other, are 5 to 10 % slower (`benches/results/gpu.md`).
     pub(crate) const ON_DEVICE: Self = Self { ctas: i32::MAX as u32, threads: 64, chunk: 8 << 10 };
 
-    /// For copies over the link: a few thread blocks with many threads saturate it.
+    /// Returns the grid for copies over the link between host and device. A few thread blocks with many
+    /// threads saturate the link.
     pub(crate) const fn link(ctas: u32) -> Self {
         Self { ctas, threads: 512, chunk: 16 << 10 }
     }
 }
 
 impl Context {
-    /// Launches the kernels that copy the regions `rows` of two tables. Each piece has `nbytes` bytes.
+    /// Launches the kernels that copy the regions with the indices `rows` between two stores. Each
+    /// region has `nbytes` bytes per block.
     pub(crate) fn launch(
         &self,
         stream: StreamHandle,
@@ -103,7 +106,7 @@ impl Context {
         let threads = (chunk_bytes / width / 4).next_multiple_of(32).clamp(32, grid.threads.into()) as u32;
         let most = grid.ctas.max(1).saturating_mul(grid.threads / threads).min(Grid::ON_DEVICE.ctas);
         let num_chunks = nbytes.div_ceil(chunk_bytes);
-        // A row of the table contains two numbers of 8 bytes.
+        // A row of the region table is two numbers of 8 bytes each.
         let first_row = rows.start as u64 * 16;
         let mut params = Params {
             src_planes: src.table.memory.address + first_row,
@@ -125,8 +128,8 @@ impl Context {
             let ctas = work.clamp(1, most.into()) as u32;
             let mut arguments = [(&raw mut *params).cast::<c_void>()];
             let api = self.api;
-            // SAFETY: the kernel takes one parameter of this layout, by value; tables, stores and
-            // streams are alive.
+            // SAFETY: the kernel's only parameter is a `Params`, which it gets by value. The tables,
+            // stores and streams exist.
             let code = unsafe {
                 let none = null_mut();
                 (api.launch)(kernel, ctas, 1, 1, threads, 1, 1, 0, stream.raw(), arguments.as_mut_ptr(), none)
@@ -150,19 +153,19 @@ impl Context {
         }
     }
 
-    /// Copies spans with the copy engine, using one call per span.
+    /// Copies spans (contiguous pieces of memory) with the copy engine, using one call per span.
     pub(crate) fn memcpy(&self, stream: StreamHandle, spans: &[Span]) -> Result<(), CudaError> {
         let _current = self.enter()?;
         let api = self.api;
         spans.iter().try_for_each(|span| {
-            // SAFETY: spans are pieces of stores that live until the copy has ended.
+            // SAFETY: the spans are in memory of stores, which live until the copy has ended.
             let code = unsafe { (api.memcpy)(span.dst, span.src, span.nbytes as usize, stream.raw()) };
             self.note(code, "cuMemcpyAsync")
         })
     }
 
-    /// Copies spans with the copy engine, thousands per call. With `any_order`, the copy engine may
-    /// read sources before earlier work on the stream has finished.
+    /// Copies spans with the copy engine, with thousands of spans per call. If `any_order` is true, the
+    /// copy engine may read sources before earlier work on the stream has finished.
     pub(crate) fn batch(
         &self,
         stream: StreamHandle,
@@ -187,7 +190,8 @@ impl Context {
             let source_order = if any_order { IN_ANY_ORDER } else { IN_STREAM_ORDER };
             let mut attributes =
                 BatchAttributes { source_order, flags: OVERLAP_WITH_COMPUTE, ..BatchAttributes::default() };
-            // The array has one attribute. It applies to all descriptors, beginning with the first.
+            // All spans have the same attributes: the array has one item, which applies from index
+            // `first` = 0 on.
             let (mut first, mut failed) = (0_usize, 0_usize);
             // SAFETY: the arrays have `part.len()` entries each and are read during the call only.
             let code = unsafe {

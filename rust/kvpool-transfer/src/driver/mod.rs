@@ -1,8 +1,7 @@
 //! The CUDA driver, which is loaded at run time. Every result of a call is checked.
 //!
-//! Only this module and `memory` contain unsafe code. `api` is the table of functions, `objects` wraps
-//! the objects that the driver creates, `context` represents a device, and `enqueue` puts work on its
-//! streams.
+//! `api` is the table of functions, `objects` wraps the objects that the driver creates, `context`
+//! represents a device, and `enqueue` puts work on its streams.
 
 #![expect(unsafe_code, reason = "calls the CUDA driver; a comment at each call states why it is sound")]
 

@@ -13,7 +13,6 @@ use crate::error::CudaError;
 use crate::memory::Span;
 use crate::region::Region;
 
-/// A stream of the engine.
 #[derive(Debug)]
 pub(crate) struct Stream {
     context: Arc<Context>,
@@ -22,7 +21,8 @@ pub(crate) struct Stream {
 
 // SAFETY: driver handles may be used by any thread.
 unsafe impl Send for Stream {}
-// SAFETY: as above; the driver does its own locking.
+// SAFETY: several threads may use driver handles at the same time, because the driver does its own
+// locking.
 unsafe impl Sync for Stream {}
 
 impl Stream {
@@ -60,7 +60,6 @@ impl Drop for Stream {
     }
 }
 
-/// An event with a timestamp.
 #[derive(Debug)]
 pub(crate) struct Event {
     context: Arc<Context>,
@@ -69,13 +68,13 @@ pub(crate) struct Event {
 
 // SAFETY: driver handles may be used by any thread.
 unsafe impl Send for Event {}
-// SAFETY: as above; the driver does its own locking.
+// SAFETY: several threads may use driver handles at the same time, because the driver does its own
+// locking.
 unsafe impl Sync for Event {}
 
 impl Event {
     const NOT_READY: i32 = 600;
 
-    /// Records an event on a stream.
     pub(crate) fn record(context: &Arc<Context>, stream: StreamHandle) -> Result<Self, CudaError> {
         let _current = context.enter()?;
         let api = context.api;
@@ -83,18 +82,17 @@ impl Event {
         // SAFETY: the output outlives the call.
         context.note(unsafe { (api.event_create)(&raw mut raw, 0) }, "cuEventCreate")?;
         let event = Self { context: context.clone(), raw };
-        // SAFETY: the event belongs to this object; the caller vouches for the stream.
+        // SAFETY: the event belongs to this object; the caller ensures that the stream exists.
         context.note(unsafe { (api.event_record)(raw, stream.raw()) }, "cuEventRecord")?;
         Ok(event)
     }
 
-    /// Whether the event is outside of a capture of `stream`. A captured stream cannot wait for an
-    /// event that was recorded outside of the capture.
+    /// Whether this event was not recorded in the capture of `stream`. A stream that is being captured
+    /// cannot wait for such an event.
     pub(crate) fn is_outside_of(&self, stream: StreamHandle) -> Result<bool, CudaError> {
         self.context.is_capturing(stream)
     }
 
-    /// Makes a stream wait for the event.
     pub(crate) fn let_follow(&self, stream: StreamHandle) -> Result<(), CudaError> {
         self.context.wait(stream, self.raw as u64)
     }
@@ -136,7 +134,6 @@ impl Drop for Event {
     }
 }
 
-/// Memory on a device.
 #[derive(Debug)]
 pub(crate) struct DeviceMemory {
     context: Arc<Context>,
@@ -184,7 +181,7 @@ pub(crate) struct PinnedMemory {
     pub(crate) device_address: u64,
 }
 
-// SAFETY: this is plain memory; the users of its address keep their accesses in order.
+// SAFETY: this is plain memory; the code that uses its address orders its accesses.
 unsafe impl Send for PinnedMemory {}
 // SAFETY: as above.
 unsafe impl Sync for PinnedMemory {}
@@ -249,8 +246,8 @@ impl Drop for Registration {
     }
 }
 
-/// The region table of a store in memory that kernels can read. It contains the address of block 0 and
-/// the stride of each region.
+/// The region table of a store, in memory that kernels can read. For each region, it contains the
+/// address of block 0, and the distance in bytes from one block to the next (the stride).
 #[derive(Debug)]
 pub(crate) struct Table {
     pub(super) memory: DeviceMemory,
@@ -260,12 +257,10 @@ pub(crate) struct Table {
 }
 
 impl Context {
-    /// Page-locks memory of a store.
     pub(crate) fn register(self: &Arc<Self>, address: u64, nbytes: u64) -> Result<Registration, CudaError> {
         Registration::new(self, address, nbytes)
     }
 
-    /// Uploads a region table.
     pub(crate) fn upload(
         self: &Arc<Self>,
         regions: impl Iterator<Item = Region>,

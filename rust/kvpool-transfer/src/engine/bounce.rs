@@ -1,4 +1,5 @@
-//! Page-locked buffers between pageable memory and the device. The processor fills and empties them.
+//! Copies between pageable host memory and a device through page-locked buffers, which the processor
+//! fills and empties.
 
 use std::sync::Arc;
 
@@ -10,14 +11,14 @@ use crate::error::CudaError;
 use crate::store::{Claim, Store};
 use crate::words::Pair;
 
-/// Page-locked buffers between pageable memory and the device.
+/// Page-locked buffers through which pageable memory is copied.
 pub(super) struct Bounce {
     slots: Vec<PinnedMemory>,
     nbytes: u64,
 }
 
 impl Bounce {
-    /// Returns bounce buffers of at least `nbytes` bytes each.
+    /// Returns the bounce buffers. Creates larger ones if they have fewer than `nbytes` bytes each.
     pub(super) fn of<'a>(
         bounce: &'a mut Option<Self>,
         context: &Arc<Context>,
@@ -36,8 +37,8 @@ impl Bounce {
     }
 }
 
-/// Does the processor's part of a copy to or from pageable memory. Copies between a host store and a
-/// bounce buffer that holds blocks of the same shape.
+/// Copies blocks between a host store and a bounce buffer. This is the processor's part of a copy to or
+/// from pageable memory. In the buffer, the blocks have the layout `shape`.
 pub(super) fn bounce_copy(
     claim: &Claim,
     job: &Job,

@@ -49,7 +49,7 @@ pub struct Calibration {
     pub measurements: Vec<Measurement>,
 }
 
-/// Identifies the device, its address and the driver for which a calibration is valid.
+/// Identifies a device, its address and its driver. A calibration is valid only for these.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Card {
     /// The device's name.
@@ -66,7 +66,8 @@ impl fmt::Display for Card {
     }
 }
 
-/// Calibrations by card. One file can contain the cards of many machines.
+/// The content of a calibration file: calibrations by card. One file can contain the cards of many
+/// machines.
 type File = BTreeMap<String, Calibration>;
 
 impl Calibration {
@@ -173,7 +174,8 @@ impl TransferEngine {
         self.set_thresholds(thresholds.clone());
         let has_batch = self.cuda()?.context.has_batch();
         for pieces in PIECES {
-            // Find the smallest size from which on the copy engine is always at least as fast.
+            // Find the smallest size from which on the copy engine is at least as fast, within 2 %, at
+            // all larger sizes.
             let mut from = [0_u64; 2];
             for bytes in BYTES {
                 let stores = self.stores(pieces, bytes)?;
@@ -183,7 +185,8 @@ impl TransferEngine {
                     let other = around_copy_engine(direction, pieces * bytes);
                     let other = self.measure(&stores, direction, other)?;
                     if one.seconds > 1.02 * other.seconds {
-                        // No larger size was measured, so use the default threshold.
+                        // The copy engine was slower even at the largest size, so use the default
+                        // threshold.
                         let beyond = || Thresholds::default().batch_from(direction, pieces);
                         from[slot] = if Some(&bytes) == BYTES.last() { beyond() } else { bytes + 1 };
                     }
@@ -192,7 +195,7 @@ impl TransferEngine {
             }
             let rows = [&mut thresholds.to_device, &mut thresholds.to_host];
             for (rows, bytes) in rows.into_iter().zip(from) {
-                // The threshold of the smaller number of pieces also applies below that number.
+                // The threshold for the smaller number of pieces also applies to all numbers below it.
                 let descriptors = if pieces == PIECES[0] { 0 } else { pieces };
                 rows.push(Threshold { descriptors, bytes });
             }
@@ -200,7 +203,7 @@ impl TransferEngine {
         Ok(Calibration { card, thresholds, measurements })
     }
 
-    /// Makes a store on the device, whose regions are not adjacent, and a pinned host pool.
+    /// Makes a store on the device whose regions are not adjacent, and a page-locked host store.
     #[expect(unsafe_code, reason = "makes a store of new memory, which the store owns")]
     fn stores(self: &Arc<Self>, pieces: u64, bytes: u64) -> Result<[Arc<Store>; 2], TransferError> {
         let context = self.cuda()?.context.clone();
@@ -209,13 +212,13 @@ impl TransferEngine {
         let memory = DeviceMemory::new(&context, REGIONS * plane)?;
         let region = |index| Region { base: memory.address + index * plane, stride: bytes, nbytes: bytes };
         let regions = (0..REGIONS).map(region).collect();
-        // SAFETY: the regions are within the memory, which the store keeps.
+        // SAFETY: the regions are within `memory`, which the store keeps alive.
         let device = unsafe {
             Store::new(regions, num_blocks, self.device, Vec::new(), false, Some(Box::new(memory)))?
         };
         let options = HostOptions { pinned: Some(true), ..HostOptions::default() };
-        // The host store has twice as many blocks as the copies use, so that no two used blocks are
-        // neighbours.
+        // The host store has twice as many blocks as the copies use, so that no two of the used blocks
+        // are adjacent.
         let host = Store::host(2 * num_blocks, &device, &options)?;
         Ok([device, host])
     }
@@ -229,8 +232,8 @@ impl TransferEngine {
         let to_host = direction == Direction::ToHost;
         let (src, dst) = if to_host { (device, host) } else { (host, device) };
         let num_blocks = device.num_blocks() as i64;
-        // Scatter the blocks, as after hours of serving. This visits every block, because 37 has no
-        // common factor with 8 or 128.
+        // Scatter the blocks, as after hours of serving. A step of 37 visits every block, because it
+        // has no common factor with 8 or 128.
         let pair = |block| {
             let other = 2 * (block * 37 % num_blocks);
             if to_host { (block, other) } else { (other, block) }

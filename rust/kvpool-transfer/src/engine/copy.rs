@@ -1,4 +1,4 @@
-//! Copies in the order of the caller's stream.
+//! Copies that are ordered by the caller's stream.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,8 +16,8 @@ use crate::store::{Accessor, Claim, Store};
 use crate::words::{Device, DeviceMapping, Method};
 
 impl TransferEngine {
-    /// Copies in the order of the caller's stream. When this returns, the copy is enqueued. If both
-    /// stores are on the CPU, the copy is finished.
+    /// Copies blocks in the order of the caller's stream. When this returns, the copy is enqueued. If
+    /// both stores are on the CPU, the copy is finished.
     ///
     /// # Errors
     /// Like [`Self::submit`].
@@ -49,8 +49,8 @@ impl TransferEngine {
                         "copies by the processor cannot be part of a graph",
                     ));
                 }
-                // The processor does not follow streams, so wait for all work that may access the host
-                // blocks.
+                // The processor does not follow the order of streams. Therefore wait for all work that
+                // may access the host blocks.
                 self.wait_for_stream(stream)?;
                 self.wait_all(None)?;
             }
@@ -58,7 +58,8 @@ impl TransferEngine {
             cpu::copy(&claim, &job.src, &job.dst, &job.pairs, job.range.clone(), self.threads);
             return Ok(());
         };
-        // Acquire these before any lock, because both calls may wait.
+        // Reserve the place in the list of transfers, and acquire the guards, before taking any lock.
+        // Both calls may wait.
         let room = self.flights.room()?;
         let claim = job.claim(Accessor::Device);
         let mut cuda = self.open_cuda()?;
@@ -110,7 +111,8 @@ impl TransferEngine {
             });
         }
         let job = Job { src: src.clone(), dst: dst.clone(), pairs: Arc::default(), range };
-        // Acquire these before any lock, because both calls may wait.
+        // Reserve the place in the list of transfers, and acquire the guards, before taking any lock.
+        // Both calls may wait.
         let room = self.flights.room()?;
         let claim = Claim::take([src, dst], None, &job.range, Accessor::Device);
         let cuda = self.open_cuda()?;
@@ -128,8 +130,8 @@ impl TransferEngine {
         self.hold((room, claim), &context, &job, stream, capturing, enqueue)
     }
 
-    /// Returns an error if the copy would have to upload a region table during a capture. A capture
-    /// does not allow uploads.
+    /// Returns an error if a region table is missing on the device while the stream is being captured,
+    /// because a capture allows no uploads.
     fn check_tables(&self, job: &Job, capturing: bool, method: Method) -> Result<(), TransferError> {
         let Device::Cuda(ordinal) = self.device else { return Ok(()) };
         let there = job.src.has_table(ordinal) && job.dst.has_table(ordinal);
@@ -141,7 +143,8 @@ impl TransferEngine {
         Ok(())
     }
 
-    /// Enqueues a copy on the caller's stream, and keeps the stores alive until the copy has finished.
+    /// Enqueues a copy on the caller's stream. Keeps the stores and the guards of their blocks until
+    /// the copy has finished.
     fn hold(
         &self,
         (room, claim): (Room<'_>, Claim),
@@ -152,8 +155,8 @@ impl TransferEngine {
         enqueue: impl FnOnce() -> Result<(), TransferError>,
     ) -> Result<(), TransferError> {
         if capturing {
-            // Events of a capture cannot be queried. The owner of the graph has to keep the stores
-            // open.
+            // During a capture, the engine cannot find out when the copy ends. The owner of the graph
+            // has to keep the stores open.
             job.src.captured.store(true, Ordering::Release);
             job.dst.captured.store(true, Ordering::Release);
             return enqueue();

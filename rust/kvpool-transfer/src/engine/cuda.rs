@@ -19,7 +19,7 @@ use crate::runs::{cut, runs, singles};
 use crate::store::{Pinning, Store};
 use crate::words::{DeviceMapping, Method, Pair};
 
-/// A staging buffer on the device, and the event after which it is free.
+/// A staging buffer on the device, and the event that marks the end of its last use.
 struct Slot {
     memory: DeviceMemory,
     free: Option<Arc<Event>>,
@@ -28,13 +28,13 @@ struct Slot {
 /// The streams and staging buffers of one direction.
 struct Lane {
     link: Stream,
-    /// The stream for the kernels of staged copies. `link` is the stream of the copy engine.
+    /// The stream for the kernels of staged copies. The copy engine has its own stream (`link`).
     beside: Stream,
     slots: Vec<Slot>,
     slot_bytes: u64,
     next: usize,
-    /// For each buffer, the region table of a host store's blocks inside it. The key is the handle of
-    /// the store.
+    /// For each host store, by its handle, and for each buffer: the region table of the store's blocks
+    /// in that buffer.
     layouts: HashMap<i64, (Weak<Store>, Vec<Table>)>,
 }
 
@@ -53,7 +53,8 @@ impl Lane {
         })
     }
 
-    /// Creates the buffers, and the region tables of a host store's blocks inside them.
+    /// Creates the buffers of this direction, and the region tables of the host store's blocks in them,
+    /// if they are missing or too small.
     fn prepare(
         &mut self,
         context: &Arc<Context>,
@@ -99,13 +100,14 @@ pub(super) struct Way {
     pub(super) method: Method,
     /// The caller's stream. `None` means a stream of the engine.
     pub(super) inline: Option<StreamHandle>,
-    /// True if no operation under way writes to the source.
+    /// True if no unfinished work writes to the source.
     pub(super) settled: bool,
-    /// Number of thread blocks of a kernel that crosses the link.
+    /// Number of thread blocks of a kernel that copies over the link between host and device.
     pub(super) link_ctas: u32,
 }
 
-/// Enqueues one kernel launch per 480 pairs and per distinct length of pieces.
+/// Launches the kernels of a job: one launch for up to 480 pairs of blocks, and separate launches for
+/// regions of different length.
 fn launch(
     context: &Context,
     stream: StreamHandle,
@@ -150,7 +152,7 @@ impl Cuda {
         }
     }
 
-    /// Collects the properties of a job for the planner.
+    /// Collects the properties of a job that determine the planner's choice.
     pub(super) fn question(
         &self,
         job: &Job,
@@ -159,15 +161,16 @@ impl Cuda {
         capturing: bool,
     ) -> Question {
         let host = (direction != Direction::OnDevice).then(|| job.host());
-        // Regions form one contiguous piece of a block only if their offsets ascend.
+        // A part of the regions is one contiguous piece of each block only if the offsets of the
+        // regions ascend.
         let packed = |host: &Arc<Store>| {
             let packed = host.packed();
             packed.is_some_and(|it| job.range.len() == it.offsets.len() || it.offsets.is_sorted())
         };
         Question {
             direction,
-            // Within a device, the planner does not need the number of descriptors. Counting them may
-            // require a sort.
+            // Within a device, the planner does not need the number of descriptors, so do not count
+            // them. Counting may require a sort.
             descriptors: if host.is_some() { job.num_spans() } else { job.pairs.len() as u64 },
             bytes: job.nbytes(),
             pinned: host.is_none_or(|host| host.is_pinned()),
@@ -215,7 +218,8 @@ impl Cuda {
         }
     }
 
-    /// Enqueues a copy on the caller's stream. A mapping on the device contains the block ids.
+    /// Enqueues a copy on the caller's stream. The block ids are in `mapping`, which is memory of the
+    /// device.
     pub(super) fn enqueue_mapped(
         &self,
         job: &Job,
@@ -227,7 +231,7 @@ impl Cuda {
         self.kernel(stream, job, way, Blocks::OnDevice { address, n: rows })
     }
 
-    /// Copies between the stores of a job with kernels.
+    /// Enqueues kernels that copy the blocks of a job.
     fn kernel(
         &self,
         stream: StreamHandle,
@@ -247,12 +251,14 @@ impl Cuda {
         Ok(launch(&self.context, stream, grid, sides, job, blocks)?)
     }
 
-    /// Returns the size of a staging buffer in bytes. A buffer holds at least one block of this shape.
+    /// Returns the number of bytes in a staging buffer. It has room for at least one block of this
+    /// shape.
     pub(super) fn slot_bytes(&self, shape: &Shape) -> u64 {
         self.staging_bytes.max(shape.stride)
     }
 
-    /// Copies a whole job to or from a pinned host store, through the staging buffers.
+    /// Copies all blocks of a job between the device and a pinned host store, through the staging
+    /// buffers.
     fn staged(&mut self, job: &Job, way: Way) -> Result<(), TransferError> {
         let shape = Shape::of(job.host());
         let per_slot = (self.slot_bytes(&shape) / shape.stride) as usize;
@@ -266,7 +272,7 @@ impl Cuda {
         order.sort_unstable_by_key(|pair| if to_host { pair.dst } else { pair.src });
         for part in order.chunks(per_slot) {
             let spans = |slot: u64| {
-                // Pair each block of the host with its position in the buffer.
+                // Pair each block of the host store with its position in the staging buffer.
                 let places = part.iter().enumerate().map(|(place, pair)| {
                     let block = if to_host { pair.dst } else { pair.src };
                     Pair { src: block, dst: place as u32 }
@@ -301,8 +307,8 @@ impl Cuda {
         Ok(())
     }
 
-    /// Prepares the first part of a staged copy to the host: the kernels have to wait for the same work
-    /// as the stream of the link.
+    /// Prepares a staged copy to the host. The stream of its kernels waits for the work for which the
+    /// stream of the copy engine already waits.
     pub(super) fn begin(&mut self, way: Way) -> Result<(), TransferError> {
         if way.inline.is_none() && way.direction == Direction::ToHost {
             let lane = &self.to_host;
@@ -311,8 +317,8 @@ impl Cuda {
         Ok(())
     }
 
-    /// Moves a part of a job that fits into one buffer, and returns the event at its end. `spans`
-    /// receives the address of a buffer and returns the pieces that the copy engine moves.
+    /// Copies a part of a job that fits into one staging buffer, and returns the event at its end.
+    /// `spans` is called with the buffer's address and returns the pieces for the copy engine.
     pub(super) fn stage(
         &mut self,
         job: &Job,

@@ -1,16 +1,18 @@
 //! `Flights`: the list of an engine's transfers, with its limits.
 //!
-//! The list contains the transfers under way, and finished transfers whose end was not yet reported to
-//! the caller. Of the finished ones it keeps the latest [`MAX_UNREPORTED`] and removes the older ones.
-//! When the list contains [`MAX_KEPT`] transfers, the next submission waits for the oldest transfers
-//! under way, until at most half of [`MAX_UNREPORTED`] are under way. Therefore the list never contains
-//! more than [`MAX_KEPT`] transfers, even if the worker or the device is slow.
+//! The list contains the unfinished transfers, and finished transfers whose end was not yet reported to
+//! the caller. The list keeps the latest [`MAX_UNREPORTED`] of the finished transfers and drops older
+//! ones.
+//!
+//! If the list contains [`MAX_KEPT`] transfers, the next submission waits for the oldest unfinished
+//! transfers, until at most half of [`MAX_UNREPORTED`] are unfinished. Therefore the list never
+//! contains more than [`MAX_KEPT`] transfers, even if the worker or the device is slow.
 //!
 //! No thread waits while it holds a lock. A submission waits only for transfers that were submitted
 //! before it, and those do not wait for later work. There is one exception: a caller's stream may wait
 //! for work that the same thread submits only after this call.
 //!
-//! Costs: amortised, each transfer is checked a constant number of times.
+//! Costs: on average, the state of each transfer is checked a constant number of times.
 
 use std::sync::{Arc, PoisonError};
 
@@ -18,7 +20,7 @@ use super::transfer::{EndedStates, Transfer};
 use crate::error::TransferError;
 use crate::sync::{Mutex, MutexGuard, thread};
 
-/// Smallest length of the list at which finished transfers are removed from it (a sweep).
+/// Smallest length of the list at which `room` removes finished transfers from it.
 const SWEEP: usize = 64;
 
 /// Largest number of unreported transfers that `poll` can return. If a caller neither waits nor polls,
@@ -32,9 +34,9 @@ const MAX_KEPT: usize = 2 * MAX_UNREPORTED;
 #[derive(Default)]
 struct List {
     kept: Vec<Arc<Transfer>>,
-    /// Number of places that are reserved but not yet used.
+    /// Number of places that are reserved for transfers which are not in the list yet.
     promised: usize,
-    /// Length of the list at which the next new transfer triggers a sweep.
+    /// Length of the list at which `room` next removes finished transfers.
     sweep_at: usize,
     #[cfg(test)]
     looks: usize,
@@ -45,8 +47,8 @@ impl List {
         self.kept.len() + self.promised
     }
 
-    /// Removes transfers that need not be kept. Returns the transfers that have to finish before there
-    /// is room for another one.
+    /// Removes reported transfers, and the oldest unreported ones above the limit. Returns the
+    /// transfers that have to finish before there is room for another one.
     fn sweep(&mut self, remains: &mut EndedStates) -> Vec<Arc<Transfer>> {
         #[cfg(test)]
         {
@@ -54,7 +56,7 @@ impl List {
         }
         let mut unreported = 0;
         let mut ended = Vec::with_capacity(self.kept.len());
-        // Remove reported transfers, because `poll` reports each end only once.
+        // `poll` reports each end only once, so the list does not need reported transfers.
         self.kept.retain(|one| {
             let over = one.has_ended_into(remains);
             let keep = !over || !one.was_reported();
@@ -80,13 +82,14 @@ impl List {
                 return pending;
             }
         }
-        // Sweep again when the list has doubled. The cost per transfer is therefore constant.
+        // Clean up again when the list has doubled, so that the cost per transfer is constant.
         self.sweep_at = SWEEP.max(2 * self.len()).min(MAX_KEPT);
         Vec::new()
     }
 }
 
-/// The transfers under way, and finished transfers whose end was not yet reported.
+/// The list of an engine's transfers: those that have not finished, and those whose end was not
+/// reported yet.
 #[derive(Default)]
 pub(super) struct Flights(Mutex<List>);
 
@@ -101,7 +104,7 @@ impl Room<'_> {
 }
 
 impl Drop for Room<'_> {
-    /// Ends the reservation. A transfer that was added is now counted in the list itself.
+    /// Ends the reservation. If the transfer was added, it now counts as an item of the list.
     fn drop(&mut self) {
         self.0.lock().promised -= 1;
     }
@@ -150,7 +153,6 @@ impl Flights {
         count
     }
 
-    /// Returns all transfers in the list.
     pub(super) fn all(&self) -> Vec<Arc<Transfer>> {
         self.lock().kept.clone()
     }
@@ -184,12 +186,12 @@ mod tests {
     use crate::words::Device;
     use crate::words::Method;
 
-    /// Returns a store of two blocks, and its memory.
+    /// Returns a store of two blocks, and the memory that it uses.
     fn store() -> (Arc<Store>, Box<[u8; 8]>) {
         let mut bytes = Box::new([0_u8; 8]);
         let region = Region { base: bytes.as_mut_ptr() as u64, stride: 4, nbytes: 4 };
-        // SAFETY: the region is that of `bytes`. The tests keep `bytes` alive longer than the engine
-        // and the store, and do not access it meanwhile.
+        // SAFETY: the region is the content of `bytes`. The tests keep `bytes` alive longer than the
+        // engine and the store, and do not access it meanwhile.
         let store = unsafe { Store::new(vec![region], 2, Device::Cpu, Vec::new(), false, None) };
         (store.expect("fits"), bytes)
     }
@@ -199,9 +201,9 @@ mod tests {
             .expect("an engine")
     }
 
-    /// A pipeline that orders its work with streams never waits, polls or queries. The list of its
-    /// transfers is nevertheless bounded, even if the worker is slow, and each transfer is checked a
-    /// constant number of times.
+    /// The list of transfers is bounded even if its caller never waits or polls, because it orders its
+    /// work with streams. This also holds for a slow worker. Each transfer is checked a constant number
+    /// of times.
     #[test]
     fn unpolled_ends_are_bounded() {
         let (store, _bytes) = store();
@@ -212,14 +214,14 @@ mod tests {
             let kept = engine.flights.lock().kept.len();
             assert!(kept <= MAX_KEPT, "{kept} kept");
         }
-        // Every MAX_UNREPORTED / 2 transfers, the list is traversed three times: in a sweep at
-        // MAX_KEPT, in a sweep after a wait, and to find the transfers to wait for.
+        // Each time after MAX_UNREPORTED / 2 transfers, the whole list is checked three times: at
+        // MAX_KEPT, after the wait, and to find the transfers to wait for.
         let looks = engine.flights.lock().looks;
         assert!(looks <= 8 * submitted + SWEEP, "{looks} looks for {submitted} transfers");
         engine.wait_all(None).expect("no limit");
         let reported = engine.poll().expect("no device");
         assert!((MAX_UNREPORTED..=MAX_KEPT).contains(&reported.len()), "{} reported", reported.len());
-        // `poll` returns the latest ids without a gap.
+        // `poll` returns the transfers that were submitted last, without a gap in their ids.
         let ids: Vec<_> = reported.iter().map(|one| one.id).collect();
         assert!(
             ids.windows(2).all(|pair| pair[0] + 1 == pair[1]) && ids.last() == Some(&(submitted as u64 - 1))
@@ -227,8 +229,8 @@ mod tests {
         engine.close();
     }
 
-    /// While no transfer finishes, the number of submissions is limited. The next submission waits
-    /// until the oldest transfers have finished.
+    /// If no transfer finishes, a submission at the limit waits until the oldest transfers have
+    /// finished.
     #[test]
     fn submission_waits_at_the_limit() {
         let (store, _bytes) = store();
@@ -251,7 +253,7 @@ mod tests {
             }
         };
         let submits = thread::spawn(submits);
-        // The gate opens when the limit is reached. No transfer has finished before that.
+        // Keep all transfers from finishing until the limit is reached.
         while engine.flights.lock().kept.len() < MAX_KEPT && !submits.is_finished() {
             thread::yield_now();
         }

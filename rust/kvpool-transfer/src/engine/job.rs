@@ -1,4 +1,4 @@
-//! `Job`: a checked copy. `Shape`: the layout of its host blocks in a staging buffer.
+//! `Job`: a checked copy between two stores. `Shape`: the layout of host blocks in a staging buffer.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -51,8 +51,8 @@ impl Job {
         })
     }
 
-    /// Returns the number of pieces (descriptors) that `spans` would return without the splits at
-    /// borders of registrations.
+    /// Returns the number of pieces (descriptors) that `spans` returns if no piece has to be split at a
+    /// border between registrations.
     pub(super) fn num_spans(&self) -> u64 {
         let regions =
             self.src.regions()[self.range.clone()].iter().zip(&self.dst.regions()[self.range.clone()]);
@@ -62,21 +62,22 @@ impl Job {
     }
 }
 
-/// The layout of a host store's blocks in a staging buffer. It equals the layout on the host if each
-/// block is contiguous there.
+/// The layout that the blocks of a host store have in a staging buffer. It is the layout that they have
+/// on the host, if each block is contiguous there.
 #[derive(Clone, Debug)]
 pub(super) struct Shape {
     pub(super) stride: u64,
-    /// Number of bytes in a block, without the gap at its end.
+    /// Number of bytes in a block. The gap between this block and the next does not count.
     nbytes: u64,
     offsets: Vec<u64>,
-    /// Whether a run of blocks may be moved as one piece that includes the gaps.
+    /// Whether adjacent blocks may be moved as one piece, together with the gaps between them.
     pub(super) whole: bool,
 }
 
 impl Shape {
     pub(super) fn of(host: &Store) -> Self {
-        // Pageable memory is copied through buffers of the engine, without the gaps between its blocks.
+        // Blocks of pageable memory pass through buffers of the engine, in which there are no gaps
+        // between them.
         if let (true, Some(Packed { stride, nbytes, offsets, owned, .. })) = (host.is_pinned(), host.packed())
         {
             let whole = *owned || stride == nbytes;
@@ -91,15 +92,15 @@ impl Shape {
         Self { stride: end, nbytes: end, offsets, whole: true }
     }
 
-    /// Returns the regions of blocks that have this shape and begin at an address.
+    /// Returns the regions of blocks with this shape in a buffer at the address `base`.
     pub(super) fn regions(&self, host: &Store, base: u64) -> Vec<Region> {
         let stride = self.stride;
         let pieces = host.regions().iter().zip(&self.offsets);
         pieces.map(|(region, offset)| Region { base: base + offset, stride, nbytes: region.nbytes }).collect()
     }
 
-    /// Returns the offset of the regions `range` within a block, and their length in bytes. No other
-    /// region is between them.
+    /// Returns the offset of the regions `range` within a block, and the number of bytes from their
+    /// start to their end. The regions must be adjacent.
     pub(super) fn part(&self, host: &Store, range: &Range<usize>) -> (u64, u64) {
         if range.len() == self.offsets.len() {
             return (0, self.nbytes);

@@ -213,7 +213,7 @@ impl TransferEngine {
         if this == self.process { Ok(()) } else { Err(TransferError::Forked { made_by: self.process, this }) }
     }
 
-    /// Does every check of a copy. Returns a job that only has to be enqueued.
+    /// Checks all arguments of a copy. Returns a job that only has to be enqueued.
     fn check(
         &self,
         src: &Arc<Store>,
@@ -247,7 +247,8 @@ impl TransferEngine {
         }
     }
 
-    /// Returns the direction of a copy on this engine. `None` means a copy by the processor.
+    /// Returns the direction of a copy between two stores on this engine. `None` means a copy by the
+    /// processor.
     fn direction(&self, src: &Store, dst: &Store) -> Result<Option<Direction>, TransferError> {
         let refuse = TransferError::Devices { engine: self.device, src: src.device(), dst: dst.device() };
         match (src.device(), dst.device()) {
@@ -324,8 +325,9 @@ impl TransferEngine {
     pub fn close(&self) {
         self.closed.store(true, Ordering::Release);
         if self.process == process::id() {
-            // Take both locks once. After that, every thread that saw the engine open has enqueued its
-            // work.
+            // Take and release the locks of the device side and of the worker. Threads that began a
+            // submission before the engine was closed hold them, so all of their work is enqueued after
+            // this.
             drop(self.cuda());
             self.worker.join();
             let _ = self.wait_all(None);
@@ -340,9 +342,9 @@ impl TransferEngine {
 }
 
 impl Drop for TransferEngine {
-    /// Waits for the work on the device, because its transfers hold stores. No job is queued now,
-    /// because a queued job holds a reference to the engine. The worker thread itself may drop the last
-    /// reference.
+    /// Waits for the transfers that are on a stream, because they use the memory of stores. No job is
+    /// in the worker's queue now, because a queued job holds a reference to the engine. The worker
+    /// thread itself may drop the last reference, so it may run this.
     fn drop(&mut self) {
         self.closed.store(true, Ordering::Release);
         if self.process == process::id() {

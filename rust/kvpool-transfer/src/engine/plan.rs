@@ -24,22 +24,21 @@ use crate::store::Store;
 use crate::words::Device;
 use crate::words::Method;
 
-/// The copy of one block, from a tier to the same or another tier.
+/// A copy of one block, to another tier or within its tier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Move {
-    /// Tier and id of the block to read.
+    /// Index of the tier and id of the block to read.
     pub src: (usize, u32),
-    /// Tier and id of the block to write.
+    /// Index of the tier and id of the block to write.
     pub dst: (usize, u32),
 }
 
-/// The copies of a round between one pair of tiers.
+/// The copies of one round that have the same source tier and the same destination tier.
 struct Leg {
     job: Job,
     direction: Option<Direction>,
-    /// Whether source and destination are the same store.
     local: bool,
-    /// Whether any of the copies reads a block that a copy within a store also reads.
+    /// Whether any of these copies reads a block that a copy within a store also reads.
     reads_shared: bool,
 }
 
@@ -70,7 +69,8 @@ impl TransferEngine {
         }
         let mut transfers: Vec<Arc<Transfer>> = Vec::new();
         let result = legs.into_iter().try_for_each(|round| {
-            // Later rounds read the results of earlier rounds.
+            // Wait for the transfers of the earlier rounds, because this round reads the blocks that
+            // they write.
             transfers.iter().try_for_each(|transfer| self.let_wait(stream, transfer))?;
             self.execute_round(round, stream, &mut transfers)
         });
@@ -83,8 +83,8 @@ impl TransferEngine {
         Ok(transfers)
     }
 
-    /// Groups the copies of a round by their tiers, and checks them. `local` contains the blocks that
-    /// copies within a store read in any round.
+    /// Groups the copies of a round by their tiers, and checks them. `local` contains all blocks that
+    /// are read by copies within a store, in any round.
     fn legs(
         &self,
         round: &[Move],

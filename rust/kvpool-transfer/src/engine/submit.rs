@@ -63,7 +63,6 @@ impl TransferEngine {
         self.start(job, direction, options)
     }
 
-    /// Starts a checked copy.
     pub(super) fn start(
         self: &Arc<Self>,
         job: Job,
@@ -73,11 +72,11 @@ impl TransferEngine {
         if let After::Transfer(other) = &options.after
             && let Some(error) = other.error()
         {
-            // The earlier transfer failed, so the data that this copy would read is missing.
+            // This copy would read the result of the earlier transfer, which failed.
             return Err(error);
         }
-        // Reserve the place in the list before any lock is taken and before the copy is on a stream,
-        // because this may wait.
+        // Reserve a place in the list here: before any lock is taken, because this call may wait, and
+        // before the copy is on a stream.
         let room = self.flights.room()?;
         let Some(direction) = direction else {
             Self::check_cpu_method(options.method)?;
@@ -98,9 +97,9 @@ impl TransferEngine {
         let queued = pageable || waits || self.worker.is_busy();
         let claim = if queued { None } else { job.try_claim(Accessor::Device) };
         let Some(claim) = claim else {
-            // If the processor accesses one of the blocks, the worker thread waits for it. The job then
-            // runs after the earlier jobs of the worker. On the device, the wait for a stream or an
-            // event begins now.
+            // The processor does a part of this copy, so the copy becomes a job of the worker thread,
+            // after earlier jobs. If it has to wait for a transfer of the worker, the worker waits. If
+            // it has to wait for a stream or an event, the engine's stream waits, from now on.
             let gate = match &options.after {
                 After::Transfer(other) if waits => Gate::Transfer(other.clone()),
                 after => {
@@ -111,7 +110,8 @@ impl TransferEngine {
             drop(cuda);
             return self.start_on_worker(room, job, Some(direction), method, gate);
         };
-        // If the caller passes work to wait for, this work may still write to the source.
+        // The source is settled only if no other transfer writes to it, and if the caller passes no
+        // work to wait for. Such work may write to the source.
         let settled = matches!(options.after, After::Nothing) && job.src.writers.load(Ordering::Acquire) == 0;
         let way = Way { direction, method, inline: None, settled, link_ctas };
         let stream = cuda.stream(direction);
@@ -150,8 +150,8 @@ impl TransferEngine {
         Ok(())
     }
 
-    /// Returns the work that has to finish before a copy within the host begins. It captures streams
-    /// and events in their present state.
+    /// Returns what the worker thread has to wait for before a copy within the host begins. For a
+    /// stream, this is an event that is recorded now.
     fn gate(&self, after: &After) -> Result<Gate, TransferError> {
         match after {
             After::Transfer(other) => Ok(Gate::Transfer(other.clone())),
@@ -166,7 +166,7 @@ impl TransferEngine {
         }
     }
 
-    /// Starts a copy that the processor does wholly or in part.
+    /// Starts a copy of which the processor does all or a part. It becomes a job of the worker thread.
     fn start_on_worker(
         self: &Arc<Self>,
         room: Room<'_>,
@@ -195,8 +195,8 @@ impl TransferEngine {
         Ok(transfer)
     }
 
-    /// Does the worker's part of a copy between the device and the host. The copy is finished when this
-    /// returns.
+    /// Copies the blocks of a job between the device and the host, on the worker thread. The copy is
+    /// finished when this returns.
     fn cross(&self, job: &Job, direction: Direction, method: Method) -> Result<(), TransferError> {
         let link_ctas = self.link_ctas();
         let way = Way { direction, method, inline: None, settled: false, link_ctas };
@@ -248,8 +248,8 @@ impl TransferEngine {
             }
             Ok(())
         });
-        // Wait even after an error. Buffers and stores are free only when the device no longer uses
-        // them.
+        // Wait for all events, even after an error. Only then does the device no longer use the buffers
+        // and stores.
         let ended: Result<(), TransferError> = ends.iter().try_for_each(|end| Ok(end.synchronize()?));
         if result.is_err() {
             self.cuda()?.drain(direction, None);

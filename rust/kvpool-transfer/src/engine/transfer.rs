@@ -37,7 +37,6 @@ impl Drop for Held {
     }
 }
 
-/// State of a transfer.
 #[derive(Debug)]
 enum State {
     /// The transfer is in the queue of the worker thread.
@@ -48,7 +47,8 @@ enum State {
     Ended { seconds: f64, error: Option<TransferError> },
 }
 
-/// Former states of finished transfers. The caller drops them after it has released the lock.
+/// The states that finished transfers had before. They may own memory of the caller, so the engine
+/// drops them only after it has released its lock.
 #[derive(Default)]
 pub(super) struct EndedStates(Vec<State>);
 
@@ -143,7 +143,8 @@ impl Transfer {
         Some(std::mem::replace(state, outcome))
     }
 
-    /// Updates the state of the transfer, and calls `read` with it.
+    /// Sets the transfer's state to finished if the copy has ended, and then calls `read` with the
+    /// state.
     fn look<T>(&self, read: impl FnOnce(&State) -> T) -> T {
         let mut state = self.lock();
         let held = self.settle(&mut state);
@@ -153,15 +154,14 @@ impl Transfer {
         seen
     }
 
-    /// Whether the transfer has finished. The engine calls this while it holds a lock. The former state
-    /// is moved to `held`, so that it is dropped after the lock was released.
+    /// Returns whether the transfer has finished. The engine holds a lock during this call. Therefore
+    /// the state that the transfer had before is moved to `held`, so that the engine can drop it later.
     pub(super) fn has_ended_into(&self, held: &mut EndedStates) -> bool {
         let mut state = self.lock();
         held.0.extend(self.settle(&mut state));
         matches!(*state, State::Ended { .. })
     }
 
-    /// Whether the transfer has finished.
     pub(super) fn has_ended(&self) -> bool {
         self.look(|state| matches!(state, State::Ended { .. }))
     }
@@ -171,7 +171,6 @@ impl Transfer {
         matches!(*self.lock(), State::Enqueued { .. })
     }
 
-    /// Whether the transfer is in the queue of the worker thread.
     pub(super) fn is_queued(&self) -> bool {
         matches!(*self.lock(), State::Queued)
     }
@@ -185,7 +184,6 @@ impl Transfer {
         }
     }
 
-    /// Whether the end was reported to the caller.
     pub(super) fn was_reported(&self) -> bool {
         self.reported.load(Ordering::Acquire)
     }

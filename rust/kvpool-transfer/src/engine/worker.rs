@@ -20,7 +20,6 @@ use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::mpsc::{Sender, channel};
 use crate::sync::thread::{self, JoinHandle};
 
-/// A transfer and its work.
 struct Job {
     transfer: Arc<Transfer>,
     work: Box<dyn FnOnce() -> Result<(), TransferError> + Send>,
@@ -33,21 +32,21 @@ impl Job {
             Ok(result) => result.err(),
             Err(_) => Some(TransferError::Panicked { id: self.transfer.id }),
         };
-        // Finish the transfer before `pending` decreases. Until its end is visible, later jobs have to
-        // be queued here, too.
+        // Finish the transfer before `pending` decreases. Otherwise a later job could run elsewhere
+        // before this one is visibly finished.
         self.transfer.finish(start.elapsed().as_secs_f64(), error);
         pending.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
-/// State of the thread.
+/// State of the worker's thread.
 #[derive(Default)]
 enum Thread {
     /// No job was queued yet.
     #[default]
     None,
     Running(Sender<Job>, JoinHandle<()>),
-    /// No more jobs are accepted.
+    /// The worker was closed, and accepts no more jobs.
     Closed,
 }
 
@@ -74,7 +73,6 @@ impl Worker {
         Self { process: process::id(), thread: Mutex::default(), pending: Arc::default() }
     }
 
-    /// Whether any job is queued or running.
     pub(super) fn is_busy(&self) -> bool {
         self.pending.load(Ordering::Acquire) > 0
     }

@@ -8,24 +8,23 @@ use crate::error::TransferError;
 /// Relation between the memory of two stores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Relation {
-    /// They share no byte.
+    /// The stores share no byte.
     Apart,
-    /// Every block is the same memory in both.
+    /// Each block has the same memory in both stores.
     Same,
-    /// They share memory, but divide it into different blocks.
+    /// The stores share memory, but divide it into different blocks.
     Entangled,
 }
 
 impl Store {
-    /// Returns an error if the blocks of the two stores have different layouts.
     pub(crate) fn check_alike(&self, dst: &Self) -> Result<(), TransferError> {
         let refuse = |what: String| Err(TransferError::LayoutMismatch(what));
         if self.regions.len() != dst.regions.len() {
             let (src, dst) = (self.regions.len(), dst.regions.len());
             return refuse(format!("the source has {src} regions, the destination {dst}"));
         }
-        // If the groups and their order are equal, all regions have equal lengths. This comparison is
-        // cheap.
+        // If both stores have equal groups in an equal order, their regions have equal lengths. Compare
+        // these first, because this is cheap.
         if self.groups != dst.groups || self.order != dst.order {
             let pieces = self.regions.iter().zip(&dst.regions).enumerate();
             let differ = pieces.into_iter().find(|(_, (src, dst))| src.nbytes != dst.nbytes);

@@ -29,7 +29,7 @@ use crate::driver::Event;
 use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::words::{Device, Pair};
 
-/// The processor or device that accesses the blocks of a copy.
+/// Whether the processor or a device accesses the blocks of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Accessor {
     Processor,
@@ -83,7 +83,7 @@ impl Store {
     }
 }
 
-/// An access under way.
+/// An access that has begun.
 #[derive(Debug)]
 struct Entry {
     access: Access,
@@ -95,9 +95,10 @@ struct Entry {
 
 /// The reason why an access has to wait.
 enum Obstacle {
-    /// Another access. The condition variable is notified when it ends.
+    /// An access whose end is notified through the condition variable: one by the processor, or one
+    /// whose event is not recorded yet.
     Announced,
-    /// An event of a device.
+    /// An access by a device, which ends at this event.
     Event(Arc<Event>),
 }
 
@@ -105,7 +106,7 @@ enum Obstacle {
 struct List {
     next: u64,
     entries: HashMap<u64, Entry>,
-    /// Number of times that a thread had to wait.
+    /// Number of times that a thread had to wait for another access.
     #[cfg(test)]
     waits: usize,
 }
@@ -126,7 +127,8 @@ impl List {
             }
             obstacle = match &entry.end {
                 None => Some(Obstacle::Announced),
-                // After an error the context is lost, and its device no longer accesses memory.
+                // If the event returns an error, the context is lost, so its device no longer accesses
+                // memory.
                 Some(end) if end.is_done().unwrap_or(true) => return false,
                 Some(end) => Some(Obstacle::Event(end.clone())),
             };
@@ -141,7 +143,7 @@ impl List {
     }
 }
 
-/// The accesses to a store.
+/// The accesses to the blocks of a store that have begun and not ended.
 #[derive(Default)]
 pub(super) struct Guards {
     list: Mutex<List>,
@@ -154,7 +156,6 @@ impl Guards {
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether any access is under way.
     pub(super) fn is_busy(&self) -> bool {
         !self.lock().entries.is_empty()
     }
@@ -213,15 +214,15 @@ impl Drop for Guard {
     }
 }
 
-/// The guards of a copy, in each of its two stores that is host memory.
+/// The guards for the blocks of a copy: one for each of its two stores that is in host memory.
 #[derive(Debug)]
 pub(crate) struct Claim {
     guards: Vec<Guard>,
 }
 
 impl Claim {
-    /// Acquires the guards. Waits until no other access conflicts. If `pairs` is `None`, guards any
-    /// block.
+    /// Acquires the guards of a copy. Waits while another access conflicts. If `pairs` is `None`, the
+    /// guards apply to all blocks.
     pub(crate) fn take(
         [src, dst]: [&Store; 2],
         pairs: Option<&Arc<Vec<Pair>>>,
@@ -233,7 +234,7 @@ impl Claim {
         Self { guards }
     }
 
-    /// Acquires the guards, or returns `None` instead of waiting.
+    /// Acquires the guards of a copy, or returns `None` instead of waiting.
     pub(crate) fn try_take(
         stores: [&Store; 2],
         pairs: &Arc<Vec<Pair>>,
@@ -245,7 +246,7 @@ impl Claim {
         Some(Self { guards })
     }
 
-    /// Returns the accesses to the host stores of a copy, ordered by handle.
+    /// Returns the accesses to the host stores of a copy, in the order of the stores' handles.
     fn accesses<'a>(
         [src, dst]: [&'a Store; 2],
         pairs: Option<&Arc<Vec<Pair>>>,

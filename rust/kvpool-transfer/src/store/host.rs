@@ -24,8 +24,8 @@ pub enum NumaNode {
 /// Settings of a host pool.
 #[derive(Clone, Debug)]
 pub struct HostOptions {
-    /// Whether to page-lock the memory. With `None`, the pool tries to page-lock it and accepts a
-    /// failure.
+    /// Whether to page-lock the memory. `None` means that the pool tries to page-lock it, and also
+    /// works if this fails.
     pub pinned: Option<bool>,
     /// The NUMA node of the memory.
     pub numa_node: NumaNode,
@@ -106,8 +106,8 @@ impl Store {
     }
 }
 
-/// Page-locks a pool for the device that copies to and from it. It does so in parts that end at the end
-/// of a block and of a page.
+/// Page-locks a pool for the device that copies to and from it. Each call page-locks a part that ends
+/// at the end of a block and of a page.
 fn pin(
     device: Device,
     base: u64,

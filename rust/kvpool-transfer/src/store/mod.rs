@@ -54,7 +54,6 @@ impl std::str::FromStr for Device {
 /// Regions whose pieces have the same length. One kernel launch copies all of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Group {
-    /// Number of bytes in each piece.
     pub(crate) nbytes: u64,
     /// The group's rows in the region table.
     pub(crate) rows: Range<usize>,
@@ -65,9 +64,11 @@ pub(crate) struct Group {
 pub(crate) enum Pinning {
     /// The memory is not page-locked.
     Pageable,
-    /// The owner of the memory has page-locked it. Each region is within one registration.
+    /// The owner of the memory has page-locked it. Each region is within one registration with the
+    /// driver.
     Owner,
-    /// This store has page-locked the memory. Each registration has this number of blocks.
+    /// This store has page-locked the memory with several calls of the driver. Each of these
+    /// registrations has `blocks` blocks.
     Registered { blocks: u32 },
 }
 
@@ -78,7 +79,8 @@ pub struct Store {
     num_blocks: u64,
     bytes_per_block: u64,
     regions: Vec<Region>,
-    /// Indices of the regions in the order of the region table: by length, then by index.
+    /// The indices of the regions, in the order of the region table: by length, and by index for equal
+    /// lengths.
     order: Vec<u32>,
     groups: Vec<Group>,
     /// Type of the elements in each region, if known. A copy between different types is refused.
@@ -95,7 +97,7 @@ pub struct Store {
     guards: Arc<Guards>,
     relations: Mutex<HashMap<i64, Relation>>,
     tables: Mutex<HashMap<u32, Arc<Table>>>,
-    // Fields are dropped in this order: the registrations have to be dropped before their memory.
+    // Fields are dropped in this order. Drop the registrations before the memory that they lock.
     registrations: Vec<Registration>,
     memory: Option<HostMemory>,
     keep_alive: Option<Box<dyn Any + Send + Sync>>,
@@ -144,7 +146,7 @@ impl Store {
     ) -> Result<Arc<Self>, TransferError> {
         let mut regions = regions;
         if num_blocks == 1 {
-            // With a single block the stride is never used.
+            // With a single block, no address depends on the stride.
             regions.iter_mut().for_each(|region| region.stride = region.nbytes);
         }
         region::check(&regions, num_blocks)?;
@@ -156,7 +158,8 @@ impl Store {
         Self::enlist(store)
     }
 
-    /// Creates a store over blocks in a buffer of the engine. It has no handle.
+    /// Creates a store over blocks in a buffer of the engine. It has no handle, so callers cannot find
+    /// it.
     pub(crate) fn view(regions: Vec<Region>, num_blocks: u64) -> Self {
         Self::bare(regions, num_blocks, Device::Cpu, Vec::new(), None)
     }
@@ -288,8 +291,8 @@ impl Store {
         &self.groups
     }
 
-    /// Returns the rows of the table for the regions of a group that are within `range`. The rows are
-    /// consecutive, because the indices within a group ascend.
+    /// Returns the rows of the region table for those regions of a group whose indices are in `range`.
+    /// These rows are consecutive, because the indices within a group ascend.
     pub(crate) fn rows(&self, group: &Group, range: &Range<usize>) -> Range<usize> {
         let members = &self.order[group.rows.clone()];
         let first = members.partition_point(|&index| (index as usize) < range.start);
@@ -308,7 +311,6 @@ impl Store {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// Returns an error if the store was closed.
     pub(crate) fn check_open(&self) -> Result<(), TransferError> {
         if self.is_closed() { Err(TransferError::StoreClosed { handle: self.handle }) } else { Ok(()) }
     }
@@ -333,7 +335,6 @@ impl Store {
         self.order.iter().map(|&index| regions[index as usize])
     }
 
-    /// Whether the region table is on a device.
     pub(crate) fn has_table(&self, ordinal: u32) -> bool {
         self.tables.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&ordinal)
     }

@@ -9,16 +9,16 @@ pub(crate) struct Packed {
     pub(crate) base: u64,
     /// Number of bytes from one block to the next.
     pub(crate) stride: u64,
-    /// Number of bytes in a block.
     pub(crate) nbytes: u64,
     /// Offset of each region within a block.
     pub(crate) offsets: Vec<u64>,
-    /// Whether the store owns the gaps between regions and blocks, so that they may be overwritten.
+    /// Whether the store owns the gaps between its regions and blocks, so that a copy may overwrite
+    /// them.
     pub(crate) owned: bool,
 }
 
-/// Returns the layout if the regions form contiguous blocks. Staging overwrites gaps, so gaps are
-/// allowed only if the store owns the memory.
+/// Returns the layout of the blocks if each block is contiguous in memory. Staged copies overwrite gaps
+/// within and between blocks, so gaps are allowed only if the store owns the memory.
 pub(super) fn packed(regions: &[Region], owned: bool) -> Option<Packed> {
     let stride = regions.first()?.stride;
     let base = regions.iter().map(|region| region.base).min()?;

@@ -1,5 +1,5 @@
-//! Results for generated traces that are pinned, equal to the pool's, or within bounds; and tests of
-//! refused input.
+//! Sizing of generated traces: compares the results with pinned values, with the real pool, and with
+//! bounds. Invalid input is refused.
 
 use std::{collections::HashSet, sync::Arc};
 
@@ -36,7 +36,7 @@ fn lru_is_the_shipped_pool() {
     }
 }
 
-/// The results for a pinned trace. If one of them changes, a definition has changed.
+/// The results for one generated trace are pinned. If one of them changes, a definition has changed.
 #[test]
 fn figures_are_pinned() {
     let trace = generated(2_000);
@@ -73,7 +73,8 @@ const ROWS: [[u64; 3]; 6] = [
 const QUANTILES: [u64; 5] = [421, 932, 1_433, 1_799, 3_384];
 const KNEE: (u64, u64, u64) = (1_959, 38_320, 19_619_840);
 
-/// Mean absolute difference of block hit rates over evenly spaced capacities.
+/// Returns the mean absolute difference between two curves, over evenly spaced capacities. It is a
+/// difference of block hit rates.
 fn mean_error(exact: &HitCurve, estimate: &HitCurve) -> f64 {
     let most = exact.ceiling().capacity_blocks;
     let errors = (1..=100).map(|step| {
@@ -139,8 +140,8 @@ fn each_gib_is_counted_once() {
     assert_eq!((curve.capacity_for(1.1), curve.capacity_for(f64::NAN)), (None, None));
 }
 
-/// No block is used twice, and prompts are shorter than a block. So the curves are empty, and there is
-/// no division by zero.
+/// In this trace no block is used twice, and every prompt is shorter than a block. The curves are
+/// empty, and nothing divides by zero.
 #[test]
 fn nothing_to_hit() {
     let lonely = forest(&[0, 0, 0], &[(0, 1), (1, 2), (2, 3)]);
@@ -176,7 +177,8 @@ fn broken_prefixes_are_refused() {
     refused("2, 3", 2, 0);
     refused("7, 7", 7, 1);
     assert!(References::new(&read("1, 3"), Blocks::All).is_ok());
-    // Sampling does not check prefixes, and it does not fail at any rate.
+    // Sampling works at the smallest possible rates, and accepts a trace whose ids violate the rule on
+    // prefixes.
     for rate in [f64::MIN_POSITIVE, 1e-19, 6e-20, 1e-18] {
         let mut sampled = SampledLru::new(SampleConfig { rate, ..SampleConfig::default() }).unwrap();
         generated(500).requests().iter().for_each(|request| sampled.push(request));

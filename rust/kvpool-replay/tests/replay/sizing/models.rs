@@ -11,15 +11,15 @@ pub(crate) const BLOCK_TOKENS: usize = 4;
 /// The arrival of the first request in ms. The others follow at intervals of 100 ms.
 pub(crate) const FIRST_MS: f64 = 1250.0;
 
-/// Returns requests as paths from a root of a forest of `parents.len()` blocks to one of its blocks.
-/// The last block is `cut` tokens shorter.
+/// Returns a trace whose blocks form a forest. Each pair in `requests` is a block and a number of
+/// tokens: the prompt is the path from a root to this block, without that number of tokens at its end.
 pub(crate) fn forest(parents: &[usize], requests: &[(usize, u32)]) -> Trace {
     let requests = requests.iter().enumerate().map(|(index, &(leaf, cut))| {
         let mut path = Vec::new();
         let mut next = Some(leaf % parents.len());
         while let Some(block) = next {
             path.push(block as u64 * 7919 + 13);
-            // The parent of a block is a block before it, or none.
+            // The parent of a block is one of the blocks with a lower number, or it has none.
             next = (parents[block] % (block + 1)).checked_sub(1);
         }
         path.reverse();
@@ -85,7 +85,7 @@ pub(crate) fn exhaustive_optimum(references: &References, capacity: u32) -> u32 
         for (&cached, &hits) in &best {
             let hit = request.iter().take_while(|&&block| cached & (1 << block) != 0).count() as u32;
             let all = request.iter().fold(cached, |all, &block| all | (1 << block));
-            // The loop visits every subset of `all`.
+            // Try every subset of the available blocks.
             let mut choice = all;
             loop {
                 if choice.count_ones() <= capacity {

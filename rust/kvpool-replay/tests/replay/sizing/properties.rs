@@ -16,7 +16,7 @@ fn traces(blocks: usize, requests: usize) -> impl Strategy<Value = Trace> {
         .prop_map(|(parents, requests)| forest(&parents, &requests))
 }
 
-/// Draws one of the two kinds of references.
+/// Draws whether partial last blocks are references.
 fn both() -> impl Strategy<Value = Blocks> {
     prop_oneof![Just(Blocks::All), Just(Blocks::Full)]
 }
@@ -85,8 +85,8 @@ proptest! {
                 .unwrap();
             prop_assert_eq!(hits(0.0), lru(&references, capacity));
             let told_all = pool(&references, capacity, |index, block| used_later(&references, index, block));
-            // The plain pool allocates space for dead blocks before it gets the hint that they are
-            // dead. It may lose hits by that, but never gain any.
+            // The model stores dead blocks before it gets the hint that they are dead. This may cost
+            // hits, but never adds any.
             prop_assert!(hits(1.0).total().block_hits >= sum(&told_all));
             let [low, high] = [hits(0.3), hits(0.7)];
             prop_assert!(hits(0.0).hits().iter().zip(low.hits()).all(|(less, more)| less <= more));
@@ -114,8 +114,8 @@ proptest! {
             let end_ms = window.start_ms + window_ms;
             let inside = references.times_ms().iter().map(|time| time - FIRST_MS);
             let inside = inside.filter(|time| (window.start_ms..end_ms).contains(time)).count() as u64;
-            // Because of rounding, a time exactly at the border of a window may be counted on either
-            // side.
+            // Because of rounding, a request exactly at the border of two windows may be counted in
+            // either.
             prop_assert!(window.requests.abs_diff(inside) <= 1);
         }
     }
@@ -149,8 +149,8 @@ proptest! {
         prop_assert_eq!(by_from, from_runs);
     }
 
-    /// All blocks are in the sample, and all distances are below the first wide bucket, so nothing is
-    /// estimated.
+    /// If all blocks are in the sample, the result is exact. In these traces, all distances are so
+    /// small that each has a bucket of its own.
     #[test]
     fn a_sample_of_everything_is_exact(trace in traces(40, 60), blocks in both(), bounded: bool, seed: u64) {
         let max_blocks = bounded.then_some(40);
@@ -161,8 +161,8 @@ proptest! {
         prop_assert_eq!(sampled.finish(), exact);
     }
 
-    /// The number of followed blocks never exceeds the bound, and the estimate stays within the
-    /// possible range.
+    /// The number of followed blocks never exceeds its limit, and the estimated hits never exceed the
+    /// references.
     #[test]
     fn a_bound_is_kept(trace in traces(60, 60), max_blocks in 1..20_usize, seed: u64) {
         let config =
