@@ -183,7 +183,7 @@ lineage-report: $(VENV)/.test ## Print what each test of an ancestor's interface
 # The checks that take too long for every change, and need no GPU. They run one after the other, the quick
 # ones first. With -k, make continues after a failure.
 nightly: engine-check docs-check dashboard-check lineage-report store-servers-check sglang-hicache-check \
-	vllm-conformance vllm-offload-conformance vllm-shadow-conformance \
+	vllm-check vllm-conformance vllm-offload-conformance vllm-shadow-conformance \
 	vllm-tier-check vllm-identity-check vllm-trace-check test-mutants lab-mutants test-asan test-tsan coverage journal-check \
 	supply-chain crates-check release-host test-torch test-exit wheel-free-threaded test-slow soak ## Run every check that takes too long for .ci/run (hours)
 
@@ -295,7 +295,7 @@ vllm-shadow-selftest: vllm-env ## Check that the shadow calls all that the level
 	$(VENV)-vllm/bin/python tools/vllm/shadow_selftest.py
 
 vllm-check: vllm-env ## Compare a real vLLM engine on CPU, stock and at every level: the same tokens, hits, preemptions and events
-	$(VENV)-vllm/bin/python tools/vllm_check.py
+	$(VENV)-vllm/bin/python tools/vllm_check.py $(if $(VLLM_CHECK_LEVELS),--levels $(VLLM_CHECK_LEVELS))
 
 vllm-tier-check: vllm-env ## Run a real vLLM engine on CPU with kvpool's tier, and restart it with the stored KV: the same tokens, hits from disk
 	$(VENV)-vllm/bin/python tools/vllm_tier_check.py
