@@ -20,8 +20,8 @@ use kvpool_observe::{ManagerWatch, ManagerWatchConfig};
 pub struct ManagerSubject {
     manager: Journaled<CacheManager>,
     requests: Requests,
-    /// The ids that differ from those of the recorded run. Used if calls run outside of their recorded
-    /// sequence.
+    /// Maps the recorded block ids and swap ids to those of this run. Used if only some of the recorded
+    /// calls run, because ids then differ.
     moved: Moved,
 }
 
@@ -81,8 +81,8 @@ impl ManagerSubject {
         self.requests.contents.numbers()
     }
 
-    /// Creates a manager that verifies hits by fingerprints, if at all, because the tokens are
-    /// generated.
+    /// Creates a manager for a replay. If the recorded manager compared tokens, it compares
+    /// fingerprints instead, because the tokens of a replay are generated.
     fn made(
         header: &JournalHeader,
         record: impl FnOnce(CacheManager) -> Result<Journaled<CacheManager>, ReplayError>,
@@ -90,8 +90,8 @@ impl ManagerSubject {
         Self::with_verify(header, Verify::Fingerprint, record)
     }
 
-    /// Creates a manager, with or without a journal. It verifies its hits as the header specifies, but
-    /// by `most` at most.
+    /// Creates a manager, with or without a journal. It verifies its hits in the way that the header
+    /// specifies, but not more strictly than `most`.
     fn with_verify(
         header: &JournalHeader,
         most: Verify,

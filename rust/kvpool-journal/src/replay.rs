@@ -15,7 +15,7 @@ use crate::value::Answer;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Difference {
-    /// This build answers an operation differently.
+    /// The answer of an operation in this build differs from the recorded answer.
     Answer {
         /// Number of the operation.
         operation: u64,
@@ -143,7 +143,8 @@ const PROGRESS: u64 = 4096;
 /// replay ends.
 pub(crate) type Each<'a, S> = dyn FnMut(Step<<S as Subject>::Call>, &S) -> Result<(), ReplayError> + 'a;
 
-/// A callback that receives the number of operations so far and the subject, after each operation.
+/// A callback that runs after each operation. It receives the number of operations so far, and the
+/// subject.
 pub(crate) type Look<'a, S> = dyn FnMut(u64, &S) + 'a;
 
 pub(crate) fn drive<S: Subject>(

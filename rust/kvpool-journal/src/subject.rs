@@ -10,8 +10,8 @@ use crate::error::ReplayError;
 use crate::observers::{Observed, Observers};
 use crate::value::Answer;
 
-/// A self-contained operation. It refers to requests by id, and contains all blocks of its prompts.
-/// Therefore it can run without the other operations of its journal.
+/// A recorded operation in self-contained form: it refers to requests by id, and contains all blocks of
+/// its prompts. Therefore it can run without the other operations of its journal.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Step<O> {
     /// Number of the operation in its journal.
@@ -81,8 +81,8 @@ pub trait Subject: Sized {
         Ok(answer)
     }
 
-    /// Returns the ids that differ from those of the recorded run. Used if calls run outside of their
-    /// recorded sequence.
+    /// Returns the maps from recorded ids to those of this run. Used if only some of the recorded calls
+    /// run, because ids then differ.
     fn moved(&mut self) -> &mut Moved;
 
     /// Returns the pool from which images are taken.

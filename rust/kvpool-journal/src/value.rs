@@ -10,7 +10,7 @@ use kvpool_vllm::Removed;
 
 use crate::Outcome;
 
-/// An answer in a form that a test can compare.
+/// An answer in a form that an exported test can compare.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Value {
     /// The call returns nothing.
@@ -31,7 +31,7 @@ pub enum Value {
     Change(Vec<u64>, u16),
 }
 
-/// The answer of an operation.
+/// The answer of an operation, in all forms that a replay, a shrinker or an export needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Answer {
     /// The 32-bit check of the whole answer, as in the journal.
@@ -48,7 +48,7 @@ pub struct Answer {
     pub value: Value,
 }
 
-/// The answer of a call.
+/// A type that calls return, from which an [`Answer`] can be made.
 pub(crate) trait Reply: Outcome + std::fmt::Debug {
     /// Returns the answer in the form that a test compares.
     fn value(&self) -> Value;

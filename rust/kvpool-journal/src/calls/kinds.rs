@@ -62,11 +62,11 @@ kinds! { [] BlockPool;
             to.journal.chain(chain, tokens, if is_indexed { to.indexed } else { 0 })
         },
         |record, from| from.chain(record), |chain| chain, words::chain;
-    /// The position in a prompt at which a block is registered. No earlier chain in the journal
-    /// contains this content.
+    /// The link with which a block is registered: its content and its position in a prompt. No earlier
+    /// chain in the journal contains this content.
     Link: LinkRecord, &'a ChainLink, ChainLink,
         |link, to| to.journal.link(link), |record, from| from.link(record), |link| link, words::link;
-    /// The position in a prompt that a call looks up.
+    /// The position in a prompt from which a call looks up blocks.
     Place (Link): LinkRecord, &'a ChainLink, ChainLink,
         |link, _| LinkRecord::new(link), |record, from| from.link(record), |link| link, words::link;
     /// A match that an earlier lookup returned.

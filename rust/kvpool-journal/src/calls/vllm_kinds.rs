@@ -25,7 +25,7 @@ copied! {
     References: i32, i32, |n| n, |n| n, |n| n.to_string();
     /// A truth value.
     Flag: bool, bool, |is| is, |is| is, |_| String::new();
-    /// The end of the queue to use: true is the front, false is the back.
+    /// The end of the free queue to which blocks are added: true is the front, false is the back.
     QueueEnd: bool, bool, |is| is, |is| is, |is| if is { "front" } else { "back" }.into();
 }
 

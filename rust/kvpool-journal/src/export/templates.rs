@@ -1,4 +1,4 @@
-//! The first part of each exported test, and the expression that creates its pool.
+//! Returns the text at the start of each exported test, and the expression that creates its pool.
 
 use crate::Kind;
 use kvpool::ManagerConfig;
@@ -17,8 +17,8 @@ pub(super) const fn class(kind: Kind) -> &'static str {
     }
 }
 
-/// Returns a seed if the algorithm is one of vLLM's, which need a seed. The journal stores none, because
-/// no answer depends on it.
+/// Returns a seed if the algorithm is one of vLLM's, because they need one. The journal does not
+/// contain the recorded seed, but no answer depends on the seed.
 fn seed(config: &ManagerConfig) -> Option<&'static str> {
     config.algorithm.name().starts_with("vllm").then_some("0")
 }

@@ -50,7 +50,8 @@ pub enum JournalError {
         /// The reason.
         reason: String,
     },
-    /// The frames are not consecutive: some operations occur twice or are missing.
+    /// The numbers of the operations are not consecutive from one frame to the next, so some operations
+    /// occur twice or are missing.
     #[error(
         "the frame at byte {at} begins with operation {found}, and operation {expected} comes next: {}. \
          The first {at} bytes are a journal up to there", if found < expected {

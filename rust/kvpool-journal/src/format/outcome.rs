@@ -9,8 +9,8 @@ use kvpool::{
 use kvpool_observe::{BlockEvent, EventBatch};
 use kvpool_vllm::{Removed, VllmError};
 
-/// Combines numbers into a check. The result depends on their order. The multiplier is that of
-/// Fibonacci hashing (from the golden ratio), and is part of the format.
+/// Combines numbers into a check. The result depends on their order. The multiplier, which is that of
+/// Fibonacci hashing, is part of the format of journals.
 #[derive(Clone, Copy, Debug)]
 pub struct Check(u64);
 
@@ -33,9 +33,9 @@ impl Check {
     }
 }
 
-/// The answer of an operation.
+/// An answer from which a check can be computed.
 pub trait Outcome {
-    /// Adds every part of the answer that a replay has to reproduce.
+    /// Adds to the check each part of the answer that a replay has to reproduce.
     fn add_to(&self, check: &mut Check);
 }
 
@@ -242,7 +242,7 @@ impl Outcome for PoolError {
             Self::TooDeep { .. } => 120,
             Self::UnknownTicket { .. } => 121,
             Self::StaleMatch { .. } => 122,
-            // The number is the same as for an error of a manager.
+            // The number is the same as for this error of a manager.
             _ => 199,
         });
     }

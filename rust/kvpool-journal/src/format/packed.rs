@@ -1,5 +1,5 @@
-//! Lists of numbers that are stored as byte strings, so that one call copies a list. A list is
-//! validated when it is read.
+//! Lists of numbers that are stored as byte strings, so that a whole list is copied at once. The length
+//! of the bytes is validated when a list is read.
 
 use kvpool::BlockId;
 use kvpool::hash::{BlockHash, Fingerprint};

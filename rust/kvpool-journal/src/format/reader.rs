@@ -182,7 +182,7 @@ impl<'a> JournalReader<'a> {
     }
 
     /// Number of the operation after the last one. This is the number of all recorded operations,
-    /// without those that were lost at the end.
+    /// except for those that are missing at the end of a truncated journal.
     #[must_use]
     pub const fn operations(&self) -> u64 {
         self.operations
@@ -224,7 +224,7 @@ pub struct Records<'a, O> {
     /// Position of the next record in the payload of the present frame.
     at: usize,
     number: u64,
-    /// Number of the operation after the last one of the frame, as the head of the frame specifies it.
+    /// Number of the operation after the last one of the frame, from the head of the frame.
     end: u64,
     /// Number of the operation after the last operation of the journal.
     last: u64,

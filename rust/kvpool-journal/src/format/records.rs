@@ -34,8 +34,8 @@ pub struct PromptRecord {
     pub foreign: bool,
 }
 
-/// Tokens that are appended to the requests of a batch, and how many of them are computed and covered
-/// by blocks.
+/// Tokens that are appended to the requests of a batch, the number of tokens that are computed, and the
+/// number that blocks cover.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "as those of `kvpool::Rows`")]
 pub struct AppendRecord {
@@ -46,12 +46,13 @@ pub struct AppendRecord {
     pub computed: ComputedRecord,
     pub covered: CoveredRecord,
     pub most_changes: Option<usize>,
-    /// The blocks that became full, one row after the other.
+    /// The blocks that became full: those of the first request, then those of the second, and so on.
     pub filled: Filled,
 }
 
 impl AppendRecord {
-    /// Returns the rows as an argument, with these requests and tokens.
+    /// Returns the arguments of the append that this record describes, with the given requests and
+    /// tokens.
     #[must_use]
     pub fn rows<'a>(&'a self, requests: &'a [RequestRef<'a>], tokens: &'a [u32]) -> kvpool::Rows<'a> {
         let Self { offsets, computed, covered, most_changes, .. } = self;
@@ -59,7 +60,7 @@ impl AppendRecord {
         kvpool::Rows { requests, tokens, offsets, computed, covered, most_changes }
     }
 
-    /// Returns the range of a row's tokens in the list of all tokens.
+    /// Returns the range of one request's tokens in the list of all appended tokens.
     #[must_use]
     pub fn ends(&self, row: usize) -> Range<usize> {
         match self.offsets.get(row..row + 2) {
@@ -113,8 +114,8 @@ pub enum Planned {
     Admit { request: IdRecord, prompt: ChainRecord, options: OptionsRecord },
     /// [`kvpool::CacheManager::plan_resume_with`]
     Resume { request: Name, part: PartRecord, rehashed: Option<Filled> },
-    /// [`kvpool::CacheManager::plan_append_ragged`], one operation per row. `covered` is the number of
-    /// slots that the block table has afterwards.
+    /// [`kvpool::CacheManager::plan_append_ragged`], one operation per request. `covered` is the number
+    /// of token slots that the request's blocks have afterwards.
     Append { request: Name, tokens: usize, covered: usize, filled: Filled },
     /// [`kvpool::CacheManager::plan_preempt`]
     Preempt { request: Name, until: UntilRecord },
@@ -173,7 +174,7 @@ impl UntilRecord {
     }
 }
 
-/// The tokens of a batch whose KV is computed.
+/// The number of tokens whose KV is computed, for the requests of a batch.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "as those of `Computed`")]
 pub enum ComputedRecord {
@@ -205,7 +206,7 @@ impl ComputedRecord {
     }
 }
 
-/// The tokens of a batch that need blocks.
+/// The number of tokens that need blocks, for the requests of a batch.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "as those of `Covered`")]
 pub enum CoveredRecord {

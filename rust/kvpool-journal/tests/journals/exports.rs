@@ -1,5 +1,5 @@
-//! Exported tests: they equal the expected files in this folder, their size is limited, and they are
-//! written piece by piece.
+//! Tests the export of journals as tests. Exported tests equal the expected files in this folder, their
+//! size is limited, and they are written piece by piece.
 
 use std::io::Write;
 
@@ -22,9 +22,10 @@ pub(crate) fn exported(image: &[u8], language: Language) -> Result<String, Repla
     Ok(String::from_utf8(text).unwrap())
 }
 
-/// The exported texts equal the expected files. These files compile and run, because
-/// `exported_manager.rs` and the others are tests of this crate. `make journal-check` compiles and runs
-/// exports that contain every call. With `KVPOOL_BLESS=1`, this test writes the expected files again.
+/// The exported texts equal the expected files. That these files compile and run is tested elsewhere:
+/// `exported_manager.rs` and the others are themselves tests of this crate. `make journal-check`
+/// compiles and runs exports that contain every call. With `KVPOOL_BLESS=1`, this test writes the
+/// expected files again.
 #[test]
 fn exported_tests_are_these() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
@@ -185,7 +186,7 @@ fn a_hint_that_python_cannot_make_is_refused_by_name() {
     }
 }
 
-/// Generates calls of these kinds. The arguments are the same in every run.
+/// Generates calls of these kinds ([`super::world::Call`]). The arguments are the same in every run.
 fn script(kinds: impl IntoIterator<Item = u8>, seed: u32) -> Vec<super::world::Call> {
     let mut state = seed;
     let mut next = || {
@@ -210,7 +211,7 @@ fn scripted_settings() -> ManagerConfig {
 const LONG_ID: &str =
     "a fork, \"of\" the request 93 \\, whose id does not fit into one literal of an exported test";
 
-/// Makes calls that a manager rarely accepts if their arguments are random.
+/// Makes calls with valid arguments. With random arguments, a manager would refuse most of them.
 fn accepted(manager: &mut Journaled<CacheManager>) {
     let prompt = |manager: &CacheManager, last: u32| {
         manager.prepare(&[1, 2, 3, 4, last], ExtraKeys::default()).unwrap()
@@ -299,7 +300,7 @@ fn an_exported_python_test_knows_the_groups() {
          kvpool.GroupSpec(\"full\", 2, keep=\"none\")]",
         "allocate_tokens=8, reuse=False",
         "    columns = 4\n",
-        // Two blocks of the group that caches the encoder's output.
+        // This call allocates two blocks of the group that caches the encoder's output.
         "answer(manager.extend, \"kept\", 3, encoder=True) == [[0, 20, 3], [1, 21, 3]]",
     ] {
         assert!(text.contains(part), "{part}");

@@ -1,5 +1,5 @@
-//! A journal in a file is read frame by frame. The result is the same as for its bytes in memory. If
-//! the file changes while it is read, the reader returns an error.
+//! Tests that a journal in a file, which is read frame by frame, gives the same result as its bytes in
+//! memory. If the file changes while it is read, the reader returns an error.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -134,7 +134,7 @@ fn a_file_that_changes_while_it_is_read_is_an_error() {
         }
         assert!(matches!(error, Some(JournalError::Io(_))), "{change}: {error:?}");
         assert!(0 < read && read < all, "{change}: {read} of {all}");
-        // The iterator has ended.
+        // After an error, the iterator has ended.
         assert!(records.next().is_none());
         // A new reader reads the file as it is now.
         let now = kept.open();

@@ -8,7 +8,7 @@ use kvpool_observe::{AdvisorConfig, WatchConfig};
 use kvpool_policies::{ADVISED, ALL, Recency, eviction_policy};
 
 const MINE: EvictionPolicy = eviction_policy!("mine", Recency::new);
-/// A policy whose name a policy of kvpool had in earlier versions.
+/// A policy with the name of a policy that only earlier versions of kvpool had.
 const SIEVE: EvictionPolicy = eviction_policy!("sieve", Recency::new);
 
 fn image(config: &PoolConfig, watch: &WatchConfig) -> Vec<u8> {

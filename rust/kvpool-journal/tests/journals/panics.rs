@@ -1,4 +1,4 @@
-//! A caller's policy panics during an operation. Only half of the operation was done, so the pool
+//! A caller's policy panics during an operation. The operation is then only partly done, so the pool
 //! refuses all work from then on, even if the caller catches the panic. The journal contains the
 //! operations that led to the panic.
 
@@ -164,7 +164,7 @@ fn an_operation_of_vllms_pool_that_panics_is_the_only_one_lost() {
         let (start, blocks, removed) = (Start::at(0), &*table, &mut Vec::new());
         catch_unwind(AssertUnwindSafe(|| pool.cache_full(start, blocks, key_of, 2, removed, None)))
     };
-    // This call reads the keys before it changes anything.
+    // This call reads the keys before it changes the pool.
     assert!(cache(|at| [None][at]).is_err());
     cache(|at| Key::new(&[at as u8; 32], 0).ok()).unwrap().unwrap();
     pool.free(table.iter().copied()).unwrap();

@@ -1,5 +1,5 @@
-//! Compares a recorded run with the same run that is restarted. With LRU there is no difference. With
-//! other settings the comparison reports the difference.
+//! Compares a recorded run with the same run on a pool or manager that is restarted. With LRU there is
+//! no difference. With other settings the comparison reports the difference.
 
 use super::numbers::Numbers;
 use kvpool::groups::{GroupKind, GroupSpec, Groups};
@@ -158,7 +158,7 @@ impl Engine {
         for id in std::mem::take(&mut self.running).into_iter().chain(std::mem::take(&mut self.preempted)) {
             self.manager.release(id.into(), Until::Now).unwrap();
         }
-        // Planned copies hold both their source and their destination blocks, so take the plan.
+        // Take the plan of copies, because it holds the source and destination blocks until then.
         self.manager.take_plan().unwrap();
     }
 
@@ -256,7 +256,7 @@ fn a_restarted_pool_gives_the_same_answers() {
                 table.extend(new);
                 if numbers.below(3) > 0 {
                     pool.register(&table[hits..], chain, hits).unwrap();
-                    // When the request ends, some of its blocks are not computed.
+                    // Leave some blocks of the request without computed contents until it ends.
                     let computed = hits + numbers.below(table.len() - hits + 1);
                     pool.mark_computed(&table[hits..computed]).unwrap();
                 } else {

@@ -42,7 +42,7 @@ pub(crate) fn settings() -> impl Strategy<Value = ManagerConfig> {
     )
 }
 
-/// Generates settings of a manager for a hybrid model, in which hits are not verified.
+/// Generates settings of a manager for a hybrid model. Such a manager does not verify its hits.
 pub(crate) fn hybrid_settings() -> impl Strategy<Value = ManagerConfig> {
     let keep = prop_oneof![
         Just(groups::Keep::All),
@@ -349,7 +349,6 @@ pub(crate) fn pool_settings(config: &ManagerConfig) -> PoolConfig {
     }
 }
 
-/// Capacity of the event log. It is small, so that some events are lost.
 pub(crate) const EVENTS: usize = 64;
 
 /// Returns a manager with an event log and a journal.
