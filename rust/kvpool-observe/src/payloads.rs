@@ -7,9 +7,9 @@
 //! it has no payload there.
 //!
 //! The number of payloads is bounded, and no payload is lost. Payloads of evicted contents wait until
-//! the caller [takes](crate::PoolWatch::take_evicted) them. While as many payloads wait as the pool has
-//! blocks, no more payloads can be [set](crate::PoolWatch::set_payloads). So there are never more than
-//! two payloads per block.
+//! the caller [takes](crate::PoolWatch::take_evicted) them. If the number of waiting payloads reaches
+//! the number of blocks of the pool, no more payloads can be [set](crate::PoolWatch::set_payloads). So
+//! there are never more than two payloads per block.
 //!
 //! Costs: about 90 bytes per block with a payload, plus the bytes of [`Payload::Bytes`]. For each
 //! content that leaves its block, there is one lookup in a map.
@@ -69,7 +69,7 @@ pub enum PayloadError {
         /// Its position in the call.
         position: usize,
     },
-    /// The caller has not taken the payloads of too many evicted contents.
+    /// Too many payloads of evicted contents wait for the caller to take them.
     #[error("{waiting} payloads of evicted contents wait, the limit is {most}: take them first")]
     NotTaken {
         /// The number of payloads that wait.
@@ -119,11 +119,12 @@ impl Payloads {
         self.waiting.extend(self.kept.remove(&block));
     }
 
-    /// Moves all payloads to the waiting ones, because all contents were removed.
+    /// Moves all payloads to the list of those that wait for the caller, because all contents were
+    /// removed.
     pub(crate) fn cleared(&mut self) {
         let first = self.waiting.len();
         self.waiting.extend(self.kept.drain().map(|(_, gone)| gone));
-        // The payloads are sorted, so that their order is the same on any host.
+        // Sort the payloads, so that their order is the same on any host.
         self.waiting[first..].sort_unstable_by_key(|gone| gone.block);
     }
 

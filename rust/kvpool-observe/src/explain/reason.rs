@@ -30,16 +30,17 @@ pub enum Requester {
     Unknown,
 }
 
-/// Why a block of a prompt had to be computed.
+/// The reason why a block of a prompt had to be computed.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum MissReason {
     /// No earlier prompt had these tokens.
     NeverSeen,
-    /// No such prompt is remembered. Either there was none, or it was removed from the record.
+    /// No prompt with these tokens is remembered. Either there was none, or it was removed from the
+    /// bounded record.
     NotRemembered,
-    /// The prompt agrees with an earlier prompt up to this token, and differs from there on. Among the
-    /// last eight prompts that diverge from it, the report uses the one with the longest common part.
+    /// The prompt equals an earlier prompt up to this token, and differs at it. If there are several
+    /// such prompts, the latest eight are compared, and the one with the longest common part counts.
     Diverged {
         /// The first token that differs, counted from the start of the prompt.
         token: usize,
@@ -105,8 +106,8 @@ pub enum MissReason {
         /// The request that computes it.
         by: Requester,
     },
-    /// The block was requested before, but never committed: its request finished, was preempted, or
-    /// cannot publish.
+    /// The block was requested before, but never became available to other requests: its request
+    /// finished or was preempted before it computed the block, or does not share its blocks.
     NotComputed,
     /// The cached blocks with the same hash have another content.
     Collision,
@@ -116,7 +117,6 @@ pub enum MissReason {
     Behind,
     /// The whole prompt is cached, but the engine always has to compute the last token.
     LastToken,
-    /// The last tokens of the prompt do not fill a block, and only full blocks are cached.
     TooShort,
     /// With several KV-cache groups: the block is cached in the full-attention groups (or, without such
     /// groups, was computed before), but not all groups can serve a hit that covers it.
@@ -249,7 +249,7 @@ impl MissReason {
         if let Self::Evicted { outlook, .. } = self { *outlook } else { None }
     }
 
-    /// Whether two reasons are equal except for the time and the outlook.
+    /// Whether two reasons are equal. Ignores the time and the estimate of further use.
     fn continues(&self, before: &Self) -> bool {
         match (self, before) {
             (
@@ -272,8 +272,8 @@ pub struct MissSpan {
     pub blocks: Range<usize>,
     /// The positions of the blocks' tokens in the prompt.
     pub tokens: Range<usize>,
-    /// The reason. For an eviction, the time and the outlook are those of the first block of the span.
-    /// It was evicted last, because blocks are evicted from the end of a chain.
+    /// The reason. For an eviction, the time and the estimate of further use are those of the first
+    /// block. It was evicted last, because a chain is evicted from its end.
     pub reason: MissReason,
 }
 
@@ -374,8 +374,8 @@ impl MissCounts {
     }
 }
 
-/// The number of tokens that requests had to compute, by reason, at first admissions and at
-/// resumptions.
+/// The number of tokens that requests had to compute, by reason. First admissions and resumptions are
+/// counted separately.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MissStats {

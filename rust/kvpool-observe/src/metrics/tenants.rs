@@ -1,8 +1,8 @@
 //! Counts of hits and misses for a bounded number of tenants.
 //!
-//! The first tenants are counted separately and all others together, because a label of a metric must
-//! have a bounded number of values. The advisor also counts tenants, but its counts are halved
-//! periodically. The counts here only grow.
+//! The first tenants are counted separately and all others together, because a metric with a label for
+//! the tenant must have a bounded number of values. The advisor also counts tenants, but its counts are
+//! halved periodically. The counts here only grow.
 
 use kvpool::retention::TenantId;
 

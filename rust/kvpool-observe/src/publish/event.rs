@@ -64,7 +64,7 @@ impl Digest {
     }
 }
 
-/// An extra key of a block. As in vLLM's events, it has no tag that names its kind.
+/// An extra key of a block. In an event it has no tag that names its kind, as in vLLM's events.
 ///
 /// ```
 /// use kvpool_observe::publish::Extra;

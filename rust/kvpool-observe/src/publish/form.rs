@@ -37,7 +37,7 @@ pub enum HashForm {
     Bytes,
 }
 
-/// The form of the events that a sink gets.
+/// The form in which events are encoded for a consumer.
 ///
 /// ```
 /// use kvpool_observe::publish::{Dialect, Form, HashForm, Layout};

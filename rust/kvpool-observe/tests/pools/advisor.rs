@@ -1,5 +1,6 @@
-//! The advisor in a pool and in a manager: which calls count as references, windows, tenants, epochs,
-//! resizes, and random histories. Tests of `kvpool-replay` compare its estimates with exact curves.
+//! Tests the advisor of a pool and of a manager: which calls count as references, windows, tenants,
+//! epochs, resizes, and random sequences of calls. Tests of `kvpool-replay` compare its estimates with
+//! exact curves.
 
 use kvpool::hash::ChainLink;
 use kvpool::retention::{RetentionConfig, TenantId};
@@ -109,8 +110,8 @@ fn requests_count_for_their_tenants() {
     assert_eq!((counted, advice.references), (vec![(4, 30), (9, 7)], 39));
 }
 
-/// In a chat, each turn hits the answer of the previous turn, which no lookup has requested before. The
-/// advisor has to include registered blocks, or it would treat the answer as new.
+/// In a chat, each turn hits the answer of the previous turn, which no lookup has requested before. If
+/// the advisor ignored registered blocks, it would treat the answer as new.
 #[test]
 fn registered_answers_count_as_references() {
     let mut manager = manager(401);
@@ -215,8 +216,8 @@ fn counts_are_halved_at_the_end_of_each_window() {
     let advice = pool.advice().unwrap();
     assert_eq!((advice.references, advice.seen, advice.window), (48, 88, 80));
     assert_eq!(advice.tenants[0].references, 48);
-    // Hits of the old window are halved like references. The old window has 9 * 4 / 2 hits of 40
-    // references, and the new one 4 of 8.
+    // Hits of the old window are halved like references. The previous window has 9 * 4 hits, which
+    // count half, and 40 references. The new one has 4 hits and 8 references.
     assert_eq!(advice.hit_rate, (18.0 + 4.0) / 48.0);
     assert_eq!((at(&advice, 4), advice.policies[0].block_hit_rate), (advice.hit_rate, advice.hit_rate));
     (0..400).for_each(|_| serve(&mut pool, &prompt, 0));
@@ -395,8 +396,8 @@ proptest! {
         }
     }
 
-    /// In random histories, the invariants hold, every rate is between 0 and 1, curves never fall, the
-    /// references are those that the pool counts, and an equal history gives equal advice.
+    /// With random calls, the invariants hold, every rate is between 0 and 1, larger caches never have
+    /// lower rates, the references are those that the pool counts, and equal calls give equal advice.
     #[test]
     fn histories(
         operations in operations(150),
@@ -435,8 +436,8 @@ proptest! {
     }
 }
 
-/// Digests from other sources may begin with any bytes. If these bytes are spread unevenly, only the
-/// size of the sample changes.
+/// Digests from other sources may begin with any bytes. If these bytes are distributed unevenly, only
+/// the size of the sample changes.
 #[test]
 fn keys_that_are_not_spread() {
     let digests = |first: u64| {

@@ -1,5 +1,5 @@
-//! Compares the notifications of a pool with the pool: an observer that uses only notifications derives
-//! the content of every block, and every block that changed. The test covers every policy, and
+//! Tests that the notifications of a pool are complete: an observer that uses only notifications can
+//! derive the content of every block, and which blocks have changed. The test covers every policy, and
 //! observers that attach late.
 
 use std::collections::{BTreeMap, HashSet};

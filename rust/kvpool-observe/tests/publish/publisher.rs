@@ -1,5 +1,5 @@
-//! Sequence numbers, first batches, gaps, heartbeats and replays of a publisher, and the extra keys of
-//! blocks.
+//! Tests the sequence numbers, first batches, gaps, heartbeats and replays of a publisher, and the
+//! extra keys of blocks.
 
 use std::sync::Arc;
 
@@ -40,8 +40,8 @@ fn numbers_begin_at_the_base_of_the_start_and_the_first_word_is_cleared() {
     assert_eq!(second.len(), 1);
     assert_eq!(second[0].number, (START << 20) + 1);
     assert!(!has(&second[0].payload, "AllBlocksCleared"));
-    // If the worker restarts a second later, all its numbers are higher than those that this
-    // incarnation can have used.
+    // If the worker restarts a second later, all its batch numbers are higher than those that it can
+    // have used before.
     assert!(base(START + 1) > second[0].number + 1_000_000);
 }
 
