@@ -28,7 +28,7 @@ use kvpool_lab::world::pool::PoolWorld;
 use kvpool_lab::world::vllm::VllmWorld;
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 
-/// Counts the bytes of heap in use for a soak.
+/// Counts the bytes of heap in use, for the report of a soak.
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 

@@ -1,8 +1,8 @@
 //! Converts bytes to calls.
 //!
-//! This module chooses the next call, and the number of its arguments that are invalid. Each world
-//! draws the arguments itself ([`World`]'s methods `fill` and `spoil`): [`pool`] draws the arguments of
-//! a pool's calls, [`manager`] those of a manager's calls.
+//! This module chooses the next call, and which of its arguments are invalid. Each world draws the
+//! arguments itself ([`World`]'s methods `fill` and `spoil`): [`pool`] draws the arguments of a pool's
+//! calls, [`manager`] those of a manager's calls.
 
 pub mod groups;
 pub mod manager;
@@ -23,8 +23,8 @@ const IMPOSSIBLE: usize = 10;
 /// Maximum number of attempts to draw a call that is possible.
 const ATTEMPTS: usize = 20;
 
-/// How often each call is drawn, as lists of weights by call. If several lists contain a call, the
-/// first one applies.
+/// Lists of calls and their weights. The probability of a call is proportional to its weight. If
+/// several lists contain a call, the first one applies.
 pub type Weights = &'static [&'static [(&'static str, u8)]];
 
 fn weight(weights: Weights, name: &str) -> usize {

@@ -16,7 +16,7 @@ const LARGE: usize = 1 << 29;
 /// Numbers of tokens: unknown, small, and around the largest number that the pool records.
 const TOKENS: [Option<u32>; 8] =
     [None, Some(4), Some(8), Some(12), Some(3), Some((1 << 31) - 2), Some((1 << 31) - 1), Some(u32::MAX)];
-/// Numbers of free blocks that a caller writes directly: some near the pool's number, some far from it.
+/// Reference counts that a caller writes directly. Some are plausible, and some are not.
 const COUNTS: [i32; 8] = [0, 1, 2, 3, -1, 65, 66, -70];
 
 const USUAL: &[(&str, u8)] = &[
@@ -49,11 +49,12 @@ const NO_HASHES: &[(&str, u8)] = &[
     ("set_hash", 0),
     ("reset_hash", 0),
 ];
-/// Weights for a run without chains, in which no group is declared to be chained. Most runs have
-/// chains.
+/// Weights of the calls for a run in which no KV-cache group is declared to be chained. In most runs, a
+/// group is.
 const UNCHAINED: &[(&str, u8)] = &[("chain_group", 16)];
 
-/// Returns the weights of the calls by which callers write a pool's data directly, as vLLM's tests do.
+/// Returns the weights of the calls. Some of them write a pool's data directly, as vLLM's tests do; the
+/// settings determine which of these calls are drawn.
 pub(crate) const fn weights(by_hand: ByHand, is_chained: bool) -> Weights {
     match (by_hand, is_chained) {
         (ByHand::Nothing, false) => &[UNCHAINED, NO_HASHES, NO_QUEUE, USUAL],
@@ -70,7 +71,7 @@ pub(crate) const fn weights(by_hand: ByHand, is_chained: bool) -> Weights {
 pub struct Draft {
     /// The blocks that the call caches, and their keys.
     part: Option<(Vec<u32>, Vec<Option<Key>>)>,
-    /// The number of blocks that need keys.
+    /// The number of blocks for which the call needs keys.
     blocks: usize,
     /// The partly filled block that the call caches.
     half: Option<Half>,
@@ -91,7 +92,7 @@ fn id(bytes: &mut Bytes<'_>, world: &VllmWorld) -> u32 {
     bytes.below(world.setting.num_blocks) as u32
 }
 
-/// Draws a key. Most keys are one of a few, so that several blocks have the same key.
+/// Draws a key, mostly one of only a few, so that several blocks have the same key.
 fn key(bytes: &mut Bytes<'_>, world: &VllmWorld) -> Option<Key> {
     let keys = if bytes.one_in(3) { world.keys.all() } else { world.keys.plain() };
     bytes.pick(keys).copied()
@@ -116,7 +117,8 @@ fn uncached<'a>(bytes: &mut Bytes<'_>, world: &'a VllmWorld) -> Option<&'a Table
     bytes.pick(&tables).copied()
 }
 
-/// Returns the next blocks of a table to be cached, with their keys. A mask leaves some of them out.
+/// Returns the next blocks of a table to be cached, with their keys. The key is `None` for a block that
+/// the call has to skip.
 fn part(bytes: &mut Bytes<'_>, world: &VllmWorld, table: &Table) -> (Vec<u32>, Vec<Option<Key>>) {
     let prompt = &PROMPTS[table.prompt];
     let end = table.blocks.len().min(prompt.len()).min(table.cached + 1 + bytes.below(4));
@@ -177,8 +179,8 @@ fn numbers(bytes: &mut Bytes<'_>, world: &VllmWorld) -> Vec<u32> {
     (0..1 + bytes.below(3)).map(|_| id(bytes, world)).collect()
 }
 
-/// Draws one block: the partly filled block of the draft, a block that the drawn key leads to, or any
-/// block. If a call takes two blocks, the first has a hash and the second has none.
+/// Draws one block: the partly filled block of the draft, a block that has the drawn key, or any block.
+/// If a call takes two blocks, the first has a hash and the second has none.
 fn block(bytes: &mut Bytes<'_>, world: &VllmWorld, draft: &mut Draft) -> u32 {
     if let Some(half) = draft.half {
         return half.block;
@@ -194,7 +196,7 @@ fn block(bytes: &mut Bytes<'_>, world: &VllmWorld, draft: &mut Draft) -> u32 {
     wanted.unwrap_or_else(|| id(bytes, world))
 }
 
-/// Draws an argument with which the call is possible. Returns false if there is none.
+/// Draws a valid argument for the call. Returns false if none exists.
 pub(crate) fn fill(slot: Slot<'_>, bytes: &mut Bytes<'_>, world: &mut VllmWorld, draft: &mut Draft) -> bool {
     let world = &*world;
     match slot {
@@ -270,7 +272,7 @@ pub(crate) fn fill(slot: Slot<'_>, bytes: &mut Bytes<'_>, world: &mut VllmWorld,
     true
 }
 
-/// Draws an argument that may be invalid. The pool may refuse the call.
+/// Replaces an argument by one that may be invalid, so that the pool may refuse the call.
 pub(crate) fn spoil(slot: Slot<'_>, bytes: &mut Bytes<'_>, world: &VllmWorld) {
     let ids = world.setting.num_blocks + 3;
     match slot {

@@ -19,13 +19,14 @@ use crate::world::pool::{changes, unpack};
 use crate::world::prompts::Prompts;
 use crate::world::requests::{Requests, contents, counted, named, number, rows, tokens};
 
-/// The model of a manager: the reference manager, and the answers of calls that it does not have.
+/// The model of a manager. It consists of the reference manager, and of answers to calls that the
+/// reference manager does not support.
 #[derive(Clone, Debug)]
 pub struct Model {
     manager: ReferenceManager,
     block_size: usize,
     epoch: u64,
-    /// Whether the policy uses the time that the caller passes, and the latest such time.
+    /// Whether the policy uses the time that the caller passes, and the latest time that was passed.
     time: (bool, Option<f64>),
 }
 
@@ -132,7 +133,7 @@ impl Model {
     }
 
     /// Applies a call to the model. Returns the answer that the manager must give. For a step, the
-    /// model takes from the manager's plan which operations fit.
+    /// manager's plan determines which operations fit; the model does not check that.
     pub(crate) fn expected(
         &mut self,
         call: &C,
@@ -191,7 +192,6 @@ impl Model {
             }
             C::AbortSwap { swap } => done(model.abort_swap(*swap)),
             C::CommitStep { plan } => self.step(plan, planned, requests, prompts),
-            // The model covers only managers without hints and tenants.
             C::Retain { .. } | C::SetTenant { .. } | C::RetainPrefix { .. } | C::EndSession { .. } => {
                 Expected::Refused
             }
@@ -237,7 +237,7 @@ impl Model {
                 let all = forked(forks);
                 done(forks.parents.len() == forks.children.len() && model.fork_batch(&all))
             }
-            // No group of the model caches an encoder's output.
+            // The model has no group that caches an encoder's output, so the call is refused.
             C::ExtendEncoder { request, .. } => known(runs(model, request).then(|| changed(&[]))),
             C::ReleaseBatchWith { ended, until } => {
                 done(model.release_batch(&numbers(&ended.requests), until.until()))
@@ -280,7 +280,7 @@ impl Model {
             return Expected::Refused;
         }
         let steps: Vec<_> = planned.iter().map(|one| step(one, plan, requests, prompts)).collect();
-        // Every planned operation must fit, because a plan guarantees that.
+        // A valid plan guarantees that every planned operation fits.
         let Some(outcomes) = self.manager.commit_step(&steps) else {
             return Expected::RefusedAs("a plan that does not fit");
         };
@@ -300,7 +300,7 @@ fn forked(ForksRecord { parents, children }: &ForksRecord) -> Vec<(i64, i64)> {
     numbers(parents).into_iter().zip(children).collect()
 }
 
-/// Converts a planned operation for the model. The plan's record contains its tokens.
+/// Converts a planned operation for the model. Its tokens come from the record of the plan.
 fn step(
     planned: &PlannedOperation,
     plan: &PlanRecord,
@@ -325,7 +325,8 @@ fn step(
     }
 }
 
-/// Returns the tokens that a plan admits or appends. A plan names each request once.
+/// Returns the tokens that a plan admits or appends for a request. A plan has at most one operation per
+/// request.
 fn planned_tokens(plan: &PlanRecord, of: i64, requests: &Requests, prompts: &Prompts) -> Vec<u32> {
     let tokens = plan.planned.iter().find_map(|one| match one {
         Planned::Admit { request: IdRecord(id), prompt, .. } if number(id) == of => {
@@ -340,7 +341,7 @@ fn planned_tokens(plan: &PlanRecord, of: i64, requests: &Requests, prompts: &Pro
     tokens.unwrap_or_default()
 }
 
-/// Returns how many blocks a planned admission or resumption covers.
+/// Returns the part of the prompt for which a planned admission or resumption allocates blocks.
 fn planned_part(plan: &PlanRecord, of: i64) -> Part {
     let part = plan.planned.iter().find_map(|one| match one {
         Planned::Admit { request: IdRecord(id), options, .. } if number(id) == of => {
@@ -352,7 +353,7 @@ fn planned_part(plan: &PlanRecord, of: i64) -> Part {
     part.unwrap_or(Part::WHOLE)
 }
 
-/// Returns the number of slots that a planned append covers.
+/// Returns the number of token slots that a request has after a planned append.
 fn planned_slots(plan: &PlanRecord, of: i64) -> usize {
     let slots = plan.planned.iter().find_map(|one| match one {
         Planned::Append { request, covered, .. } if named(request) == of => Some(*covered),
@@ -382,7 +383,7 @@ impl Done {
 }
 
 /// Before a call that commits, lets the engine write the KV that the call commits, and a connector the
-/// KV that it has loaded. If the subject is a hybrid model, returns the load that the call completes.
+/// KV that it has loaded. For a hybrid model, returns the expected result if the call completes a load.
 ///
 /// # Errors
 /// A layer reads other data than the engine wrote for it.
@@ -518,7 +519,8 @@ pub(crate) fn after(
             truncate(world, named(request), *tokens)?;
         }
         C::TruncateBatch { rows: batch, tokens, until } => {
-            // Until the fence ends, the end of a prefix remains held although its start does not.
+            // If the release waits for a step or fence, the end of a prefix remains held although its
+            // start may not.
             world.whole &= *until == UntilRecord::Now;
             let mut all = rows(batch).into_iter().zip(tokens);
             all.try_for_each(|(number, &keep)| truncate(world, number, keep))?;
@@ -563,8 +565,8 @@ pub(crate) fn after(
             world.memory.change_weights();
         }
         C::Reset {} => {
-            // A request that survives a reset holds no blocks and reads nothing. It no longer holds the
-            // start of its prefix.
+            // A request that survives a reset holds no blocks and reads nothing. When it continues, it
+            // may hold blocks without the start of their prefix.
             world.whole |= world.subject.manager().num_requests() == 0;
             world.memory.change_weights();
             world.layers.iter_mut().for_each(|layers| layers.change_weights(world.memory.weights()));
@@ -637,7 +639,8 @@ pub(crate) fn explain(
         explained.loaded(manager, named(request), load.tokens);
     }
     for (number, computes_all) in admissions(call, planned) {
-        // If a step has several operations, one may evict blocks that another one looks up.
+        // If a step has several operations, one may evict blocks that another one looks up, so `cached`
+        // is not exact.
         let cached = Some(cached).filter(|_| planned.len() < 2);
         explained.admitted(manager, number, cached, computes_all)?;
     }
@@ -646,8 +649,8 @@ pub(crate) fn explain(
         C::ForkBatch { forks } => {
             forked(forks).into_iter().for_each(|(parent, child)| explained.forked(parent, child));
         }
-        // The artificial keys of the laboratory are the same in every epoch, but the digests of a
-        // hasher are not.
+        // The digests of a hasher differ in every epoch, but the artificial keys of the laboratory do
+        // not.
         C::BumpEpoch {} => {
             world.explained = None;
             return Ok(());

@@ -7,14 +7,14 @@ use std::collections::BTreeMap;
 use crate::model::reference::ReferencePool;
 use kvpool::retention::{Keep, Priority, Retention, RetentionStats, Then, Ttl};
 
-/// The tenant for which limits are set.
+/// The only tenant that has limits.
 pub(crate) const TENANT: u32 = 1;
 
 /// The hints for a block with a content.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Entry {
     keep: Keep,
-    /// Seconds of an idle time to live.
+    /// Time to live after the last use, in seconds.
     idle: Option<f64>,
     deadline: Option<f64>,
     then: Then,
@@ -38,8 +38,8 @@ pub struct Retained {
     expired: u64,
 }
 
-/// The content of each block, and whether the block was cached-free, before a call. Hints depend on
-/// both.
+/// The content of each block, and whether the block was cached-free, before a call. Whether a call
+/// changes hints depends on both.
 #[derive(Clone, Debug)]
 pub(crate) struct Before(Vec<(Option<Vec<u32>>, bool)>);
 

@@ -1,5 +1,5 @@
-//! Checks events: a map that is updated from them must contain exactly the contents that lookups can
-//! match, with their parents.
+//! Checks events: a map that is updated from events must contain exactly the contents that lookups can
+//! find, with their parents.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ type Content = (BlockHash, u16);
 /// A subscriber that updates its own map from events.
 #[derive(Clone, Debug, Default)]
 pub struct Follower {
-    /// The hashes that can be matched, with their parents.
+    /// The hashes that lookups can find according to the events, with their parents.
     matchable: BTreeMap<Content, Option<Content>>,
     /// The epoch of the events.
     epoch: u64,
@@ -25,7 +25,7 @@ pub struct Follower {
 }
 
 impl Follower {
-    /// Returns a content whose child can be matched although the content itself cannot.
+    /// Returns a content that lookups cannot find although its child is stored.
     #[must_use]
     pub fn orphan(&self) -> Option<(BlockHash, u16)> {
         self.matchable.values().flatten().copied().find(|parent| !self.matchable.contains_key(parent))
@@ -36,8 +36,8 @@ impl Follower {
         std::mem::take(&mut self.stored)
     }
 
-    /// Reads new events, and compares the matchable contents with the blocks of the pool. A block of a
-    /// chained group has this number of keys, and its parent is the block before it.
+    /// Reads new events, and compares the matchable contents with the blocks of the pool. If the blocks
+    /// of a KV-cache group have parents, `chained` returns the number of keys per block.
     pub(crate) fn follow(
         &mut self,
         batch: EventBatch,

@@ -29,7 +29,7 @@ pub(crate) struct Explained {
     /// Number of hash units that each request hit. A hit may begin in the middle of a prompt if
     /// attention is chunked, even if the units before it were never computed.
     hit: BTreeMap<i64, usize>,
-    /// Number of hash units that lookups requested, and number that they found.
+    /// Number of hash units that lookups requested, and number of those that they found.
     asked: u64,
     found: u64,
 }
@@ -66,7 +66,7 @@ impl Explained {
         }
     }
 
-    /// Records that a request has taken over the blocks of its parent.
+    /// Records that a request is a fork, which shares the blocks of its parent.
     pub(crate) fn forked(&mut self, parent: i64, child: i64) {
         if let Some(&hit) = self.hit.get(&parent) {
             self.hit.insert(child, hit);
@@ -148,8 +148,8 @@ impl Explained {
         cached.map_or(Ok(()), |cached| self.check_spans(&explanation, cached, &hashes))
     }
 
-    /// Without the limits of the other groups, the hit of full attention would be longer by the
-    /// unserved tokens.
+    /// Without the other groups, the hit would be longer by the tokens whose miss has the reason
+    /// `unserved`.
     fn check_spans(
         &self,
         explanation: &Explanation,
@@ -217,8 +217,8 @@ impl Explained {
         ];
         let expected: Vec<_> = expected.into_iter().flatten().collect();
         if expected.is_empty() {
-            // The miss of a token that was never computed has the usual explanation, unless only a part
-            // of the next length is missing.
+            // A token that was never computed gets the usual reason, unless only a part of the tokens
+            // up to the next possible length of a hit is missing.
             return check((ends.len(), ends[0].1) == (1, false) && ends[0].2 != "not-kept");
         }
         check(ends.iter().map(|&(at, gone, _)| (at, gone)).eq(expected.iter().copied()))?;

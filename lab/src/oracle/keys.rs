@@ -1,5 +1,5 @@
-//! Checks the keys of vLLM's pool: the key of each block and the blocks of each key, through every call
-//! that reads them.
+//! Checks the keys of vLLM's pool: compares the key of each block and the blocks of each key with the
+//! model, by every call that reads them.
 
 use kvpool_vllm::{Key, Pool};
 
@@ -62,7 +62,7 @@ fn find_runs(pool: &Pool, model: &Model, drawn: &Keys, group: u32) -> Result<(),
     let in_group = |key: &Key| Key::new(key.digest(), group).ok();
     let (found, missing): (Vec<Key>, Vec<Key>) =
         drawn.all().iter().filter_map(in_group).partition(|key| model.find(key).is_some());
-    // Start with other keys in other states, so that all keys are tried over time.
+    // Which keys come first depends on the state, so that all keys are tried in the course of a run.
     let turn = model.removals as usize + model.leading().count();
     let cycle = |len: usize| found.iter().cycle().skip(turn % found.len().max(1)).take(len);
     let stop = missing.iter().cycle().skip(turn % missing.len().max(1)).take(1);

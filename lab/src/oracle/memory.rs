@@ -3,8 +3,8 @@
 //! block must have its content, computed with the current weights.
 //!
 //! Blocks are not cleared when they are released. So a lost copy, a block that is allocated too early,
-//! or wrong sharing is noticed, because a request reads cells of another prefix. If a fence protects
-//! blocks, its step writes to them until the fence ends.
+//! or wrong sharing is noticed, because a request reads cells of another prefix. While a fence protects
+//! blocks, the engine's step keeps writing to them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -21,13 +21,13 @@ use crate::world::requests::{self, Requests, id};
 #[derive(Clone, Debug, Default)]
 pub struct Memory {
     block_size: usize,
-    /// Whether free blocks are overwritten immediately.
+    /// Whether a block is overwritten as soon as it is free.
     scribbles: bool,
     cells: BTreeMap<Place, Vec<Option<Kv>>>,
     /// Number of changes of the weights: resets and epochs.
     weights: u64,
-    /// The weights at the admission of each request. A request may keep KV that it computed with these
-    /// weights.
+    /// The number of the weights at the admission of each request. A request may keep KV that it
+    /// computed with these weights.
     since: BTreeMap<i64, u64>,
     /// Whether the engine wrote to the destination of a planned copy before it took the plan. An engine
     /// must not do that, so nothing is checked afterwards.
@@ -132,7 +132,7 @@ impl Memory {
         self.since.insert(number, self.weights);
     }
 
-    /// Records that a request has taken over the blocks of its parent.
+    /// Records that a request is a fork, which shares the blocks of its parent.
     pub(crate) fn forked(&mut self, parent: i64, child: i64) {
         let weights = self.since.get(&parent).copied().unwrap_or(self.weights);
         self.since.insert(child, weights);

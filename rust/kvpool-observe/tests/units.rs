@@ -58,8 +58,8 @@ fn large_blocks_are_remembered_as_long_as_small_ones() {
     }
 }
 
-/// Two pools that hold the same number of tokens get the same advice for the same traffic. The sizes of
-/// a curve are in blocks of the pool.
+/// Two pools that hold the same number of tokens get the same advice for the same traffic. The cache
+/// sizes in the advice are in blocks of the pool.
 #[test]
 fn advice_is_the_same_for_large_and_small_blocks() {
     let advised = |blocks, specs| {

@@ -1,7 +1,8 @@
-//! Several threads use a real pool and manager under shuttle. A lock protects them, as in the bindings.
+//! Tests a real pool and manager that several threads use under shuttle. A lock protects them, as in
+//! the Python bindings.
 //!
-//! Each model checks a statement that must be true under every schedule. For most models there is a
-//! second one that violates the protocol and must fail. It proves that the check can fail.
+//! Each model checks a statement that must be true under every schedule. Most models have a variant
+//! that violates the protocol and must fail, which proves that the check can fail.
 
 #![expect(clippy::expect_used, clippy::panic, reason = "helpers of tests may panic as tests do")]
 
@@ -65,8 +66,8 @@ type Task<R> = Box<dyn FnOnce() -> R + Send>;
 
 // --- Prompts are hashed outside of the lock while the weights change ---
 
-/// For each block, the epoch of the weights with which an engine computed its content. Like KV memory,
-/// this is not part of the manager.
+/// For each block, the epoch of the weights with which an engine computed its content. This map stands
+/// for the KV memory, which is not part of the manager.
 type Written = Arc<Mutex<Vec<Option<u64>>>>;
 
 /// Serves a request: hashes in the current epoch without holding the lock, then admits, computes and
@@ -81,8 +82,7 @@ fn serve(manager: &Locked<CacheManager>, written: &Written, id: i64, careless: b
         let mut cursor = prompt(&hasher, 7, 3, epoch); // without holding the lock
         let mut locked = manager.lock();
         if careless && locked.pool().epoch() != epoch {
-            // A careless caller moves the cursor to the new epoch, but computes KV with the old
-            // weights.
+            // A faulty caller: moves the cursor to the new epoch, but computes KV with the old weights.
             cursor.rebase(locked.pool().epoch()).expect("no extra keys");
         }
         let now = locked.pool().epoch();
@@ -283,8 +283,8 @@ fn hands(look_first: bool) {
                     (own.chain(), 1000 * (worker * 10 + turn))
                 };
                 let found = if look_first {
-                    // Looks up the blocks first and acquires them later. Another request may own them
-                    // by then.
+                    // A faulty caller: looks up the blocks first and acquires them later. Another
+                    // request may own them by then.
                     let seen: Vec<BlockId> = {
                         let locked = pool.lock();
                         let copies = |hash: &BlockHash| locked.copies(hash).first().copied();
@@ -438,7 +438,7 @@ fn events(consumers: usize) {
         let (pool, hasher) = (pool.clone(), hasher.clone());
         Box::new(move || {
             for turn in 0..3 {
-                // Both workers use the same two contents, and there are not enough blocks for all
+                // Both workers use the same two contents, and the pool has too few blocks for all
                 // requests.
                 let cursor = prompt(&hasher, 100 * ((worker + turn) % 2), 2, 0);
                 let found = pool.lock().match_and_acquire(cursor.chain(), 2).expect("a chain of this pool");

@@ -1,12 +1,12 @@
 //! Slow and simple reference models of the pool and of the manager ([`ReferenceManager`]).
 //!
 //! The models hash nothing: a block's content is its whole prefix, token by token, with its extra keys
-//! and epoch. Their lists are plain vectors. Their decisions must equal those of the core: results,
-//! ids, and the orders of the free list and of eviction.
+//! and epoch. Their lists are plain vectors. Their results and block ids must equal those of the core,
+//! and so must the orders of the free list and of eviction.
 //!
 //! Their blocks contain KV ([`Kv`]), which depends on the weights. So the model can check which
 //! contents a pool removes, and whether the remaining contents are those that the current weights would
-//! compute. [`ReferencePool::check_kv`] makes the second check.
+//! compute. [`ReferencePool::check_kv`] checks the remaining contents.
 
 mod manager;
 
@@ -20,13 +20,14 @@ pub use manager::{ReferenceManager, ReferenceOutcome, ReferenceRequest, Referenc
 /// the block's end.
 pub type Content = (Vec<u8>, u64, Vec<u32>);
 
-/// The KV of a computed token. It depends on all tokens before it and on the weights.
+/// A stand-in for the KV of a computed token. It depends on the tokens up to this one and on the
+/// weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kv {
     /// The number of the weights that computed the KV. Every reset and every new epoch changes the
     /// weights.
     pub weights: u64,
-    /// A hash of the prefix from which it was computed.
+    /// A hash of the prefix from which the KV was computed.
     pub prefix: u64,
 }
 
@@ -43,7 +44,7 @@ impl Kv {
 #[derive(Clone, Debug, Default)]
 struct Block {
     references: usize,
-    /// Number of references that fences hold, and number that pins hold.
+    /// Number of references that fences hold, and number of references that pins hold.
     fences: usize,
     pins: usize,
     content: Option<Content>,
@@ -188,7 +189,7 @@ impl ReferencePool {
     }
 
     fn allocate_one(&mut self) -> usize {
-        // A pinned block that would be evicted only leaves the order.
+        // If a pinned block is the next to be evicted, it is only removed from the order of eviction.
         let mut next = || if self.free.is_empty() { self.evictable.remove(0) } else { self.free.remove(0) };
         let mut block = next();
         while self.blocks[block].references > 0 {
@@ -274,8 +275,7 @@ impl ReferencePool {
             if self.blocks[b].references == 0 {
                 self.free.insert(0, b);
             }
-            // Children of the copy that is dropped must not be evicted later than the copy that
-            // remains.
+            // The remaining copy must not be evicted before the children of the dropped copy.
             let waits = |&twin: &usize| {
                 let Block { references, pins, .. } = self.blocks[twin];
                 self.evictable.contains(&twin) || pins > 0 && references == pins
@@ -385,8 +385,8 @@ impl ReferencePool {
         }
         for &b in &ended {
             self.blocks[b].references -= 1;
-            // A block that was released while it was pinned is already in the order, unless its turn to
-            // be evicted has come.
+            // A block that was released while it was pinned is already in the order of eviction, unless
+            // it was removed when it would have been evicted.
             if self.blocks[b].references == 0 && !self.evictable.contains(&b) {
                 self.unregister(b);
                 self.free.insert(0, b);
@@ -413,7 +413,7 @@ impl ReferencePool {
         content.and_then(|content| self.copies.get(content)).map_or(&[], Vec::as_slice)
     }
 
-    /// Returns the computed block that a lookup of this content returns.
+    /// Returns the block that a lookup of this content returns. Such a block is always computed.
     fn find(&self, content: &Content) -> Option<usize> {
         self.copies.get(content)?.first().copied().filter(|&b| self.blocks[b].computed)
     }
@@ -455,8 +455,8 @@ impl ReferencePool {
             self.blocks[b].computed = true;
             let ring = self.copies.entry(content).or_default();
             ring.retain(|&copy| copy != b);
-            // The copy is placed after the copies that became computed earlier, and before all copies
-            // that are not computed.
+            // Move the copy behind the copies that became computed earlier, and before all copies that
+            // are not computed.
             let computed = ring.iter().take_while(|&&copy| self.blocks[copy].computed).count();
             ring.insert(computed, b);
         }
@@ -471,8 +471,8 @@ impl ReferencePool {
         found
     }
 
-    /// Returns the blocks of the longest computed run of a prompt that begins at block `start`. With
-    /// `refresh`, the lookup makes them the most recently used blocks.
+    /// Returns the longest list of consecutive cached blocks of a prompt, beginning at block `start`.
+    /// With `refresh`, the lookup makes them the most recently used blocks.
     pub fn find_run(
         &mut self,
         salt: &[u8],
@@ -617,8 +617,8 @@ impl ReferencePool {
         Some(changes)
     }
 
-    /// Like `find`, but does not return a block that left the order of eviction while only pins held
-    /// it. The parents of such a block may be gone.
+    /// Like `find`, but does not return a block that was removed from the order of eviction while only
+    /// pins held it. The parents of such a block may have been evicted.
     fn find_in_place(&self, content: &Content) -> Option<usize> {
         let overtaken =
             |b: usize| self.blocks[b].references == self.blocks[b].pins && !self.evictable.contains(&b);
@@ -642,7 +642,6 @@ impl ReferencePool {
         let mut victims = Vec::new();
         while victims.len() < n && !self.eviction_order().is_empty() {
             let next = self.evictable.remove(0);
-            // A pinned block that would be evicted only leaves the order.
             victims.extend((self.blocks[next].references == 0).then_some(next));
         }
         victims.iter().for_each(|&b| self.unregister(b));
@@ -678,7 +677,7 @@ impl ReferencePool {
         freed.into_iter().for_each(|b| self.free.insert(0, b));
     }
 
-    /// Adds free blocks at the end.
+    /// Adds free blocks with the next ids, as a resize of the pool does.
     pub fn resize(&mut self, num_blocks: usize) {
         self.free.extend(self.blocks.len()..num_blocks);
         self.blocks.resize(num_blocks, Block::default());

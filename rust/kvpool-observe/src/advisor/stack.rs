@@ -70,7 +70,7 @@ impl Bound {
     }
 }
 
-/// What the stack reports for a use of a sampled key.
+/// The report of a [`SampledStack`] about one use of a sampled key.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Touch {
     /// The number of uses in the whole stream that this use represents: 1 / sampling rate.
@@ -355,8 +355,7 @@ impl Order {
         self.numbers.len() == self.room
     }
 
-    /// Adds a key's number as the most recently used. The caller has checked that there is a position
-    /// left.
+    /// Adds a key's number as the most recently used. The caller has checked that a position is left.
     fn push(&mut self, number: u32) -> u32 {
         let place = self.next();
         self.numbers.push(number);

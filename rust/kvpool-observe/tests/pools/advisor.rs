@@ -396,8 +396,9 @@ proptest! {
         }
     }
 
-    /// With random calls, the invariants hold, every rate is between 0 and 1, larger caches never have
-    /// lower rates, the references are those that the pool counts, and equal calls give equal advice.
+    /// With random calls, the invariants hold, every rate is between 0 and 1, and larger caches never
+    /// have lower rates. The references are those that the pool counts, and equal calls give equal
+    /// advice.
     #[test]
     fn histories(
         operations in operations(150),

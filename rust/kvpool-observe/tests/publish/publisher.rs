@@ -77,7 +77,7 @@ fn a_held_sink_gets_everything_after_it_has_room() {
     publisher.hold(sink, true).unwrap();
     assert!(publisher.flush(9.0, 5.0).is_empty()); // not even a heartbeat
     publisher.hold(sink, false).unwrap();
-    // Nothing changed in the meantime, so nothing was lost.
+    // The contents did not change while the sink was paused, so the sink lost nothing.
     assert_eq!(publisher.flush(9.0, 5.0)[0].number, first[0].number + 1);
     publisher.hold(sink, true).unwrap();
     for at in 1..4 {
@@ -156,8 +156,8 @@ fn republication_is_cut_into_batches_in_order() {
     let mut publisher = publisher();
     chain(&mut publisher, 20_000);
     let sink = publisher.add(SinkConfig::default());
-    // One chain is one event. A chain with more contents than a batch may have is split into several
-    // batches.
+    // A snapshot contains one event per chain. A chain with more contents than a batch may have is
+    // split into several batches.
     assert_eq!(publisher.flush(1.0, 5.0).len(), 1);
     for at in 0..20_000 {
         publisher.stored(0, 0, Digest::of_number(1 << 40 | at), None, Some(&[at as u32, 1]));
@@ -190,7 +190,7 @@ fn runs_end_where_the_label_changes_and_extra_keys_belong_to_their_blocks() {
     let events = |payload: &[u8]| payload.windows(11).filter(|window| window == b"BlockStored").count();
     assert_eq!((events(&batches[0].payload), events(&batches[1].payload)), (2, 2));
     assert!(has(&batches[0].payload, "session_id") && !has(&batches[0].payload, "grain"));
-    // `92 91` in `MessagePack`: two blocks, each with one key.
+    // `92 91` in `MessagePack` are an array of two blocks, and in it an array of one key.
     assert!(
         has(&batches[0].payload, "extra_keys")
             && batches[0].payload.windows(3).any(|at| at == [0x92, 0x91, 0xa3])
