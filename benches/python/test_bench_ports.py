@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 BATCH, SIZE, PROMPT = 256, 16, 32_768
 ROUNDS = 1000
 RANDOM = np.random.default_rng(7)
-#: Numbers that make the start of each prompt different.
+#: Numbers for the start of prompts, so that no two prompts are equal.
 FRESH = itertools.count(1)
 
 
@@ -74,7 +74,7 @@ ONE_EACH = np.full(BATCH, 7, dtype=np.int32)
 
 
 def changes() -> np.ndarray[Any, np.dtype[np.int32]]:
-    """Returns a buffer for the changes of a step."""
+    """Returns a buffer for the changes of block tables in a step."""
     return np.zeros((3, 20_000), dtype=np.int32)
 
 

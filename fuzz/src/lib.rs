@@ -22,7 +22,8 @@
 
 mod bytes;
 mod case;
-// The minimizer of journals. The tool that tests the tests with planted defects does not build it.
+// The source file of `kvpool-journal`'s minimizer. It is included instead of the crate, because the
+// tool that plants defects in the code would otherwise have to build the crate.
 #[path = "../../rust/kvpool-journal/src/minimize.rs"]
 mod minimize;
 pub mod random;

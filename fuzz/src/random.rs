@@ -1,5 +1,5 @@
-//! Makes random inputs without a fuzzer: changed inputs of a corpus, and new inputs. They do not depend
-//! on coverage.
+//! Makes random inputs without a fuzzer: changed inputs of a corpus, and new inputs. Code coverage does
+//! not guide them.
 //!
 //! The inputs are deterministic: the same seed and the same corpus give the same inputs.
 

@@ -28,7 +28,7 @@ use kvpool_lab::world::pool::PoolWorld;
 use kvpool_lab::world::vllm::VllmWorld;
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 
-/// Counts the bytes of heap in use, for the report of a soak.
+/// Counts the bytes of heap in use. A soak reports them.
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 

@@ -63,7 +63,8 @@ fn a_reference_that_is_never_released_is_found() {
     assert_eq!(found.kind, "held blocks", "{found}");
 }
 
-/// All sums and invariants hold. Only the KV that requests read shows the defect.
+/// A soak finds KV of earlier weights. All sums and invariants hold, so only the KV that requests read
+/// shows this defect.
 #[test]
 fn kv_of_earlier_weights_is_found() {
     let found = run(1, 2_000, Some(Planted::StaleHit)).unwrap_err();

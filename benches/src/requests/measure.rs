@@ -30,7 +30,7 @@ const STEPS: usize = 128;
 /// Number of blocks of the pool with blocks of one token, and of the prompts in it.
 const ONES_BLOCKS: usize = 1 << 20;
 const ONES_PROMPTS: usize = 96;
-/// Blocks of the large pool.
+/// Number of blocks of each large pool.
 const LARGE_BLOCKS: usize = 1 << 24;
 /// Number of stores per round in the large pool. The first stores are many times slower, because the
 /// caches do not contain the page table entries any more. After other variants have run, 64 stores took
@@ -48,8 +48,8 @@ pub struct Row {
     pub radix_ns: f64,
     /// The map of chained hashes.
     pub map_ns: f64,
-    /// Number of blocks that a round times in each variant. For `decode_row` it is a number of rows of
-    /// decode steps, and for `hit_ones_sha256` a number of blocks of one token.
+    /// Number of blocks whose operations a round measures in each variant. For `decode_row` it is the
+    /// number of decoded tokens, and for `hit_ones_sha256` the number of blocks of one token.
     pub blocks: usize,
 }
 
@@ -69,7 +69,7 @@ impl Row {
 /// Adds up the processor time of calls.
 #[derive(Debug)]
 struct Clock {
-    /// The measured time of an empty interval.
+    /// The time that is measured for an empty interval, which is subtracted from each measurement.
     reading: u64,
 }
 
@@ -94,7 +94,7 @@ impl Clock {
     }
 }
 
-/// Times of one variant in one round, in ns.
+/// The times of one variant (kvpool or a yardstick) in one round, in ns.
 #[derive(Clone, Copy, Debug, Default)]
 struct Times {
     cold: u64,
@@ -109,7 +109,7 @@ fn prompt(nth: usize, length: usize) -> Vec<u32> {
     (0..length).map(|at| (nth * length + at) as u32).collect()
 }
 
-/// The variants with a pool of [`POOL_BLOCKS`], and their prompts.
+/// The managers with a pool of [`POOL_BLOCKS`], and the prompts that they run.
 #[derive(Debug)]
 pub struct Bench {
     clock: Clock,
@@ -302,7 +302,7 @@ impl Bench {
     }
 }
 
-/// Full pools of 16 million blocks. Requests are stored in them without hashing.
+/// Three full pools of 16 million blocks. The benchmark stores requests in them, without hashing.
 #[derive(Debug)]
 struct Large {
     pool: kvpool::BlockPool,
@@ -342,7 +342,7 @@ impl Large {
             clock.time(kvpool, || store(&mut self.pool, &digests, &mut table))?;
             self.pool.release_table(&table)?;
         }
-        // The radix tree gets tokens, because it does not use hashes.
+        // Pass tokens to the radix tree, because it does not use hashes.
         for nth in stored.clone() {
             let tokens = prompt(nth as usize, PROMPT - 1);
             clock.time(radix, || {

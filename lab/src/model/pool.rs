@@ -50,7 +50,7 @@ pub struct Model {
     pub(super) setting: Setting,
     pub(super) counted: Counted,
     pub(super) epoch: u64,
-    /// The hash algorithm of the cached contents. It has no meaning while there are none.
+    /// The hash algorithm of the cached contents. It has no meaning if the cache is empty.
     pub(super) algorithm: u8,
     keeps_time: bool,
     pub(super) retained: Retained,

@@ -19,7 +19,7 @@ pub struct Counters {
     swaps: BTreeMap<u64, (bool, u64)>,
 }
 
-/// What is known about a call before it is made.
+/// The expectations about a call, from the state before it.
 #[derive(Debug)]
 pub(crate) struct Before {
     /// The amounts that the call adds if it succeeds.

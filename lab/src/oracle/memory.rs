@@ -144,7 +144,7 @@ impl Memory {
         self.late.extend(new.map(|at| (until, at)));
     }
 
-    /// Ends fences. Until now, their steps have written to the fenced blocks.
+    /// Ends fences. First lets the engine's steps write to the blocks that the fences protected.
     pub(crate) fn ended(&mut self, is_over: impl Fn(Until) -> bool) {
         let (over, late) = std::mem::take(&mut self.late).into_iter().partition(|&(until, _)| is_over(until));
         self.late = late;
@@ -160,7 +160,8 @@ impl Memory {
         }
     }
 
-    /// Checks that every request reads its own tokens, and that every cached block has its content.
+    /// Checks that every request reads the KV of its own tokens, and that every cached block contains
+    /// the KV of its content.
     pub(crate) fn check(
         &self,
         manager: &CacheManager,
@@ -199,7 +200,8 @@ impl Memory {
                 continue; // trimmed
             }
             let place = Place { tier: info.tier, block };
-            // A planned copy has not been made yet, so its destination reads like its source.
+            // The engine has not made a planned copy yet, so check the source in place of the
+            // destination.
             let place = pending.get(&place).copied().unwrap_or(place);
             let found = self.cell(place, at % self.block_size);
             let expected = Kv::of(self.weights, &[], tokens.get(..=at).unwrap_or(tokens));

@@ -40,7 +40,6 @@ impl Iterator for Bytes {
 pub enum Until {
     /// After this time.
     Time(Duration),
-    /// After this number of calls.
     Calls(u64),
 }
 

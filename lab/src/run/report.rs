@@ -9,7 +9,7 @@ use super::{Run, run};
 use crate::failure::{Failure, guarded};
 use crate::world::World;
 
-/// The description of a run that failed.
+/// The description of a run that failed, after shrinking.
 #[derive(Clone, Debug)]
 pub struct Report {
     /// The failure.

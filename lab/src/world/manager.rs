@@ -45,11 +45,11 @@ pub struct Scale {
 }
 
 impl Scale {
-    /// Limits that are small enough for the model, and for a person who reads a shrunk run.
+    /// Small limits, so that the model is fast enough, and a reader can follow a shrunk run.
     pub const SMALL: Self = Self { requests: NUMBERS.end, blocks: 20, prompt: 5, events: 1000 };
 }
 
-/// The settings of a manager, and of the calls that are drawn for it.
+/// The settings of a manager, and the settings that determine which calls are drawn for it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Setting {
     /// Number of blocks of the device, null block included.
@@ -70,15 +70,14 @@ pub struct Setting {
     pub retention: bool,
     /// Whether free blocks are overwritten immediately in the simulated memory.
     pub scribbles: bool,
-    /// The oracles that process several calls at a time (events, digest, scrubber) run after this
-    /// number of checks.
+    /// Number of checks after which the expensive oracles run (events, digest, scrubber).
     pub looks: usize,
     /// The limits of the drawn arguments.
     pub scale: Scale,
     /// The KV-cache groups, or none for a model without groups.
     pub groups: Vec<GroupSpec>,
-    /// Number of calls after which the engine of a hybrid model runs ahead again, or 0 if it never
-    /// does.
+    /// Number of calls between two moments at which the engine of a hybrid model computes more tokens
+    /// than it commits. 0 if it never does.
     pub ahead: usize,
     /// Whether misses are explained. This needs a model without hits inside blocks.
     pub explains: bool,
@@ -104,8 +103,8 @@ impl Setting {
         }
     }
 
-    /// Returns whether the model knows the order of eviction, without which it cannot compute the
-    /// answers. The model does not support groups.
+    /// Returns whether the model can compute the answers. It must know the order of eviction, and it
+    /// does not support KV-cache groups.
     #[must_use]
     pub fn is_modelled(&self) -> bool {
         self.policy == kvpool_policies::LRU && !self.retention && self.groups.is_empty()
@@ -162,7 +161,7 @@ pub struct ManagerWorld {
     pub model: Option<Model>,
     /// The prompts that were drawn.
     pub prompts: Prompts,
-    /// The requests that the manager knows.
+    /// The requests that the manager knows, with their tokens.
     pub requests: Requests,
     /// Running swaps.
     pub swaps: Vec<u64>,
@@ -181,7 +180,7 @@ pub struct ManagerWorld {
     counters: Counters,
     /// The engine of a hybrid model.
     pub(crate) layers: Option<Layers>,
-    /// The history with which the explanations of misses are compared.
+    /// The contents that were cached and computed so far, to check the explanations of misses.
     pub(crate) explained: Option<Explained>,
     /// The calls that succeeded, if the manager has groups.
     pub(crate) history: Vec<ManagerCall>,
@@ -190,8 +189,7 @@ pub struct ManagerWorld {
     scrubber: ManagerScrubber,
 }
 
-/// Number of checked calls per phase. The second number `n` means that all requests end in one of
-/// every `n` phases.
+/// Number of checked calls per phase, and `n`. All requests end in one of every `n` phases.
 const PHASE: (usize, usize) = (24, 6);
 
 impl ManagerWorld {
@@ -207,7 +205,7 @@ impl ManagerWorld {
         self.manager().request(&id(number)).ok()
     }
 
-    /// Returns the numbers that drawn requests can have.
+    /// Returns the numbers by which the laboratory identifies requests.
     #[must_use]
     pub const fn numbers(&self) -> Range<i64> {
         0..self.setting.scale.requests
@@ -219,8 +217,8 @@ impl ManagerWorld {
         self.completed.unwrap_or(0)
     }
 
-    /// Returns whether a block of the request is the destination of a planned copy. In this case the
-    /// engine must take the plan first.
+    /// Returns whether a block of the request is the destination of a planned copy. Then the engine
+    /// must take the plan before it writes to the request's blocks.
     #[must_use]
     pub fn waits_for_copy(&self, number: i64) -> bool {
         if self.layers.is_some() {
@@ -300,7 +298,8 @@ impl ManagerWorld {
         Ok(answer)
     }
 
-    /// Runs all oracles, except those that compare the state before and after a call.
+    /// Runs all oracles that check the state at one moment. The others compare the states before and
+    /// after a call.
     pub(crate) fn check(&mut self) -> Result<(), Failure> {
         let manager = self.subject.manager();
         manager.check_invariants()?;
@@ -331,8 +330,9 @@ impl ManagerWorld {
         self.follower.follow(batch, self.subject.manager().pool(), &self.prompts, chained)?;
         let stored = self.follower.take_stored();
         self.explained.iter_mut().for_each(|explained| explained.stored(stored.iter().copied()));
-        // A planned copy may hold a block that has left the order of eviction. That block becomes free
-        // only when the plan is taken, and its parent may become free earlier.
+        // Do not check closedness while copies are planned. A planned copy may hold a block that was
+        // removed from the order of eviction, and the parent of that block may be evicted before the
+        // plan is taken.
         let is_settled = self.manager().tiers().num_planned() == 0;
         if self.whole && is_settled {
             crate::oracle::closedness::check(&self.follower)?;
@@ -345,7 +345,8 @@ impl ManagerWorld {
         })
     }
 
-    /// Returns the fence or step after which the blocks of a call are released.
+    /// Returns the fence or step that has to end before the blocks that a call releases become
+    /// allocatable.
     fn until(&self, call: &ManagerCall) -> Until {
         let mut call = call.clone();
         let until = call.slots().into_iter().find_map(|slot| match slot {
@@ -397,7 +398,7 @@ impl World for ManagerWorld {
         if !bytes.one_in(3) {
             return plain;
         }
-        // Hits with groups cannot be verified. The model of groups needs more blocks.
+        // Pools with KV-cache groups do not verify hits, and need more blocks.
         let groups = groups::specs(bytes);
         let block_size = Groups::new(groups.clone(), None).map_or(1, |groups| groups.unit());
         let (num_blocks, ahead) = (3 + bytes.below(38), bytes.below(4));
@@ -435,7 +436,7 @@ impl World for ManagerWorld {
         ];
         let fewer = (3..num_blocks).map(|num_blocks| Setting { num_blocks, ..setting.clone() });
         let hybrid = groups::simpler(&setting.groups).into_iter().map(with);
-        // All prompts of a run have blocks of the same size.
+        // Keep the block size, because the drawn prompts of a run have blocks of this size.
         let hybrid = hybrid.filter(|other| other.block_size == block_size);
         tried.into_iter().chain(hybrid).chain(fewer).filter(|other| other != setting).collect()
     }

@@ -19,7 +19,7 @@ use crate::model::pool::{Expected, Model};
 use crate::model::retention::TENANT;
 use crate::oracle::{books, bytes::Written, closedness, digest, events::Follower, reads, scrubs};
 
-/// The blocks that a caller holds. They are the first blocks of a prompt.
+/// A block table: blocks that a caller holds, usually the first blocks of a prompt.
 #[derive(Clone, Debug)]
 pub struct Table {
     /// A number that distinguishes tables with the same blocks.
@@ -32,7 +32,7 @@ pub struct Table {
     pub registered: usize,
 }
 
-/// The settings of a pool, and of the calls that are drawn for it.
+/// The settings of a pool, and the settings that determine which calls are drawn for it.
 #[derive(Clone, Debug)]
 pub struct Setting {
     /// Number of blocks, null block included.
@@ -47,10 +47,10 @@ pub struct Setting {
     pub duplicates: DuplicatePolicy,
     /// How hits are verified.
     pub verify: Verify,
-    /// The algorithm of real digests. With `None`, keys are artificial, which is faster.
+    /// The hash algorithm, if the contents of prompts are hashed. With `None`, their keys are
+    /// artificial, which is faster.
     pub hashed: Option<HashAlgorithm>,
-    /// The oracles that process several calls at a time (events, digest, scrubber) run after this
-    /// number of calls.
+    /// Number of calls after which the expensive oracles run (events, digest, scrubber).
     pub looks: usize,
     /// Whether contents are drawn whose keys collide. A pool that does not verify hits treats such
     /// contents as equal.
@@ -76,15 +76,15 @@ impl Setting {
         }
     }
 
-    /// Returns whether the model knows the order of eviction. Otherwise the model takes the order from
+    /// Returns whether the model knows the order of eviction. Otherwise the model copies the order from
     /// the pool.
     #[must_use]
     pub fn is_lru(&self) -> bool {
         self.policy == kvpool_policies::LRU && !self.retention
     }
 
-    /// Returns a third of the pool. This is the budget of pins and the maximum of tenant 1. The
-    /// guaranteed minimum of tenant 1 is half of it.
+    /// Returns a third of the pool's blocks: the limit for pinned blocks and for the blocks of tenant
+    /// 1. The guaranteed minimum of tenant 1 is half of it.
     #[must_use]
     pub const fn third(&self) -> usize {
         (self.num_blocks - 1) / 3
@@ -136,14 +136,14 @@ pub struct PoolWorld {
     pub now: f64,
     pub(crate) written: Written,
     next_table: u64,
-    /// Number of prompts with chains that the subject already knows.
+    /// Number of hashed prompts whose chains were already passed to the subject.
     taught: usize,
     calls: usize,
     follower: Follower,
     scrubber: Scrubber,
 }
 
-/// Capacity of the event log. One call makes fewer events.
+/// Capacity of the event log. It is larger than the number of events of one call.
 const EVENTS: usize = 1000;
 
 impl PoolWorld {
@@ -169,7 +169,8 @@ impl PoolWorld {
         Some(id)
     }
 
-    /// Removes blocks from the tables, one table after another.
+    /// Removes blocks from the callers' tables: a whole table with these blocks if there is one,
+    /// otherwise each block from a table that contains it.
     pub(crate) fn let_go(&mut self, blocks: &[usize]) {
         if let Some(at) = self.tables.iter().position(|table| table.blocks == blocks) {
             self.tables.remove(at);
@@ -194,8 +195,8 @@ impl PoolWorld {
         (pool.free_order(), pool.eviction_order(), pool.stats())
     }
 
-    /// Takes the order of eviction from the pool if a policy or a hint determines it. The order must
-    /// contain the same blocks as the model's.
+    /// Copies the order of eviction from the pool to the model if the model does not know it. Both
+    /// orders must contain the same blocks.
     fn follow(&mut self) -> Result<(), Failure> {
         if self.setting.is_lru() {
             return Ok(());

@@ -21,7 +21,7 @@ pub const TWIN: u32 = 100;
 /// A prompt with a salt begins with the content `n + SALTED`.
 pub const SALTED: u32 = 1000;
 
-/// Returns the prompt that has the same keys and no colliding contents.
+/// Returns the prompt with the same keys whose contents are all below [`TWIN`].
 #[must_use]
 pub fn named(path: &[u32]) -> Path {
     path.iter().map(|content| content % TWIN).collect()

@@ -21,13 +21,13 @@ use crate::oracle::{keys, queue};
 pub enum ByHand {
     /// No data.
     Nothing,
-    /// Hashes and the index.
+    /// Hashes of blocks, and the index of keys.
     Hashes,
-    /// References and the queue, in addition to hashes and the index.
+    /// Reference counts and the free queue, in addition to hashes and the index.
     All,
 }
 
-/// The settings of a pool, and of the calls that are drawn for it.
+/// The settings of a pool, and the settings that determine which calls are drawn for it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Setting {
     /// Number of blocks, null block included.
@@ -42,11 +42,11 @@ pub struct Setting {
     pub by_hand: ByHand,
     /// Number of bytes of the digests of prompts.
     pub digest_len: usize,
-    /// Whether callers ask which keys a call removed and which were new.
+    /// Whether callers use the methods that also return which keys were removed and which were new.
     pub watched: bool,
-    /// Number of blocks of the queue that are not counted as free.
+    /// Number of blocks in the free queue that the pool does not count as free, because a caller
+    /// withholds them.
     pub withheld: usize,
-    /// The oracles that check rarely read data run after this number of calls.
     pub looks: usize,
 }
 
@@ -77,7 +77,8 @@ impl Setting {
         self.caching && (self.retention || wants_history)
     }
 
-    /// Returns the number of blocks of the queue that are not counted as free.
+    /// Returns the number of blocks in the free queue that the pool does not count as free, because a
+    /// caller withholds them.
     #[must_use]
     pub fn withheld(&self) -> usize {
         self.withheld.min(self.num_blocks - 1)
@@ -91,7 +92,7 @@ impl Setting {
     }
 }
 
-/// The blocks that a caller holds. They are the first blocks of a prompt.
+/// A block table: blocks that a caller holds, which are the first blocks of a prompt.
 #[derive(Clone, Debug)]
 pub struct Table {
     /// A number that distinguishes tables with the same blocks.
@@ -100,9 +101,9 @@ pub struct Table {
     pub blocks: Vec<u32>,
     /// The position of the prompt in the list of prompts.
     pub prompt: usize,
-    /// The group of its keys.
+    /// The KV-cache group of the prompt's keys.
     pub group: u32,
-    /// Number of leading blocks that are cached or were left out by a mask.
+    /// Number of leading blocks that were passed to `cache_full`, including those that it skipped.
     pub cached: usize,
 }
 
@@ -193,7 +194,8 @@ impl VllmWorld {
             let holds = |table: &&mut Table| table.blocks.contains(block);
             let Some(table) = self.tables.iter_mut().rev().find(holds) else { continue };
             let at = table.blocks.iter().position(|held| held == block).unwrap_or(0);
-            // The block is before a window or after the end of the table.
+            // If the block is before a sliding window, replace it by the null block. Otherwise the
+            // table ends before it.
             if at < table.cached && table.group != PROMPT_GROUPS[0] {
                 table.blocks[at] = 0;
             } else {

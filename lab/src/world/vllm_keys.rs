@@ -1,9 +1,9 @@
-//! The keys from which calls of vLLM's pool are drawn.
+//! The block keys that the drawn calls of vLLM's pool use.
 
 use kvpool::Name;
 use kvpool_vllm::Key;
 
-/// The contents of the blocks of prompts. Prompts share beginnings.
+/// The prompts, each given by the contents of its blocks. Some begin with the same contents.
 pub const PROMPTS: [[u8; 4]; 3] = [[1, 2, 3, 4], [1, 2, 9, 9], [8, 8, 8, 8]];
 /// The groups of prompts. The first group may be drawn as a chained group, but not the second.
 pub const PROMPT_GROUPS: [u32; 2] = [0, 1];
@@ -16,8 +16,8 @@ pub struct Keys {
     /// Number of bytes of the digests of prompts.
     digest_len: usize,
     all: Vec<Key>,
-    /// Number of keys at the start of the list. They differ only in their digest or only in their
-    /// group.
+    /// Number of keys at the start of the list that most calls use. They differ only in their digest or
+    /// only in their group.
     plain: usize,
 }
 

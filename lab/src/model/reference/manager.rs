@@ -296,8 +296,8 @@ impl ReferenceManager {
     }
 
     /// Returns the number of blocks that an append allocates, and how many of them are avoidable:
-    /// copies of registered blocks that no other request holds. `given_up` counts, for each block, the
-    /// references that earlier requests of the batch release by copying it.
+    /// copies of registered blocks that no other request holds. `given_up` contains by block the number
+    /// of references that earlier requests of the batch release by copying it.
     fn needed(&self, id: i64, slots: usize, given_up: &mut BTreeMap<usize, usize>) -> (usize, usize) {
         let request = &self.requests[&id];
         let (mut needed, mut avoidable) = (self.missing(request, slots), 0);

@@ -13,7 +13,7 @@ const LONGEST: u64 = 60_000_000_000;
 
 /// Creates a histogram of nanoseconds, with three significant digits.
 fn histogram() -> Histogram<u64> {
-    // The library accepts these bounds.
+    // This cannot fail, because the library accepts these bounds.
     #[expect(clippy::expect_used, reason = "fails for other constants only")]
     Histogram::new_with_bounds(1, LONGEST, 3).expect("bounds")
 }
@@ -41,7 +41,7 @@ impl Times {
     }
 }
 
-/// The times so far.
+/// The times of all calls so far.
 #[derive(Debug)]
 pub(crate) struct Meter {
     /// For each call, the times of accepted and of refused calls.
@@ -73,14 +73,14 @@ impl Meter {
         self.lately.saturating_record(time);
     }
 
-    /// Returns the times since this method was last called.
+    /// Returns the times of the calls since this method was last called.
     pub(crate) fn lately(&mut self) -> Times {
         let times = Times::of(&self.lately);
         self.lately.reset();
         times
     }
 
-    /// Returns the times of each call, and of all calls.
+    /// Returns the times by the name of the call, and the times of all calls together.
     pub(crate) fn table(&self) -> Vec<(String, Times)> {
         let names = ManagerCall::NAMES.iter().zip(&self.calls);
         let each = names.flat_map(|(name, [answered, refused])| {

@@ -50,11 +50,12 @@ pub struct Report {
     pub commit: String,
     /// The seed.
     pub seed: u64,
-    /// A digest of all answers. It is equal for equal seeds, settings and numbers of rounds.
+    /// A digest of all answers. Two soaks with equal seeds, settings and numbers of rounds have the
+    /// same digest.
     pub digest: String,
     /// Number of blocks of each device, and number of tokens of a block.
     pub blocks: (usize, usize),
-    /// The output lines of the run. The last line describes its end.
+    /// The lines that the run printed. The last line has its final numbers.
     pub lines: Vec<Line>,
     /// Times of calls.
     pub times: Vec<(String, Times)>,
@@ -221,7 +222,7 @@ impl Configuration {
     }
 }
 
-/// Returns a table whose columns are aligned to the right, except the first `left`.
+/// Returns a Markdown table. The first `left` columns are aligned to the left, the others to the right.
 fn table(head: &[&str], left: usize, rows: impl Iterator<Item = Vec<String>>) -> Table {
     let mut table = Table::new();
     table.load_style(ASCII_MARKDOWN).set_header(head).add_rows(rows);

@@ -1,4 +1,5 @@
-//! Makes the arguments of a recorded call smaller, for the shrinker: fewer tokens, blocks and requests.
+//! Makes the arguments of a recorded call smaller, so that the shrinker can try fewer tokens, blocks
+//! and requests.
 
 use super::slot::plain;
 use super::{Slot, Slots};
@@ -26,8 +27,8 @@ fn with_tokens(chain: &ChainRecord, tokens: usize) -> ChainRecord {
 }
 
 /// Returns the item with index `which` of the changes that are possible. If `which` is too large,
-/// returns `None`, and subtracts the number of possible changes from `which`, so that the caller can go
-/// on to the next argument.
+/// returns `None`, and subtracts the number of possible changes from `which`, so that the caller can
+/// continue with the next argument.
 fn take<T: Copy>(which: &mut usize, ways: &[T], is_possible: impl Fn(T) -> bool) -> Option<T> {
     let ways: Vec<T> = ways.iter().copied().filter(|&way| is_possible(way)).collect();
     let way = ways.get(*which).copied();
@@ -35,8 +36,8 @@ fn take<T: Copy>(which: &mut usize, ways: &[T], is_possible: impl Fn(T) -> bool)
     way
 }
 
-/// Like [`take`], for the removal of an item from a list: returns its position. The only item of a list
-/// is never removed.
+/// Like [`take`]: returns the position of an item to remove from a list. The only item of a list is
+/// never removed.
 fn one_of(items: usize, which: &mut usize) -> Option<usize> {
     take(which, &(0..items).collect::<Vec<_>>(), |_| items > 1)
 }

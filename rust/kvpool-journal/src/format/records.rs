@@ -174,7 +174,7 @@ impl UntilRecord {
     }
 }
 
-/// The number of tokens whose KV is computed, for the requests of a batch.
+/// Which tokens of a batch's requests have computed KV.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "as those of `Computed`")]
 pub enum ComputedRecord {
@@ -206,7 +206,7 @@ impl ComputedRecord {
     }
 }
 
-/// The number of tokens that need blocks, for the requests of a batch.
+/// Which tokens of a batch's requests need blocks.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "as those of `Covered`")]
 pub enum CoveredRecord {

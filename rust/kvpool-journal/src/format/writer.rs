@@ -47,7 +47,7 @@ struct Progress {
 pub struct Flush(Option<Receiver<()>>);
 
 impl Flush {
-    /// Returns a flush that is already complete, for a journal in memory.
+    /// Returns a flush that is already complete. A journal in memory uses it.
     pub(crate) const DONE: Self = Self(None);
 
     /// Waits until everything is written or writing has failed. After a failure,

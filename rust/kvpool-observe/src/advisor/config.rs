@@ -101,7 +101,7 @@ impl AdvisorConfig {
 /// The largest cache size that is estimated, as a multiple of the pool's size.
 pub(super) const DEEPEST: usize = 8;
 
-/// The sizes of an advisor's sample, for one size of the pool.
+/// The sizes of an advisor's sample. They depend on the size of the pool.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Scale {
     /// The size of the pool in hash units: the pieces in which prompts are hashed. A hash unit is a

@@ -49,8 +49,8 @@ impl DistanceHistogram {
         }
     }
 
-    /// Returns the total weight of distances up to `distance`. Of the bucket that contains `distance`,
-    /// counts the share up to `distance`, as if its weight were evenly distributed.
+    /// Returns the total weight of distances up to `distance`. Counts only a share of the bucket that
+    /// contains `distance`, as if the weight of this bucket were evenly distributed.
     #[must_use]
     pub fn at_most(&self, distance: u64) -> f64 {
         if distance == 0 {

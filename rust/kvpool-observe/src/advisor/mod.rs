@@ -8,7 +8,7 @@
 //! | question | estimator |
 //! |---|---|
 //! | LRU at an eighth to eight times the pool's size | a [`SampledStack`] of all tenants |
-//! | other policies at the pool's size | one simulated cache per policy: the policy's evictor over sampled keys |
+//! | other policies at the pool's size | one simulated cache per policy, over sampled keys |
 //! | each tenant, in the shared pool and in one of its own | distances in both stacks |
 //!
 //! This module contains `Advisor`, with its window and its tenants. An advisor consists of
