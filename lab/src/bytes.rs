@@ -8,7 +8,7 @@ pub struct Bytes<'a> {
 }
 
 impl<'a> Bytes<'a> {
-    /// Creates a position at the first byte of `data`.
+    /// Starts to read at the first byte of `data`.
     #[must_use]
     pub const fn new(data: &'a [u8]) -> Self {
         Self { data, at: 0 }

@@ -102,7 +102,7 @@ pub struct Draft {
     call: &'static str,
     /// The request.
     request: Option<i64>,
-    /// The requests of a batch.
+    /// The requests that were drawn for a batch.
     rows: Vec<i64>,
     /// Number of tokens of the prompt.
     tokens: usize,
@@ -609,7 +609,7 @@ pub(crate) fn spoil(slot: Slot<'_>, bytes: &mut Bytes<'_>, world: &mut ManagerWo
     }
 }
 
-/// A number of tokens larger than that of any request.
+/// A number of tokens that is too large for any request.
 const WRONG_LENGTH: usize = 1000;
 
 fn spoil_append(record: &mut AppendRecord, bytes: &mut Bytes<'_>, world: &mut ManagerWorld) {

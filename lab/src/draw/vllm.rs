@@ -76,7 +76,7 @@ pub struct Draft {
     /// The partly filled block that the call caches.
     half: Option<Half>,
     key: Option<Key>,
-    /// Whether a block was already drawn for this call.
+    /// Whether a block was already drawn for another argument of this call.
     has_id: bool,
 }
 
@@ -98,7 +98,7 @@ fn key(bytes: &mut Bytes<'_>, world: &VllmWorld) -> Option<Key> {
     bytes.pick(keys).copied()
 }
 
-/// Draws a key that is in the index.
+/// Draws a key that is in the index of the model.
 fn leading(bytes: &mut Bytes<'_>, world: &VllmWorld) -> Option<Key> {
     let leading: Vec<Key> = world.model.leading().copied().collect();
     bytes.pick(&leading).copied()

@@ -64,12 +64,11 @@ fn changed_rows(changes: &[(usize, usize, usize)]) -> Value {
     Value::List(changes.iter().map(change).collect())
 }
 
-/// Returns the numbers of the requests in a list.
 pub(crate) fn numbers(names: &[Name]) -> Vec<i64> {
     names.iter().map(named).collect()
 }
 
-/// Returns the rows of an append (request and tokens).
+/// Returns, for each request of an append, its number and the appended tokens.
 fn appended(append: &AppendRecord, requests: &Requests, prompts: &Prompts) -> Vec<(i64, Vec<u32>)> {
     let mut contents = contents(&append.filled, prompts).into_iter();
     let row =
@@ -362,7 +361,7 @@ fn planned_slots(plan: &PlanRecord, of: i64) -> usize {
     slots.unwrap_or(0)
 }
 
-/// A planned operation that a step executed.
+/// The kind of a planned operation that a step executed, with its request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Done {
     Admitted(i64),
@@ -702,7 +701,7 @@ fn truncate(world: &mut ManagerWorld, number: i64, keep: usize) -> Result<(), Fa
     world.layers.iter_mut().try_for_each(|layers| layers.cut(number, keep))
 }
 
-/// Returns the copies of a plan.
+/// Returns the copies of a transfer plan.
 fn copies(value: &Value) -> Vec<kvpool::Transfer> {
     let Value::List(copies) = value else { return Vec::new() };
     let place = |value: &Value| {

@@ -17,7 +17,7 @@ pub enum Expected {
     Refused,
     /// The pool refuses the call with this text and changes nothing.
     RefusedAs(&'static str),
-    /// The call returns this value.
+    /// The call succeeds and returns this value.
     Is(Value),
     /// The call succeeds. Its value depends on the order of eviction or on hints, so the model does not
     /// know it.

@@ -10,7 +10,7 @@ use kvpool::retention::{Keep, Priority, Retention, RetentionStats, Then, Ttl};
 /// The only tenant that has limits.
 pub(crate) const TENANT: u32 = 1;
 
-/// The hints for a block with a content.
+/// The hints that apply to a block.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Entry {
     keep: Keep,
@@ -29,7 +29,7 @@ const UNSAID: Entry = Entry {
     tenant: false,
 };
 
-/// The hints of a pool.
+/// The hints of all blocks of a pool.
 #[derive(Clone, Debug, Default)]
 pub struct Retained {
     pin_budget: usize,
@@ -54,12 +54,10 @@ impl Before {
 }
 
 impl Retained {
-    /// Creates a state without hints.
     pub(crate) fn new(pin_budget: usize) -> Self {
         Self { pin_budget, ..Self::default() }
     }
 
-    /// Returns the latest time.
     pub(crate) const fn now(&self) -> Option<f64> {
         self.now
     }

@@ -16,11 +16,11 @@ type Outcome<T> = Result<T, VllmError>;
 /// The answer that a call must give.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Expected {
-    /// The call returns this value.
+    /// The call succeeds and returns this value.
     Is(Value),
     /// The call is refused with this error.
     Refused(VllmError),
-    /// The call is refused. The core chooses the reason.
+    /// The call is refused with any error of the core.
     RefusedByCore,
     /// The report about a hint for several blocks. If none of the blocks has a hash, the hint is
     /// applied to none.
@@ -65,7 +65,7 @@ pub struct Block {
 /// The blocks that have a key.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Entry {
-    /// The blocks, the oldest first.
+    /// The blocks that have the key, the one that got it first at the start.
     pub copies: Vec<u32>,
     /// Whether two blocks had the key at the same time. Reset when no block has the key any more.
     pub was_shared: bool,
@@ -140,7 +140,7 @@ impl Model {
         self.queue.len().saturating_sub(self.withheld)
     }
 
-    /// Returns the blocks of a key.
+    /// Returns the blocks that have a key.
     #[must_use]
     pub fn entry(&self, key: &Key) -> &Entry {
         static NOWHERE: Entry = Entry { copies: Vec::new(), was_shared: false };
@@ -412,7 +412,7 @@ impl Model {
             self.check(block)?;
             let (hash, wanted) = (self.blocks[block as usize].hash, tokens_of(at));
             let cached = hash.filter(|_| key_of(at).is_some()).map(|(_, tokens)| tokens);
-            // An unknown number of tokens counts as large enough.
+            // If the number of tokens is unknown, it may be large enough.
             if let Some(cached) = cached.filter(|cached| cached.is_none_or(|cached| cached >= wanted)) {
                 return Err(VllmError::AlreadyCached { block, cached: cached.unwrap_or(0), wanted });
             }

@@ -10,7 +10,7 @@ use crate::Failure;
 use crate::failure::{holds, same};
 use crate::world::prompts::Prompts;
 
-/// A hash and its group.
+/// A content: the hash of a block, and its KV-cache group.
 type Content = (BlockHash, u16);
 
 /// A subscriber that updates its own map from events.
@@ -18,7 +18,7 @@ type Content = (BlockHash, u16);
 pub struct Follower {
     /// The hashes that lookups can find according to the events, with their parents.
     matchable: BTreeMap<Content, Option<Content>>,
-    /// The epoch of the events.
+    /// The epoch of the pool according to the events.
     epoch: u64,
     /// The contents that were stored since the last call of `take_stored`, as keys and groups.
     stored: Vec<(u64, u16)>,

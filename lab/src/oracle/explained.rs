@@ -18,7 +18,7 @@ use crate::Failure;
 use crate::failure::{holds, same};
 use crate::world::requests::id;
 
-/// The history of contents, and the counts of lookups.
+/// Records which contents were cached and computed so far, and counts lookups.
 #[derive(Clone, Debug)]
 pub(crate) struct Explained {
     groups: Groups,

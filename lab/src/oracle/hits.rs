@@ -19,7 +19,7 @@ use crate::world::manager::ManagerWorld;
 use crate::world::prompts::Path;
 use crate::world::requests::{id, named, rows, tokens};
 
-/// The key of a content, and its group.
+/// A content: the key of a block, and its KV-cache group.
 pub(crate) type Content = (u64, u16);
 
 /// Returns the contents that a lookup may return.

@@ -94,13 +94,13 @@ const fn caches(spec: &GroupSpec) -> bool {
     !matches!(spec.keep, Keep::Nothing)
 }
 
-/// The expected result of a load.
+/// The state that a request must have after a connector has loaded its tokens.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Load {
     /// Number of tokens that the request has after the load: all up to the first one that was not
     /// loaded.
     pub(crate) tokens: usize,
-    /// The state that the request must then have.
+    /// The state that the request must have after the load.
     pub(crate) state: RequestState,
 }
 
@@ -117,7 +117,7 @@ pub(crate) struct Layers {
     engines: BTreeMap<i64, Engine>,
     /// Whether the next call breaks a rule for engines if the manager accepts it.
     breaks: bool,
-    /// Whether a rule was broken.
+    /// Whether a call has broken a rule for engines. Then the engine stops its checks.
     pub(crate) is_lost: bool,
 }
 

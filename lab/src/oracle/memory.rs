@@ -17,7 +17,7 @@ use crate::failure::{holds, same};
 use crate::world::prompts::Prompts;
 use crate::world::requests::{self, Requests, id};
 
-/// The cells of all tiers.
+/// The simulated memory of all tiers. A cell contains the KV of one token.
 #[derive(Clone, Debug, Default)]
 pub struct Memory {
     block_size: usize,
@@ -64,7 +64,6 @@ impl Memory {
         Self { block_size, scribbles, ..Self::default() }
     }
 
-    /// Returns a cell of a block.
     pub(crate) fn cell(&self, at: Place, slot: usize) -> Option<Kv> {
         self.cells.get(&at)?.get(slot).copied().flatten()
     }

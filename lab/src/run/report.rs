@@ -20,7 +20,7 @@ pub struct Report {
     pub calls: Vec<String>,
     /// The journal of the shrunk run. It is empty if its calls cannot be recorded.
     pub journal: Vec<u8>,
-    /// The journal as a Rust test.
+    /// The calls of the shrunk run as a Rust test.
     pub test: String,
 }
 

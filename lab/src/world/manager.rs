@@ -38,7 +38,7 @@ pub struct Scale {
     pub requests: i64,
     /// Maximum number of blocks of the device, including blocks that a resize adds.
     pub blocks: usize,
-    /// Number of full blocks of a prompt.
+    /// Maximum number of full blocks of a prompt.
     pub prompt: usize,
     /// Maximum number of events between two reads of the event log.
     pub events: usize,
@@ -60,13 +60,13 @@ pub struct Setting {
     pub block_size: usize,
     /// Whether a fifth of the pool is reserved for running requests.
     pub watermark: bool,
-    /// How hits are verified.
+    /// How the manager verifies hits.
     pub verify: Verify,
-    /// Whether a released duplicate stays cached.
+    /// Whether a block stays cached after its release if another block has the same content.
     pub duplicates: DuplicatePolicy,
-    /// The order of eviction.
+    /// The eviction policy.
     pub policy: EvictionPolicy,
-    /// Whether there are hints and tenants.
+    /// Whether the manager accepts retention hints and tenants.
     pub retention: bool,
     /// Whether free blocks are overwritten immediately in the simulated memory.
     pub scribbles: bool,

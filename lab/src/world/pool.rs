@@ -22,7 +22,7 @@ use crate::oracle::{books, bytes::Written, closedness, digest, events::Follower,
 /// A block table: blocks that a caller holds, usually the first blocks of a prompt.
 #[derive(Clone, Debug)]
 pub struct Table {
-    /// A number that distinguishes tables with the same blocks.
+    /// A number that identifies the table.
     pub id: u64,
     /// The blocks, in the order of the prompt.
     pub blocks: Vec<usize>,
@@ -39,13 +39,13 @@ pub struct Setting {
     pub num_blocks: usize,
     /// Number of tokens of a block.
     pub block_size: usize,
-    /// The order of eviction.
+    /// The eviction policy.
     pub policy: EvictionPolicy,
-    /// Whether there are hints and tenants.
+    /// Whether the pool accepts retention hints and tenants.
     pub retention: bool,
-    /// The policy for duplicates.
+    /// What the pool does with a released block if another block has the same content.
     pub duplicates: DuplicatePolicy,
-    /// How hits are verified.
+    /// How the pool verifies hits.
     pub verify: Verify,
     /// The hash algorithm, if the contents of prompts are hashed. With `None`, their keys are
     /// artificial, which is faster.
@@ -369,12 +369,12 @@ impl World for PoolWorld {
     }
 }
 
-/// Converts a list of ids to blocks of the model.
+/// Converts block ids of a record to those of the model.
 pub(crate) fn unpack(ids: &Ids) -> Vec<usize> {
     crate::model::reference::indices(&ids.unpack())
 }
 
-/// Returns a list of blocks.
+/// Converts block ids of the model to those of a record.
 pub(crate) fn pack(blocks: &[usize]) -> Ids {
     Ids::pack(&crate::model::reference::block_ids(blocks))
 }

@@ -17,7 +17,7 @@ pub const NUMBERS: Range<i64> = 0..6;
 /// Requests from this number on have strings as ids.
 const FIRST_STRING: i64 = 4;
 
-/// Returns the id of a request.
+/// Returns the id of the request with this number.
 #[must_use]
 pub fn id(number: i64) -> RequestId {
     if number < FIRST_STRING { number.into() } else { RequestId::Str(format!("r{number}").into()) }
@@ -46,7 +46,7 @@ pub fn rows(rows: &Rows) -> Vec<i64> {
     ids.iter().map(|IdRecord(id)| number(id)).collect()
 }
 
-/// Returns a batch of these requests.
+/// Returns the record of a batch of these requests.
 #[must_use]
 pub fn batch(numbers: &[i64]) -> Rows {
     Rows::Ids(numbers.iter().map(|&number| IdRecord(id(number))).collect())
@@ -147,12 +147,12 @@ pub(crate) fn counted(append: &AppendRecord) -> Vec<(i64, usize)> {
     rows(&append.rows).into_iter().enumerate().map(|(row, number)| (number, count(row))).collect()
 }
 
-/// Returns the contents of filled blocks.
+/// Returns the contents of the blocks in a record.
 pub(crate) fn contents(filled: &Filled, prompts: &Prompts) -> Vec<u32> {
     filled.keys.unpack().map(|key| prompts.by_key(key).last().copied().unwrap_or(0)).collect()
 }
 
-/// Returns the tokens of a prompt.
+/// Returns the tokens of a recorded prompt.
 #[must_use]
 pub fn tokens(chain: &ChainRecord, prompts: &Prompts) -> Vec<u32> {
     let mut contents = prompts.path(chain).into_iter();

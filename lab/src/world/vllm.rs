@@ -34,9 +34,9 @@ pub struct Setting {
     pub num_blocks: usize,
     /// Whether blocks keep their hashes.
     pub caching: bool,
-    /// The order of eviction.
+    /// The eviction policy.
     pub policy: EvictionPolicy,
-    /// Whether there are hints and tenants.
+    /// Whether the pool accepts retention hints and tenants.
     pub retention: bool,
     /// The data that callers write directly.
     pub by_hand: ByHand,
@@ -95,7 +95,7 @@ impl Setting {
 /// A block table: blocks that a caller holds, which are the first blocks of a prompt.
 #[derive(Clone, Debug)]
 pub struct Table {
-    /// A number that distinguishes tables with the same blocks.
+    /// A number that identifies the table.
     pub id: usize,
     /// The blocks, in the order of the prompt.
     pub blocks: Vec<u32>,
@@ -156,7 +156,7 @@ impl VllmWorld {
         }
     }
 
-    /// Returns the cached blocks at the start of a prompt.
+    /// Returns the cached blocks with which a prompt begins.
     pub(crate) fn hit(&self, prompt: usize, group: u32) -> Vec<u32> {
         let key = |len: usize| self.keys.full(&PROMPTS[prompt][..len], group);
         (1..=PROMPTS[prompt].len()).map_while(|len| self.model.find(&key(len)?)).collect()
@@ -183,7 +183,7 @@ impl VllmWorld {
         }
     }
 
-    /// Removes references from the tables.
+    /// Removes blocks from the callers' tables, because the callers have released them.
     pub(crate) fn let_go(&mut self, blocks: &[u32]) {
         let whole = |table: &Table| table.blocks.iter().rev().eq(blocks) || table.blocks == blocks;
         if let Some(at) = self.tables.iter().position(whole) {
@@ -228,7 +228,7 @@ impl VllmWorld {
         Ok(())
     }
 
-    /// Runs the oracles that process several calls at a time.
+    /// Runs the expensive oracles, which check several calls at a time.
     fn look(&mut self) -> Result<(), Failure> {
         let pool = self.subject.pool();
         keys::look(pool, &self.model, &self.keys)?;

@@ -10,7 +10,7 @@ pub const PROMPT_GROUPS: [u32; 2] = [0, 1];
 /// The groups of all keys: small groups, the largest one that the core supports, and larger ones.
 pub const GROUPS: [u32; 5] = [0, 1, Name::MAX_GROUP as u32, Name::MAX_GROUP as u32 + 1, u32::MAX];
 
-/// The keys of a world.
+/// The block keys that the calls of a run use.
 #[derive(Clone, Debug)]
 pub struct Keys {
     /// Number of bytes of the digests of prompts.

@@ -62,7 +62,7 @@ type RecordOf<S> = <S as Recordable>::Record;
 
 /// Runs calls of a subject, and records them if there is a journal.
 pub trait Recording {
-    /// The pool or manager that is called.
+    /// The type of the pool or manager whose calls are recorded.
     type Subject: Recordable;
 
     /// Runs a call with `run`. If there is a journal, `before` collects data before the call runs, and

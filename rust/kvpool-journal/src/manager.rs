@@ -15,7 +15,7 @@ use crate::subject::{Subject, memory};
 use crate::value::Answer;
 use kvpool_observe::{ManagerWatch, ManagerWatchConfig};
 
-/// A manager on which a journal is replayed.
+/// A manager on which the calls of a journal are replayed.
 #[derive(Debug)]
 pub struct ManagerSubject {
     manager: Journaled<CacheManager>,
@@ -76,7 +76,7 @@ impl ManagerSubject {
         self.manager.unrecorded(call)
     }
 
-    /// Returns the numbers of the known contents.
+    /// Numbers the contents that the replay has seen, for an export.
     pub(crate) fn numbers(&self) -> Numbers {
         self.requests.contents.numbers()
     }

@@ -13,7 +13,7 @@ use hashbrown::HashMap;
 /// it as a parent.
 const UNKNOWN: u32 = 0;
 
-/// Numbers of contents, beginning at 1.
+/// Maps the keys of contents to their numbers, which begin at 1.
 #[derive(Debug, Default)]
 pub(crate) struct Numbers {
     by_key: HashMap<u64, u32>,

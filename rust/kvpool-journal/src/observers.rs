@@ -21,7 +21,7 @@ pub struct Observers {
     pub metrics: bool,
 }
 
-/// The subject of a journal, for reading.
+/// The replayed pool or manager, which a caller can read but not change.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Observed<'a> {

@@ -66,7 +66,7 @@ impl PoolSubject {
         self.pool.unrecorded(call)
     }
 
-    /// Returns the numbers of the known contents.
+    /// Numbers the contents that the replay has seen, for an export.
     pub(crate) fn numbers(&self) -> Numbers {
         self.contents.numbers()
     }

@@ -21,7 +21,7 @@ pub enum Difference {
         operation: u64,
         /// The call and its arguments as text.
         asked: String,
-        /// The answer of this build.
+        /// The answer that this build gave.
         told: String,
     },
     /// The digests of the state differ, although all answers since the previous digest are equal.
@@ -47,7 +47,7 @@ pub enum Difference {
 pub struct Report {
     /// Number of operations that were run.
     pub operations: u64,
-    /// Number of equal digests.
+    /// Number of digests that were compared and equal.
     pub digests: u64,
     /// The first difference. The replay stops there.
     pub difference: Option<Difference>,

@@ -17,7 +17,7 @@ pub struct Requests {
     /// The id of the request in each slot. A slot keeps the id after the release, because no record
     /// refers to the slot until another request has it.
     slots: Vec<Option<RequestId>>,
-    /// The slots of the previous batch.
+    /// The slots of the requests in the previous batch.
     rows: Vec<u32>,
     /// The ids of the requests that the present call creates unless it is refused.
     new: Vec<RequestId>,
@@ -65,7 +65,7 @@ impl Requests {
         self.rows.iter().map(|&slot| self.id(&Name::Slot(slot))).collect()
     }
 
-    /// Records a request that the call may create.
+    /// Remembers the id of a request that the call may create.
     pub(crate) fn expect(&mut self, IdRecord(id): &IdRecord) -> RequestId {
         self.new.push(id.clone());
         id.clone()
@@ -111,7 +111,7 @@ impl Requests {
         Ok((ids, spelled))
     }
 
-    /// Returns the request of a turn, and the tokens to append.
+    /// Returns the request to which a call appends tokens, and these tokens.
     pub(crate) fn turn_arguments(
         &mut self,
         manager: &CacheManager,

@@ -47,7 +47,7 @@ pub trait Subject: Sized {
     /// [`ReplayError::Settings`]
     fn watch(&mut self, header: &JournalHeader, observers: &Observers) -> Result<(), ReplayError>;
 
-    /// Returns the subject, for reading.
+    /// Returns the pool or manager, which the caller can read but not change.
     fn observed(&self) -> Observed<'_>;
 
     /// Ends the journal and returns its bytes. Returns no bytes if there is no journal.
@@ -85,7 +85,7 @@ pub trait Subject: Sized {
     /// run, because ids then differ.
     fn moved(&mut self) -> &mut Moved;
 
-    /// Returns the pool from which images are taken.
+    /// Returns the device pool, from whose images the subject is restored.
     fn device(&self) -> &BlockPool;
 
     /// Whether no caller holds a block. An image then contains everything that a new process needs.

@@ -24,7 +24,7 @@ pub enum Value {
     Text(String),
     /// The bytes of a key of vLLM, or of its digest.
     Bytes(Vec<u8>),
-    /// Several values, in order.
+    /// A list of values.
     List(Vec<Self>),
     /// A change of a block table, and the number of its group. The group only matters if there are
     /// several groups.
@@ -40,7 +40,7 @@ pub struct Answer {
     pub refused: bool,
     /// Ids of the blocks that the call returned to its caller, in order.
     pub blocks: Vec<BlockId>,
-    /// Id of the swap that the call began.
+    /// Id of the swap that the call began, if it began one.
     pub swap: Option<u64>,
     /// The answer as readable text.
     pub told: String,

@@ -37,7 +37,7 @@ impl CompactOutlook {
 // A `Cause` takes at most 16 bytes, because the log stores one per change.
 const _: () = assert!(size_of::<Cause>() <= 16);
 
-/// Why a content left the index.
+/// The reason why a content was removed from the pool's index.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Cause {
     /// The block was evicted for an allocation. Contains the policy's outlook for the block, if the
@@ -55,9 +55,9 @@ pub(crate) enum Cause {
 /// hash and its group ([`group_key`](crate::digest::group_key)).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Change {
-    /// The first computed copy was registered.
+    /// The first computed copy of the content was registered.
     Appeared { key: u64 },
-    /// The last computed copy was removed.
+    /// The last computed copy of the content was removed.
     Departed { key: u64, cause: Cause },
     /// All contents were removed.
     Cleared { cause: Cause },

@@ -47,7 +47,6 @@ pub(crate) const fn mix(x: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// Mixes scalars into a digest, in their order.
 pub(crate) fn take_in(digest: u64, scalars: impl IntoIterator<Item = u64>) -> u64 {
     scalars.into_iter().fold(digest, |digest, scalar| mix(digest ^ scalar))
 }
@@ -160,7 +159,7 @@ struct Counted {
 /// ids. So adding a block needs no memory, and the records of changed blocks are read in memory order.
 #[derive(Debug, Default)]
 struct Changed {
-    /// One bit per block.
+    /// One bit per block, set if the block has changed.
     blocks: Vec<u64>,
     /// One bit per word of `blocks`, set if that word is not 0.
     words: Vec<u64>,
@@ -204,7 +203,7 @@ impl Changed {
         }
     }
 
-    /// Marks all blocks except the null block.
+    /// Adds all blocks except the null block.
     fn note_all(&mut self) {
         self.blocks.fill(u64::MAX);
         self.words.fill(u64::MAX);
@@ -293,7 +292,6 @@ impl StateDigest {
         }
     }
 
-    /// Records that a content has become computed.
     pub(crate) fn note_computed(&mut self, content: &ContentView) {
         if let Some(sum) = &mut self.contents {
             let before = content_check(&ContentView { computed: false, ..*content });
@@ -301,7 +299,6 @@ impl StateDigest {
         }
     }
 
-    /// Records that a content was removed.
     pub(crate) fn note_removed(&mut self, content: &ContentView) {
         if let Some(sum) = &mut self.contents {
             *sum = sum.wrapping_sub(content_check(content));

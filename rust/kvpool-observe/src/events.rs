@@ -22,7 +22,7 @@ pub enum BlockEvent {
     Stored {
         /// Its hash.
         hash: BlockHash,
-        /// Its KV-cache group; 0 if there is only one.
+        /// The KV-cache group of the content; 0 if there is only one group.
         group: u16,
         /// The hash of the block before this one in the hash chain. `None` for the first block. Also
         /// `None` in all groups other than full attention, because a hit in such a group does not need

@@ -53,9 +53,10 @@ pub enum FeedEvent {
         group: u16,
         /// The previous block of the hash chain, if a hit in this KV-cache group needs it.
         parent: ParentLink,
-        /// Its position in its chain; in groups other than full attention it may be 0.
+        /// The position of the content in its hash chain. It may be 0 in KV-cache groups other than
+        /// full attention.
         depth: u32,
-        /// Its tokens, if they are known.
+        /// The tokens of the content, if they are known.
         tokens: Option<TokenSpan>,
     },
     /// The last computed copy was removed.
@@ -76,13 +77,13 @@ pub struct Learned {
     pub hash: BlockHash,
     /// Its KV-cache group.
     pub group: u16,
-    /// The hash of the block before it in its chain.
+    /// The hash of the previous block in the hash chain.
     pub parent: Option<BlockHash>,
     /// Its tokens.
     pub tokens: TokenSpan,
-    /// Its extra keys; `None` if it was hashed without any.
+    /// The extra keys of the content; `None` if it was hashed without any.
     pub extra: Option<Arc<ExtraKeys>>,
-    /// The position of its first token in its request.
+    /// The position of the content's first token in its request.
     pub first_token: usize,
 }
 
@@ -114,7 +115,7 @@ pub struct FeedBatch {
 }
 
 impl FeedBatch {
-    /// The tokens of a span of this batch.
+    /// Returns the tokens of a span of this batch.
     #[must_use]
     pub fn tokens(&self, span: TokenSpan) -> &[u32] {
         let start = span.start as usize;
@@ -227,7 +228,6 @@ impl FeedBatch {
 /// inlines it.
 type UsualBlock = [u32; 16];
 
-/// Copies the tokens of a block into its slot.
 #[inline]
 fn copy(tokens: &[u32], to: &mut [u32]) {
     match (<&UsualBlock>::try_from(tokens), <&mut UsualBlock>::try_from(&mut *to)) {
@@ -248,7 +248,7 @@ pub(crate) struct Feed {
     capacity: usize,
     block_tokens: usize,
     batch: FeedBatch,
-    /// The tokens of each block.
+    /// The tokens of each block, one slot of `block_size` tokens per block.
     slots: Vec<u32>,
     /// For each block, whether `tokens` contains the tokens of the content that is registered in the
     /// block.
@@ -308,7 +308,7 @@ impl Feed {
     /// Whether there is room for one more change. If not, all changes are dropped.
     #[inline]
     fn has_room(&mut self) -> bool {
-        // Token spans use 32-bit positions.
+        // Token spans use 32-bit positions, so the number of tokens is limited, too.
         let is_full = self.batch.events.len() >= self.capacity || self.batch.tokens.len() >= MAX_TOKENS;
         if is_full && !self.batch.lost {
             self.batch.clear();
@@ -453,7 +453,7 @@ impl LearnedLog {
     }
 }
 
-/// A block with a computed content.
+/// A block that has a computed content, with the content's hash and position.
 pub(crate) struct Held {
     block: BlockId,
     content: ContentView,

@@ -24,7 +24,7 @@ use crate::metrics::PoolMetrics;
 use crate::scrub::{ManagerScrubber, ScrubReport};
 use crate::watch::{PoolWatch, Watch, WatchConfig, insert_feed};
 
-/// Which observers a manager gets.
+/// Selects the observers of a manager.
 ///
 /// ```
 /// use kvpool::{CacheManager, ManagerConfig};
@@ -136,7 +136,7 @@ fn set_tier_times(manager: &mut CacheManager, now: f64, first: usize) {
     }
 }
 
-/// The calls of a manager that is watched.
+/// The methods of a manager for its observers.
 ///
 /// ```
 /// use kvpool::{CacheManager, ExtraKeys, ManagerConfig};

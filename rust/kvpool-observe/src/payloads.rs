@@ -36,7 +36,7 @@ pub enum Payload {
 /// A content that left its block, with its payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Evicted {
-    /// The block that held it.
+    /// The block that held the content.
     pub block: BlockId,
     /// Its hash.
     pub hash: BlockHash,
@@ -56,33 +56,33 @@ pub enum PayloadError {
     /// The number of payloads differs from the number of blocks.
     #[error("{payloads} payloads for {blocks} blocks: the numbers must be equal")]
     Lengths {
-        /// The number of blocks.
+        /// The number of blocks that were passed.
         blocks: usize,
-        /// The number of payloads.
+        /// The number of payloads that were passed.
         payloads: usize,
     },
-    /// A block has no content.
+    /// One of the blocks has no content to attach a payload to.
     #[error("block {block} is not registered: no payload can be attached (position {position} of this call)")]
     NotRegistered {
         /// The block.
         block: BlockId,
-        /// Its position in the call.
+        /// The position of this block in the list that was passed.
         position: usize,
     },
     /// Too many payloads of evicted contents wait for the caller to take them.
     #[error("{waiting} payloads of evicted contents wait, the limit is {most}: take them first")]
     NotTaken {
-        /// The number of payloads that wait.
+        /// The number of payloads that wait to be taken.
         waiting: usize,
-        /// The maximum: the number of blocks of the pool.
+        /// The maximum number of waiting payloads, which is the number of blocks of the pool.
         most: usize,
     },
-    /// The pool refuses work.
+    /// The pool refused the call with this error.
     #[error(transparent)]
     Pool(#[from] PoolError),
 }
 
-/// The payloads of a pool.
+/// The payloads of a pool's contents, and those that wait to be taken.
 #[derive(Debug, Default)]
 pub(crate) struct Payloads {
     kept: HashMap<BlockId, Evicted>,

@@ -33,7 +33,7 @@ pub struct ScrubReport {
     pub blocks: usize,
     /// The number of requests whose tables this call has finished; 0 for a pool.
     pub requests: usize,
-    /// How many times everything has been checked so far.
+    /// The number of times that the scrubber has checked the whole pool or manager.
     pub passes: u64,
 }
 

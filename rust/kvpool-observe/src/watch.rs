@@ -19,7 +19,7 @@ use crate::feed::{Feed, FeedBatch, held};
 use crate::metrics::{Meter, PoolMetrics};
 use crate::payloads::{Evicted, Payload, PayloadError, Payloads};
 
-/// Which observers a pool gets.
+/// Selects the observers of a pool.
 ///
 /// ```
 /// use kvpool::{BlockPool, PoolConfig};
@@ -335,7 +335,7 @@ pub(crate) fn insert_feed<O, E>(
     observe(owner, Box::new(watch))
 }
 
-/// The calls of a pool that a [`Watch`] observes.
+/// The methods of a pool for its observers ([`Watch`]).
 ///
 /// ```
 /// use kvpool::{BlockPool, PoolConfig};

@@ -16,14 +16,14 @@ use kvpool::{Computed, Covered, Loaded, Part, RequestState, Until};
 /// The number of a tier, and a block in it.
 type Place = (usize, usize);
 
-/// A request. While it is preempted, its table is empty.
+/// A request of the model. While it is preempted, its table is empty.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReferenceRequest {
     /// The state of the request, which determines where its blocks are.
     pub state: RequestState,
-    /// The tier of its blocks.
+    /// The tier of the request's blocks.
     pub tier: usize,
-    /// The salt of its prompt.
+    /// The salt of the request's prompt.
     pub salt: Vec<u8>,
     /// The tokens of the prompt, followed by the appended tokens.
     pub tokens: Vec<u32>,
@@ -65,7 +65,7 @@ impl ReferenceRequest {
     }
 }
 
-/// One operation of a step plan.
+/// One operation of a step plan, as the model executes it.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ReferenceStep {
     /// A new request: its id, tokens and salt, the part of the prompt to allocate blocks for, and the
@@ -83,7 +83,7 @@ pub enum ReferenceStep {
     Release(i64, Until),
 }
 
-/// The result of an operation that was committed.
+/// The result of a planned operation after the plan was committed.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ReferenceOutcome {
     /// The table, and the number of its blocks that were cached.
@@ -503,7 +503,7 @@ impl ReferenceManager {
         Ok(())
     }
 
-    /// Returns the planned copies, in order.
+    /// Returns the copies that are planned and not yet taken by the engine, in order.
     #[must_use]
     pub fn planned_copies(&self) -> Vec<(Place, Place)> {
         self.planned.iter().map(|&(src, dst, _)| (src, dst)).collect()
@@ -567,7 +567,7 @@ impl ReferenceManager {
         Some(registered)
     }
 
-    /// Creates a second request over the same blocks.
+    /// Creates a second request that shares the blocks of the first.
     pub fn fork(&mut self, parent: i64, child: i64) -> bool {
         if !self.is(parent, RequestState::Running) || self.requests.contains_key(&child) {
             return false;

@@ -59,7 +59,7 @@ pub struct ReferencePool {
     blocks: Vec<Block>,
     block_size: usize,
     drop_duplicates: bool,
-    /// The free list. Its first block is allocated next.
+    /// The free blocks. The first one is allocated next.
     pub free: Vec<usize>,
     /// The order of eviction. The first block is evicted next. If the last holder of a pinned block
     /// releases it, the block keeps its place in the order until it would be evicted.
@@ -104,7 +104,7 @@ impl ReferencePool {
         (salt.to_vec(), self.epoch, tokens[..(position + 1) * self.block_size].to_vec())
     }
 
-    /// Returns (free, cached-free, active, fenced).
+    /// Returns the numbers of blocks that are free, cached-free, active and fenced.
     #[must_use]
     pub fn sums(&self) -> (usize, usize, usize, usize) {
         let held = self.blocks.iter().filter(|b| b.references > 0).count();
@@ -684,13 +684,11 @@ impl ReferencePool {
     }
 }
 
-/// Converts ids of the core to those of the model.
 #[must_use]
 pub fn indices(blocks: &[BlockId]) -> Vec<usize> {
     blocks.iter().map(|block| block.index()).collect()
 }
 
-/// Converts ids of the model to those of the core.
 #[must_use]
 pub fn block_ids(blocks: &[usize]) -> Vec<BlockId> {
     blocks.iter().map(|&block| BlockId::new(block as u32)).collect()

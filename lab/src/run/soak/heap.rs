@@ -7,7 +7,7 @@ const BOUND: i64 = 1 << 19;
 /// Minimum number of samples. With fewer samples, growth is not judged.
 const LEAST: usize = 8;
 
-/// The use of heap over a run.
+/// The use of heap memory during a soak.
 #[derive(Clone, Copy, Debug, Default, serde::Serialize)]
 pub struct Heap {
     /// Whether growth was judged: the bytes of heap were counted, and the run was long enough.

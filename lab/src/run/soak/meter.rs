@@ -56,7 +56,6 @@ impl Meter {
         Self { calls, all: histogram(), lately: histogram() }
     }
 
-    /// Returns the number of calls.
     pub(crate) fn count(&self) -> u64 {
         self.all.len()
     }

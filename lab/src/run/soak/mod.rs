@@ -126,7 +126,7 @@ struct Driver {
     cached: f64,
     /// Number of cached blocks that resets removed.
     forgotten: u64,
-    /// A digest of all answers.
+    /// A digest of all answers of the manager.
     digest: u64,
     /// Memory that is never freed, if the test plants a leak.
     leaked: Vec<[u64; 8]>,

@@ -12,11 +12,11 @@ use crate::world::manager::{Scale, Setting};
 pub struct Preset {
     /// The eviction policy. Its name is also the name of the configuration.
     pub policy: EvictionPolicy,
-    /// How hits are verified.
+    /// How the manager verifies hits.
     pub verify: Verify,
-    /// Whether a released duplicate stays cached.
+    /// Whether a block stays cached after its release if another block has the same content.
     pub duplicates: DuplicatePolicy,
-    /// Whether there are hints and tenants.
+    /// Whether the manager accepts retention hints and tenants.
     pub retention: bool,
     /// Whether an advisor (which estimates hit rates of other pool sizes) samples lookups.
     pub advisor: bool,

@@ -13,7 +13,7 @@ use super::{Driver, Heap, Line, Settings, Times};
 /// The report of one configuration.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Configuration {
-    /// The name of its policy.
+    /// The name of the configuration's eviction policy.
     pub name: &'static str,
     /// Its other settings.
     pub settings: String,
@@ -61,7 +61,7 @@ pub struct Report {
     pub times: Vec<(String, Times)>,
     /// The configurations.
     pub configurations: Vec<Configuration>,
-    /// The use of memory.
+    /// The use of heap memory.
     pub heap: Heap,
 }
 

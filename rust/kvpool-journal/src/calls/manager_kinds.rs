@@ -102,7 +102,7 @@ kinds! { [] CacheManager;
         |ranges, _| ranges.iter().map(RangeRecord::from).collect(),
         |ranges, _| Ok(ranges.iter().map(RangeRecord::range).collect()), |ranges| ranges,
         |ranges: &[RangeRecord]| words::ranges(ranges);
-    /// The external tokens that have arrived.
+    /// The external tokens that a connector has loaded.
     Load: LoadedRecord, Loaded<'a>, LoadedRecord,
         |loaded, _| loaded.into(), |record, _| Ok(record.clone()), |record| record.loaded(), words::loaded;
     /// The blocks of a prompt that was hashed again.

@@ -34,7 +34,6 @@ pub(super) fn list<T: std::fmt::Display>(items: impl ExactSizeIterator<Item = T>
     let left = items.len().saturating_sub(SHOWN);
     let mut text = String::new();
     for item in items.take(SHOWN) {
-        // Writing to a string cannot fail.
         let _ = write!(text, "{}{item}", if text.is_empty() { "" } else { " " });
     }
     if left > 0 {

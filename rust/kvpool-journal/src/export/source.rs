@@ -31,7 +31,7 @@ pub(super) struct Source<'a> {
     out: &'a mut dyn Write,
     /// The number of operations written so far.
     operations: u64,
-    /// The number of functions of a Rust test.
+    /// The number of functions into which the Rust test is divided.
     parts: u64,
 }
 

@@ -48,7 +48,7 @@ pub struct ChainRecord {
 }
 
 impl ChainRecord {
-    /// Makes the record. Omits fingerprints unless hits are verified.
+    /// Makes the record of a chain. Omits fingerprints unless hits are verified.
     pub(crate) fn new(chain: &HashChain, tokens: usize, known: usize, verified: bool) -> Self {
         let last = known.checked_sub(1).and_then(|last| chain.hashes().get(last));
         let known = if last.is_some() { known } else { 0 };
@@ -100,7 +100,7 @@ pub struct LinkRecord {
     pub key: u64,
     /// The first eight bytes of the block's fingerprint, if it has one.
     pub fingerprint: Option<u64>,
-    /// The key of the block before it.
+    /// The key of the previous block in the chain.
     pub parent: Option<u64>,
     /// Position of the block in the chain.
     pub depth: u32,

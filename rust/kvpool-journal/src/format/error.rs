@@ -65,7 +65,7 @@ pub enum JournalError {
         at: usize,
         /// Number of the first operation in the frame.
         found: u64,
-        /// Number of the operation that should be next.
+        /// Number of the first operation that the frame should have.
         expected: u64,
     },
     /// The header contains an eviction policy that only earlier versions had.

@@ -20,7 +20,6 @@ impl<const N: usize> Packed<N> {
         Self(items.collect::<Vec<_>>().into_flattened())
     }
 
-    /// Returns the bytes of all items.
     #[inline]
     pub(crate) fn as_bytes(&self) -> &[u8] {
         &self.0

@@ -44,7 +44,7 @@ impl Frame {
     }
 }
 
-/// The complete frames of a journal, in order.
+/// Reads the complete frames of a journal, in order.
 #[derive(Clone, Debug)]
 struct Frames<'a> {
     source: JournalSource<'a>,
@@ -97,7 +97,7 @@ impl Frames<'_> {
     }
 }
 
-/// Reads a complete or truncated journal.
+/// Reads a journal, which may be truncated.
 ///
 /// ```
 /// use kvpool::{BlockPool, PoolConfig};
@@ -155,7 +155,7 @@ impl<'a> JournalReader<'a> {
         let (mut first, mut next) = (None, None);
         let mut at = walk.at;
         while let Some(frame) = walk.next()? {
-            // A ring may begin with any operation number.
+            // The first frame of a ring may begin with any operation number.
             let expected = next.unwrap_or(frame.first);
             if frame.first != expected {
                 return Err(JournalError::OutOfOrder { at, found: frame.first, expected });
@@ -188,7 +188,7 @@ impl<'a> JournalReader<'a> {
         self.operations
     }
 
-    /// Returns whether the last frame is complete.
+    /// Returns how the journal ends: with a complete frame, or with a truncated or changed one.
     #[must_use]
     pub const fn tail(&self) -> Tail {
         self.tail

@@ -78,7 +78,7 @@ pub struct TurnRecord {
     /// Number of tokens.
     pub tokens: usize,
     pub lookahead: usize,
-    /// The blocks that became full.
+    /// The blocks that became full by this append.
     pub filled: Filled,
 }
 
@@ -135,7 +135,7 @@ impl From<Part> for PartRecord {
 }
 
 impl PartRecord {
-    /// Returns the argument that this record describes.
+    /// Returns the part of a prompt that this record describes.
     #[must_use]
     pub const fn part(&self) -> Part {
         Part { allocate_tokens: self.0, external_tokens: self.1, compute_all: self.2 }
@@ -163,7 +163,7 @@ impl From<Until> for UntilRecord {
 }
 
 impl UntilRecord {
-    /// Returns the argument that this record describes.
+    /// Returns the condition of a release that this record describes.
     #[must_use]
     pub const fn until(&self) -> Until {
         match *self {
@@ -195,7 +195,7 @@ impl From<Computed<'_>> for ComputedRecord {
 }
 
 impl ComputedRecord {
-    /// Returns the argument that this record describes.
+    /// Returns the argument of an append that this record describes.
     #[must_use]
     pub fn computed(&self) -> Computed<'_> {
         match self {
@@ -227,7 +227,7 @@ impl From<Covered<'_>> for CoveredRecord {
 }
 
 impl CoveredRecord {
-    /// Returns the argument that this record describes.
+    /// Returns the argument of an append that this record describes.
     #[must_use]
     pub fn covered(&self) -> Covered<'_> {
         match self {
@@ -238,7 +238,7 @@ impl CoveredRecord {
     }
 }
 
-/// The external tokens that have arrived.
+/// The external tokens that a connector has loaded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "as those of `Loaded`")]
 pub enum LoadedRecord {
@@ -258,7 +258,7 @@ impl From<Loaded<'_>> for LoadedRecord {
 }
 
 impl LoadedRecord {
-    /// Returns the argument that this record describes.
+    /// Returns the result of a load that this record describes.
     #[must_use]
     pub fn loaded(&self) -> Loaded<'_> {
         match self {
@@ -292,10 +292,10 @@ pub enum Rows {
     Ids(Vec<IdRecord>),
 }
 
-/// The retention of blocks.
+/// A retention hint for blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RetentionRecord {
-    /// 0 to 100: a priority; 101: pinned; 102: demoted.
+    /// The kind of hint. 0 to 100: a priority; 101: pinned; 102: demoted.
     keep: u8,
     /// Time to live in seconds. False: the time since the last use. True: an absolute time.
     ttl: Option<(bool, f64)>,
@@ -325,7 +325,7 @@ impl From<Signal> for SignalRecord {
 }
 
 impl SignalRecord {
-    /// Returns the argument that this record describes.
+    /// Returns the signal that this record describes.
     #[must_use]
     pub const fn signal(self) -> Signal {
         let finish = match self.finish {
@@ -358,7 +358,7 @@ impl From<Retention> for RetentionRecord {
 }
 
 impl RetentionRecord {
-    /// Returns the argument that this record describes.
+    /// Returns the retention hint that this record describes.
     #[must_use]
     pub fn retention(&self) -> Retention {
         let keep = match self.keep {
@@ -374,7 +374,7 @@ impl RetentionRecord {
     }
 }
 
-/// The retention of a range of tokens.
+/// A retention hint for a range of tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RangeRecord {
     start: usize,
@@ -389,7 +389,7 @@ impl From<&RetentionRange> for RangeRecord {
 }
 
 impl RangeRecord {
-    /// Returns the argument that this record describes.
+    /// Returns the range with its hint that this record describes.
     #[must_use]
     pub fn range(&self) -> RetentionRange {
         RetentionRange { start: self.start, end: self.end, retention: self.retention.retention() }
@@ -414,7 +414,7 @@ impl From<&AdmitOptions> for OptionsRecord {
 }
 
 impl OptionsRecord {
-    /// Returns the argument that this record describes.
+    /// Returns the options of an admission that this record describes.
     #[must_use]
     pub fn options(&self) -> AdmitOptions {
         let ranges = self.ranges.iter().map(RangeRecord::range).collect();

@@ -129,7 +129,7 @@ impl GroupSettings {
     }
 }
 
-/// Parses the name of a setting's value.
+/// Parses the named value of a setting. An unknown name is an error.
 pub(crate) fn known<T: std::str::FromStr>(field: &'static str, name: &str) -> Result<T, JournalError> {
     name.parse().map_err(|_| JournalError::UnknownSetting { field, value: name.into() })
 }

@@ -58,7 +58,7 @@ impl Sink {
         }
     }
 
-    /// Starts to write all frames.
+    /// Starts to write all frames that are waiting.
     pub(crate) fn flush(&mut self) -> Flush {
         match self {
             Self::Ring { .. } => Flush::DONE,

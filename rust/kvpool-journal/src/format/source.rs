@@ -68,7 +68,7 @@ impl JournalFile {
     }
 }
 
-/// Where a reader finds the bytes of a journal.
+/// The place from which a reader takes the bytes of a journal.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum JournalSource<'a> {
@@ -88,7 +88,7 @@ impl JournalSource<'_> {
         }
     }
 
-    /// Whether there are no bytes.
+    /// Whether the journal has no bytes.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len() == 0

@@ -33,7 +33,7 @@ enum Message {
     Flush(Sender<()>),
 }
 
-/// State that the thread and the journal share.
+/// State that the thread that writes shares with the journal.
 #[derive(Default)]
 struct Progress {
     waiting: AtomicUsize,

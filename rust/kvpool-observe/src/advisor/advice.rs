@@ -14,13 +14,13 @@ use kvpool::retention::TenantId;
 pub struct Advice {
     /// The number of usable blocks of the pool. Other policies are simulated at this size.
     pub capacity_blocks: u64,
-    /// The share of the blocks in the advisor's sample.
+    /// The share of all blocks that the advisor samples.
     pub rate: f64,
     /// The number of block references after which all counts are halved.
     pub window: u64,
-    /// The total number of block references, without halving.
+    /// The number of block references since the advisor was created. This count is never halved.
     pub seen: u64,
-    /// The number of block references in the window.
+    /// The number of block references, halved at the end of each window like all counts.
     pub references: u64,
     /// The number of these references that are references to sampled blocks. The relative standard
     /// error of the estimates is a factor of about 0.5 to 1, divided by the square root of this number.
@@ -67,7 +67,7 @@ pub struct PolicyAdvice {
     pub references: u64,
 }
 
-/// The estimates for one tenant.
+/// The estimated hit rates of one tenant.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct TenantAdvice {

@@ -111,6 +111,6 @@ pub(super) struct Scale {
     pub(super) slots: usize,
     /// The sampling rate: `slots` divided by `usable`.
     pub(super) rate: f64,
-    /// The number of references between two halvings.
+    /// The number of references after which all counts are halved.
     pub(super) window: u64,
 }

@@ -9,7 +9,7 @@
 use kvpool::PoolError;
 use kvpool::parts::try_reserve;
 
-/// Weights by distance. Distances start at 1.
+/// A weighted histogram of stack distances. Distances start at 1.
 ///
 /// ```
 /// use kvpool_observe::advisor::DistanceHistogram;

@@ -13,17 +13,15 @@ use kvpool_policies::parts::Slots;
 
 #[derive(Clone, Debug)]
 pub(super) struct KeyTable {
-    /// Keys, indexed by number. Entry 0 is unused.
+    /// The keys, indexed by their numbers. Entry 0 is unused.
     keys: Vec<u64>,
     /// Numbers below `keys.len()` that are not assigned to a key.
     unused: Vec<u32>,
-    /// The index from keys to numbers.
     slots: Slots,
     capacity: usize,
 }
 
 impl KeyTable {
-    /// Makes an empty table of capacity 0.
     pub(super) fn new() -> Self {
         Self { keys: vec![0], unused: Vec::new(), slots: Slots::new(), capacity: 0 }
     }

@@ -118,7 +118,7 @@ pub(crate) struct Advisor {
     spare_tenants: Vec<Tenant>,
     untracked: f64,
     seen: u64,
-    /// The number of references since the last halving.
+    /// The number of references since all counts were last halved.
     in_window: u64,
     /// The sampled keys of the current lookup or registration. The list is stored here so that its
     /// memory is reused.

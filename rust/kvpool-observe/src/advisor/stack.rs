@@ -147,13 +147,13 @@ impl SampledStack {
         Ok(stack)
     }
 
-    /// The share of the keys that are sampled now.
+    /// Returns the present sampling rate: the share of all keys that are sampled.
     #[must_use]
     pub fn rate(&self) -> f64 {
         self.rate
     }
 
-    /// The number of keys that are followed now.
+    /// Returns the number of sampled keys in the stack.
     #[must_use]
     pub fn followed(&self) -> usize {
         self.keys.len()
@@ -166,7 +166,7 @@ impl SampledStack {
         self.hash(key) <= self.last
     }
 
-    /// Whether `key` is followed.
+    /// Whether `key` is in the stack.
     #[must_use]
     pub fn contains(&self, key: u64) -> bool {
         self.is_sampled(key) && self.keys.find(key).is_some()
@@ -291,7 +291,7 @@ impl SampledStack {
         self.lookup = (0, 0);
     }
 
-    /// The keys that are followed, least recently used first.
+    /// Iterates over the keys in the stack, least recently used first.
     pub fn keys(&self) -> impl Iterator<Item = u64> + '_ {
         (0..self.order.next()).filter_map(|place| self.order.at(place)).map(|number| self.keys.key(number))
     }

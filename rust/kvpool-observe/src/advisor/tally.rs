@@ -62,7 +62,6 @@ impl Tally {
         self.sampled
     }
 
-    /// The measured hit rate of the pool.
     pub(super) fn hit_rate(&self) -> f64 {
         if self.references > 0.0 { self.hits / self.references } else { 0.0 }
     }

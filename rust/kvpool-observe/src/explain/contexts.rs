@@ -81,7 +81,7 @@ pub(super) fn principal(extra: &ExtraKeys, tenant: Option<u32>) -> u64 {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
-    /// The last contexts, oldest first.
+    /// The latest combinations of extra keys with which the first block was seen, oldest first.
     contexts: [Context; Contexts::EACH],
     len: u8,
 }
@@ -89,7 +89,7 @@ struct Seen {
 /// The remembered first blocks, each with the contexts in which it was seen.
 #[derive(Debug)]
 pub(super) struct Contexts {
-    /// Keys, indexed by number. Entry 0 is unused.
+    /// The fingerprints of the tokens of first blocks, indexed by number. Entry 0 is unused.
     keys: Vec<u64>,
     seen: Vec<Seen>,
     slots: Slots,

@@ -51,7 +51,7 @@ use contexts::{Context, Contexts, principal};
 pub use reason::{Explanation, GroupReach, MissCounts, MissReason, MissSpan, MissStats, Requester, When};
 use record::{Before, Record, Status};
 
-/// Why no explanation is available.
+/// The reason why no explanation is available for a request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExplainError {
@@ -101,7 +101,7 @@ pub(crate) struct Explainer {
     policy: &'static str,
     misses: MissStats,
     log: ChangeLog,
-    /// A buffer for changes, which every call reuses.
+    /// A buffer for the changes that are read from `log`. Every call reuses its memory.
     changes: Vec<Change>,
 }
 
@@ -121,7 +121,6 @@ fn principal_of(request: RequestView<'_>) -> u64 {
     principal(request.cursor.extra(), request.tenant.map(|tenant| tenant.0))
 }
 
-/// The number of admissions so far, including resumptions.
 fn num_admitted(manager: &CacheManager) -> u64 {
     let stats = manager.stats();
     stats.admissions + stats.resumptions

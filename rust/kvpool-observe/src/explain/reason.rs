@@ -26,7 +26,7 @@ pub enum Requester {
     Request(RequestId),
     /// A request with another tenant, salt or user. Its id is not disclosed.
     Another,
-    /// The request is not remembered.
+    /// The explainer does not remember the request.
     Unknown,
 }
 
@@ -103,7 +103,7 @@ pub enum MissReason {
     OtherKeys,
     /// A running request has the same content and has not committed it yet.
     BeingComputed {
-        /// The request that computes it.
+        /// The request that computes the content.
         by: Requester,
     },
     /// The block was requested before, but never became available to other requests: its request
@@ -130,7 +130,7 @@ pub enum MissReason {
 }
 
 impl MissReason {
-    /// The names of all reasons, as shown to users.
+    /// The names of all reasons, as they appear in explanations and metrics.
     pub const NAMES: [&'static str; 22] = [
         "never-seen",
         "not-remembered",
@@ -306,7 +306,7 @@ pub struct Explanation {
 pub struct GroupReach {
     /// The group.
     pub group: u16,
-    /// The specification of the group.
+    /// The specification of the KV-cache group.
     pub spec: GroupSpec,
     /// The length in tokens of the longest hit that the group could have served.
     pub reach_tokens: usize,
@@ -331,7 +331,7 @@ impl Explanation {
     /// [`MissReason::Behind`].
     pub const MAX_SPANS: usize = 64;
 
-    /// Adds one block with its reason.
+    /// Adds the next missed block with its reason.
     pub(super) fn push(&mut self, reason: MissReason) {
         let block = self.spans.last().map_or(self.cached_tokens / self.block_size, |span| span.blocks.end);
         let end = ((block + 1) * self.block_size).min(self.prompt_tokens);
@@ -345,7 +345,7 @@ impl Explanation {
     }
 }
 
-/// The number of tokens that were computed, by reason.
+/// The number of tokens that had to be computed, by the reason of the miss.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MissCounts([u64; MissReason::NAMES.len()]);
 
@@ -361,7 +361,7 @@ impl MissCounts {
         MissReason::NAMES.into_iter().zip(self.0)
     }
 
-    /// The number of tokens for all reasons together.
+    /// Returns the number of tokens for all reasons together.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.0.iter().sum()

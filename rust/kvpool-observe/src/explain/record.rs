@@ -54,7 +54,7 @@ const NO_REQUEST: u32 = u32::MAX;
 pub(super) enum Before {
     /// No predecessor: the content is the first block of prompts.
     Start,
-    /// The content with this key.
+    /// The previous content, by its key.
     Key(u64),
 }
 
@@ -90,28 +90,28 @@ struct Entry {
     parent: u32,
     /// The `generation` of the parent's entry at the time of the link.
     parent_generation: u32,
-    /// The latest child of this content.
+    /// The entry of the latest content that follows this one in a chain.
     child: u32,
-    /// The neighbouring children of the same parent: the next later and the next earlier one.
+    /// The entries of the next later and the next earlier content with the same parent.
     later: u32,
     earlier: u32,
     flags: u8,
 }
 
 impl Entry {
-    /// The content has been cached.
+    /// Flag: the content has been cached.
     const COMPUTED: u8 = 1;
-    /// Entries of the content's children may have been removed.
+    /// Flag: entries of contents that follow this one may have been removed.
     const DOUBT: u8 = 2;
-    /// The content is the first block of prompts.
+    /// Flag: the content is the first block of prompts.
     const START: u8 = 4;
-    /// The entry is linked to its siblings.
+    /// Flag: the entry is in the list of its parent's children.
     const LINKED: u8 = 8;
-    /// The tokens of the content are known.
+    /// Flag: the tokens of the content are known.
     const TOKENS: u8 = 16;
-    /// The content had never been seen when its entry was made.
+    /// Flag: the content had never been seen when its entry was made.
     const NEW: u8 = 32;
-    /// The tokens of the content were computed, whether or not a KV-cache group cached them.
+    /// Flag: the tokens of the content were computed, whether or not a KV-cache group cached them.
     const WRITTEN: u8 = 64;
 
     const EMPTY: Self = Self {

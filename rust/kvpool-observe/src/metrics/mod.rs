@@ -114,7 +114,8 @@ impl PoolMetrics {
     }
 }
 
-/// The times and hits of a block's content.
+/// The time at which a block's content became computed, the time of its last hit, and its number of
+/// hits.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     /// The time at which the content became computed; NaN if unknown.
@@ -244,7 +245,7 @@ impl Meter {
         self.metrics.cleared += self.cached();
     }
 
-    /// The number of blocks that are computed now.
+    /// Returns the number of blocks that have a computed content now.
     fn cached(&self) -> u64 {
         let PoolMetrics { stored, dropped, cleared, .. } = self.metrics;
         stored.saturating_sub(dropped + cleared + self.metrics.evicted())

@@ -30,9 +30,9 @@ impl TenantHits {
 pub struct TenantCounts {
     /// The tenants that are counted separately, sorted by id.
     known: Vec<(TenantId, TenantHits)>,
-    /// All tenants after the first [`MAX_TENANTS`], together.
+    /// The sums of all tenants after the first [`MAX_TENANTS`].
     pub others: TenantHits,
-    /// Lookups without a tenant.
+    /// The blocks of lookups that were made without a tenant.
     pub nobody: TenantHits,
 }
 

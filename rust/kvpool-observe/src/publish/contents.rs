@@ -59,7 +59,7 @@ fn tiers(mut bits: u8) -> impl Iterator<Item = u8> {
 pub struct Keys {
     /// The keys that the block shares with the other blocks of its request.
     pub label: Arc<Label>,
-    /// The keys of this block only.
+    /// The extra keys that only this block has.
     pub extra: Option<Arc<[Extra]>>,
 }
 
@@ -120,7 +120,7 @@ pub struct Contents {
     /// For each group, the number of tokens of a block, and whether a hit on a block needs the block's
     /// parent.
     groups: Vec<(usize, bool)>,
-    /// The number of token slots of each node.
+    /// The number of tokens for which each node has room: the block size of the largest group.
     stride: usize,
     nodes: Vec<Node>,
     tokens: Vec<u32>,

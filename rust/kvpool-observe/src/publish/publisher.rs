@@ -55,9 +55,9 @@ pub const fn base(unix_seconds: u64) -> u64 {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
-    /// Its number, kind and window.
+    /// The number, the kind and the window of the group.
     pub name: GroupName,
-    /// The tokens of a block.
+    /// The number of tokens of a block of the group.
     pub block_tokens: usize,
     /// Whether a hit on a block needs the block's parent, as in full attention.
     pub chained: bool,
@@ -111,7 +111,7 @@ pub enum PublisherError {
     /// No sink has this number.
     #[error("there is no sink {sink}: there are {sinks}")]
     UnknownSink {
-        /// The number that was passed.
+        /// The number of a sink that was passed.
         sink: usize,
         /// The number of sinks.
         sinks: usize,
@@ -469,7 +469,7 @@ impl Publisher {
         Ok(Snapshot { epoch: self.base, cut, payloads })
     }
 
-    /// Encodes all contents that consumers know, split into batches.
+    /// Encodes all contents that were reported to consumers, split into batches.
     fn everything(&self, form: Form, now: f64, cleared: bool) -> Vec<Arc<[u8]>> {
         let mut batches = Vec::new();
         let mut some = Vec::new();
