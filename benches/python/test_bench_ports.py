@@ -78,7 +78,7 @@ def changes() -> np.ndarray[Any, np.dtype[np.int32]]:
     return np.zeros((3, 20_000), dtype=np.int32)
 
 
-# --- A scheduler's own step ---
+# The next benchmarks measure steps of schedulers.
 
 
 @pytest.mark.benchmark(group="step: decode")
@@ -310,7 +310,7 @@ def test_step_index_only_256(benchmark: BenchmarkFixture, kind: type[Any]) -> No
     measure(benchmark, step, setup=another, rounds=ROUNDS // 4)
 
 
-# --- The ports ---
+# The next benchmarks measure the ports of examples/ports.
 
 TRIES = pytest.mark.parametrize("kind", [PlainIdsAndTrie, IdsAndTrie])
 POOL = 1 << 14

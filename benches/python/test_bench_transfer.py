@@ -83,8 +83,7 @@ WAYS: dict[str, Callable[[Copy, int], Callable[[], Any]]] = {
     "memcpy per piece, loop in Python": lambda copy, _: copy.loop_in_python(),
     "one memmove": lambda copy, _: copy.memmove(),
 }
-#: The ways of copying, each with one and with two threads. Those that use only one thread are measured
-#: once.
+#: Every way of copying, with one and two threads. Ways with only one thread are measured once.
 CASES = [
     (way, threads)
     for way in WAYS

@@ -22,8 +22,8 @@
 
 mod bytes;
 mod case;
-// The source file of `kvpool-journal`'s minimizer. It is included instead of the crate, because the
-// tool that plants defects in the code would otherwise have to build the crate.
+// The minimizer of `kvpool-journal`, as a source file. With the crate as a dependency, the tool that
+// plants defects to test the tests would have to build it.
 #[path = "../../rust/kvpool-journal/src/minimize.rs"]
 mod minimize;
 pub mod random;
@@ -148,7 +148,7 @@ fn tell(target: &Target, data: &[u8]) {
     if let Err(failure) = (target.check)(data) {
         let report = (target.report)(data).err();
         let told = report.map_or_else(|| format!("{failure}, and not again"), |report| report.to_string());
-        // The message of the panic contains only the report.
+        // The report of the failure is the whole message of the panic.
         assert!(told.is_empty(), "{}: {told}", target.name);
     }
 }

@@ -234,7 +234,7 @@ macro_rules! fed {
                 pool.keep_feed(1 << 22).unwrap();
             }
             let hasher = Arc::new(BlockHasher::new(HasherConfig::default()).unwrap());
-            // The chains have tokens, as in a manager.
+            // Hash the chains from real tokens, as a manager does.
             let chain = |nth: u32| {
                 let size = hasher.block_size() as u32;
                 let mut cursor = HashCursor::new(hasher.clone(), ExtraKeys::default()).unwrap();

@@ -126,7 +126,8 @@ fn part(bytes: &mut Bytes<'_>, world: &PoolWorld) -> Option<(Option<Path>, usize
     let new = |table: &Table| table.registered < table.blocks.len();
     let Table { blocks, prompt, registered, .. } = table(bytes, world, new)?;
     if world.setting.whole {
-        // If the prompt is long enough, takes all blocks of the table that are not registered yet.
+        // Use all blocks of the table that are not registered yet, if the prompt is long enough for
+        // them.
         let fits = prompt.as_ref().is_none_or(|path| path.len() >= blocks.len());
         return fits.then(|| (prompt, registered, blocks[registered..].to_vec()));
     }

@@ -90,7 +90,8 @@ impl Explained {
         self.written.extend(self.ever.iter().filter(|(_, group)| *group == 0).map(|(key, _)| *key));
         let Some(advice) = manager.advice() else { return Err(Failure::new("advice", "none")) };
         same("what the advisor has seen", &advice.seen, &self.asked)?;
-        // The advisor does not halve its counts before the first window ends.
+        // Compare the advisor's counts exactly while it has not yet halved them, which it does at the
+        // end of each window.
         let rate = 100.0 * self.found as f64 / self.asked.max(1) as f64;
         holds("the advisor's hit rate", (advice.hit_rate * 100.0 - rate).abs() < 1e-6, || {
             format!("{} of {}: {}", self.found, self.asked, advice.hit_rate)

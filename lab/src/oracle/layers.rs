@@ -333,7 +333,8 @@ impl Layers {
             return;
         };
         let covered = part.allocate_tokens.map_or(all, |n| (ready + n).min(all));
-        // In groups that cache nothing, the manager may leave null entries for external tokens.
+        // In groups that cache nothing, the table may begin with null blocks in place of external
+        // tokens.
         let first = |(spec, table): (&GroupSpec, Vec<BlockId>)| match table.get(cached / spec.block_tokens) {
             _ if caches(spec) => 0,
             Some(block) if spec.kind != GroupKind::State && !block.is_null() => cached,

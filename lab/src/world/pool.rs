@@ -43,7 +43,7 @@ pub struct Setting {
     pub policy: EvictionPolicy,
     /// Whether the pool accepts retention hints and tenants.
     pub retention: bool,
-    /// What the pool does with a released block if another block has the same content.
+    /// How the pool treats a released block if another block has the same content.
     pub duplicates: DuplicatePolicy,
     /// How the pool verifies hits.
     pub verify: Verify,

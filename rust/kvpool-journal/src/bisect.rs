@@ -51,7 +51,7 @@ fn bisect_in<S: Subject>(
     };
     let broken = |report: &Report| matches!(report.difference, Some(Difference::Invariant { .. }));
     if !broken(&whole) {
-        // Check whether an invariant broke before the difference became visible.
+        // Check whether an invariant of the pool broke before the first different answer.
         let before = probe(Some(bad))?;
         if !broken(&before) {
             return Ok(found);
@@ -67,7 +67,7 @@ fn bisect_in<S: Subject>(
             good = middle;
         }
     }
-    // Replay once more, to get the operation as text.
+    // Replay once more, to get the text of the failing operation.
     let mut asked = String::new();
     let mut name = |step: crate::subject::Step<S::Call>, _: &S| {
         if step.number + 1 == bad {

@@ -150,9 +150,9 @@ impl Contents {
         for (key, fingerprint) in record.keys.unpack().zip(fingerprints) {
             let parent = path.last().copied();
             let token = self.token(key, fingerprint.unwrap_or(0), parent)?;
-            // A link may have set a parent of another epoch. The parent in a chain is correct, so it
-            // replaces that one. This does not hold for a chain that lacks fingerprints while contents
-            // are distinguished by them.
+            // An earlier link may have recorded a parent of another epoch. Replace it by the parent in
+            // this chain, which is correct. Do not do so if the chain lacks fingerprints although
+            // contents are distinguished by them.
             let knows = fingerprint.is_some() || !self.hasher.has_fingerprints();
             if let Some(content) = self.contents.get_mut(token as usize).filter(|_| knows) {
                 content.parent = parent;
@@ -336,7 +336,7 @@ impl Contents {
         for last in tokens.iter_mut().skip(first).step_by(self.block_size) {
             // `keys` is too short in two cases: the recorded append was refused and filled no blocks,
             // or a shrinker shortened the prompt, so other blocks become full. Each of these blocks
-            // gets a new content. A counter as token could collide with the content of another prompt.
+            // gets a new content that no prompt of the journal has.
             let (key, fingerprint) = match keys.next() {
                 Some(key) => (key, fingerprints.next().unwrap_or(0)),
                 None => self.made_up_key(),

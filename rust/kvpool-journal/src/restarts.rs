@@ -138,7 +138,8 @@ impl<S: Subject> Restarted<'_, S> {
         self.report.operations = operation + 1;
         let call = step.operation.call();
         let alike = match (call, &step.answer.value, &answer.value) {
-            // Each subject assigns its own numbers to tickets.
+            // Do not compare the tickets of fences, because each subject assigns its own numbers. Map
+            // them to each other.
             ("fence", &Value::Number(stayed), &Value::Number(here)) => {
                 self.tickets.insert(stayed, here);
                 true

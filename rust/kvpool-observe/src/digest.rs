@@ -182,8 +182,8 @@ impl Changed {
     }
 
     fn note(&mut self, blocks: &[BlockId]) {
-        // Two ids in sequence usually differ by 1. Their bits are collected in a local word, which is
-        // written to memory once.
+        // Most blocks in `ids` follow each other. Collect their bits in a local word, and write it to
+        // memory once.
         let (mut at, mut bits) = (usize::MAX, 0);
         for block in blocks {
             if block.index() / 64 != at {
@@ -327,8 +327,7 @@ impl StateDigest {
             let Some(counted) = all.get_mut(block.index()) else { return };
             let view = blocks.get(block);
             let now = Counts::of(&view);
-            // Many changed blocks have the same counts as before, for example after a hit and a
-            // release.
+            // Skip a block whose counts are the same as before, for example after a hit and a release.
             if now == counted.counts {
                 return;
             }

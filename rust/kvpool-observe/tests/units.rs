@@ -47,7 +47,6 @@ fn large_blocks_are_remembered_as_long_as_small_ones() {
         let explain = Some(ExplainConfig::default());
         let watch = ManagerWatchConfig { explain, ..Default::default() };
         let mut manager = watched(blocks, specs.clone(), &watch);
-        // The prompts have 5,120 hash units. The pool has room for 3,200 of them.
         (0..80).for_each(|prompt| run(&mut manager, i64::from(prompt), prompt));
         run(&mut manager, 100, 5);
         let explanation = manager.explain(100).unwrap();

@@ -64,7 +64,7 @@ fn prompt(hasher: &Arc<BlockHasher>, first: u32, blocks: usize, epoch: u64) -> H
 
 type Task<R> = Box<dyn FnOnce() -> R + Send>;
 
-// --- Prompts are hashed outside of the lock while the weights change ---
+// The next tests hash prompts outside of the lock while the weights change.
 
 /// For each block, the epoch of the weights with which an engine computed its content. This map stands
 /// for the KV memory, which is not part of the manager.
@@ -153,7 +153,7 @@ fn a_stale_prompt_with_only_a_new_label_hits_other_weights() {
     check(|| prompts_and_epochs(true, &Counter::new(0)));
 }
 
-// --- Steps are planned first and committed later ---
+// The next tests plan a step first and commit it later.
 
 fn planned_steps(check_then_act: bool, outcomes: &[Counter; 2]) {
     let manager = manager(8);
@@ -259,7 +259,7 @@ fn a_check_before_a_separate_commit_can_be_stale() {
     check(move || planned_steps(true, &outcomes));
 }
 
-// --- A block has one owner ---
+// The next tests check that a block has only one owner.
 
 /// For each block that was newly allocated, its owner and the content that the owner wrote.
 struct Memory {
@@ -350,7 +350,7 @@ fn a_lookup_with_a_separate_acquire_can_return_other_content() {
     check(|| hands(true));
 }
 
-// --- Another thread ends fences ---
+// In the next tests, another thread ends fences.
 
 /// A device that runs steps in order, later than the scheduler. When it runs a step, it writes to the
 /// blocks of this step.
@@ -407,7 +407,7 @@ fn without_a_fence_a_step_writes_to_other_requests() {
     check(|| fences(false));
 }
 
-// --- A consumer reads events ---
+// In the next tests, a consumer reads the events of the pool.
 
 fn apply(live: &mut HashSet<BlockHash>, events: Vec<BlockEvent>) {
     for event in events {
@@ -489,7 +489,7 @@ fn two_consumers_of_one_stream_lose_its_order() {
     check(|| events(2));
 }
 
-// --- Another thread reads statistics ---
+// In the next tests, another thread reads statistics.
 
 fn check_sums(stats: &PoolStats) {
     let PoolStats { usable, free, cached_free, active, fenced, .. } = *stats;

@@ -271,7 +271,7 @@ fn copies_in_both_directions_do_not_wait_for_each_other() {
             Box::new(copies(&to, &from, (1, 0))),
             Box::new(reads),
         ]);
-        // One copy ran first, and the other one copied its result back.
+        // One of the two copies ran first, and the other one copied its result back.
         let last = content(&from, 0);
         assert_eq!(last, content(&to, 1));
         counted[usize::from(last == 9)].fetch_add(1, Ordering::Relaxed);

@@ -266,7 +266,7 @@ fn another_answer_is_reported_as_a_difference() {
     let image = pool.take_journal().unwrap().image().unwrap();
     let reader = JournalReader::new(&image).unwrap();
     let mut entries: Vec<_> = reader.records::<PoolCall>().map(|entry| entry.unwrap()).collect();
-    // Change the answer of the release in the file, so that this build gives a different answer.
+    // Change the recorded answer of the release, so that the replay finds a different answer.
     if let Entry::Operation(_, check) = &mut entries[2].1 {
         *check ^= 1;
     }
@@ -279,7 +279,6 @@ fn another_answer_is_reported_as_a_difference() {
     let apart = compare(&image, &forged).unwrap().unwrap();
     assert_eq!(apart.operation, 1);
 
-    // Change a digest in the file.
     let mut entries: Vec<_> = reader.records::<PoolCall>().map(|entry| entry.unwrap()).collect();
     if let Entry::Digest(digest) = &mut entries[3].1 {
         *digest ^= 1;

@@ -146,7 +146,7 @@ fn what_python_cannot_ask_is_refused_by_name() {
     let mut pool = super::vllm::recorded(9, true, kvpool_policies::LRU);
     let mut held = Vec::new();
     pool.allocate(2, &mut held, None).unwrap();
-    // The export omits a call that was refused.
+    // A refused call changes nothing, so the export omits it.
     pool.touch(&[99]).unwrap_err();
     pool.cache_full(
         Start::at(0),
@@ -240,8 +240,8 @@ fn accepted(manager: &mut Journaled<CacheManager>) {
     manager.plan_release(&mut plan, 90, Some(3)).unwrap();
     manager.commit_step(&mut plan).unwrap();
     manager.complete_step(3).unwrap();
-    // The same prompt is used before and after an epoch bump. It is also used by a request that was
-    // preempted before the bump.
+    // Use one prompt before and after the start of a new epoch, and for a request that is preempted
+    // before and resumed after it.
     manager.preempt(92.into(), kvpool::Until::Now).unwrap();
     manager.bump_epoch().unwrap();
     manager.admit("again".into(), prompt(manager, 6), &AdmitOptions::default()).unwrap();
@@ -271,8 +271,7 @@ fn scripted_groups() -> Vec<u8> {
     let config = ManagerConfig { num_blocks: 128, retention: None, groups, ..scripted_settings() };
     let mut manager = recorded_manager(config, 8, ring(1));
     for turn in 0..3 {
-        // The end of a prompt is a boundary. If a commit ends there, the state at this position remains
-        // cached.
+        // If a commit ends at the end of a prompt, the state at this position remains cached.
         let prompt = manager.prepare(&[1, 2, 3, 4, 5, 6, 7, 8, turn], ExtraKeys::default()).unwrap();
         let part = Part { allocate_tokens: Some(8), external_tokens: 0, compute_all: turn == 2 };
         let options = AdmitOptions { part, ..AdmitOptions::default() };

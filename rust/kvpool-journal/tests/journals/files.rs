@@ -134,9 +134,9 @@ fn a_file_that_changes_while_it_is_read_is_an_error() {
         }
         assert!(matches!(error, Some(JournalError::Io(_))), "{change}: {error:?}");
         assert!(0 < read && read < all, "{change}: {read} of {all}");
-        // After an error, the iterator has ended.
+        // After an error, the iterator over the records has ended.
         assert!(records.next().is_none());
-        // A new reader reads the file as it is now.
+        // A new reader accepts the file in its present, changed form.
         let now = kept.open();
         assert!(JournalReader::new(&now).unwrap().operations() < reader.operations());
     }

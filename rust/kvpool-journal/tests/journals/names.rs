@@ -60,7 +60,7 @@ fn a_journal_of_a_removed_policy_is_refused_with_the_policy_to_use_instead() {
                  this one with the version that wrote it"
             )
         );
-        // If the reader has its own policy with that name, the journal is accepted.
+        // A reader that has its own policy with that name accepts the journal.
         let header = JournalReader::new(&image).unwrap().header().clone();
         assert_eq!(header.pool_config(&[ALL, &[SIEVE]].concat()).unwrap().eviction, config.eviction);
     }

@@ -107,7 +107,7 @@ impl Engine {
                 self.manager.resize(num_blocks).unwrap();
             }
             15 => {
-                // The request ends while one of its steps is still running.
+                // Release a request while one of its steps is still running.
                 if let Some(id) = Self::any(&mut self.numbers, &mut self.running) {
                     let ticket = self.manager.fence().unwrap();
                     let until = Until::from(ticket);

@@ -126,7 +126,7 @@ fn a_journal_that_waits_loses_nothing() {
     let most = QUEUE_BYTES / (4 << 20) + 4;
     std::thread::scope(|scope| {
         let recorded = scope.spawn(|| (0..most).for_each(|_| large(&mut pool)));
-        // The writer blocks, and the queue of frames is full.
+        // The writer blocks, so the queue of frames has become full.
         begun.recv().unwrap();
         drop(words);
         recorded.join().unwrap();

@@ -41,7 +41,7 @@ impl Context {
             fingerprint(2, Some(&adapter.id)) ^ fingerprint(3, path).rotate_left(1)
         });
         let principal = principal(extra, None) ^ fingerprint(4, extra.salt.as_deref());
-        // The order of the items has no effect: the hasher sorts items, too.
+        // The sum ignores the order of the multimodal items, because the hasher sorts them.
         let items = extra.multimodal.iter().filter(|item| item.length > 0 && item.offset < block_size as u64);
         let items = items.map(|item| fingerprint(item.offset << 32 ^ item.length, Some(&item.identifier)));
         Self {

@@ -347,8 +347,8 @@ impl Explainer {
     /// Records that the request computes the blocks that it missed.
     fn begin(&mut self, admitted: &Admitted<'_>, request: RequestView<'_>, manager: &CacheManager) {
         let (slot, hits, cursor) = (admitted.slot, admitted.hits, request.cursor);
-        // If a block collides, a cached block has the same hash but other tokens. Then lookups will
-        // never find this block and the blocks after it.
+        // A collision means that a cached block has the same hash but other tokens. Then lookups will
+        // never find the blocks that this request computes.
         let end = if admitted.collided { hits } else { cursor.chain().len() };
         let (hashes, epoch) = (cursor.chain().hashes(), cursor.epoch());
         self.enter(request, hits..end, |record, number, position| {
@@ -368,8 +368,8 @@ impl Explainer {
     /// allocated.
     pub(crate) fn admitted(&mut self, admitted: &Admitted<'_>, manager: &CacheManager) {
         if let Some(request) = manager.request_at(admitted.slot) {
-            // The evictions that this allocation caused are applied later, because those contents were
-            // still cached at the time of the lookup.
+            // Explain before applying the evictions that this admission caused, because those contents
+            // were still cached at the time of the lookup.
             let principal = principal_of(request);
             let explanation = self.explain(&AdmissionContext { admitted, request, manager, principal });
             self.misses.add(&explanation);

@@ -489,7 +489,7 @@ impl Contents {
             }
         }
         if self.is_empty() {
-            // One event clears everything, instead of one removal per content.
+            // Report one event that removes everything, instead of one removal per content.
             self.cleared = true;
             for node in &mut self.nodes {
                 node.reported = 0;

@@ -402,8 +402,8 @@ fn other_keys() {
         admit_with(&mut manager, id, &tokens(0, 2), extra);
         assert_eq!(spans(&manager, id)[0].2, MissReason::OtherKeys, "{id}");
     }
-    // One image is in the first block. The other is in a later block, and the prompts are equal up to
-    // that block.
+    // With an image in its first block, a prompt differs from the start. With an image in a later
+    // block, it equals the earlier prompt up to that block.
     let image = |offset| ExtraKeys {
         multimodal: vec![MultimodalItem { identifier: (*b"cat").into(), offset, length: 2 }],
         ..ExtraKeys::default()
@@ -421,7 +421,6 @@ fn being_computed_and_not_computed() {
     manager.commit("a", 4).unwrap();
     admit(&mut manager, "b", &tokens(0, 3));
     assert_eq!(spans(&manager, "b"), [(1, 2, MissReason::BeingComputed { by: request("a") })]);
-    // One request is aborted while the other one still computes the content.
     manager.release("b", None).unwrap();
     admit(&mut manager, "c", &tokens(0, 3));
     assert_eq!(spans(&manager, "c"), [(1, 2, MissReason::BeingComputed { by: request("a") })]);
@@ -484,12 +483,13 @@ fn not_remembered() {
     // The record contains the first block of this prompt, with the same extra keys.
     assert_eq!(names(&manager, "d"), [(0, 0, "not-remembered")]);
     manager.release("d", None).unwrap();
-    // A later request requested the content and did not compute it. That does not prove that the
+    // Another request has requested the content without computing it. That does not prove that the
     // content was never computed.
     admit(&mut manager, "d", &tokens(1000, 1));
     assert_eq!(names(&manager, "d"), [(0, 0, "not-remembered")]);
     manager.release("d", None).unwrap();
-    // The record cannot distinguish a content that was never seen from one that it has lost.
+    // The record is full, so it cannot distinguish a content that was never seen from one that it has
+    // lost.
     admit(&mut manager, "e", &tokens(77_000, 1));
     assert_eq!(names(&manager, "e"), [(0, 0, "not-remembered")]);
     // If the parent is known and the record has lost no child of it, the record can distinguish the

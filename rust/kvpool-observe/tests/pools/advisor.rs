@@ -163,7 +163,8 @@ fn single_blocks_are_references() {
     let (advice, stats) = (pool.advice().unwrap(), pool.stats());
     assert_eq!((advice.seen, stats.hits, stats.misses), (24, 12, 12));
     assert_eq!(advice.hit_rate, 0.5);
-    // If the first lookup of `promote` had stored the block, the second one would be counted as a hit.
+    // `promote` makes two lookups. If the first one had stored the block in the simulated cache, the
+    // second one would count as a hit.
     assert_eq!((at(&advice, 16), advice.policies[0].block_hit_rate), (0.75, 0.75));
     pool.check_invariants().unwrap();
 }
@@ -251,11 +252,11 @@ fn a_resize_is_followed() {
     assert_eq!(advice.hit_rate, f64::from(9 * 600 + 64) / 12_000.0);
     let ghost = advice.policies[0].block_hit_rate;
     assert!((ghost - 0.9).abs() < 0.05, "{ghost}");
-    // A size that is refused changes nothing.
+    // A refused resize changes nothing.
     assert!(pool.resize(3).is_err());
     assert_eq!(pool.advice().unwrap(), advice);
-    // If the pool grows and the sampling rate is unchanged, the ghost caches keep their size, but are
-    // emptied.
+    // If the pool grows and the sampling rate is unchanged, the simulated caches keep their size, but
+    // are emptied.
     pool.resize(700).unwrap();
     assert!(pool.advice().unwrap().rate < 0.1);
 }
@@ -279,7 +280,8 @@ fn more_tenants_than_places() {
     let advice = pool.advice().unwrap();
     assert_eq!((known(&advice), advice.untracked_references), (vec![(2, 10), (3, 10)], 35));
     assert_eq!(advice.tenants[1].hit_rate, 1.0);
-    // The content is new to this tenant.
+    // Without the other tenants, this tenant would have no hits, because it requests the content for
+    // the first time.
     assert_eq!(advice.tenants[1].alone.last().unwrap().block_hit_rate, 0.0);
     // Without slots, no tenant is counted separately.
     let config = AdvisorConfig { max_tenants: 0, ..AdvisorConfig::default() };

@@ -231,7 +231,7 @@ proptest! {
     fn an_overflow_of_the_feed_is_repaired(operations in operations(), capacity in 1_usize..20) {
         let mut run = Run::new(None, 0, capacity);
         operations.iter().filter(|operation| {
-            // If the feed is lost, the salts of contents are lost too, so contents with a salt are not
+            // Do not use salts where the feed may lose changes: contents whose salts are lost are not
             // published.
             !matches!(operation, Operation::Admit { salt: true, .. })
         }).for_each(|operation| run.take(operation));

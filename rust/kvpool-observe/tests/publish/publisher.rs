@@ -146,7 +146,7 @@ fn replays_contain_the_retained_batches_within_their_limit() {
     assert_eq!(numbers(sink, 0), [base + 2, base + 3, base + 4]);
     assert_eq!(numbers(sink, base + 4), [base + 4]);
     assert!(numbers(sink, base + 5).is_empty());
-    // The latest batch is kept even if it is longer than the limit.
+    // For replays, the latest batch is stored even if it is longer than the limit.
     assert_eq!(numbers(small, 0), [base + 4]);
     assert!(publisher.replay(2, 0).is_err());
 }
@@ -225,7 +225,7 @@ fn unknown_groups_and_tiers_are_counted_and_change_nothing() {
     publisher.cleared(200);
     assert!(publisher.contents().is_empty());
     assert_eq!(publisher.contents().ignored(), 4);
-    // The number of tokens differs from the block size, so the content is not published.
+    // A content whose number of tokens differs from the block size is not published.
     publisher.stored(0, 0, digest, Some(digest), Some(&[1, 2, 3]));
     assert_eq!((publisher.contents().len(0), publisher.contents().untold()), (1, 1));
     publisher.contents().check().unwrap();

@@ -234,7 +234,7 @@ impl Run {
             }
             Operation::Flush => self.flush(),
             Operation::Lose { sink } => {
-                // The lost batch of this sink already has a number.
+                // The batch that was lost has already used a number of the sink's sequence.
                 if sink < self.consumers.len() {
                     self.publisher.lost(sink).unwrap();
                 } else {
