@@ -27,7 +27,7 @@ use kvpool_replay::trace::Trace;
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
-/// Number of requests that one way runs before the next way runs its requests.
+/// Number of requests that one variant runs before the next variant runs its requests.
 const TURN: usize = 8;
 /// Size of the ring in bytes, as a server might use it. The ring is soon full, and afterwards its
 /// memory is reused.

@@ -13,7 +13,8 @@ use kvpool::{BlockId, BlockPool, HashChain, PoolError};
 use kvpool_benches::{REQUEST_BLOCKS, chain, fill, pool, store, time};
 use kvpool_observe::{AdvisorConfig, PoolWatch, WatchConfig};
 
-/// 64 k blocks fit partly into the second-level cache, and 16 M blocks fit into no cache.
+/// Numbers of blocks of the pools. The records of 64 k blocks fit partly into the processor's
+/// second-level cache, and those of 16 M blocks fit into no cache.
 const SIZES: [usize; 4] = [1 << 16, 1 << 20, 1 << 22, 1 << 24];
 
 /// Returns a pool with the advisor that the Python package uses by default.

@@ -9,8 +9,8 @@ use kvpool::{BlockId, BlockPool, HashChain, PoolError};
 use kvpool_benches::{REQUEST_BLOCKS, chain, fill, pool, store, time, vllm};
 use kvpool_vllm::{Pool, VllmError};
 
-/// Numbers of blocks of the pools. The blocks of the first fit partly into the processor's second-level
-/// cache, and those of the other into no cache.
+/// Numbers of blocks of the pools. The records of the first pool fit partly into the processor's
+/// second-level cache, and those of the other into no cache.
 const SIZES: [usize; 2] = [1 << 16, 1 << 22];
 
 struct Core {

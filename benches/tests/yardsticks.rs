@@ -14,7 +14,7 @@ use kvpool_benches::requests::{Batch, Kvpool, Manager, Map, Radix};
 
 const BLOCK_SIZE: usize = 4;
 
-/// The time at which a manager registers the blocks of generated tokens.
+/// When a manager registers the blocks of generated tokens.
 #[derive(Clone, Copy, PartialEq)]
 enum Registers {
     WithTheNextToken,

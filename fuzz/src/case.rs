@@ -10,7 +10,7 @@ use std::fmt::Debug;
 use arbitrary::{Arbitrary, Unstructured};
 use kvpool_lab::failure::{Failure, guarded};
 
-/// Maximum number of operations of one case. Longer inputs are cut.
+/// Maximum number of operations of one case. Further operations of an input are ignored.
 pub const MOST_OPERATIONS: usize = 250;
 
 /// Collects the calls of a case as Rust code. Only counts them if no text is needed.

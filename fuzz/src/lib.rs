@@ -48,7 +48,7 @@ pub struct Report {
     pub failure: Failure,
     /// Number of calls of the shrunk case, or 0 if the input is a file.
     pub operations: usize,
-    /// The shrunk case as a Rust test, or the input.
+    /// The shrunk case as a Rust test. For an input that is a file, the input.
     pub test: String,
 }
 

@@ -17,7 +17,7 @@ pub struct Inputs {
 }
 
 impl Inputs {
-    /// Creates the inputs of this seed. Some of them are changed inputs of the corpus.
+    /// Creates the stream of inputs for this seed. Some of them are changed inputs of the corpus.
     #[must_use]
     pub fn new(seed: u64, corpus: Vec<Vec<u8>>) -> Self {
         Self { random: ChaCha8Rng::seed_from_u64(seed), corpus }

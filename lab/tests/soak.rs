@@ -18,7 +18,8 @@ fn run(calls: u64, round: u64, planted: Option<Planted>) -> Result<Report, Failu
     soak(&Settings { until, round, heap, planted, blocks: 512, ..Settings::default() }, |_| {})
 }
 
-/// The use of heap does not grow, and every configuration reaches the situations of a full pool.
+/// In a short soak, the use of heap memory does not grow, and every configuration evicts, preempts and
+/// refuses requests.
 #[test]
 fn every_configuration_passes_a_short_soak() {
     let report = run(40_000, 4_000, None).unwrap();

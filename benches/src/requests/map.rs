@@ -38,7 +38,7 @@ struct Request {
     hashes: Vec<u64>,
     /// Number of leading blocks that are registered or came from a hit.
     registered: usize,
-    /// The tokens after the last full block that has a hash.
+    /// The request's tokens after the last block that has a hash.
     tail: Vec<u32>,
 }
 

@@ -113,7 +113,7 @@ fn prompt(nth: usize, length: usize) -> Vec<u32> {
 #[derive(Debug)]
 pub struct Bench {
     clock: Clock,
-    /// Prompts that fit in the pool together, followed by prompts that need evictions.
+    /// The prompts: first those that fit in the pool together, then those that need evictions.
     prompts: Vec<Vec<u32>>,
     ones: Vec<Vec<u32>>,
     batch: Batch,

@@ -46,7 +46,7 @@ struct Node<const BLOCK_SIZE: usize> {
 struct Request {
     tokens: Vec<u32>,
     table: Vec<u32>,
-    /// The node of the last block that is in the tree.
+    /// The node of the request's last block that is in the tree.
     end: usize,
     in_tree: usize,
     /// Number of leading tokens that are computed.

@@ -96,7 +96,7 @@ const STATES: &[(&str, &[RequestState])] = &[
 const ANY: &[RequestState] = &[];
 const APPENDABLE: &[RequestState] = &[RequestState::Running, RequestState::Running, RequestState::Preempted];
 
-/// The state that the arguments of one call share while they are drawn.
+/// The call that is being drawn, and data that its arguments share, such as the request.
 #[derive(Debug, Default)]
 pub struct Draft {
     call: &'static str,

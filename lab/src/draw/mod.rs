@@ -18,9 +18,9 @@ use crate::world::{Call, World};
 pub const USUAL: u8 = 4;
 /// On average, one in this number of arguments is invalid.
 const WRONG: usize = 14;
-/// On average, one in this number of impossible calls is made.
+/// A call without valid arguments is made with a probability of one in this number.
 const IMPOSSIBLE: usize = 10;
-/// Maximum number of attempts to draw a call that is possible.
+/// Maximum number of attempts to draw a call with valid arguments.
 const ATTEMPTS: usize = 20;
 
 /// Lists of calls and their weights. The probability of a call is proportional to its weight. If
@@ -32,7 +32,7 @@ fn weight(weights: Weights, name: &str) -> usize {
     usize::from(exception.map_or(USUAL, |&(_, weight)| weight))
 }
 
-/// Draws the next call. Returns `None` if no call is possible.
+/// Draws the next call. Returns `None` if no attempt gives a call with valid arguments.
 pub fn draw<W: World>(bytes: &mut Bytes<'_>, world: &mut W) -> Option<Call<W>> {
     let weights = world.weights();
     let names = <Call<W> as Slots>::NAMES;

@@ -60,7 +60,7 @@ pub(crate) const fn weights(setting: &Setting) -> Weights {
     }
 }
 
-/// The state that the arguments of one call share while they are drawn.
+/// Data that the arguments of a call share while the call is drawn, such as the prompt.
 #[derive(Debug, Default)]
 pub struct Draft {
     /// The prompt that the call uses, and the position in it of the call's first block.

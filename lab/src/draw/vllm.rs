@@ -66,7 +66,7 @@ pub(crate) const fn weights(by_hand: ByHand, is_chained: bool) -> Weights {
     }
 }
 
-/// The state that the arguments of one call share while they are drawn.
+/// Data that the arguments of a call share while the call is drawn, such as the key.
 #[derive(Debug, Default)]
 pub struct Draft {
     /// The blocks that the call caches, and their keys.

@@ -50,13 +50,13 @@ fn known(value: Option<Value>) -> Expected {
     value.map_or(Expected::Refused, Expected::Is)
 }
 
-/// Converts the changes of one table to a value of a journal.
+/// Converts the changes of one block table to the form of an expected answer.
 fn changed(changes: &[(usize, usize)]) -> Value {
     let change = |&(at, block): &(usize, usize)| Value::Change(vec![at as u64, block as u64], 0);
     Value::List(changes.iter().map(change).collect())
 }
 
-/// Converts the changes of the tables of a batch to a value of a journal.
+/// Converts the changes of the block tables of a batch to the form of an expected answer.
 fn changed_rows(changes: &[(usize, usize, usize)]) -> Value {
     let change = |&(row, at, block): &(usize, usize, usize)| {
         Value::Change(vec![row as u64, at as u64, block as u64], 0)
@@ -81,7 +81,7 @@ fn spoken(turn: &TurnRecord, requests: &Requests, prompts: &Prompts) -> Vec<u32>
     requests.new_tokens(named(&turn.request), turn.tokens, prompts.block_size, &mut contents)
 }
 
-/// Returns whether the lists of an append have matching lengths.
+/// Returns whether the lists in the arguments of an append have matching lengths.
 fn is_sound(append: &AppendRecord) -> bool {
     let len = rows(&append.rows).len();
     let offsets = &append.offsets;
@@ -101,8 +101,8 @@ fn is_sound(append: &AppendRecord) -> bool {
     }
 }
 
-/// Returns whether the options contain hints. Hints need a pool with retention, which the model does
-/// not support.
+/// Returns whether the options of an admission contain retention hints. Hints need a pool with
+/// retention, which the model does not support.
 fn has_hints(options: &OptionsRecord) -> bool {
     options.options().has_hints()
 }

@@ -157,7 +157,7 @@ impl Model {
         self.entries.get(key.as_bytes())?.1.copies.first().copied()
     }
 
-    /// Returns the block of every reference, in the order of block ids.
+    /// Returns each block as often as it has references, in the order of block ids.
     #[must_use]
     pub fn held(&self) -> Vec<u32> {
         let references = |(id, block): (usize, &Block)| vec![id as u32; block.refs.max(0) as usize];

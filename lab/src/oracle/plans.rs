@@ -34,7 +34,8 @@ pub(crate) fn is_stale(world: &mut ManagerWorld, plan: &mut Option<StepPlan>) ->
     })
 }
 
-/// Calls `fit` before an admission, and plans an admission of the same prompt. Returns the fit.
+/// Calls `fit` before an admission, and plans an admission of the same prompt. Returns the result of
+/// `fit`.
 pub(crate) fn fit(world: &mut ManagerWorld, call: &ManagerCall) -> Result<Option<AdmissionFit>, Failure> {
     let mut call = call.clone();
     let (mut prompt, mut options) = (None::<PromptRecord>, None::<OptionsRecord>);

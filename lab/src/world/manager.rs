@@ -142,7 +142,7 @@ impl Setting {
     }
 }
 
-/// The part of the state that is compared before and after a refused call.
+/// The part of a manager's state that is compared before and after a refused call.
 type Observed = (
     Vec<(Vec<BlockId>, Vec<BlockId>, PoolStats)>,
     Vec<Option<(RequestInfo, Vec<Vec<BlockId>>)>>,
@@ -320,7 +320,7 @@ impl ManagerWorld {
         if self.calls.is_multiple_of(self.setting.looks) { self.look() } else { Ok(()) }
     }
 
-    /// Runs the oracles that process several calls at a time (events, digest, scrubber).
+    /// Runs the expensive oracles, which check several calls at a time (events, digest, scrubber).
     fn look(&mut self) -> Result<(), Failure> {
         let batch = self.subject.unrecorded(CacheManager::take_events);
         let chained = |group: u16| match self.setting.groups.get(usize::from(group)) {

@@ -1,5 +1,5 @@
-//! A world contains a subject, its model, the blocks that its callers hold, and the oracles that check
-//! the subject.
+//! A world contains a pool or manager under test (the subject), its model, the blocks that its callers
+//! hold, and the oracles that check the subject.
 
 pub mod manager;
 pub mod pool;
@@ -22,9 +22,9 @@ use crate::draw::Weights;
 pub trait World: Sized {
     /// The type of the subject on which a journal can be replayed.
     type Subject: Subject<Call: Slots + Simpler>;
-    /// The settings of the subject and of the calls that are drawn for it.
+    /// The settings of the subject, and the settings that determine which calls are drawn for it.
     type Setting: Clone + Debug;
-    /// The state that the arguments of one call share while they are drawn.
+    /// Data that the arguments of a call share while the call is drawn, such as the prompt.
     type Draft: Default;
     /// Data that was drawn for a run and that its calls refer to by a key, for example prompts.
     type Memory: Clone + Debug;
@@ -40,8 +40,8 @@ pub trait World: Sized {
     /// policy `hazard`, which depend on a few bits of the digests.
     fn is_of_python(setting: &Self::Setting) -> bool;
 
-    /// Creates a world in which no call was made. With the memory of another world, it can make the
-    /// calls of that world.
+    /// Creates a world in which no call was made. To make calls that were drawn in another world, pass
+    /// the memory of that world.
     ///
     /// # Errors
     /// The subject refuses the settings.
@@ -59,7 +59,7 @@ pub trait World: Sized {
     /// Returns how often each call is drawn.
     fn weights(&self) -> Weights;
 
-    /// Returns the initial state that the arguments of a call share while they are drawn.
+    /// Returns the initial data that the arguments of a call share while the call is drawn.
     fn draft(&self, _call: &'static str) -> Self::Draft {
         Self::Draft::default()
     }

@@ -109,7 +109,7 @@ impl Setting {
     }
 }
 
-/// The part of the state that is compared before and after a refused call.
+/// The part of a pool's state that is compared before and after a refused call.
 type Observed = (Vec<BlockId>, Vec<BlockId>, PoolStats);
 
 /// The pool, its model, and the blocks that its callers hold.
@@ -224,7 +224,7 @@ impl PoolWorld {
         self.follow()
     }
 
-    /// Runs the oracles that process several calls at a time (events, digest, scrubber).
+    /// Runs the expensive oracles, which check several calls at a time (events, digest, scrubber).
     fn look(&mut self) -> Result<(), Failure> {
         let batch = self.subject.unrecorded(kvpool_observe::PoolWatch::take_events);
         self.follower.follow(batch, self.subject.pool(), &self.prompts, |_| Some(1))?;
@@ -379,7 +379,7 @@ pub(crate) fn pack(blocks: &[usize]) -> Ids {
     Ids::pack(&crate::model::reference::block_ids(blocks))
 }
 
-/// Returns the changed positions of a table, with their new blocks.
+/// Converts a recorded answer to the changed positions of a table, with their new blocks.
 pub(crate) fn changes(value: &Value) -> Vec<(usize, usize)> {
     let Value::List(changes) = value else { return Vec::new() };
     let number = |value: &Value| if let Value::Number(n) = value { *n as usize } else { 0 };

@@ -162,7 +162,8 @@ impl VllmWorld {
         (1..=PROMPTS[prompt].len()).map_while(|len| self.model.find(&key(len)?)).collect()
     }
 
-    /// Records that a caller acquired blocks. They may be a hit.
+    /// Records that a caller acquired blocks. If they are the cached blocks of a prompt, they count as
+    /// a hit on it.
     pub(crate) fn touched(&mut self, blocks: Vec<u32>) {
         let prompts = (0..PROMPTS.len()).flat_map(|prompt| PROMPT_GROUPS.map(|group| (prompt, group)));
         let found = prompts
@@ -294,8 +295,8 @@ impl World for VllmWorld {
         Setting { num_blocks, caching, policy, retention, by_hand, digest_len, watched, withheld, looks }
     }
 
-    /// In Python, replacing the hash of a block does not change the number of tokens that the hash
-    /// covers.
+    /// Returns false if callers write data directly, because replacing the hash of a block in Python
+    /// does not change the number of tokens that the hash covers.
     fn is_of_python(setting: &Setting) -> bool {
         setting.by_hand == ByHand::Nothing && setting.policy != kvpool_policies::HAZARD
     }

@@ -46,7 +46,7 @@ impl ManagerSubject {
         Self::with_verify(header, Verify::Tokens, |manager| Ok(manager.into()))
     }
 
-    /// Makes the prompt of a record.
+    /// Makes a prompt from its record.
     ///
     /// # Errors
     /// [`ReplayError`] if the record describes an impossible prompt.

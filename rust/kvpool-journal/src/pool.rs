@@ -53,7 +53,7 @@ impl PoolSubject {
         self.contents.teach_match(found);
     }
 
-    /// Makes the chain of a record.
+    /// Makes a hash chain from its record.
     ///
     /// # Errors
     /// [`ReplayError`] if the record describes an impossible chain.

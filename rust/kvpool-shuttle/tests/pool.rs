@@ -23,7 +23,7 @@ use shuttle::thread::yield_now;
 
 const BLOCK: usize = 4;
 
-/// The lock of the bindings, together with the state that it protects.
+/// The lock of the Python bindings, together with the pool or manager that it protects.
 struct Locked<T>(Mutex<T>);
 
 impl<T> Locked<T> {

@@ -333,8 +333,8 @@ impl ReferenceManager {
         (needed - avoidable <= available).then_some(needed > available)
     }
 
-    /// Appends tokens to several requests. Running requests get blocks. Returns the rows, positions and
-    /// blocks that changed.
+    /// Appends tokens to several requests. Running requests get blocks. Returns the changes of the
+    /// block tables, each as request (row), position and block.
     pub fn append_ragged(
         &mut self,
         rows: &[(i64, Vec<u32>)],
@@ -405,15 +405,16 @@ impl ReferenceManager {
         Some(changes)
     }
 
-    /// Appends one token to each of several requests. Returns the rows, positions and blocks that
-    /// changed.
+    /// Appends one token to each of several requests. Returns the changes of the block tables, each as
+    /// request (row), position and block.
     pub fn append(&mut self, rows: &[(i64, u32)], commit: bool) -> Option<Vec<(usize, usize, usize)>> {
         let rows: Vec<_> = rows.iter().map(|&(id, token)| (id, vec![token])).collect();
         let computed = if commit { Computed::AllButLast } else { Computed::Nothing };
         self.append_ragged(&rows, computed, Covered::All)
     }
 
-    /// Appends tokens to a request, with room for more. Returns the positions and blocks that changed.
+    /// Appends tokens to a request, with room for more. Returns the changes of its block table, each as
+    /// position and block.
     pub fn append_tokens(
         &mut self,
         id: i64,
@@ -462,7 +463,8 @@ impl ReferenceManager {
         Some(changes)
     }
 
-    /// Returns where the content of a block is until the plan is executed.
+    /// Returns the block that contains the content of a given block now. If a planned copy will fill
+    /// the given block, that is the source of the copy.
     fn resolve(&self, place: Place) -> Place {
         self.planned.iter().find(|copy| copy.1 == place).map_or(place, |copy| copy.0)
     }
@@ -648,7 +650,7 @@ impl ReferenceManager {
         Some(gone.len())
     }
 
-    /// Returns whether the fence exists after which the blocks are to be released.
+    /// Returns whether the condition of a release is valid: if it is a fence, the fence must be open.
     fn is_sound(&self, until: Until) -> bool {
         match until {
             Until::Ticket(ticket) => self.device().open_tickets().contains(&ticket.get()),

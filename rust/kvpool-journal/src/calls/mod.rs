@@ -52,16 +52,16 @@ pub struct Recorder<'a, S> {
 pub trait Argument<S: Recordable> {
     /// The form of the argument that a journal stores. Its encoding is part of the format of journals.
     type Record;
-    /// The form that the subject's method takes. It is borrowed, so that a call without a journal
-    /// copies nothing.
+    /// The form of the argument that the called method takes. It is borrowed, so that a call without a
+    /// journal copies nothing.
     type Live<'a>: Copy;
-    /// The form that a replay owns and lends to the method.
+    /// The form of the argument that a replay owns and lends to the called method.
     type Own;
 
     /// Makes the record of an argument.
     fn record(live: Self::Live<'_>, to: &mut Recorder<'_, S>) -> Self::Record;
 
-    /// Makes the argument that a record describes.
+    /// Makes an argument from its record.
     ///
     /// # Errors
     /// [`ReplayError`] if the record describes an impossible argument.
@@ -98,7 +98,7 @@ pub trait Slots: Clone {
     }
 }
 
-/// Converts a reply into the answer that a replay compares.
+/// Converts the return value of a call into the answer that a replay compares.
 pub(crate) fn answer(reply: &impl crate::value::Reply) -> Answer {
     Answer {
         check: Check::of(reply),

@@ -1,4 +1,4 @@
-//! The arguments of calls as an enum with a variant for each kind.
+//! Defines an enum of the arguments of recorded calls, with a variant for each kind of argument.
 
 use kvpool_vllm::Key;
 

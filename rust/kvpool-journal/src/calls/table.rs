@@ -171,7 +171,8 @@ macro_rules! calls {
         }
 
         impl $calls {
-            /// Runs the call on a subject, with arguments that are made from the record.
+            /// Runs the recorded call on a pool or manager, with arguments that are made from the
+            /// record.
             pub(crate) fn run(
                 &self,
                 subject: &mut $crate::Journaled<$subject>,

@@ -145,7 +145,6 @@ impl Arguments {
         reason.into_iter().chain(tokens).collect::<Vec<_>>().join(", ")
     }
 
-    /// Returns requests, and for each request the signal with which it ended.
     pub(super) fn ended(&self, EndedRecord { requests: names, signals }: &EndedRecord) -> String {
         let ids = names.iter().filter_map(|name| if let Name::Id(id) = name { Some(id) } else { None });
         if self.is_rust() {

@@ -297,7 +297,8 @@ pub enum Rows {
 pub struct RetentionRecord {
     /// The kind of hint. 0 to 100: a priority; 101: pinned; 102: demoted.
     keep: u8,
-    /// Time to live in seconds. False: the time since the last use. True: an absolute time.
+    /// Time to live in seconds. The flag is true for an absolute time, and false for a time since the
+    /// last use.
     ttl: Option<(bool, f64)>,
     demote_then: bool,
 }

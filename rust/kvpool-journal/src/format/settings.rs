@@ -90,7 +90,8 @@ pub(crate) struct GroupSettings {
     /// Name of the kind, and the size in tokens if the kind has one.
     kind: (String, usize),
     block_tokens: usize,
-    /// Name of the rule that determines which blocks are kept, and its interval if it has one.
+    /// Name of the rule that determines which blocks the group caches, and the interval of the rule if
+    /// it has one.
     keep: (String, usize),
     margin: usize,
     partial_hits: bool,

@@ -16,7 +16,7 @@ fn image(config: &PoolConfig, watch: &WatchConfig) -> Vec<u8> {
     Journaled::<BlockPool>::with_watch(config.clone(), watch, journal).unwrap().journal_image().unwrap()
 }
 
-/// A journal contains names of policies. The reader looks them up in the list of policies that it
+/// A journal contains the name of a policy, and the reader looks it up in the list of policies that it
 /// knows.
 #[test]
 fn a_journal_is_read_with_the_policies_of_its_reader() {
@@ -37,7 +37,8 @@ fn a_journal_is_read_with_the_policies_of_its_reader() {
     }
 }
 
-/// Pools, managers and advisors of earlier versions may have used policies that no longer exist.
+/// A journal of an earlier version may name a policy that no longer exists, for a pool, a manager or an
+/// advisor. The error names that policy.
 #[test]
 fn a_journal_of_a_removed_policy_is_refused_with_the_policy_to_use_instead() {
     let evicted = PoolConfig { num_blocks: 8, eviction: SIEVE, ..PoolConfig::default() };

@@ -291,7 +291,7 @@ fn until(c: u32, after: Option<u64>) -> Until {
     if c.is_multiple_of(7) { Ticket::new(u64::from(c % 8)).into() } else { after.into() }
 }
 
-/// Makes a call for a batch whose rows have different lengths.
+/// Appends different numbers of tokens to the requests of a batch, in one call.
 fn ragged(manager: &mut Journaled<CacheManager>, a: u32, b: u32, c: u32) {
     let ids: Vec<_> = (0..b % 4).map(|at| RequestRef::from(i64::from((a + at) % 6))).collect();
     let mut offsets = vec![0];

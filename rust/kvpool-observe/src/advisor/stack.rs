@@ -179,8 +179,8 @@ impl SampledStack {
         (key ^ self.seed).wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }
 
-    /// Starts a lookup. All keys touched until the next call of `begin` belong to one prefix, and are
-    /// touched tail first.
+    /// Starts a lookup. Until the next call of `begin`, the calls of [`Self::touch`] pass the keys of
+    /// one prefix, from its last block to its first.
     pub fn begin(&mut self) {
         self.lookup = (self.order.next(), 0);
     }

@@ -109,11 +109,13 @@ pub enum MissReason {
     /// The block was requested before, but never became available to other requests: its request
     /// finished or was preempted before it computed the block, or does not share its blocks.
     NotComputed,
-    /// The cached blocks with the same hash have another content.
+    /// The hash collides: the cached blocks with the same hash have another content.
     Collision,
-    /// The block is cached, but a lookup does not reach it, because a block before it is missing.
+    /// The block is cached, but a lookup does not reach it, because an earlier block of the prompt is
+    /// missing.
     Unreachable,
-    /// A block before it was never seen, or is not remembered, so nothing is known about this block.
+    /// An earlier block of the prompt was never seen or is not remembered, so nothing is known about
+    /// this block.
     Behind,
     /// The whole prompt is cached, but the engine always has to compute the last token.
     LastToken,

@@ -129,8 +129,8 @@ pub struct Contents {
     /// The first of the nodes without a parent, which are the starts of chains.
     first_root: u32,
     dirty: Vec<u32>,
-    /// Whether the next report must begin with [`Change::Cleared`], because earlier reports are no
-    /// longer valid.
+    /// Whether the next report must begin with [`Change::Cleared`], because all contents were removed
+    /// or earlier reports are no longer valid.
     cleared: bool,
     /// The number of contents in each tier.
     counts: [usize; MAX_TIERS as usize],
@@ -239,7 +239,7 @@ impl Contents {
         at
     }
 
-    /// The first child of a node. For [`NONE`], the first start of a chain.
+    /// Returns the first child of a node. For [`NONE`], returns the first node that has no parent.
     fn head_mut(&mut self, parent: u32) -> &mut u32 {
         match self.nodes.get_mut(parent as usize) {
             Some(node) => &mut node.first_child,

@@ -129,7 +129,7 @@ pub struct Batch {
     pub payload: Arc<[u8]>,
 }
 
-/// All contents. A consumer that starts to follow a sink needs them.
+/// A snapshot of all contents. A consumer that starts to receive the batches of a sink needs it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
     /// The first batch number of this incarnation of the worker.

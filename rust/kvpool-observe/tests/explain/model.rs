@@ -40,7 +40,7 @@ struct Content {
 pub(super) struct BlockHints {
     pub(super) demoted: bool,
     pub(super) priority: bool,
-    /// The time at which its time to live ends, and whether the block is demoted then.
+    /// The time at which the block's time to live ends, and whether the block is demoted at that time.
     pub(super) deadline: Option<(f64, bool)>,
     pub(super) expired: bool,
 }

@@ -467,7 +467,8 @@ fn too_short() {
     assert_eq!(manager.explain("c").unwrap().spans[0].tokens, 4..5);
 }
 
-/// The record has room for 16 contents, and 17 were stored.
+/// If a content was removed from the record, the reason is that it is not remembered. The record has
+/// room for 16 contents, and 17 were stored.
 #[test]
 fn not_remembered() {
     let config = ManagerConfig { num_blocks: 3, block_size: BLOCK, ..ManagerConfig::default() };
