@@ -80,11 +80,10 @@ pub trait Machine: Sized {
     /// test that contains the keyword.
     const ITEMS: &[(&str, &str)];
 
-    /// Returns the lines of Rust code that create the state, for a written test.
+    /// Returns the lines of a written test that create the state.
     fn opening(setting: &Self::Setting) -> Vec<String>;
 
-    /// Returns the lines of Rust code that compare the state with the model's, for the end of a written
-    /// test.
+    /// Returns the last lines of a written test, which compare the state with the model.
     fn closing(&self) -> Vec<String>;
 }
 

@@ -188,7 +188,6 @@ impl<const BLOCK_SIZE: usize> Map<BLOCK_SIZE> {
         }
     }
 
-    /// Appends one token to a request. Returns false if too few blocks are available.
     fn append(&mut self, id: i64, token: u32) -> bool {
         let Some(request) = self.requests.get_mut(&id) else { return false };
         let full = request.table.len() * BLOCK_SIZE == request.hashes.len() * BLOCK_SIZE + request.tail.len();

@@ -214,7 +214,6 @@ impl<const BLOCK_SIZE: usize> Radix<BLOCK_SIZE> {
         (request.end, request.in_tree) = (end, computed.len());
     }
 
-    /// Appends one token to a request. Returns false if too few blocks are available.
     fn append(&mut self, id: i64, token: u32) -> bool {
         let Some(request) = self.requests.get_mut(&id) else { return false };
         if request.tokens.len() == request.table.len() * BLOCK_SIZE {

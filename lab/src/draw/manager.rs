@@ -67,7 +67,6 @@ const DRAINING: &[(&str, u8)] = &[
 /// `take_events` is never drawn.
 const LATE: &[(&str, u8)] = &[("take_events", 0)];
 
-/// Returns how often each call is drawn.
 pub(crate) const fn weights(world: &ManagerWorld) -> Weights {
     match (world.is_draining(), world.setting.looks > 1) {
         (false, false) => &[USUAL],
@@ -351,7 +350,6 @@ fn plan(bytes: &mut Bytes<'_>, world: &mut ManagerWorld) -> PlanRecord {
     PlanRecord { planned: all, stale: false }
 }
 
-/// Returns the request of a planned operation.
 fn planned_of(planned: &Planned) -> i64 {
     match planned {
         Planned::Admit { request: IdRecord(id), .. } => number(id),
@@ -504,7 +502,7 @@ pub(crate) fn fill(
     true
 }
 
-/// Replaces a request of a list with another one, or lists a request twice.
+/// Makes a list of requests invalid: replaces one of them by another request, or lists one twice.
 fn others<T: Clone>(list: &mut Vec<T>, bytes: &mut Bytes<'_>, make: impl Fn(i64) -> T) {
     match (bytes.below(3), list.first().cloned()) {
         (0, Some(first)) => list.push(first),

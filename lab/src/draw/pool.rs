@@ -50,7 +50,6 @@ const BREAKING: &[(&str, u8)] = &[
 /// `take_events` is never drawn.
 const LATE: &[(&str, u8)] = &[("take_events", 0)];
 
-/// Returns the weights of the calls for these settings.
 pub(crate) const fn weights(setting: &Setting) -> Weights {
     match (setting.whole, setting.looks > 1) {
         (false, false) => &[USUAL],

@@ -9,7 +9,6 @@ use crate::bytes::Bytes;
 use crate::world::vllm::{ByHand, Table, VllmWorld};
 use crate::world::vllm_keys::{GROUPS, PROMPT_GROUPS, PROMPTS};
 
-/// Number of tokens of a block.
 const BLOCK_SIZE: usize = 4;
 /// A block size so large that numbers of tokens fit into 32 bits but not into 31.
 const LARGE: usize = 1 << 29;
@@ -98,13 +97,12 @@ fn key(bytes: &mut Bytes<'_>, world: &VllmWorld) -> Option<Key> {
     bytes.pick(keys).copied()
 }
 
-/// Draws a key that is in the index of the model.
+/// Draws one of the keys that the pool's index contains.
 fn leading(bytes: &mut Bytes<'_>, world: &VllmWorld) -> Option<Key> {
     let leading: Vec<Key> = world.model.leading().copied().collect();
     bytes.pick(&leading).copied()
 }
 
-/// Draws a few consecutive blocks of a list.
 fn few(bytes: &mut Bytes<'_>, blocks: &[u32]) -> Vec<u32> {
     let (from, len) = (bytes.below(blocks.len()), 1 + bytes.below(3));
     blocks.iter().copied().skip(from).take(len).collect()

@@ -50,7 +50,6 @@ fn known(value: Option<Value>) -> Expected {
     value.map_or(Expected::Refused, Expected::Is)
 }
 
-/// Converts the changes of one block table to the form of an expected answer.
 fn changed(changes: &[(usize, usize)]) -> Value {
     let change = |&(at, block): &(usize, usize)| Value::Change(vec![at as u64, block as u64], 0);
     Value::List(changes.iter().map(change).collect())
@@ -701,7 +700,6 @@ fn truncate(world: &mut ManagerWorld, number: i64, keep: usize) -> Result<(), Fa
     world.layers.iter_mut().try_for_each(|layers| layers.cut(number, keep))
 }
 
-/// Returns the copies of a transfer plan.
 fn copies(value: &Value) -> Vec<kvpool::Transfer> {
     let Value::List(copies) = value else { return Vec::new() };
     let place = |value: &Value| {

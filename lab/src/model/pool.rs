@@ -200,7 +200,6 @@ impl Model {
         self.refuses_chain(chain)
     }
 
-    /// Returns the hints, or `None` for a pool without retention.
     pub(crate) fn retained(&self) -> Option<&Retained> {
         self.setting.retention.then_some(&self.retained)
     }

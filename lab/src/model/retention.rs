@@ -86,7 +86,6 @@ impl Retained {
         }
     }
 
-    /// Returns the number of blocks of the tenant with limits.
     pub(crate) fn tenant_blocks(&self) -> usize {
         self.count(|entry| entry.tenant)
     }
@@ -115,7 +114,6 @@ impl Retained {
         }
     }
 
-    /// Advances the time. Returns the number of times to live that have expired.
     pub(crate) fn advance(&mut self, now: f64) -> usize {
         self.now = Some(now);
         let due: Vec<usize> = self

@@ -311,7 +311,6 @@ impl Model {
         blocks.iter().try_for_each(|&block| self.check(block))
     }
 
-    /// Removes blocks from the front of the queue and returns them.
     fn leave_queue(&mut self, n: usize) -> Vec<u32> {
         let taken: Vec<u32> = self.queue.drain(..n.min(self.queue.len())).collect();
         taken.iter().for_each(|&block| self.left(block));

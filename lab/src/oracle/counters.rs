@@ -182,7 +182,7 @@ impl Counters {
         Ok(())
     }
 
-    /// Checks that the manager reports the same counters.
+    /// Compares the manager's counters with the expected ones.
     pub(crate) fn check(&self, manager: &CacheManager) -> Result<(), Failure> {
         let (found, expected) = (manager.stats(), &self.expected);
         let split = found.hit_tokens + found.external_tokens + found.computed_tokens;

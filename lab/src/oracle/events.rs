@@ -31,7 +31,7 @@ impl Follower {
         self.matchable.values().flatten().copied().find(|parent| !self.matchable.contains_key(parent))
     }
 
-    /// Returns the contents that were stored since the last call.
+    /// Returns the contents that events have reported as stored since the last call.
     pub(crate) fn take_stored(&mut self) -> Vec<(u64, u16)> {
         std::mem::take(&mut self.stored)
     }

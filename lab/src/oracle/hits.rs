@@ -22,7 +22,6 @@ use crate::world::requests::{id, named, rows, tokens};
 /// A content: the key of a block, and its KV-cache group.
 pub(crate) type Content = (u64, u16);
 
-/// Returns the contents that a lookup may return.
 pub(crate) fn cached(manager: &CacheManager) -> BTreeSet<Content> {
     let pool = manager.pool();
     let blocks = (1..pool.num_blocks() as u32).map(BlockId::new).filter(|&block| pool.is_computed(block));

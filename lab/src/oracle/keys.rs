@@ -8,7 +8,7 @@ use crate::failure::same;
 use crate::model::vllm::Model;
 use crate::world::vllm_keys::{GROUPS, Keys};
 
-/// Compares the blocks and the index with the model.
+/// Compares the keys of all blocks, and the blocks of all keys in the index, with the model.
 pub(crate) fn check(pool: &Pool, model: &Model, drawn: &Keys) -> Result<(), Failure> {
     same("removals", &pool.removals(), &model.removals)?;
     let keys = pool.keys();

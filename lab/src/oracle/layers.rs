@@ -24,7 +24,7 @@ use crate::failure::{holds, same};
 use crate::world::prompts::Prompts;
 use crate::world::requests::{Requests, after, id};
 
-/// The engine's record of a request.
+/// The engine's progress in a request: what is computed, committed and drafted.
 #[derive(Clone, Debug, Default)]
 struct Engine {
     /// The tokens that a draft model proposed. Their KV and states are written.
@@ -104,13 +104,12 @@ pub(crate) struct Load {
     pub(crate) state: RequestState,
 }
 
-/// Returns the tables of a request, one for each group.
 pub(crate) fn tables(manager: &CacheManager, number: i64) -> Vec<Vec<BlockId>> {
     let table = |group| manager.group_table(&id(number), group).map(<[BlockId]>::to_vec).unwrap_or_default();
     (0..manager.num_groups()).map(table).collect()
 }
 
-/// The engine of a hybrid model.
+/// The simulated engine of a hybrid model, and the layers that it computes.
 #[derive(Clone, Debug)]
 pub(crate) struct Layers {
     specs: Vec<GroupSpec>,
@@ -147,7 +146,6 @@ impl Layers {
         engine.committable(asked.min(tokens).min(engine.covered), tokens).max(engine.committed)
     }
 
-    /// Returns whether a request that gets `new` more tokens can commit this number of tokens.
     pub(crate) fn can_commit(
         &self,
         manager: &CacheManager,
@@ -277,7 +275,6 @@ impl Layers {
         self.breaks |= keep < self.least_length(number);
     }
 
-    /// Records whether the manager has accepted or refused the call.
     pub(crate) fn called(&mut self, refused: bool) {
         self.is_lost |= std::mem::take(&mut self.breaks) && !refused;
     }

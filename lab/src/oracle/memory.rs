@@ -41,7 +41,6 @@ fn pools(manager: &CacheManager) -> impl Iterator<Item = (usize, &BlockPool)> {
     (0..tiers.len()).filter_map(move |tier| Some((tier, tiers.pool(tier).ok()?)))
 }
 
-/// Returns all blocks of all tiers except the null blocks.
 pub(crate) fn blocks(manager: &CacheManager) -> impl Iterator<Item = (Place, &BlockPool)> {
     pools(manager).flat_map(|(tier, pool)| {
         (1..pool.num_blocks() as u32).map(move |block| (Place { tier, block: BlockId::new(block) }, pool))
@@ -59,7 +58,6 @@ pub(crate) fn fenced(manager: &CacheManager) -> BTreeSet<Place> {
 }
 
 impl Memory {
-    /// Creates a memory without written cells.
     pub(crate) fn new(block_size: usize, scribbles: bool) -> Self {
         Self { block_size, scribbles, ..Self::default() }
     }
@@ -74,7 +72,7 @@ impl Memory {
         cells[slot] = kv;
     }
 
-    /// Lets the engine execute a plan.
+    /// Lets the engine make the copies of a transfer plan.
     pub(crate) fn execute(&mut self, transfers: Vec<Transfer>) -> Result<(), Failure> {
         let all = transfers.len();
         let bad = |error: &dyn std::fmt::Display| Failure::new("plan", error.to_string());
@@ -116,7 +114,6 @@ impl Memory {
         }
     }
 
-    /// Returns the number of changes of the weights.
     pub(crate) const fn weights(&self) -> u64 {
         self.weights
     }
@@ -126,7 +123,7 @@ impl Memory {
         self.weights += 1;
     }
 
-    /// Records that a request was admitted or resumed.
+    /// Records the weights at the admission or resumption of a request.
     pub(crate) fn admitted(&mut self, number: i64) {
         self.since.insert(number, self.weights);
     }
@@ -137,7 +134,7 @@ impl Memory {
         self.since.insert(child, weights);
     }
 
-    /// Records the blocks that a call has fenced.
+    /// Records the blocks that a call has released to a fence or step.
     pub(crate) fn fence(&mut self, before: &BTreeSet<Place>, manager: &CacheManager, until: Until) {
         let new = fenced(manager).into_iter().filter(|at| until != Until::Now && !before.contains(at));
         self.late.extend(new.map(|at| (until, at)));

@@ -121,7 +121,6 @@ impl Setting {
         Groups::new(self.groups.clone(), Some(self.block_size)).ok()
     }
 
-    /// Returns the settings of the manager.
     pub(crate) fn config(&self) -> ManagerConfig {
         let Self { num_blocks, host_blocks, block_size, verify, duplicates, policy, .. } = *self;
         let third = (num_blocks - 1) / 3;
@@ -175,7 +174,7 @@ pub struct ManagerWorld {
     /// block was dropped by id.
     pub(crate) whole: bool,
     pub(crate) memory: Memory,
-    /// The time that the latest call took.
+    /// The time that the latest call to the manager took.
     pub(crate) took: Duration,
     counters: Counters,
     /// The engine of a hybrid model.

@@ -207,7 +207,6 @@ impl VllmWorld {
         self.tables.retain(|table| table.blocks.iter().any(|&block| block != 0));
     }
 
-    /// Returns whether the model knows the order of the queue.
     fn knows_order(&self) -> bool {
         self.setting.is_lru()
     }

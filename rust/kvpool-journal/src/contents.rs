@@ -125,7 +125,7 @@ impl Contents {
         Ok(token)
     }
 
-    /// Returns a key and a fingerprint for a content that occurs in no journal.
+    /// Returns a key and a fingerprint for a new content, which no journal contains.
     fn made_up_key(&self) -> ContentKey {
         let key = MADE_UP_KEYS ^ self.contents.len() as u64;
         (key, if self.hasher.has_fingerprints() { key } else { 0 })

@@ -25,7 +25,7 @@ pub struct ManagerSubject {
     moved: Moved,
 }
 
-/// Returns the settings of the recorded observers, with a digest.
+/// Returns the settings of the recorded observers, and adds a digest, which the replay compares.
 fn watch_config(header: &JournalHeader) -> Result<ManagerWatchConfig, ReplayError> {
     Ok(ManagerWatchConfig { digest: true, ..header.watch_config(kvpool_policies::ALL)? })
 }
@@ -76,7 +76,7 @@ impl ManagerSubject {
         self.manager.unrecorded(call)
     }
 
-    /// Numbers the contents that the replay has seen, for an export.
+    /// Numbers the contents that the replay has seen. An export uses these numbers.
     pub(crate) fn numbers(&self) -> Numbers {
         self.requests.contents.numbers()
     }

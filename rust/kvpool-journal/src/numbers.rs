@@ -79,7 +79,6 @@ impl Numbers {
         numbers
     }
 
-    /// Returns the number of a content.
     pub(crate) fn of(&self, key: u64) -> u32 {
         self.by_key.get(&key).copied().unwrap_or(UNKNOWN)
     }

@@ -66,7 +66,7 @@ impl PoolSubject {
         self.pool.unrecorded(call)
     }
 
-    /// Numbers the contents that the replay has seen, for an export.
+    /// Numbers the contents that the replay has seen. An export uses these numbers.
     pub(crate) fn numbers(&self) -> Numbers {
         self.contents.numbers()
     }
@@ -97,7 +97,7 @@ impl PoolSubject {
     }
 }
 
-/// Returns the settings of the recorded observers, with a digest.
+/// Returns the settings of the recorded observers, and adds a digest, which the replay compares.
 fn watch_config(header: &JournalHeader) -> Result<WatchConfig, ReplayError> {
     let ManagerWatchConfig { event_capacity, advisor, .. } = header.watch_config(kvpool_policies::ALL)?;
     Ok(WatchConfig { event_capacity, digest: true, advisor, ..WatchConfig::default() })

@@ -160,7 +160,8 @@ impl<S: Subject> Restarted<'_, S> {
         image.map_or(Ok(None), |image| self.compare(operation, asked, &image))
     }
 
-    /// Compares the cached blocks with an image, and returns the first difference.
+    /// Compares the cached blocks of the restarted subject with an image of the other subject, and
+    /// returns the first difference.
     fn compare(
         &mut self,
         operation: u64,

@@ -103,7 +103,6 @@ impl ChangeLog {
         self.push(Change::Cleared { cause });
     }
 
-    /// Returns the first outlook that was logged, if any.
     pub(crate) fn template(&self) -> Option<Outlook> {
         self.template.get().copied()
     }

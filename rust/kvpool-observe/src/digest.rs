@@ -225,7 +225,6 @@ impl Changed {
     }
 }
 
-/// Iterates over the positions of the bits that are set, lowest first.
 fn ones(mut bits: u64) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {
         let lowest = (bits != 0).then(|| bits.trailing_zeros() as usize);
@@ -277,7 +276,6 @@ impl StateDigest {
         self.changed.note(blocks);
     }
 
-    /// Whether the sum of the checksums of contents is kept.
     pub(crate) const fn counts_contents(&self) -> bool {
         self.contents.is_some()
     }
@@ -381,7 +379,6 @@ impl StateDigest {
     }
 }
 
-/// Computes the digest of a pool from scratch. O(blocks).
 pub(crate) fn from_scratch(pool: &BlockPool) -> u64 {
     let ids = (1..pool.num_blocks() as u32).map(BlockId::new);
     let term = |block| {

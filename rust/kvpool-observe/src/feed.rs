@@ -200,7 +200,6 @@ impl FeedBatch {
         }));
     }
 
-    /// Appends tokens and returns their span.
     pub(crate) fn add(&mut self, tokens: &[u32]) -> TokenSpan {
         let start = self.tokens.len() as u32;
         match <&UsualBlock>::try_from(tokens) {
@@ -242,7 +241,6 @@ const MAX_CAPACITY: usize = 1 << 32;
 /// The maximum number of tokens in a batch.
 const MAX_TOKENS: usize = 1 << 31;
 
-/// The feed of one pool.
 #[derive(Clone, Debug)]
 pub(crate) struct Feed {
     capacity: usize,
@@ -256,7 +254,6 @@ pub(crate) struct Feed {
 }
 
 impl Feed {
-    /// Makes the feed of a pool, with room for `capacity` changes.
     pub(crate) fn new(capacity: usize, pool: &BlockPool) -> Result<Self, PoolError> {
         if capacity == 0 || capacity > MAX_CAPACITY {
             return Err(PoolError::config("capacity", capacity, format!("1 to {MAX_CAPACITY} changes")));
@@ -460,7 +457,6 @@ pub(crate) struct Held {
     parent: Option<BlockHash>,
 }
 
-/// Returns all blocks with a computed content. O(blocks).
 pub(crate) fn held(pool: &BlockPool) -> Vec<Held> {
     let blocks = pool.blocks();
     let ids = (1..blocks.len() as u32).map(BlockId::new);

@@ -108,8 +108,6 @@ impl Watch {
         })
     }
 
-    /// Makes an observer that contains only a digest of `pool`: see [`PoolWatch::keep_digest`].
-    /// O(blocks).
     pub(crate) fn of_digest(pool: &BlockPool) -> Result<Box<Self>, PoolError> {
         let mut watch = Box::new(Self::new(&WatchConfig::default(), pool)?);
         watch.keep_digest(pool.blocks())?;

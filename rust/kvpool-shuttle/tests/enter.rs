@@ -211,7 +211,6 @@ fn shared(global_lock: bool) -> Shared {
     Arc::new((Interpreter { global_lock, ..Interpreter::default() }, Locked::new(State::default())))
 }
 
-/// Makes a Python thread that makes several calls.
 fn thread(shared: &Shared, calls: impl Fn(Python<'_>, &Shared) + Send + 'static) -> Box<dyn FnOnce() + Send> {
     let shared = shared.clone();
     Box::new(move || shared.0.attach(|py| calls(py, &shared)))

@@ -394,13 +394,11 @@ impl ReferencePool {
         }
     }
 
-    /// Adds a reference to a block that is active or cached-free.
     fn hold(&mut self, block: usize) {
         self.evictable.retain(|&other| other != block);
         self.blocks[block].references += 1;
     }
 
-    /// Returns the content of a registered and computed block.
     fn content_of(&self, block: usize) -> Option<&Content> {
         self.blocks[block].content.as_ref().filter(|_| self.blocks[block].computed)
     }
@@ -418,7 +416,6 @@ impl ReferencePool {
         self.copies.get(content)?.first().copied().filter(|&b| self.blocks[b].computed)
     }
 
-    /// Registers a held block with this content, and marks it as computed.
     fn register_copy(&mut self, block: usize, content: &Content) {
         if self.blocks[block].content.is_none() {
             self.copies.entry(content.clone()).or_default().push(block);

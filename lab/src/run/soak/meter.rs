@@ -11,7 +11,6 @@ use kvpool_journal::{ManagerCall, Words};
 /// A minute in nanoseconds. Longer times are recorded as a minute.
 const LONGEST: u64 = 60_000_000_000;
 
-/// Creates a histogram of nanoseconds, with three significant digits.
 fn histogram() -> Histogram<u64> {
     // This cannot fail, because the library accepts these bounds.
     #[expect(clippy::expect_used, reason = "fails for other constants only")]
@@ -41,7 +40,7 @@ impl Times {
     }
 }
 
-/// The times of all calls so far.
+/// Measures the times of calls, as histograms.
 #[derive(Debug)]
 pub(crate) struct Meter {
     /// For each call, the times of accepted and of refused calls.

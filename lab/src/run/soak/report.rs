@@ -232,7 +232,6 @@ fn table(head: &[&str], left: usize, rows: impl Iterator<Item = Vec<String>>) ->
     table
 }
 
-/// Formats nanoseconds as microseconds.
 fn microseconds(nanoseconds: u64) -> String {
     format!("{:.1}", nanoseconds as f64 / 1e3)
 }

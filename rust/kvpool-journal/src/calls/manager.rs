@@ -196,7 +196,6 @@ fn steady(
     Some((append, filled))
 }
 
-/// Makes the record of an append.
 fn appended(
     manager: &CacheManager,
     journal: &mut Journal,

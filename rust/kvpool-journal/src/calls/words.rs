@@ -123,7 +123,6 @@ pub(super) fn retention(retention: Retention) -> String {
     text
 }
 
-/// Describes how a request ended.
 pub(super) fn ended(record: SignalRecord) -> String {
     let signal = record.signal();
     let tokens = signal.output_tokens.map(|tokens| format!("{tokens} tokens of output"));

@@ -193,7 +193,6 @@ impl Arguments {
         }
     }
 
-    /// Returns the arguments of a call that appends tokens to the requests of a batch.
     pub(super) fn append(&self, append: &AppendRecord, length: &Length<'_>) -> String {
         let mut keys = append.filled.keys.unpack();
         let mut spelled = vec![0; append.tokens];

@@ -129,7 +129,6 @@ impl Arguments {
         }
     }
 
-    /// Returns the arguments of a call that appends tokens to one request.
     fn turn(&self, turn: &TurnRecord, length: &Length<'_>) -> String {
         let TurnRecord { request, tokens, lookahead, filled } = turn;
         let before = if let Name::Id(id) = request { length(id, *tokens) } else { 0 };

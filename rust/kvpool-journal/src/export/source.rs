@@ -199,7 +199,7 @@ impl<'a> Source<'a> {
         Ok(())
     }
 
-    /// Writes a call that adds an operation to the plan of a step.
+    /// Writes a call that adds an operation to the plan of a scheduler's step.
     pub(super) fn plan(&mut self, name: &str, arguments: &str) -> Result<(), ReplayError> {
         match self.language {
             Language::Rust => self.line(&format!("let _ = manager.plan_{name}(&mut plan, {arguments});")),
@@ -209,7 +209,6 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// Writes a call and its expected answer.
     pub(super) fn call(&mut self, name: &str, arguments: &str, answer: &Answer) -> Result<(), ReplayError> {
         let subject = self.subject();
         match self.language {

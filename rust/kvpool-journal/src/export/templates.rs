@@ -41,7 +41,6 @@ fn python_retention(retention: &RetentionConfig) -> String {
     format!("retention=kvpool.RetentionConfig(pin_budget={pins}, tenants=[{tenants}])")
 }
 
-/// Returns a Rust expression that creates the pool.
 pub(super) fn rust_pool(config: &ManagerConfig, event_capacity: usize, kind: Kind, caching: bool) -> String {
     if kind == Kind::VllmPool {
         let (blocks, eviction) = (config.num_blocks, config.eviction.name());
@@ -83,7 +82,6 @@ pub(super) fn rust_pool(config: &ManagerConfig, event_capacity: usize, kind: Kin
     )
 }
 
-/// Returns a Python expression that creates the pool.
 pub(super) fn python_pool(
     config: &ManagerConfig,
     event_capacity: usize,
@@ -119,7 +117,6 @@ pub(super) fn python_pool(
     format!("kvpool.{}(\n{arguments}    )\n", class(kind))
 }
 
-/// Returns a Rust expression that creates the KV-cache groups.
 fn rust_groups(groups: &Groups) -> String {
     let group = |&GroupSpec { kind, block_tokens, keep, margin, partial_hits, sink_tokens }: &GroupSpec| {
         let new = format!("GroupSpec::new(GroupKind::{kind:?}, {block_tokens})");
@@ -134,7 +131,8 @@ fn rust_groups(groups: &Groups) -> String {
     format!("Groups::new(vec![{}], Some({unit})).ok()", specs.join(", "))
 }
 
-/// Returns the Python expressions that create the KV-cache groups, separated by commas.
+/// Returns the Python expressions that create the KV-cache groups, separated by commas, without
+/// brackets.
 fn python_groups(groups: &Groups) -> String {
     let group = |spec: &GroupSpec| {
         let named = if matches!(spec.kind, GroupKind::Sliding { .. }) { "window" } else { "chunk" };

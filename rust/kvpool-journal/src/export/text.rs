@@ -96,12 +96,10 @@ pub(super) fn seconds(seconds: f64, is_rust: bool) -> String {
     }
 }
 
-/// Returns bytes as hexadecimal digits, two per byte.
 pub(super) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Returns a Python expression for bytes.
 pub(super) fn bytes(bytes: &[u8]) -> String {
     format!("bytes.fromhex(\"{}\")", hex(bytes))
 }
@@ -111,7 +109,6 @@ pub(super) fn or_none<T: std::fmt::Display>(item: Option<T>) -> String {
     item.map_or_else(|| "None".into(), |item| item.to_string())
 }
 
-/// Returns a value as a Python expression.
 pub(super) fn value(answer: &Value) -> String {
     value_in(answer, false)
 }

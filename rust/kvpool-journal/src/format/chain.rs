@@ -7,7 +7,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::Keys;
 
-/// Returns the position of an algorithm in [`HashAlgorithm::ALL`].
 fn number(algorithm: HashAlgorithm) -> u8 {
     HashAlgorithm::ALL.iter().position(|&known| known == algorithm).unwrap_or(0) as u8
 }

@@ -67,7 +67,7 @@ pub(crate) fn open(frame: &mut Vec<u8>, first: u64) {
     frame.extend_from_slice(&[0; 4]);
 }
 
-/// Appends a value to a frame.
+/// Appends a value to a frame, in postcard's encoding.
 pub(crate) fn push(frame: &mut Vec<u8>, value: &impl Serialize) {
     let before = frame.len();
     if postcard::serialize_with_flavor(value, Push(frame)).is_err() {

@@ -128,7 +128,6 @@ impl JournalHeader {
         }
     }
 
-    /// Reads a header that [`Self::write`] wrote.
     pub(crate) fn read(bytes: &[u8], grouped: bool) -> Result<Self, JournalError> {
         let (header, groups): (Self, _) =
             postcard::take_from_bytes(bytes).map_err(|_| JournalError::NoHeader)?;

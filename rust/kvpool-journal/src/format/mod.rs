@@ -390,7 +390,6 @@ impl Journal {
         self.sink.frame(&mut self.payload);
     }
 
-    /// Makes the record of a link that registers a block.
     pub(crate) fn link(&mut self, link: &ChainLink) -> LinkRecord {
         self.linked |= self.verified;
         LinkRecord::new(link)
@@ -419,7 +418,6 @@ impl Journal {
         ChainRecord::new(chain, num_tokens, known, self.verified)
     }
 
-    /// Makes the record of the part of a chain that a match covers.
     #[must_use]
     pub(crate) fn part(&self, found: &Match) -> ChainRecord {
         ChainRecord::of_match(found, self.verified)

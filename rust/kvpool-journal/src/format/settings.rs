@@ -135,7 +135,6 @@ pub(crate) fn known<T: std::str::FromStr>(field: &'static str, name: &str) -> Re
     name.parse().map_err(|_| JournalError::UnknownSetting { field, value: name.into() })
 }
 
-/// Returns the policy with this name from `policies`, which are those that the reader knows.
 pub(crate) fn named(
     field: &'static str,
     name: &str,

@@ -55,7 +55,7 @@ impl JournalFile {
         self.bytes
     }
 
-    /// Fills `buffer` with the bytes at a position.
+    /// Fills `buffer` with the bytes of the file from the position `at` on.
     fn read(&self, at: usize, buffer: &mut [u8]) -> Result<(), JournalError> {
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         let read = file.seek(SeekFrom::Start(at as u64)).and_then(|_| file.read_exact(buffer));

@@ -98,7 +98,6 @@ impl Encoded {
         self.append = Some(append);
     }
 
-    /// Whether the stored append equals this one.
     #[inline]
     pub(crate) fn is(&self, append: SteadyAppend) -> bool {
         self.append == Some(append)

@@ -133,12 +133,11 @@ impl Background {
         Flush(Some(reached))
     }
 
-    /// Returns the number of bytes that were written.
     pub(crate) fn bytes(&self) -> u64 {
         self.progress.written.load(Ordering::Acquire)
     }
 
-    /// Returns the reason if writing has stopped.
+    /// Returns the reason if the thread has stopped to write.
     pub(crate) fn error(&self) -> Option<&str> {
         self.stopped.as_deref().or_else(|| self.progress.failed.get().map(String::as_str))
     }

@@ -73,7 +73,6 @@ proptest! {
     }
 }
 
-/// Returns a pool's journal with `operations` operations.
 fn long(operations: usize) -> Vec<u8> {
     let mut pool =
         Journaled::<BlockPool>::with_journal(PoolConfig { num_blocks: 9, ..PoolConfig::default() }, ring(0))

@@ -37,8 +37,8 @@ fn a_journal_is_read_with_the_policies_of_its_reader() {
     }
 }
 
-/// A journal of an earlier version may name a policy that no longer exists, for a pool, a manager or an
-/// advisor. The error names that policy.
+/// A pool, manager or advisor in a journal of an earlier version may have a policy that no longer
+/// exists. The error names that policy, and the one to use instead.
 #[test]
 fn a_journal_of_a_removed_policy_is_refused_with_the_policy_to_use_instead() {
     let evicted = PoolConfig { num_blocks: 8, eviction: SIEVE, ..PoolConfig::default() };

@@ -41,7 +41,6 @@ impl Engine {
         (0..length).map(|at| if at < 5 { 1 } else { 10 * family + at as u32 % 3 }).collect()
     }
 
-    /// Removes a random id from the list and returns it.
     fn any(numbers: &mut Numbers, ids: &mut Vec<i64>) -> Option<i64> {
         (!ids.is_empty()).then(|| ids.swap_remove(numbers.below(ids.len())))
     }

@@ -351,7 +351,6 @@ pub(crate) fn pool_settings(config: &ManagerConfig) -> PoolConfig {
 
 pub(crate) const EVENTS: usize = 64;
 
-/// Returns a manager with an event log and a journal.
 pub(crate) fn recorded_manager(
     config: ManagerConfig,
     event_capacity: usize,
@@ -361,7 +360,6 @@ pub(crate) fn recorded_manager(
     Journaled::with_watch(config, &watch, journal).unwrap()
 }
 
-/// Returns a pool with these settings, an event log and a journal.
 pub(crate) fn recorded_pool(
     config: &ManagerConfig,
     event_capacity: usize,

@@ -58,7 +58,6 @@ pub(super) struct GhostCache {
 }
 
 impl GhostCache {
-    /// Makes an empty simulated cache and allocates all of its memory.
     pub(super) fn new(policy: EvictionPolicy, slots: usize) -> Result<Self, PoolError> {
         let evictor = policy.build(slots + 1, None)?;
         let history = evictor.wants_history();

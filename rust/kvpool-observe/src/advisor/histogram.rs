@@ -94,7 +94,6 @@ impl DistanceHistogram {
         (octave * self.per_octave() + (index >> octave)) as usize
     }
 
-    /// Returns the largest distance that a bucket contains.
     fn upper_end(&self, bucket: usize) -> u64 {
         let bucket = bucket as u64;
         if bucket >> self.fine_bits == 0 {

@@ -38,7 +38,6 @@ impl KeyTable {
         self.capacity
     }
 
-    /// Makes room for `capacity` keys.
     pub(super) fn grow(&mut self, capacity: usize) -> Result<(), PoolError> {
         let capacity = capacity.min(u32::MAX as usize / 2);
         if capacity <= self.capacity {
@@ -56,12 +55,10 @@ impl KeyTable {
         Ok(())
     }
 
-    /// Returns the number of `key`.
     pub(super) fn find(&self, key: u64) -> Option<u32> {
         self.slots.find(&self.keys, key)
     }
 
-    /// Returns the key of a number that is in use.
     pub(super) fn key(&self, number: u32) -> u64 {
         self.keys.get(number as usize).copied().unwrap_or(0)
     }
@@ -85,7 +82,6 @@ impl KeyTable {
         Some(number)
     }
 
-    /// Removes the key with this number.
     pub(super) fn remove(&mut self, number: u32) {
         let key = self.key(number);
         if self.find(key) == Some(number) {
@@ -100,7 +96,6 @@ impl KeyTable {
         self.slots.clear();
     }
 
-    /// Returns the size of the heap memory in bytes.
     pub(super) fn heap_bytes(&self) -> usize {
         8 * self.keys.capacity() + 4 * self.unused.capacity() + self.slots.heap_bytes()
     }

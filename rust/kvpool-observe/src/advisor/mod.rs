@@ -102,7 +102,7 @@ use tally::{Tally, Tenant};
 /// The sizes for which hit rates are estimated, in eighths of the pool's size.
 const EIGHTHS: [u64; 11] = [1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64];
 
-/// The estimators of one pool.
+/// The advisor of one pool: the estimators, and the counts of references.
 #[derive(Debug)]
 pub(crate) struct Advisor {
     config: AdvisorConfig,
@@ -283,7 +283,7 @@ impl Advisor {
         self.ghosts.iter_mut().for_each(|ghost| ghost.hits *= 0.5);
     }
 
-    /// The index of a tenant's counts. `None` if no slot is free.
+    /// Returns the index of a tenant's counts. `None` if no slot is free.
     fn tenant(&mut self, tenant: TenantId, references: u64) -> Option<usize> {
         if let Some(at) = self.tenants.iter().position(|known| known.id == tenant) {
             return Some(at);

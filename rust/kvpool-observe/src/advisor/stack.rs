@@ -304,7 +304,6 @@ impl SampledStack {
     }
 }
 
-/// Returns the largest hash that is sampled at this rate.
 fn last_of(rate: f64) -> u64 {
     ((rate * FULL) as u64).saturating_sub(u64::from(rate < 1.0)) // the conversion saturates at a rate of 1
 }
@@ -328,7 +327,6 @@ impl Default for Order {
 }
 
 impl Order {
-    /// Grows the list to a total of `room` positions.
     fn make_room(&mut self, room: usize) -> Result<(), PoolError> {
         let room = room.max(LEAST_PLACES);
         if room > self.room {

@@ -119,7 +119,6 @@ impl Tenant {
         self.alone.halve();
     }
 
-    /// Clears all counts, so that the slot can be assigned to another tenant.
     pub(super) fn clear(&mut self) {
         self.tally.clear();
         self.stack.clear();

@@ -26,7 +26,6 @@ struct Group<'a> {
 }
 
 impl Group<'_> {
-    /// Returns the range of tokens that a block of the group covers.
     fn tokens(&self, block: usize) -> std::ops::Range<usize> {
         self.spec.tokens(Blocks(block)).0..self.spec.tokens(Blocks(block + 1)).0
     }

@@ -116,7 +116,6 @@ fn computes(manager: &CacheManager, slot: usize, position: usize, key: u64, epoc
         && request.cursor.chain().hashes().get(position).is_some_and(|hash| hash.key() == key)
 }
 
-/// Returns the fingerprint of a request's salt, tenant and user.
 fn principal_of(request: RequestView<'_>) -> u64 {
     principal(request.cursor.extra(), request.tenant.map(|tenant| tenant.0))
 }
@@ -393,7 +392,6 @@ impl Explainer {
         }
     }
 
-    /// Records that the request in `slot` is a fork of the request in slot `parent`.
     pub(crate) fn forked(&mut self, parent: usize, slot: usize, manager: &CacheManager) {
         if let (Some(Some(parent)), Some(child)) = (self.explanations.get(parent), manager.request_at(slot)) {
             let explanation = Explanation { request: child.id.clone(), ..(**parent).clone() };
@@ -401,7 +399,6 @@ impl Explainer {
         }
     }
 
-    /// Records that the request in `slot` was released.
     pub(crate) fn released(&mut self, slot: usize) {
         if let Some(explanation) = self.explanations.get_mut(slot).and_then(Option::take) {
             if self.past.len() >= self.max_past {
@@ -413,12 +410,10 @@ impl Explainer {
         }
     }
 
-    /// Returns the number of tokens that requests had to compute, by reason.
     pub(crate) fn misses(&self) -> MissStats {
         self.misses.clone()
     }
 
-    /// Returns the explanation of a request.
     pub(crate) fn explanation(
         &self,
         id: RequestRef<'_>,

@@ -158,7 +158,6 @@ impl MissReason {
         "not-kept",
     ];
 
-    /// The position of this reason in [`Self::NAMES`].
     pub(super) const fn index(&self) -> usize {
         match self {
             Self::NeverSeen => 0,

@@ -45,7 +45,7 @@ pub(super) const SIBLINGS: usize = 8;
 const GONE: usize = 0;
 const CACHED: usize = 1;
 
-/// The number that means "no entry" or "no request".
+/// The number that stands for no entry, and for no request.
 const NONE: u32 = 0;
 const NO_REQUEST: u32 = u32::MAX;
 
@@ -58,7 +58,7 @@ pub(super) enum Before {
     Key(u64),
 }
 
-/// The status of a content.
+/// The status of a content in the record: cached, removed from the cache, computed, or only requested.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Status {
     Cached,
@@ -157,7 +157,6 @@ impl fmt::Debug for Record {
 }
 
 impl Record {
-    /// Makes an empty record with room for `capacity` contents.
     pub(super) fn new(capacity: usize, block_size: usize) -> Result<Self, PoolError> {
         let too_many = |_: PoolError| {
             PoolError::config(

@@ -81,7 +81,6 @@ pub struct PoolMetrics {
     pub tenants: TenantCounts,
 }
 
-/// The names of the causes of evictions.
 const EVICTION_CAUSES: [&str; 5] = ["policy", "priority", "end-of-life", "expired", "tenant-ceiling"];
 
 impl PoolMetrics {
@@ -142,7 +141,6 @@ pub(crate) struct Meter {
 }
 
 impl Meter {
-    /// Starts to collect the metrics of a pool. O(blocks).
     pub(crate) fn new(pool: &BlockPool) -> Result<Self, PoolError> {
         let blocks = pool.num_blocks();
         let computed = (0..blocks as u32).filter(|&block| pool.is_computed(BlockId::new(block))).count();
@@ -245,7 +243,6 @@ impl Meter {
         self.metrics.cleared += self.cached();
     }
 
-    /// Returns the number of blocks that have a computed content now.
     fn cached(&self) -> u64 {
         let PoolMetrics { stored, dropped, cleared, .. } = self.metrics;
         stored.saturating_sub(dropped + cleared + self.metrics.evicted())

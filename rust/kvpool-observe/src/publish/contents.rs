@@ -352,7 +352,6 @@ impl Contents {
         known
     }
 
-    /// Adds a content to a tier.
     pub(crate) fn stored(&mut self, arrival: Arrival<'_>) {
         let Arrival { tier, digest, group, parent, tokens } = arrival;
         if !self.is_known(tier, group) {
@@ -459,7 +458,6 @@ impl Contents {
         self.update(at);
     }
 
-    /// Removes a content from a tier.
     pub(crate) fn removed(&mut self, tier: u8, digest: &Digest, group: u16) {
         if !self.is_known(tier, group) {
             return;
@@ -478,7 +476,6 @@ impl Contents {
         self.update(at);
     }
 
-    /// Removes all contents from a tier.
     pub(crate) fn cleared(&mut self, tier: u8) {
         if tier >= MAX_TIERS {
             return;
@@ -511,7 +508,6 @@ impl Contents {
         Some((node.group, self.node(node.parent).map(|parent| parent.digest)))
     }
 
-    /// Returns the number of tokens in a block of a KV-cache group.
     pub(crate) fn block_tokens(&self, group: u16) -> usize {
         self.groups.get(usize::from(group)).map_or(0, |&(tokens, _)| tokens)
     }

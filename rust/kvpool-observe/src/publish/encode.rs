@@ -45,7 +45,6 @@ pub fn encode(form: Form, timestamp: f64, rank: u32, events: &[Event<'_>]) -> Ve
     out.into_bytes()
 }
 
-/// Writes an event as a map.
 fn map(out: &mut Writer, form: Form, event: &Event<'_>) {
     match *event {
         Event::Stored { tier, group, hashes, parent, tokens, block_tokens, label, extra } => {
@@ -174,7 +173,6 @@ fn optional(out: &mut Writer, name: &str, value: Option<&str>) {
     }
 }
 
-/// Writes an event as a positional array.
 fn array(out: &mut Writer, form: Form, event: &Event<'_>) {
     let is_vllm = form.dialect == Dialect::Vllm;
     match *event {

@@ -10,7 +10,7 @@
 /// The number of tokens that are encoded in a buffer before they are appended.
 const AT_ONCE: usize = 64;
 
-/// Appends values to bytes.
+/// Appends values in `MessagePack` format to a list of bytes.
 #[derive(Debug, Default)]
 pub(crate) struct Writer {
     bytes: Vec<u8>,
@@ -95,7 +95,6 @@ impl Writer {
         self.bytes.extend_from_slice(&[0xde, 0, len]);
     }
 
-    /// Writes an array of tokens.
     pub(crate) fn tokens(&mut self, tokens: &[u32]) {
         self.array(tokens.len());
         let mut scratch = [0_u8; AT_ONCE * 5 + 8];

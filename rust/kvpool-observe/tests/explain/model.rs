@@ -35,7 +35,6 @@ struct Content {
     asked: usize,
 }
 
-/// The retention hints of a block.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct BlockHints {
     pub(super) demoted: bool,
@@ -56,7 +55,7 @@ impl BlockHints {
     }
 }
 
-/// The whole history of a manager.
+/// The model: the whole history of a manager.
 #[derive(Debug, Default)]
 pub(super) struct Model {
     contents: BTreeMap<BlockHash, Content>,
@@ -104,7 +103,6 @@ fn difference(own: &ExtraKeys, other: &ExtraKeys) -> (usize, MissReason) {
     }
 }
 
-/// The prompt of a request.
 #[derive(Clone, Copy)]
 pub(super) struct Prompt<'a> {
     pub(super) tokens: &'a [u32],
@@ -379,7 +377,6 @@ impl Model {
     }
 }
 
-/// Returns whether the manager reports this request as running.
 pub(super) fn is_running(manager: &CacheManager, id: &RequestId) -> bool {
     manager.request(id).is_ok_and(|info| info.state == RequestState::Running)
 }

@@ -12,7 +12,6 @@ use kvpool_observe::{
 
 use super::{ALL, BLOCK, admit, admit_with, explaining, names, run, run_with, spans, tokens};
 
-/// Returns a manager with `blocks` usable blocks.
 fn manager(blocks: usize) -> CacheManager {
     manager_of(ManagerConfig { num_blocks: blocks + 1, ..ManagerConfig::default() })
 }

@@ -60,7 +60,6 @@ struct Model {
 }
 
 impl Model {
-    /// Records the contents that exist when the watch begins.
     fn new(pool: &BlockPool) -> Self {
         let mut model = Self::default();
         model.see(pool, Reason::Dropped);

@@ -84,7 +84,6 @@ impl Run {
         (!requests.is_empty()).then(|| requests.remove(at % requests.len()))
     }
 
-    /// Runs an operation. Ignores a refusal by the manager.
     fn take(&mut self, operation: &Operation) {
         match operation {
             Operation::Admit { prompt, salt } => {

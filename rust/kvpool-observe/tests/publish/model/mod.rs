@@ -69,7 +69,7 @@ fn operations() -> impl Strategy<Value = Vec<Operation>> {
     prop::collection::vec(one, 0..120)
 }
 
-/// The contents of the pools.
+/// The expected contents of the worker's pools.
 #[derive(Default)]
 struct Pools {
     held: BTreeSet<(u8, u16, u64)>,
