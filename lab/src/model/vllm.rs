@@ -147,6 +147,7 @@ impl Model {
         self.entries.get(key.as_bytes()).map_or(&NOWHERE, |(_, entry)| entry)
     }
 
+    /// Iterates over the keys in the index.
     pub fn leading(&self) -> impl Iterator<Item = &Key> {
         self.entries.values().map(|(key, _)| key)
     }

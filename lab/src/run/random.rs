@@ -35,11 +35,12 @@ impl Iterator for Bytes {
     }
 }
 
-/// When to stop.
+/// The condition under which random runs stop.
 #[derive(Clone, Copy, Debug)]
 pub enum Until {
-    /// After this time.
+    /// Stop after this time.
     Time(Duration),
+    /// Stop after this number of calls.
     Calls(u64),
 }
 

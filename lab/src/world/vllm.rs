@@ -47,6 +47,7 @@ pub struct Setting {
     /// Number of blocks in the free queue that the pool does not count as free, because a caller
     /// withholds them.
     pub withheld: usize,
+    /// Number of calls after which the expensive oracles run.
     pub looks: usize,
 }
 

@@ -426,6 +426,8 @@ impl ReferenceManager {
         Some(changes.into_iter().map(|(_, index, block)| (index, block)).collect())
     }
 
+    /// Makes the table of a running request cover a number of token slots. Returns the changes of the
+    /// table, each as position and block.
     pub fn extend(&mut self, id: i64, slots: usize) -> Option<Vec<(usize, usize)>> {
         let request = self.requests.get(&id).filter(|_| self.is(id, RequestState::Running))?;
         let (before, slots) = (request.tokens.len(), self.slots(request, 0, slots));

@@ -681,11 +681,13 @@ impl ReferencePool {
     }
 }
 
+/// Converts the block ids of the core to the numbers by which the model identifies blocks.
 #[must_use]
 pub fn indices(blocks: &[BlockId]) -> Vec<usize> {
     blocks.iter().map(|block| block.index()).collect()
 }
 
+/// Converts the numbers by which the model identifies blocks to block ids of the core.
 #[must_use]
 pub fn block_ids(blocks: &[usize]) -> Vec<BlockId> {
     blocks.iter().map(|&block| BlockId::new(block as u32)).collect()

@@ -119,6 +119,7 @@ pub enum MissReason {
     Behind,
     /// The whole prompt is cached, but the engine always has to compute the last token.
     LastToken,
+    /// The block is the last block of the prompt and not full. Only full blocks are cached.
     TooShort,
     /// With several KV-cache groups: the block is cached in the full-attention groups (or, without such
     /// groups, was computed before), but not all groups can serve a hit that covers it.
