@@ -22,7 +22,7 @@ pub struct Script {
 }
 
 impl Script {
-    /// Creates a script that stores its lines.
+    /// Creates a script that stores the Rust code of the calls, instead of only counting them.
     #[must_use]
     pub const fn kept() -> Self {
         Self { lines: Some(Vec::new()), calls: 0 }

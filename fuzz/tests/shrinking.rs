@@ -108,8 +108,8 @@ fn shrinking_removes_irrelevant_operations() {
     assert_eq!(small.operations[2], Operation::Fire);
 }
 
-/// A smaller case that fails in another way is not accepted. In this test, the last operation alone
-/// panics.
+/// The shrinker does not accept a smaller case that fails in another way. In this test, the last
+/// operation alone would panic.
 #[test]
 fn the_way_of_failing_is_kept() {
     let operations = vec![Operation::Add(250), Operation::Add(250), Operation::Add(500)];

@@ -13,7 +13,7 @@ use kvpool::PoolError;
 use super::{Batch, Kvpool, Manager, Map, Radix};
 use crate::{REQUEST_BLOCKS, Random, chain, pool, store};
 
-/// Tokens per block, except in the row with blocks of one token.
+/// Number of tokens per block. Only the measurement `hit_ones_sha256` has blocks of one token.
 pub const BLOCK_SIZE: usize = 16;
 /// Number of blocks of each pool, including the null block.
 pub const POOL_BLOCKS: usize = 1 << 16;
@@ -40,7 +40,7 @@ const LARGE_STORES: usize = 1024;
 /// A row of the report: the shortest times of all rounds so far, in ns per block.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// The name in the report.
+    /// The name of the row in the report.
     pub name: &'static str,
     /// kvpool.
     pub ns: f64,
@@ -154,7 +154,7 @@ impl Bench {
         })
     }
 
-    /// Returns the rows so far.
+    /// Returns the rows of the report so far.
     #[must_use]
     pub fn rows(&self) -> &[Row] {
         &self.rows
@@ -253,7 +253,7 @@ impl Bench {
     }
 
     /// Runs decode steps of a batch. The lengths of the prompts differ, so that each step completes a
-    /// block in a sixteenth of the rows.
+    /// block of one request in sixteen.
     fn decode(&self, manager: &mut impl Manager, total: &mut u64) {
         for (row, &id) in self.batch.ids.iter().enumerate() {
             let first = 1 << 30 | (row as u32) << 10;

@@ -42,7 +42,7 @@ pub struct Content {
     /// A number that identifies the content. A block gets a new content when it gets a hash, and
     /// contents are numbered in this order.
     nth: u64,
-    /// The previous block of the table, and the number of the content that it had then.
+    /// The previous block of the table, and the number of that block's content when this content began.
     parent: Option<(u32, u64)>,
 }
 
@@ -53,7 +53,7 @@ pub struct Block {
     pub refs: i32,
     /// The hash of the block, with the number of tokens that it covers.
     pub hash: Option<(Key, Option<u32>)>,
-    /// Its further keys.
+    /// Additional keys of the block.
     pub further: Vec<Key>,
     content: Option<Content>,
     /// Whether the block was put at the back of the queue while it had no hash.

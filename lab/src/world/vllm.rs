@@ -117,7 +117,7 @@ pub struct VllmWorld {
     pub subject: VllmSubject,
     /// The model.
     pub model: Model,
-    /// The keys that are drawn.
+    /// The block keys that the drawn calls use.
     pub keys: Keys,
     /// The blocks that callers hold.
     pub tables: Vec<Table>,

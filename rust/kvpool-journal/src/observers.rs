@@ -15,7 +15,7 @@ use kvpool_vllm::Pool;
 pub struct Observers {
     /// Settings of an advisor, which replaces the advisor of the journal.
     pub advisor: Option<AdvisorConfig>,
-    /// Settings for explanations of misses. Only for a manager.
+    /// Settings for explanations of misses, which only managers support.
     pub explain: Option<ExplainConfig>,
     /// Whether to collect metrics: ages, causes of evictions, tenants.
     pub metrics: bool,

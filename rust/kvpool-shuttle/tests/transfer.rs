@@ -206,8 +206,8 @@ fn two_threads_can_close_an_engine_at_once() {
     });
 }
 
-/// An engine that is dropped first finishes the transfers that it accepted. The worker thread may hold
-/// the last reference to the engine.
+/// Before an engine is dropped, it finishes the transfers that it accepted, even if the worker thread
+/// holds the last reference to the engine.
 #[test]
 fn a_dropped_engine_finishes_its_work() {
     check(|| {
@@ -222,7 +222,7 @@ fn a_dropped_engine_finishes_its_work() {
     });
 }
 
-/// Transfers of two engines form a chain, in which each transfer waits for the one before.
+/// Transfers of two engines finish if each one waits for the previous one, which the other engine runs.
 #[test]
 fn engines_wait_for_each_other() {
     check(|| {

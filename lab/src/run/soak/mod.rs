@@ -49,7 +49,7 @@ const BYTES: usize = 512;
 pub enum Planted {
     /// Each call leaks 64 bytes.
     Leak,
-    /// A request is never released.
+    /// One request is never released.
     Reference,
     /// The weights change, but the manager is not reset.
     StaleHit,

@@ -140,7 +140,8 @@ proptest! {
         }
     }
 
-    /// A flipped bit is detected: all operations before its frame are replayed, and none after it.
+    /// A flipped bit is detected: all operations before the frame with this bit are replayed, and none
+    /// after it.
     #[test]
     fn a_flipped_bit_ends_the_journal(config in any_settings(), calls in calls(120),
         at in any::<u32>(), bit in 0u8..8) {
@@ -172,7 +173,8 @@ proptest! {
         let _ = replay(&file, Options::default(), &mut |_| true);
     }
 
-    /// Valid frames that contain impossible records, with random operations, ids and chains.
+    /// A replay of valid frames that contain impossible records ends without a panic. Records are
+    /// exchanged, so they refer to unknown ids and chains.
     #[test]
     fn impossible_records_are_refused(config in any_settings(), calls in calls(60),
         from in any::<u32>(), to in any::<u32>()) {
@@ -327,8 +329,8 @@ fn in_frames() -> (Vec<u8>, Vec<Vec<u8>>) {
     (header, frames)
 }
 
-/// Two processes wrote the same file, or one frame is missing. All frames are valid, but the file is
-/// not a valid journal.
+/// A journal is refused if its valid frames do not belong together, because two processes wrote the
+/// same file, or because one frame is missing.
 #[test]
 fn operations_that_are_repeated_or_missing_are_refused() {
     let (header, frames) = in_frames();

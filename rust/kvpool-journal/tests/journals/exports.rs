@@ -139,7 +139,8 @@ fn an_export_is_written_while_it_is_made() {
     }
 }
 
-/// Rust supports calls of vLLM's pool that Python does not support.
+/// If Python does not support a call of vLLM's pool, the export to Python is refused and names the
+/// operation. Rust supports such calls.
 #[test]
 fn what_python_cannot_ask_is_refused_by_name() {
     let mut pool = super::vllm::recorded(9, true, kvpool_policies::LRU);

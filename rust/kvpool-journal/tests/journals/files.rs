@@ -68,7 +68,8 @@ fn told<'a>(source: impl Into<JournalSource<'a>>) -> Vec<String> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// The file is complete, truncated at any byte, or has one flipped bit.
+    /// A reader gives the same result for a file and for its bytes, if the file is complete, truncated
+    /// at any byte, or has one flipped bit.
     #[test]
     fn a_file_reads_as_its_bytes(
         config in any_settings(),

@@ -55,8 +55,8 @@ fn of_a_huge_append() {
     assert!(matches!(refused, ReplayError::TooManyTokens { tokens: 1_099_511_627_776, .. }), "{refused}");
 }
 
-/// A record of a few bytes specifies four billion tokens, which would fit into the memory of many
-/// machines.
+/// A record of a few bytes that specifies four billion tokens is refused, although many machines have
+/// enough memory for them.
 #[test]
 fn an_append_with_more_tokens_than_a_call_can_have_is_refused() {
     let config = ManagerConfig { num_blocks: 8, ..ManagerConfig::default() };

@@ -166,8 +166,8 @@ impl Engine {
     }
 }
 
-/// The weights change while requests are waiting. Their prompts are hashed again, and share blocks with
-/// other requests in every possible way.
+/// A long run replays with the same block ids. In it, the weights change while requests are waiting, so
+/// that their prompts are hashed again and share blocks with other requests in every possible way.
 #[test]
 fn a_long_day_replays_bit_by_bit() {
     for seed in 0..3 {

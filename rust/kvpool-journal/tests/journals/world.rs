@@ -100,7 +100,7 @@ fn retention(a: u32) -> Retention {
     Retention { keep, ttl, then: if a.is_multiple_of(2) { Then::Normal } else { Then::Demote } }
 }
 
-/// Makes prompts that share prefixes. A prompt is a run of equal tokens, followed by tokens that
+/// Makes prompts that share prefixes. A prompt begins with equal tokens, followed by tokens that
 /// alternate between two values.
 fn prompt(a: u32, b: u32) -> Vec<u32> {
     let same = a as usize % 12;

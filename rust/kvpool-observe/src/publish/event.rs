@@ -135,7 +135,7 @@ pub struct GroupName {
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub enum Event<'a> {
-    /// A run of contents was stored. Each content is the parent of the next.
+    /// Several contents were stored. Each one is the parent of the next.
     Stored {
         /// The tier; 0 is the device.
         tier: u8,

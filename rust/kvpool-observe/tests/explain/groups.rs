@@ -79,8 +79,8 @@ fn a_state_was_not_kept_where_prompts_part() {
     assert_eq!(misses.admitted.get("unserved"), Some(manager.stats().unserved_tokens));
 }
 
-/// The state group can serve only 8 tokens, up to the last state that was kept, while full attention
-/// can serve 32.
+/// The state group can serve only 8 tokens, up to the last cached state, while full attention can serve
+/// 32.
 #[test]
 fn states_further_on_were_not_kept() {
     let mut manager = manager(60, vec![FULL, kept(GroupKind::State, Keep::Every(8))]);
@@ -111,7 +111,7 @@ fn a_hit_ends_inside_a_block() {
     assert_eq!(spans(&explanation), [(20, 28, "diverged", None)]);
 }
 
-/// A state that was kept is dropped by its id. The explanation gives the reason `dropped-by-id`.
+/// If a cached state is dropped by its block id, the explanation gives the reason `dropped-by-id`.
 #[test]
 fn a_dropped_state_limits_a_hit() {
     let mut manager = manager(12, vec![FULL, kept(GroupKind::State, Keep::Every(8))]);
@@ -127,7 +127,7 @@ fn a_dropped_state_limits_a_hit() {
     assert_eq!(reach(&explanation), [(16, false, vec![]), (0, true, vec![(16, "dropped-by-id")])]);
 }
 
-/// Two blocks of a sliding window are dropped. The hit ends at the last position for which the whole
+/// If blocks of a sliding window are dropped, the hit ends at the last position for which the whole
 /// window is still cached.
 #[test]
 fn a_window_lost_a_block() {
@@ -240,8 +240,8 @@ fn a_fork_evicts_for_its_states() {
     assert_eq!(manager.stats().pool.evicted, 1);
 }
 
-/// The policy chose a block for eviction while a planned copy pinned it. The block is evicted when the
-/// caller takes the plan.
+/// If the policy chooses a block for eviction while a planned copy pins it, the block is evicted when
+/// the caller takes the plan.
 #[test]
 fn a_block_pinned_by_a_copy_leaves_with_the_plan() {
     let state = GroupSpec { keep: Keep::Junctions, ..GroupSpec::new(GroupKind::State, 2) };

@@ -43,7 +43,8 @@ fn never_seen() {
     assert_eq!(spans(&manager, "a"), [(0, 0, MissReason::NeverSeen), (1, 2, MissReason::Behind)]);
 }
 
-/// This prompt continues a known prompt, so it diverges from no known content.
+/// A prompt that continues a known prompt diverges from no known content. The reason for the new blocks
+/// is that they were never seen.
 #[test]
 fn never_seen_after_a_known_prompt() {
     let mut manager = manager(8);
@@ -287,8 +288,8 @@ fn dropped_by_id_makes_later_blocks_unreachable() {
     assert_eq!(at(reason), (1, None));
 }
 
-/// One of two copies is evicted, and the other is dropped by id. The content leaves the cache with the
-/// second copy, so the reason is the drop.
+/// If one of two copies is evicted and then the other is dropped by id, the reason is the drop, because
+/// the content leaves the cache with the second copy.
 #[test]
 fn the_last_copy_counts() {
     let mut manager = manager(3);
@@ -432,8 +433,8 @@ fn being_computed_and_not_computed() {
     assert_eq!(spans(&manager, "e"), [(1, 2, MissReason::NotComputed)]);
 }
 
-/// The request that computes the content belongs to another tenant, so the explanation does not name
-/// it.
+/// If the request that computes the content belongs to another tenant, the explanation does not name
+/// the request.
 #[test]
 fn being_computed_by_another_tenants_request() {
     let mut manager = retaining(8, vec![]);

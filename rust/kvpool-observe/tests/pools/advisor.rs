@@ -169,7 +169,7 @@ fn single_blocks_are_references() {
     pool.check_invariants().unwrap();
 }
 
-/// In a ghost cache, as in the pool, a block whose parent is not cached is not a hit.
+/// In the simulated caches, as in the pool, a block whose parent is not cached is not a hit.
 #[test]
 fn a_block_after_a_gap_is_not_a_hit() {
     let hasher = BlockHasher::new(HasherConfig { block_size: 1, ..HasherConfig::default() }).unwrap();

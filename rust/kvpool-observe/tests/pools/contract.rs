@@ -95,8 +95,8 @@ proptest! {
         }
     }
 
-    /// Observers may attach late. Then digests include the earlier contents, events cover only later
-    /// changes, and the pool returns the same blocks as without observers.
+    /// If observers are attached to a pool that is in use, digests include the earlier contents, events
+    /// cover only later changes, and the pool returns the same blocks as without observers.
     #[test]
     fn observers_may_come_late(
         eviction in policies(),

@@ -232,7 +232,8 @@ fn retention_and_metrics_share_one_clock() {
     manager.check_invariants().unwrap();
 }
 
-/// Swapped-out content has an age in the host tier. Hits are counted only for the device.
+/// Each tier has its own metrics. Swapped-out content has an age in the host tier, and hits are counted
+/// only for the device.
 #[test]
 fn every_tier_has_its_own() {
     let config = ManagerConfig { num_blocks: 9, host_blocks: 9, block_size: 2, ..ManagerConfig::default() };
