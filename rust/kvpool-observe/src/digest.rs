@@ -379,6 +379,7 @@ impl StateDigest {
     }
 }
 
+/// Computes the digest of a pool from all of its blocks. O(blocks).
 pub(crate) fn from_scratch(pool: &BlockPool) -> u64 {
     let ids = (1..pool.num_blocks() as u32).map(BlockId::new);
     let term = |block| {

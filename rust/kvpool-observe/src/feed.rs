@@ -457,6 +457,7 @@ pub(crate) struct Held {
     parent: Option<BlockHash>,
 }
 
+/// Returns all blocks that have a computed content. O(blocks).
 pub(crate) fn held(pool: &BlockPool) -> Vec<Held> {
     let blocks = pool.blocks();
     let ids = (1..blocks.len() as u32).map(BlockId::new);

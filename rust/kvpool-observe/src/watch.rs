@@ -108,6 +108,7 @@ impl Watch {
         })
     }
 
+    /// Makes an observer that contains only a digest of `pool`. O(blocks).
     pub(crate) fn of_digest(pool: &BlockPool) -> Result<Box<Self>, PoolError> {
         let mut watch = Box::new(Self::new(&WatchConfig::default(), pool)?);
         watch.keep_digest(pool.blocks())?;

@@ -141,6 +141,7 @@ pub(crate) struct Meter {
 }
 
 impl Meter {
+    /// Starts to collect the metrics of a pool. O(blocks).
     pub(crate) fn new(pool: &BlockPool) -> Result<Self, PoolError> {
         let blocks = pool.num_blocks();
         let computed = (0..blocks as u32).filter(|&block| pool.is_computed(BlockId::new(block))).count();
