@@ -518,7 +518,7 @@ pub(crate) fn after(
         }
         C::TruncateBatch { rows: batch, tokens, until } => {
             // If the release waits for a step or fence, the end of a prefix remains held although its
-            // start may not.
+            // start may not. Then closedness cannot be checked.
             world.whole &= *until == UntilRecord::Now;
             let mut all = rows(batch).into_iter().zip(tokens);
             all.try_for_each(|(number, &keep)| truncate(world, number, keep))?;
@@ -564,7 +564,7 @@ pub(crate) fn after(
         }
         C::Reset {} => {
             // A request that survives a reset holds no blocks and reads nothing. When it continues, it
-            // may hold blocks without the start of their prefix.
+            // may hold blocks without the start of their prefix, so closedness cannot be checked.
             world.whole |= world.subject.manager().num_requests() == 0;
             world.memory.change_weights();
             world.layers.iter_mut().for_each(|layers| layers.change_weights(world.memory.weights()));

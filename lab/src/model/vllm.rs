@@ -42,7 +42,8 @@ pub struct Content {
     /// A number that identifies the content. A block gets a new content when it gets a hash, and
     /// contents are numbered in this order.
     nth: u64,
-    /// The previous block of the table, and the number of that block's content when this content began.
+    /// The previous block of the table, and the number of the content that it had when this content
+    /// began.
     parent: Option<(u32, u64)>,
 }
 
@@ -81,8 +82,7 @@ pub struct Model {
     pub(crate) queue: Vec<u32>,
     /// For each key in the index, the blocks that have it.
     entries: BTreeMap<Vec<u8>, (Key, Entry)>,
-    /// Difference between the number of blocks in the queue and the number of free blocks, which
-    /// callers can set.
+    /// Number of blocks in the queue that do not count as free, because a caller withholds them.
     withheld: usize,
     pub(crate) removals: u64,
     chained: Vec<u32>,

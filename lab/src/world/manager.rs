@@ -1,4 +1,5 @@
-//! The world of a [`CacheManager`], with or without KV-cache groups.
+//! Tests a [`CacheManager`], with or without KV-cache groups, with random calls: defines its settings,
+//! its model and the checks of its state.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -116,7 +117,7 @@ impl Setting {
         if self.watermark { 0.2 } else { 0.0 }
     }
 
-    /// Returns the groups. Their hash unit is a block.
+    /// Returns the manager's KV-cache groups. Prompts are hashed in units of one block.
     fn groups(&self) -> Option<Groups> {
         Groups::new(self.groups.clone(), Some(self.block_size)).ok()
     }
@@ -158,7 +159,7 @@ pub struct ManagerWorld {
     pub subject: ManagerSubject,
     /// The model, or `None` if it does not know the order of eviction.
     pub model: Option<Model>,
-    /// The prompts that were drawn.
+    /// The prompts that were randomly generated in this run.
     pub prompts: Prompts,
     /// The requests that the manager knows, with their tokens.
     pub requests: Requests,
@@ -166,7 +167,7 @@ pub struct ManagerWorld {
     pub swaps: Vec<u64>,
     /// Open fences.
     pub tickets: Vec<u64>,
-    /// The latest completed step.
+    /// The number of the latest completed step.
     pub completed: Option<u64>,
     /// The latest time.
     pub now: f64,
@@ -188,7 +189,8 @@ pub struct ManagerWorld {
     scrubber: ManagerScrubber,
 }
 
-/// Number of checked calls per phase, and `n`. All requests end in one of every `n` phases.
+/// Number of checked calls per phase, and a number `n` of phases. In one of every `n` phases, all
+/// requests end.
 const PHASE: (usize, usize) = (24, 6);
 
 impl ManagerWorld {
@@ -369,7 +371,7 @@ impl World for ManagerWorld {
     fn setting(bytes: &mut Bytes<'_>) -> Setting {
         let policies = kvpool_policies::ALL;
         let num_blocks = 3 + bytes.below(15);
-        // Two thirds of all settings use plain LRU, because the model knows its order.
+        // Two thirds of all settings use plain LRU, because the model knows its order of eviction.
         let position = bytes.below(3 * policies.len()).saturating_sub(2 * policies.len());
         let policy = policies.get(position).copied().unwrap_or(kvpool_policies::LRU);
         let retention = bytes.one_in(4) && policy != kvpool_policies::LAST_ACCESS;

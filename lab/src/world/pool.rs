@@ -1,4 +1,5 @@
-//! The world of a [`BlockPool`].
+//! Tests a [`BlockPool`] with random calls: defines its settings, its model and the checks of its
+//! state.
 
 use kvpool::hash::{HashAlgorithm, Verify};
 use kvpool::retention::{RetentionConfig, TenantId, TenantLimits};
@@ -121,7 +122,7 @@ pub struct PoolWorld {
     pub subject: PoolSubject,
     /// The model.
     pub model: Model,
-    /// The prompts that were drawn.
+    /// The prompts that were randomly generated in this run.
     pub prompts: Prompts,
     /// The blocks that callers hold.
     pub tables: Vec<Table>,
@@ -130,7 +131,7 @@ pub struct PoolWorld {
     /// The prompt of the last lookup, and the table of the blocks that it found. The next allocation is
     /// for the remaining blocks of that prompt.
     pub pending: Option<(Path, Option<u64>)>,
-    /// The latest completed step.
+    /// The number of the latest completed step.
     pub step: u64,
     /// The latest time.
     pub now: f64,
@@ -248,7 +249,7 @@ impl World for PoolWorld {
     fn setting(bytes: &mut Bytes<'_>) -> Setting {
         let policies = kvpool_policies::ALL;
         let num_blocks = 3 + bytes.below(11);
-        // Half of all settings use plain LRU, because the model knows its order.
+        // Half of all settings use plain LRU, because the model knows its order of eviction.
         let position = bytes.below(2 * policies.len()).saturating_sub(policies.len());
         let policy = policies.get(position).copied().unwrap_or(kvpool_policies::LRU);
         let retention = bytes.one_in(4) && policy != kvpool_policies::LAST_ACCESS;

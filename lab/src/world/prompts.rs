@@ -33,12 +33,13 @@ fn mixed(path: &[u32], seed: u64) -> u64 {
     })
 }
 
-/// The prompts that were drawn.
+/// The prompts that were randomly generated in a run.
 #[derive(Clone, Debug)]
 pub struct Prompts {
     /// Number of tokens of a block.
     pub block_size: usize,
-    /// The algorithm of the subject, as its position in the list of all algorithms.
+    /// The hash algorithm of the pool or manager under test, as its position in the list of all
+    /// algorithms.
     pub algorithm: u8,
     verify: Verify,
     known: BTreeMap<ContentKey, Path>,

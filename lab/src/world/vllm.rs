@@ -1,4 +1,5 @@
-//! The world of vLLM's [`Pool`].
+//! Tests vLLM's [`Pool`] with random calls: defines its settings, its model and the checks of its
+//! state.
 
 use kvpool::EvictionPolicy;
 use kvpool::retention::{RetentionConfig, TenantId, TenantLimits};
@@ -284,7 +285,7 @@ impl World for VllmWorld {
     fn setting(bytes: &mut Bytes<'_>) -> Setting {
         let policies = kvpool_policies::ALL;
         let num_blocks = 1 + [13, 8, 5, bytes.below(8)][bytes.below(4)];
-        // Half of all settings use plain LRU, because the model knows its order.
+        // Half of all settings use plain LRU, because the model knows its order of eviction.
         let position = bytes.below(2 * policies.len()).saturating_sub(policies.len());
         let policy = policies.get(position).copied().unwrap_or(kvpool_policies::LRU);
         let retention = bytes.one_in(4) && policy != kvpool_policies::LAST_ACCESS;

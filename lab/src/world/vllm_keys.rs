@@ -5,9 +5,11 @@ use kvpool_vllm::Key;
 
 /// The prompts, each given by the contents of its blocks. Some begin with the same contents.
 pub const PROMPTS: [[u8; 4]; 3] = [[1, 2, 3, 4], [1, 2, 9, 9], [8, 8, 8, 8]];
-/// The groups of prompts. The first group may be drawn as a chained group, but not the second.
+/// The KV-cache groups of the prompts. Only the first one may be declared as chained, which means that
+/// a block depends on the previous one.
 pub const PROMPT_GROUPS: [u32; 2] = [0, 1];
-/// The groups of all keys: small groups, the largest one that the core supports, and larger ones.
+/// The KV-cache groups of all keys: small groups, the largest one that the core supports, and larger
+/// ones.
 pub const GROUPS: [u32; 5] = [0, 1, Name::MAX_GROUP as u32, Name::MAX_GROUP as u32 + 1, u32::MAX];
 
 /// The block keys that the calls of a run use.
