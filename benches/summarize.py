@@ -19,7 +19,8 @@ ROOT = Path(__file__).resolve().parent.parent
 BLOCKS = 512  # blocks of one request in the pool benches
 PROMPT_BLOCKS = 2048  # blocks of a 32,768-token prompt
 
-# For each criterion id: the divisor of one iteration, the unit, and the budget in that unit.
+# For each benchmark of criterion, by its id: the number by which the time of an iteration is divided,
+# the unit, and the budget in that unit.
 BUDGETS: dict[str, tuple[int, str, float | None]] = {
     "pool/store_cold": (BLOCKS, "ns/block", 40),
     "pool/store_evicting": (BLOCKS, "ns/block", None),

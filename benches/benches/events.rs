@@ -53,7 +53,8 @@ impl State {
         if fed {
             pool.keep_feed(1 << 22).unwrap();
         }
-        // Twice as many prompts as fit. So each prompt has been evicted when it is used again.
+        // Use twice the number of prompts that fit into the pool, so that each prompt has been evicted
+        // when it is used again.
         let chains = chains(2 * num_blocks / REQUEST_BLOCKS);
         Self { pool, chains, turn: 0, table: Vec::new(), batch: FeedBatch::default() }
     }

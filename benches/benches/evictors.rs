@@ -1,5 +1,5 @@
-//! Measures the time of each policy per block, for several pool sizes. One figure is for a hit and its
-//! release. The other is for an eviction and all work that it causes.
+//! Measures the time of each policy per block, for several pool sizes. One benchmark hits and releases
+//! blocks. The other evicts blocks, with all work that an eviction causes.
 //!
 //! Checked limit: the time is "flat from 64 k to 4 M blocks" for every policy, except those that state
 //! O(log n). Each figure is for a request of 512 blocks in a full pool. Each iteration uses other
@@ -33,7 +33,8 @@ impl State {
         Self { pool, chains, turn: 0, table: Vec::new(), fresh: 1 << 40 }
     }
 
-    /// Returns the next chain. The stride leads to a chain that is far from all chains in use.
+    /// Returns the number of the next chain. It is 37 further than the last, so that its blocks are not
+    /// in the processor's caches.
     fn next(&mut self) -> usize {
         self.turn = (self.turn + 37) % self.chains.len();
         self.turn
@@ -65,8 +66,8 @@ fn per_block(criterion: &mut Criterion) {
                 let state = state.get_or_insert_with(full);
                 bencher.iter_custom(|n| time(n, state, State::hit_and_release, |_| Ok(())).unwrap());
             });
-            // New content in a full pool: every block evicts another one. The times to create the chain
-            // and to release its blocks are not included.
+            // Stores new content in a full pool, so that every block evicts another one. The times to
+            // create the chain and to release its blocks are not included.
             group.bench_function(BenchmarkId::new("evict", size), |bencher| {
                 let state = state.get_or_insert_with(full);
                 bencher.iter_custom(|n| {

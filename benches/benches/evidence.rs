@@ -1,5 +1,5 @@
-//! Measures the cost of checking a pool: the per-block operations with a digest of the state, the
-//! digest itself, the scrubber, and metrics.
+//! Measures the cost of the observers that check a pool: the per-block operations with a digest of the
+//! state, the digest itself, the scrubber, and metrics.
 //!
 //! Limits: a digest costs a few nanoseconds per changed block, and the scrubber costs some tens of
 //! nanoseconds per checked block. Except for cache misses, neither depends on the size of the pool.

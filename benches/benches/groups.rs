@@ -33,7 +33,7 @@ fn window() -> GroupSpec {
     GroupSpec::new(GroupKind::Sliding { window: 1024 }, BLOCK)
 }
 
-/// Full attention with blocks as large as those of a state.
+/// Returns a group of full attention whose blocks are as large as those of a group of states.
 fn large(partial_hits: bool) -> GroupSpec {
     GroupSpec { partial_hits, ..GroupSpec::new(GroupKind::Full, 32 * BLOCK) }
 }
@@ -83,8 +83,8 @@ fn lookup(criterion: &mut Criterion) {
     bench.finish();
 }
 
-/// Cold prompts of 2,048 tokens, one after another, in a pool with room for 33 of them. Each prompt
-/// evicts as many blocks as it allocates, from any group.
+/// Measures requests with new prompts of 2,048 tokens, one after another, in a pool with room for 33 of
+/// them. The blocks that a prompt allocates are evicted from any KV-cache group.
 fn life(criterion: &mut Criterion) {
     const PROMPT: usize = 128 * BLOCK;
     const PROMPTS: usize = 256;

@@ -27,9 +27,10 @@ use kvpool_replay::trace::Trace;
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
-/// Number of requests that one way runs before the next way runs its requests.
+/// Number of requests that one variant runs before the next variant runs its requests.
 const TURN: usize = 8;
-/// A size that a server might use. The ring is soon full, and afterwards its memory is reused.
+/// Size of the ring in bytes, as a server might use it. The ring is soon full, and afterwards its
+/// memory is reused.
 const RING: usize = 1 << 23;
 
 struct Way {
@@ -44,7 +45,7 @@ fn ways(trace: &Arc<Trace>, config: &ReplayConfig, path: &Path, only: &str) -> O
     type Begin<'a> = &'a dyn Fn() -> Option<Result<Journal, JournalError>>;
     let journals: [(&'static str, Begin<'_>); 7] = [
         ("no journal", &|| None),
-        // This way is the same as the first one. The difference between their times is the resolution
+        // This is the same as the first variant. The difference between their times is the resolution
         // of the measurement.
         ("no journal, again", &|| None),
         ("ring, no digests", &|| Some(ring(0))),

@@ -13,8 +13,8 @@ fn manager(num_blocks: usize) -> CacheManager {
     CacheManager::new(ManagerConfig { num_blocks, ..ManagerConfig::default() }).unwrap()
 }
 
-/// One step: every request commits its tokens and gets a new one. Every 16th step crosses a block
-/// boundary and hashes.
+/// Measures a decode step: every request commits its tokens and gets a new one. A request hashes a
+/// block in every 16th step, when it crosses a block boundary.
 fn decode(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("decode_append");
     for batch in [1usize, 256, 1024] {
@@ -25,7 +25,7 @@ fn decode(criterion: &mut Criterion) {
             let ids: Vec<_> = names.iter().map(|name| RequestRef::Str(name)).collect();
             let admit = |manager: &mut CacheManager| {
                 for (i, name) in names.iter().enumerate() {
-                    // The lengths of the prompts differ. So in each step a sixteenth of the batch
+                    // The lengths of the prompts differ, so that in each step a sixteenth of the batch
                     // crosses a block boundary.
                     let prompt: Vec<u32> = (0..512 + i as u32 % 16).map(|t| t + 1000 * i as u32).collect();
                     let cursor = manager.prepare(&prompt, ExtraKeys::default()).unwrap();
@@ -38,7 +38,7 @@ fn decode(criterion: &mut Criterion) {
             bencher.iter(|| {
                 steps += 1;
                 if steps % 4096 == 0 {
-                    // Start over before the pool is full. This happens in one of 4,096 steps.
+                    // Begin again with new requests before the pool is full.
                     for name in &names {
                         manager.release(name.as_str(), None).unwrap();
                     }
@@ -80,8 +80,8 @@ fn cold_prompt(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// A fork, a token in a copy of the shared last block, and the release of the fork. The cost is linear
-/// in the number of the request's blocks.
+/// Measures a fork, the append of a token in a copy of the shared last block, and the release of the
+/// fork. The cost is linear in the number of the request's blocks.
 fn fork(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("fork_append_release");
     for blocks in [2048usize, 1_000_000] {

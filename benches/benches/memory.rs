@@ -45,7 +45,7 @@ fn main() {
             let region = Region::new(ALLOCATOR);
             let held = || {
                 let change = region.change();
-                // The allocator also counts an allocation that grows in place as allocated bytes.
+                // `bytes_allocated` already includes allocations that grew in place.
                 change.bytes_allocated as i64 - change.bytes_deallocated as i64
             };
             let config = PoolConfig { num_blocks, verify, ..PoolConfig::default() };

@@ -13,7 +13,8 @@ use kvpool::{BlockId, BlockPool, HashChain, PoolError};
 use kvpool_benches::{REQUEST_BLOCKS, chain, fill, pool, store, time};
 use kvpool_observe::{AdvisorConfig, PoolWatch, WatchConfig};
 
-/// 64 k blocks fit partly into the second-level cache, and 16 M blocks fit into no cache.
+/// Numbers of blocks of the pools. The records of 64 k blocks fit partly into the processor's
+/// second-level cache, and those of 16 M blocks fit into no cache.
 const SIZES: [usize; 4] = [1 << 16, 1 << 20, 1 << 22, 1 << 24];
 
 /// Returns a pool with the advisor that the Python package uses by default.
@@ -39,7 +40,8 @@ impl State {
         Self { pool, chains, turn: 0, table: Vec::new() }
     }
 
-    /// Returns the next chain. The stride leads to a chain that is far from all chains in use.
+    /// Returns the number of the next chain. It is far from the last one, so that its blocks are not in
+    /// the processor's caches.
     fn next(&mut self) -> usize {
         self.turn = (self.turn + 37) % self.chains.len();
         self.turn
@@ -63,7 +65,7 @@ fn per_block(criterion: &mut Criterion) {
                 time(n, &mut state, hit, |s| s.pool.release_table(&s.table)).unwrap()
             });
         });
-        // This measurement has an advisor: It samples 2,048 blocks that represent the pool, so most
+        // Measure hits with an advisor. Its sample represents the pool by 2,048 blocks, so most
         // references are not sampled.
         let mut advised = State::of(advised(size).unwrap());
         group.bench_function(BenchmarkId::new("hit_advised", size), |bencher| {
@@ -100,7 +102,7 @@ fn per_block(criterion: &mut Criterion) {
                 time(n, &mut state, probe, |_| Ok(())).unwrap()
             });
         });
-        // New content in a full pool: every block evicts another one.
+        // Stores new content in a full pool, so that every block evicts another one.
         let mut fresh = 1 << 40;
         group.bench_function(BenchmarkId::new("store_evicting", size), |bencher| {
             bencher.iter_custom(|n| {
@@ -117,7 +119,7 @@ fn per_block(criterion: &mut Criterion) {
                 total
             });
         });
-        // New content in an empty pool.
+        // Stores new content in an empty pool.
         state.pool.reset().unwrap();
         group.bench_function(BenchmarkId::new("store_cold", size), |bencher| {
             bencher.iter_custom(|n| {

@@ -19,7 +19,7 @@ use kvpool_store::{NamespaceDigest, ObjectKey};
 const BLOCKS: u32 = 1 << 20;
 const OURS: NamespaceDigest = NamespaceDigest::from_bytes([7; 32]);
 
-/// Returns the CPU time of the thread for `n` repetitions.
+/// Returns the CPU time that the thread needs for `n` repetitions of `timed`.
 fn ran<S, T>(n: u64, before: impl Fn() -> S, mut timed: impl FnMut(S) -> T) -> Duration {
     let mut sum = Duration::ZERO;
     for _ in 0..n {

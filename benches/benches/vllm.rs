@@ -9,7 +9,8 @@ use kvpool::{BlockId, BlockPool, HashChain, PoolError};
 use kvpool_benches::{REQUEST_BLOCKS, chain, fill, pool, store, time, vllm};
 use kvpool_vllm::{Pool, VllmError};
 
-/// The first size fits partly into the second-level cache, and the other one into no cache.
+/// Numbers of blocks of the pools. The records of the first pool fit partly into the processor's
+/// second-level cache, and those of the other into no cache.
 const SIZES: [usize; 2] = [1 << 16, 1 << 22];
 
 struct Core {
@@ -85,7 +86,7 @@ fn both(criterion: &mut Criterion) {
                 time
             });
         });
-        // New content in a full pool: every block evicts another one.
+        // Stores new content in a full pool, so that every block evicts another one.
         let mut fresh = 1 << 40;
         group.bench_function(BenchmarkId::new("store_evicting_core", size), |bencher| {
             bencher.iter_custom(|n| {

@@ -1,13 +1,13 @@
 """Measures the cost of a journal with the clock of ``kvpool.traces.Replay``: runs a trace with and
-without a journal. All ways take turns.
+without a journal. All variants take turns.
 
     python benches/python/journal_clock.py TRACE [--rounds 11] [--running 4] [--json]
 
 A small number of running requests makes many small steps, in which a journal has its highest relative
 cost. Other threads hash the prompts in advance. So if a core is free, the elapsed time is that of the
 manager's thread. The processor time is that of all threads. "No journal" runs twice: the difference
-between the two is the resolution of the measurement. The order of the ways differs in each round. The
-report uses the fastest round, because other load on the machine only adds time.
+between the two is the resolution of the measurement. The order of the variants differs in each round.
+The report uses the fastest round, because other load on the machine only adds time.
 """
 
 from __future__ import annotations
@@ -78,7 +78,8 @@ def main() -> None:
             for way in names:
                 seconds[way].append(run(trace, options.running, ways[way]()))
                 path.unlink(missing_ok=True)
-    # Each round has its own ratio, because a change of the machine's speed changes both times.
+    # Compute a ratio for each round, because a change of the machine's speed affects both times of a
+    # round.
     rows = {
         way: {
             "fastest_s": min(clock for clock, _ in runs),

@@ -37,7 +37,7 @@ def prompt(number: int) -> array[int]:
 
 
 class Steps:
-    """A manager whose pool is full of cached blocks, and the steps of a scheduler on it."""
+    """The steps of a scheduler, on a manager whose pool is full of cached blocks."""
 
     def __init__(self, blocks: int, *, fill: bool = True) -> None:
         self.manager = kvpool.CacheManager(blocks, BLOCK, event_capacity=1 << 20, advisor=True)
@@ -48,7 +48,7 @@ class Steps:
         self.prompts = [self.manager.prepare(prompt(number)) for number in range(PROMPTS)]
         self.plain = prompt(0)
         if fill:
-            # Admits distinct content until every block has been cached once.
+            # Admit distinct content until every block has been cached once.
             for number in range(blocks * BLOCK // PROMPT + 1):
                 self.admit("fill", self.manager.prepare(prompt(PROMPTS + number)))
                 self.manager.release("fill")
@@ -70,7 +70,9 @@ class Steps:
         self.admit(f"long {self.turn}", self.prompts[self.turn % PROMPTS])
 
     def restart(self) -> None:
-        """Shortens the tables again, so that every run has the same room."""
+        """Replaces the decoding requests by short ones, so that every run begins with the same number
+        of available blocks.
+        """
         for name in self.names:
             self.manager.release(name)
             self.manager.admit(name, [name] * 100)
@@ -129,7 +131,7 @@ def alone(blocks: int) -> None:
                 steps.append()
             times.append(worked(call))
         print(row(name, times))
-    # A slow consumer: the event log holds this number of events that it has not read.
+    # Measure a slow consumer of events, for several numbers of unread events in the log.
     behind = kvpool.BlockPool(1 << 18, 1, event_capacity=1 << 18)
     for events in (1 << 10, 1 << 14, 1 << 17):
         chain = kvpool.BlockHasher(block_size=1).cursor(range(events)).chain()

@@ -1,4 +1,5 @@
-"""Measures the interface of vLLM v0 per block, with the same work as the ancestor's published costs.
+"""Measures kvpool's interface of vLLM v0, per block. The work is that of the published costs of vLLM's
+own block allocator (the ancestor).
 
 If the ancestor is importable (vLLM 0.8.5 or another version that still has ``vllm.core``), the decode
 append of its block table runs, too. Compare medians only within one run.
@@ -137,7 +138,9 @@ SEQUENCES, STEPS = 64, 64
 
 
 def block_modules(whose: str) -> tuple[Any, Any]:
-    """Returns ``BlockTable`` and ``CpuGpuBlockAllocator`` of kvpool's interface, or of the ancestor."""
+    """Returns the classes ``BlockTable`` and ``CpuGpuBlockAllocator``, from kvpool's interface or from
+    the ancestor.
+    """
     root = {"face": "kvpool.lineage.v0", "ancestor": "vllm.core"}[whose]
     try:
         table = importlib.import_module(f"{root}.block.block_table")

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 BATCH, SIZE, PROMPT = 256, 16, 32_768
 ROUNDS = 1000
 RANDOM = np.random.default_rng(7)
-#: Numbers that make the start of each prompt different.
+#: Numbers for the start of prompts, so that no two prompts are equal.
 FRESH = itertools.count(1)
 
 
@@ -74,11 +74,11 @@ ONE_EACH = np.full(BATCH, 7, dtype=np.int32)
 
 
 def changes() -> np.ndarray[Any, np.dtype[np.int32]]:
-    """Returns a buffer for the changes of a step."""
+    """Returns a buffer for the changes of block tables in a step."""
     return np.zeros((3, 20_000), dtype=np.int32)
 
 
-# --- A scheduler's own step ---
+# The next benchmarks measure steps of schedulers.
 
 
 @pytest.mark.benchmark(group="step: decode")
@@ -310,7 +310,7 @@ def test_step_index_only_256(benchmark: BenchmarkFixture, kind: type[Any]) -> No
     measure(benchmark, step, setup=another, rounds=ROUNDS // 4)
 
 
-# --- The ports ---
+# The next benchmarks measure the ports of examples/ports.
 
 TRIES = pytest.mark.parametrize("kind", [PlainIdsAndTrie, IdsAndTrie])
 POOL = 1 << 14

@@ -70,7 +70,7 @@ class Copy:
         return run
 
     def memmove(self) -> Callable[[], object]:
-        """Copies all bytes at once: the memory bandwidth of one thread."""
+        """Copies all bytes at once. This is the memory bandwidth of one thread."""
         dst, src = self.dst.data_ptr(), self.src.data_ptr()
         return lambda: ctypes.memmove(dst, src, PAYLOAD)
 
@@ -83,7 +83,7 @@ WAYS: dict[str, Callable[[Copy, int], Callable[[], Any]]] = {
     "memcpy per piece, loop in Python": lambda copy, _: copy.loop_in_python(),
     "one memmove": lambda copy, _: copy.memmove(),
 }
-#: Ways that use only one thread are measured once.
+#: Every way of copying, with one and two threads. Ways with only one thread are measured once.
 CASES = [
     (way, threads)
     for way in WAYS
@@ -182,7 +182,9 @@ def test_call_submit_and_wait(benchmark: BenchmarkFixture, small: list[BlockStor
 
 
 def test_call_submit(benchmark: BenchmarkFixture, small: list[BlockStore]) -> None:
-    """Measures the time until the caller may continue. The thread copies meanwhile."""
+    """Measures the time of the call that submits a copy to the engine's thread, which makes the copy
+    meanwhile.
+    """
     (source, target), mapping = small, scattered(16)
     with TransferEngine(threads=1) as engine:
 

@@ -30,8 +30,8 @@ pub fn chain(nth: u64, blocks: usize) -> Result<HashChain, PoolError> {
     Ok(HashChain::from_digests(HashAlgorithm::Sha256, 16, 0, digests)?)
 }
 
-/// A generator of uniform random numbers (`SplitMix64`). It returns each 64-bit number once in 2^64
-/// calls.
+/// A generator of uniform random numbers (`SplitMix64`). In 2^64 calls, it returns each 64-bit number
+/// once.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 

@@ -1,5 +1,5 @@
-//! Makes the calls of vLLM's scheduler to its block pool for one request, with the same digests as the
-//! core's benches.
+//! Makes the calls that vLLM's scheduler makes to its block pool for one request. The digests are those
+//! of the core's benches.
 
 use kvpool::{BlockHash, HashChain, PoolError};
 use kvpool_vllm::{Key, Pool, Start, VllmError};

@@ -14,7 +14,7 @@ use kvpool_benches::requests::{Batch, Kvpool, Manager, Map, Radix};
 
 const BLOCK_SIZE: usize = 4;
 
-/// The time at which a manager registers the blocks of generated tokens.
+/// When a manager registers the blocks of generated tokens.
 #[derive(Clone, Copy, PartialEq)]
 enum Registers {
     WithTheNextToken,
@@ -58,7 +58,7 @@ impl Model {
         self.usable - held.len()
     }
 
-    /// Returns the number of blocks that a hit has if nothing was evicted.
+    /// Returns the number of blocks that a hit on a prompt has if nothing was evicted.
     fn longest_hit(&self, prompt: &[u32]) -> usize {
         let most = prompt.len().saturating_sub(1) / BLOCK_SIZE;
         (0..most).take_while(|at| self.registered.contains(&prompt[..(at + 1) * BLOCK_SIZE])).count()
@@ -92,7 +92,8 @@ impl Model {
         self.contents.remove(&block);
     }
 
-    /// A commit may replace blocks of the request by others with the same content.
+    /// Records a commit of a request. `table` is its block table after the commit, which may have
+    /// replaced blocks by others with the same content.
     fn commit(&mut self, id: i64, computed: usize, table: Vec<u32>) {
         let request = self.running.get_mut(&id).unwrap();
         assert_eq!(table.len(), request.table.len());
@@ -186,7 +187,7 @@ fn run(
                 }
             }
             (3..5, Some(id)) => {
-                // Often only a part of the prompt is computed, as with chunked prefill.
+                // Often compute only a part of the prompt, as with chunked prefill.
                 let Request { tokens, computed, .. } = &model.running[&id];
                 let computed = computed + random.below(tokens.len() - computed + 1);
                 manager.commit(id, computed);
@@ -250,8 +251,8 @@ fn the_radix_tree_agrees_with_the_model() {
     check(Radix::<BLOCK_SIZE>::new, Registers::AtRelease);
 }
 
-/// Three prompts of three full blocks are cached, and the first prompt is used again. Three blocks are
-/// free.
+/// Caches three prompts of three full blocks, and uses the first one again. Then the blocks of the
+/// second prompt must be evicted first, beginning at its end.
 fn evicts_the_least_recently_used_prefix(mut manager: impl Manager) {
     let prompt = |first| (first..first + 3 * BLOCK_SIZE as u32 + 1).collect::<Vec<_>>();
     let [a, b, c, d] = [0, 100, 200, 300].map(prompt);
@@ -260,7 +261,8 @@ fn evicts_the_least_recently_used_prefix(mut manager: impl Manager) {
         manager.commit(0, prompt.len());
         manager.release(0);
     }
-    // Evicts the last block of `b`, then the last two of `c`.
+    // A new prompt uses the three free blocks and evicts the last block of `b`. The next one evicts the
+    // last two of `c`.
     assert_eq!(manager.admit(1, &d), Some(0));
     assert_eq!(manager.admit(2, &b), Some(2));
     manager.release(1);

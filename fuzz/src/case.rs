@@ -10,19 +10,19 @@ use std::fmt::Debug;
 use arbitrary::{Arbitrary, Unstructured};
 use kvpool_lab::failure::{Failure, guarded};
 
-/// Maximum number of operations of one case. Longer inputs are cut.
+/// Maximum number of operations of one case. Further operations of an input are ignored.
 pub const MOST_OPERATIONS: usize = 250;
 
-/// The calls of a case as Rust code. The text is only stored if it is needed.
+/// Collects the calls of a case as Rust code. Only counts them if no text is needed.
 #[derive(Debug, Default)]
 pub struct Script {
     lines: Option<Vec<String>>,
-    /// Number of calls that operations have added.
+    /// Number of calls so far.
     calls: usize,
 }
 
 impl Script {
-    /// Creates a script that stores its lines.
+    /// Creates a script that stores the Rust code of the calls, instead of only counting them.
     #[must_use]
     pub const fn kept() -> Self {
         Self { lines: Some(Vec::new()), calls: 0 }
@@ -36,7 +36,7 @@ impl Script {
         }
     }
 
-    /// Returns the lines so far.
+    /// Returns the lines of Rust code so far.
     #[must_use]
     pub fn lines(&self) -> &[String] {
         self.lines.as_deref().unwrap_or_default()
@@ -50,7 +50,7 @@ impl Script {
     }
 }
 
-/// A target: a state that operations change and compare.
+/// A fuzz target: a state of the core and of a model, on which operations run.
 pub trait Machine: Sized {
     /// The arguments from which the state is created.
     type Setting: for<'a> Arbitrary<'a> + Clone + Debug + PartialEq;
@@ -70,24 +70,24 @@ pub trait Machine: Sized {
     /// The first difference, or a broken invariant.
     fn apply(&mut self, operation: &Self::Operation, script: &mut Script) -> Result<(), Failure>;
 
-    /// Returns simpler settings to try, the simplest first.
+    /// Returns simpler settings, which the shrinker tries, the simplest first.
     fn simpler_settings(setting: &Self::Setting) -> Vec<Self::Setting>;
 
-    /// Returns simpler operations to try instead, the simplest first.
+    /// Returns simpler operations, which the shrinker tries in place of this one, the simplest first.
     fn simpler_operations(operation: &Self::Operation) -> Vec<Self::Operation>;
 
-    /// Imports and helper functions that tests may need. Each has a keyword: a test that contains the
-    /// keyword needs the item.
+    /// Imports and helper functions for the written tests. Each one has a keyword, and is written to a
+    /// test that contains the keyword.
     const ITEMS: &[(&str, &str)];
 
-    /// Returns the lines that create the state.
+    /// Returns the lines of a written test that create the state.
     fn opening(setting: &Self::Setting) -> Vec<String>;
 
-    /// Returns the lines that compare the state with the model.
+    /// Returns the last lines of a written test, which compare the state with the model.
     fn closing(&self) -> Vec<String>;
 }
 
-/// A setting, and the operations to run.
+/// The decoded input of a fuzz target: a setting, and the operations to run.
 #[derive(Debug)]
 pub struct Case<M: Machine> {
     /// The setting of the state.

@@ -22,7 +22,8 @@
 
 mod bytes;
 mod case;
-// The minimizer of journals. The tool that tests the tests with planted defects does not build it.
+// The minimizer of `kvpool-journal`, as a source file. With the crate as a dependency, the tool that
+// plants defects to test the tests would have to build it.
 #[path = "../../rust/kvpool-journal/src/minimize.rs"]
 mod minimize;
 pub mod random;
@@ -47,7 +48,7 @@ pub struct Report {
     pub failure: Failure,
     /// Number of calls of the shrunk case, or 0 if the input is a file.
     pub operations: usize,
-    /// The shrunk case as a Rust test, or the input.
+    /// The shrunk case as a Rust test. For an input that is a file, the input.
     pub test: String,
 }
 
@@ -147,7 +148,7 @@ fn tell(target: &Target, data: &[u8]) {
     if let Err(failure) = (target.check)(data) {
         let report = (target.report)(data).err();
         let told = report.map_or_else(|| format!("{failure}, and not again"), |report| report.to_string());
-        // The message of the panic contains only the report.
+        // The report of the failure is the whole message of the panic.
         assert!(told.is_empty(), "{}: {told}", target.name);
     }
 }

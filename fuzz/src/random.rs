@@ -1,5 +1,5 @@
-//! Makes random inputs without a fuzzer: changed inputs of a corpus, and new inputs. They do not depend
-//! on coverage.
+//! Makes random inputs without a fuzzer: changed inputs of a corpus, and new inputs. Code coverage does
+//! not guide them.
 //!
 //! The inputs are deterministic: the same seed and the same corpus give the same inputs.
 
@@ -17,7 +17,7 @@ pub struct Inputs {
 }
 
 impl Inputs {
-    /// Creates the inputs of this seed. Some of them are changed inputs of the corpus.
+    /// Creates the stream of inputs for this seed. Some of them are changed inputs of the corpus.
     #[must_use]
     pub fn new(seed: u64, corpus: Vec<Vec<u8>>) -> Self {
         Self { random: ChaCha8Rng::seed_from_u64(seed), corpus }

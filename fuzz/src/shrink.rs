@@ -60,8 +60,8 @@ impl<M: Machine> Shrinker<M> {
     }
 
     fn simplify(&mut self) {
-        // Always start from the current case. Otherwise a setting that is derived from an earlier case
-        // could restore removed operations.
+        // Try simpler settings with the operations of the current case. The current case may be shorter
+        // than the one from which the settings were derived.
         while M::simpler_settings(&self.case.setting).into_iter().any(|setting| {
             let operations = self.case.operations.clone();
             self.keep(Case { setting, operations })
@@ -74,7 +74,7 @@ impl<M: Machine> Shrinker<M> {
                 smaller.operations[at] = operation;
                 self.keep(smaller)
             });
-            // Try the same operation again as long as it becomes simpler.
+            // Stay at this operation as long as it becomes simpler.
             at += usize::from(!kept);
         }
     }

@@ -1,5 +1,5 @@
-//! Runs the committed corpora and some thousand random inputs through every target. So a fault that a
-//! corpus once revealed is detected again.
+//! Runs the committed corpora and some thousand random inputs through every target. So a fault that an
+//! input of a corpus once revealed is detected again.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail by panicking, as tests do")]
 
 use std::fs;

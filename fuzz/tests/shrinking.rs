@@ -1,4 +1,4 @@
-//! Tests the shrinker on a machine with known bugs.
+//! Tests the shrinker of failing cases on a fuzz target with known bugs.
 
 use arbitrary::{Arbitrary, Result as Decoded, Unstructured};
 use kvpool_fuzz::{Case, Failure, Machine, Script, shrink};
@@ -90,7 +90,8 @@ fn case(operations: Vec<Operation>) -> Case<Counter> {
     Case { setting: Setting { noisy: true }, operations }
 }
 
-/// Only three of two hundred operations are relevant, and one of them only needs the value 7.
+/// Shrinks two hundred operations to the three that cause the failure. The value of one of them is
+/// reduced to 7.
 #[test]
 fn shrinking_removes_irrelevant_operations() {
     let mut operations = vec![Operation::Nothing; 200];
@@ -107,8 +108,8 @@ fn shrinking_removes_irrelevant_operations() {
     assert_eq!(small.operations[2], Operation::Fire);
 }
 
-/// A smaller case that fails in another way is not accepted. In this test, the last operation alone
-/// panics.
+/// The shrinker does not accept a smaller case that fails in another way. In this test, the last
+/// operation alone would panic.
 #[test]
 fn the_way_of_failing_is_kept() {
     let operations = vec![Operation::Add(250), Operation::Add(250), Operation::Add(500)];

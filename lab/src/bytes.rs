@@ -1,6 +1,6 @@
-//! Bytes that determine the random choices.
+//! Reads the random choices of a run from a sequence of bytes.
 
-/// A reading position in a sequence of bytes. Reads beyond the end return zero.
+/// A sequence of bytes with a reading position. Reads beyond the end return zero.
 #[derive(Clone, Debug)]
 pub struct Bytes<'a> {
     data: &'a [u8],
@@ -8,7 +8,7 @@ pub struct Bytes<'a> {
 }
 
 impl<'a> Bytes<'a> {
-    /// Creates a position at the first byte of `data`.
+    /// Starts to read at the first byte of `data`.
     #[must_use]
     pub const fn new(data: &'a [u8]) -> Self {
         Self { data, at: 0 }

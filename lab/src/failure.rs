@@ -10,7 +10,7 @@ use std::sync::Once;
 pub struct Failure {
     /// The name of the comparison or invariant that failed, or the source position of the panic.
     pub kind: String,
-    /// The values of the failure, as text.
+    /// The values that differ, or the message of the panic.
     pub what: String,
 }
 

@@ -28,7 +28,7 @@ use kvpool_lab::world::pool::PoolWorld;
 use kvpool_lab::world::vllm::VllmWorld;
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 
-/// Counts the bytes of heap in use for a soak.
+/// Counts the bytes of heap in use. A soak reports them.
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
@@ -93,7 +93,6 @@ fn write(path: &Path, bytes: &[u8]) -> Result<(), String> {
     std::fs::write(path, bytes).map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// Explores random runs. Returns true if no failure was found.
 fn explore<W: World>(name: &str, options: &Options) -> Result<bool, String> {
     let outcome = random::<W>(options.seed, options.until);
     if let Some(folder) = &options.python {

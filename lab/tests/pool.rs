@@ -1,4 +1,4 @@
-//! Random calls of a pool, compared with its model.
+//! Compares random calls of a pool with the model.
 //!
 //! `KVPOOL_MODEL_OPERATIONS` sets the number of calls (default 100,000).
 

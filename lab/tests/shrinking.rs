@@ -1,4 +1,5 @@
-//! Tests the shrinker and the report with a world that reports failures although the calls are correct.
+//! Tests the shrinker and the report of failures. The tests use a world that reports a failure for
+//! certain correct calls.
 
 use kvpool_journal::calls::Slot;
 use kvpool_journal::{Answer, JournalHeader, Options, PoolCall, PoolSubject, replay};
@@ -10,7 +11,7 @@ use kvpool_lab::run::report::report;
 use kvpool_lab::world::World;
 use kvpool_lab::world::pool::PoolWorld;
 
-/// A pool that fails at the third block that is allocated after a fence was opened.
+/// A world that reports a failure when the third block after the opening of a fence is allocated.
 struct Complaining {
     world: PoolWorld,
     fenced: bool,

@@ -18,7 +18,8 @@ fn run(calls: u64, round: u64, planted: Option<Planted>) -> Result<Report, Failu
     soak(&Settings { until, round, heap, planted, blocks: 512, ..Settings::default() }, |_| {})
 }
 
-/// The use of heap does not grow, and every configuration reaches the situations of a full pool.
+/// In a short soak, the use of heap memory does not grow, and every configuration evicts, preempts and
+/// refuses requests.
 #[test]
 fn every_configuration_passes_a_short_soak() {
     let report = run(40_000, 4_000, None).unwrap();
@@ -63,7 +64,8 @@ fn a_reference_that_is_never_released_is_found() {
     assert_eq!(found.kind, "held blocks", "{found}");
 }
 
-/// All sums and invariants hold. Only the KV that requests read shows the defect.
+/// A soak finds KV of earlier weights. All sums and invariants hold, so only the KV that requests read
+/// shows this defect.
 #[test]
 fn kv_of_earlier_weights_is_found() {
     let found = run(1, 2_000, Some(Planted::StaleHit)).unwrap_err();

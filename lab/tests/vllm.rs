@@ -1,4 +1,4 @@
-//! Random calls of vLLM's pool compared with its model, and journals of them.
+//! Compares random calls of vLLM's pool with the model, and replays journals of them.
 //!
 //! `KVPOOL_MODEL_OPERATIONS` sets the number of calls (default 40,000).
 
@@ -30,11 +30,11 @@ fn journals_of_random_calls_replay_shrink_and_are_exported() {
         let (journal, told) = record::<VllmSubject>(&header, &run.steps).unwrap();
         let report = replay(&journal, Options::default(), &mut |_| true).unwrap();
         assert_eq!((report.difference, run.failure), (None, None), "{:?}", run.setting);
-        // A journal does not record a repeated `chain_group`, nor a refusal that only withheld blocks
-        // cause.
+        // The journal may have fewer operations than calls. It does not record a repeated
+        // `chain_group`, nor a refusal that is only caused by withheld blocks.
         assert!(report.operations <= told.len() as u64);
         if !run.setting.watched && run.setting.withheld == 0 {
-            // With a journal, the pool gives the same answers as without one.
+            // The pool with a journal has given the same answers as the pool without one.
             let same = |(step, told): (&Step<VllmCall>, &String)| {
                 told.ends_with(&format!("-> {}", step.answer.told))
             };

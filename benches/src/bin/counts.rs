@@ -1,8 +1,8 @@
-//! Operations of the pool, for `tools/bench_counts.py`, which counts their instructions. Each operation
-//! is a separate function, so that only its own instructions are counted. The operations
-//! are those of the core, of vLLM's pool, of a manager and of a pool with each observer. Pools with
-//! `hazard` and with LRU inside the same `Closed` show the cost of `Closed`. Prints the number of blocks
-//! of each operation, or of rows for a decode step.
+//! Runs operations of the pool for `tools/bench_counts.py`, which counts their instructions. Each
+//! operation is a separate function, so that only its own instructions are counted. The operations are
+//! those of the core, of vLLM's pool, of a manager and of a pool with each observer. Pools with
+//! `hazard` and with LRU inside the same `Closed` show the cost of `Closed`. Prints the number of
+//! blocks of each operation, or of rows for a decode step.
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a tool that stops at the first error")]
 
 use std::hint::black_box;
@@ -95,7 +95,8 @@ fn counted_manager_append(manager: &mut CacheManager, ids: &[RequestRef<'_>], to
     manager.append(ids, tokens, Computed::AllButLast).unwrap();
 }
 
-/// Whole requests in a manager with one group. The instructions to hash the prompts are not counted.
+/// Runs whole requests in a manager with one KV-cache group. The instructions to hash the prompts are
+/// not counted.
 fn manager() {
     let mut manager =
         CacheManager::new(ManagerConfig { num_blocks: BLOCKS, ..ManagerConfig::default() }).unwrap();
@@ -119,7 +120,8 @@ fn manager() {
     }
     let ids: Vec<_> = (0..256).map(RequestRef::Int).collect();
     for nth in 0..ids.len() {
-        // The lengths of the prompts differ. So in each step a sixteenth of the batch fills a block.
+        // The lengths of the prompts differ, so that in each step a sixteenth of the batch fills a
+        // block.
         let tokens: Vec<u32> =
             (0..(100 + nth % 16) as u32).map(|at| 1 << 30 | (nth as u32) << 10 | at).collect();
         let cursor = manager.prepare(&tokens, ExtraKeys::default()).unwrap();
@@ -215,8 +217,8 @@ macro_rules! fed {
 
         #[inline(never)]
         fn $evicting(pool: &mut BlockPool, chain: &HashChain, table: &mut Vec<BlockId>) {
-            // The body must differ from that of the other function, because the compiler merges two
-            // equal functions.
+            // `black_box` makes the body differ from that of the function above. The compiler would
+            // merge two equal functions.
             store(pool, black_box(chain), table).unwrap();
         }
 
@@ -232,7 +234,7 @@ macro_rules! fed {
                 pool.keep_feed(1 << 22).unwrap();
             }
             let hasher = Arc::new(BlockHasher::new(HasherConfig::default()).unwrap());
-            // The chains have tokens, as in a manager.
+            // Hash the chains from real tokens, as a manager does.
             let chain = |nth: u32| {
                 let size = hasher.block_size() as u32;
                 let mut cursor = HashCursor::new(hasher.clone(), ExtraKeys::default()).unwrap();
@@ -266,7 +268,7 @@ macro_rules! fed {
 fed!(unfed, false, counted_store_unfed, counted_store_evicting_unfed, counted_publish_nothing);
 fed!(feed, true, counted_store_fed, counted_store_evicting_fed, counted_publish);
 
-/// LRU inside `Closed`, as in a pool with retention, but without the retention.
+/// The LRU policy inside `Closed`, which a pool with retention uses. Here it is used without retention.
 const CLOSED_LRU: EvictionPolicy =
     kvpool_policies::eviction_policy!("closed-lru", kvpool_policies::Recency::new);
 

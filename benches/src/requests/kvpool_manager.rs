@@ -1,4 +1,4 @@
-//! [`Kvpool`] runs requests through [`CacheManager`]. It uses only the public API.
+//! [`Kvpool`] runs the requests of a benchmark through [`CacheManager`]. It uses only the public API.
 #![expect(clippy::unwrap_used, reason = "a bench stops at the first error")]
 
 use kvpool::{

@@ -15,7 +15,7 @@ pub struct Map<const BLOCK_SIZE: usize> {
     blocks_by_hash: NumberMap<u64, u32>,
     /// One record per block. The record of block 0 is the start and the end of the LRU list.
     records: Vec<Record>,
-    /// Blocks without content. The last block is allocated first.
+    /// The free blocks, which have no content. The last block is allocated first.
     free: Vec<u32>,
     /// Number of blocks in the LRU list.
     idle: usize,
@@ -27,7 +27,7 @@ struct Record {
     /// The hash under which the map contains the block, or 0 if the block is not registered.
     hash: u64,
     references: u32,
-    /// Neighbours in the LRU list.
+    /// The previous and the next block in the LRU list.
     older: u32,
     newer: u32,
 }
@@ -38,7 +38,7 @@ struct Request {
     hashes: Vec<u64>,
     /// Number of leading blocks that are registered or came from a hit.
     registered: usize,
-    /// The tokens after the last full block that has a hash.
+    /// The request's tokens after the last block that has a hash.
     tail: Vec<u32>,
 }
 
@@ -51,8 +51,8 @@ fn fold(a: u64, b: u64) -> u64 {
     product as u64 ^ (product >> 64) as u64
 }
 
-/// Returns the hash of a block after a prefix. Each multiplication mixes four tokens, or one of the
-/// last three tokens.
+/// Returns the hash of a block after a prefix. Each multiplication mixes in four tokens. The last
+/// tokens of a block whose size is not a multiple of four are mixed in one by one.
 #[inline]
 fn next_hash(parent: u64, block: &[u32]) -> u64 {
     const KEY: u64 = 0x1656_67b1_9e37_79f9;
@@ -188,7 +188,6 @@ impl<const BLOCK_SIZE: usize> Map<BLOCK_SIZE> {
         }
     }
 
-    /// Appends one token to a request. Returns false if too few blocks are available.
     fn append(&mut self, id: i64, token: u32) -> bool {
         let Some(request) = self.requests.get_mut(&id) else { return false };
         let full = request.table.len() * BLOCK_SIZE == request.hashes.len() * BLOCK_SIZE + request.tail.len();

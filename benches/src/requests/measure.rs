@@ -13,7 +13,7 @@ use kvpool::PoolError;
 use super::{Batch, Kvpool, Manager, Map, Radix};
 use crate::{REQUEST_BLOCKS, Random, chain, pool, store};
 
-/// Tokens per block, except in the row with blocks of one token.
+/// Number of tokens per block. Only the measurement `hit_ones_sha256` has blocks of one token.
 pub const BLOCK_SIZE: usize = 16;
 /// Number of blocks of each pool, including the null block.
 pub const POOL_BLOCKS: usize = 1 << 16;
@@ -30,7 +30,7 @@ const STEPS: usize = 128;
 /// Number of blocks of the pool with blocks of one token, and of the prompts in it.
 const ONES_BLOCKS: usize = 1 << 20;
 const ONES_PROMPTS: usize = 96;
-/// Blocks of the large pool.
+/// Number of blocks of each large pool.
 const LARGE_BLOCKS: usize = 1 << 24;
 /// Number of stores per round in the large pool. The first stores are many times slower, because the
 /// caches do not contain the page table entries any more. After other variants have run, 64 stores took
@@ -40,7 +40,7 @@ const LARGE_STORES: usize = 1024;
 /// A row of the report: the shortest times of all rounds so far, in ns per block.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// The name in the report.
+    /// The name of the row in the report.
     pub name: &'static str,
     /// kvpool.
     pub ns: f64,
@@ -48,8 +48,8 @@ pub struct Row {
     pub radix_ns: f64,
     /// The map of chained hashes.
     pub map_ns: f64,
-    /// Number of blocks that a round times in each variant. For `decode_row` it is a number of rows of
-    /// decode steps, and for `hit_ones_sha256` a number of blocks of one token.
+    /// Number of blocks whose operations a round measures in each variant. For `decode_row` it is the
+    /// number of decoded tokens, and for `hit_ones_sha256` the number of blocks of one token.
     pub blocks: usize,
 }
 
@@ -69,7 +69,7 @@ impl Row {
 /// Adds up the processor time of calls.
 #[derive(Debug)]
 struct Clock {
-    /// The measured time of an empty interval.
+    /// The time that is measured for an empty interval, which is subtracted from each measurement.
     reading: u64,
 }
 
@@ -94,7 +94,7 @@ impl Clock {
     }
 }
 
-/// Times of one variant in one round, in ns.
+/// The times of one variant (kvpool or a yardstick) in one round, in ns.
 #[derive(Clone, Copy, Debug, Default)]
 struct Times {
     cold: u64,
@@ -109,11 +109,11 @@ fn prompt(nth: usize, length: usize) -> Vec<u32> {
     (0..length).map(|at| (nth * length + at) as u32).collect()
 }
 
-/// The variants with a pool of [`POOL_BLOCKS`], and their prompts.
+/// The managers with a pool of [`POOL_BLOCKS`], and the prompts that they run.
 #[derive(Debug)]
 pub struct Bench {
     clock: Clock,
-    /// Prompts that fit in the pool together, followed by prompts that need evictions.
+    /// The prompts: first those that fit in the pool together, then those that need evictions.
     prompts: Vec<Vec<u32>>,
     ones: Vec<Vec<u32>>,
     batch: Batch,
@@ -154,7 +154,7 @@ impl Bench {
         })
     }
 
-    /// Returns the rows so far.
+    /// Returns the rows of the report so far.
     #[must_use]
     pub fn rows(&self) -> &[Row] {
         &self.rows
@@ -253,7 +253,7 @@ impl Bench {
     }
 
     /// Runs decode steps of a batch. The lengths of the prompts differ, so that each step completes a
-    /// block in a sixteenth of the rows.
+    /// block of one request in sixteen.
     fn decode(&self, manager: &mut impl Manager, total: &mut u64) {
         for (row, &id) in self.batch.ids.iter().enumerate() {
             let first = 1 << 30 | (row as u32) << 10;
@@ -302,7 +302,7 @@ impl Bench {
     }
 }
 
-/// Full pools of 16 million blocks. Requests are stored in them without hashing.
+/// Three full pools of 16 million blocks. The benchmark stores requests in them, without hashing.
 #[derive(Debug)]
 struct Large {
     pool: kvpool::BlockPool,
@@ -342,7 +342,7 @@ impl Large {
             clock.time(kvpool, || store(&mut self.pool, &digests, &mut table))?;
             self.pool.release_table(&table)?;
         }
-        // The radix tree gets tokens, because it does not use hashes.
+        // Pass tokens to the radix tree, because it does not use hashes.
         for nth in stored.clone() {
             let tokens = prompt(nth as usize, PROMPT - 1);
             clock.time(radix, || {

@@ -64,7 +64,7 @@ pub trait Manager {
 #[derive(Debug)]
 pub struct Batch {
     ids: Vec<i64>,
-    /// The ids in the form that kvpool's calls take.
+    /// The request ids in the type that kvpool's calls take.
     requests: Vec<RequestRef<'static>>,
 }
 

@@ -4,9 +4,9 @@ use std::collections::{BTreeSet, HashMap};
 
 use super::{Batch, Manager, NumberMap};
 
-/// A yardstick with a radix tree over the tokens of blocks. A node has a run of blocks, a reference
-/// count, and its children by their first block. Leaves without references are evicted in LRU order,
-/// starting at their last block.
+/// A yardstick with a radix tree over the tokens of blocks. A node has a list of consecutive blocks, a
+/// reference count, and a map from the first block of each child to the child. Leaves without
+/// references are evicted in LRU order, starting at their last block.
 ///
 /// There are no hashes, and a hit is exact. The blocks of a prompt are registered at its commit. The
 /// blocks of generated tokens are registered at the release of the request. If a request has computed
@@ -19,13 +19,13 @@ pub struct Radix<const BLOCK_SIZE: usize> {
     nodes: Vec<Node<BLOCK_SIZE>>,
     /// Unused positions in `nodes`.
     unused: Vec<usize>,
-    /// Blocks without content. The last block is allocated first.
+    /// The free blocks, which have no content. The last block is allocated first.
     free: Vec<u32>,
     /// Leaves without references, ordered by the time of their last release.
     leaves: BTreeSet<(u64, usize)>,
     /// Number of blocks in nodes without references.
     idle: usize,
-    /// Number of releases so far. It is the time in the LRU order.
+    /// Number of releases so far. It serves as the time of a release in the LRU order.
     releases: u64,
     requests: NumberMap<i64, Request>,
 }
@@ -46,9 +46,8 @@ struct Node<const BLOCK_SIZE: usize> {
 struct Request {
     tokens: Vec<u32>,
     table: Vec<u32>,
-    /// The node of the last block that is in the tree.
+    /// The node of the request's last block that is in the tree.
     end: usize,
-    /// Number of leading blocks whose content is in the tree.
     in_tree: usize,
     /// Number of leading tokens that are computed.
     computed: usize,
@@ -162,8 +161,7 @@ impl<const BLOCK_SIZE: usize> Radix<BLOCK_SIZE> {
         }
     }
 
-    /// Evicts blocks until `wanted` blocks are free. Returns false if there are not enough blocks to
-    /// evict.
+    /// Evicts blocks until `wanted` blocks are free. Returns false if too few blocks can be evicted.
     fn evict(&mut self, wanted: usize) -> bool {
         while self.free.len() < wanted {
             let Some((time, leaf)) = self.leaves.pop_first() else { return false };
@@ -216,7 +214,6 @@ impl<const BLOCK_SIZE: usize> Radix<BLOCK_SIZE> {
         (request.end, request.in_tree) = (end, computed.len());
     }
 
-    /// Appends one token to a request. Returns false if too few blocks are available.
     fn append(&mut self, id: i64, token: u32) -> bool {
         let Some(request) = self.requests.get_mut(&id) else { return false };
         if request.tokens.len() == request.table.len() * BLOCK_SIZE {

@@ -71,7 +71,7 @@ fn tell(target: &Target, path: &Path, must_fail: bool) -> Result<bool, String> {
     }
 }
 
-/// Options as pairs of name and value.
+/// The command-line options, as pairs of name and value.
 struct Options {
     seconds: f64,
     seed: u64,

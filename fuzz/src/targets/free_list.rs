@@ -20,18 +20,18 @@ impl<'a> Arbitrary<'a> for Setting {
     }
 }
 
-/// An operation. Ids may be outside of the valid range, at both ends.
+/// An operation on the list. Block ids may be below or above the valid range.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Operation {
-    /// Takes this number of blocks.
+    /// Allocates this number of blocks.
     Pop(usize),
     /// Frees a block at the front of the list, so that it is allocated next.
     PushFront(usize),
     /// Frees a block at the back of the list, so that it is allocated last.
     PushBack(usize),
-    /// Frees a run of blocks.
+    /// Frees blocks with consecutive ids.
     PushRun(Vec<usize>),
-    /// Takes a block from any position.
+    /// Removes a block from any position of the list.
     Remove(usize),
 }
 
@@ -47,7 +47,7 @@ impl<'a> Arbitrary<'a> for Operation {
     }
 }
 
-/// The list, and its expected content.
+/// The list under test, and a vector with its expected content.
 #[derive(Debug)]
 pub struct FreeList {
     list: FreeBlockList,

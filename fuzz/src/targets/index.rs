@@ -27,10 +27,10 @@ impl<'a> Arbitrary<'a> for Setting {
     }
 }
 
-/// An operation. Ids may be outside of the valid range, at both ends.
+/// An operation on the index. Block ids may be below or above the valid range.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Operation {
-    /// Registers a block as a block of a prompt, at the given position.
+    /// Registers a block with the content at the given position of a prompt.
     Insert(usize, Vec<u32>, usize),
     /// Marks a block as computed.
     MarkComputed(usize),
@@ -51,8 +51,8 @@ impl<'a> Arbitrary<'a> for Operation {
     }
 }
 
-/// The index, and its expected state: the content of each block, and the blocks of each content in the
-/// order in which lookups return them.
+/// The index under test, and its expected state: the content of each block, and the blocks of each
+/// content in the order in which lookups return them.
 #[derive(Debug)]
 pub struct Index {
     index: PrefixIndex,
@@ -160,8 +160,8 @@ impl Machine for Index {
                     let content = content.clone();
                     if let Some(copies) = self.copies.get_mut(&content) {
                         copies.retain(|copy| copy != block);
-                        // The new copy is placed after the copies that became computed earlier, and
-                        // before all copies that are not computed.
+                        // Move the copy to its place in the model: after the copies that became
+                        // computed earlier, and before all copies that are not computed.
                         let computed = copies.iter().take_while(|&copy| self.contents[copy].1).count();
                         copies.insert(computed, *block);
                     }

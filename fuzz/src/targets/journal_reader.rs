@@ -17,8 +17,8 @@ const MOST_TOKENS: usize = 1 << 20;
 /// Maximum number of operations of a replay.
 const MOST_OPERATIONS: u64 = 300;
 
-/// Returns the same frames with correct lengths and checksums. A frame that is longer than the
-/// remaining bytes is cut to them.
+/// Corrects the lengths and checksums of all frames in a file. A frame that is longer than the
+/// remaining bytes ends with the file.
 fn sealed(file: &[u8]) -> Vec<u8> {
     let mut out = MAGIC.to_vec();
     let mut rest = file.get(MAGIC.len()..).unwrap_or_default();
@@ -33,7 +33,7 @@ fn sealed(file: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Returns whether an operation takes little memory.
+/// Returns whether a replay of this operation takes little memory.
 fn is_operation_small(operation: &ManagerCall) -> bool {
     let tokens = match operation {
         ManagerCall::Resize { num_blocks } => return *num_blocks <= MOST_BLOCKS,
@@ -48,7 +48,7 @@ fn is_operation_small(operation: &ManagerCall) -> bool {
     tokens <= MOST_TOKENS
 }
 
-/// Returns whether a replay takes little memory.
+/// Returns whether a replay of the journal takes little memory.
 fn is_small(reader: &JournalReader<'_>) -> bool {
     let header = reader.header();
     let Ok(config) = header.manager_config(kvpool_policies::ALL) else { return false };

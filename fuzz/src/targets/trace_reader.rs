@@ -11,7 +11,7 @@ use kvpool_replay::trace::Trace;
 
 use kvpool_lab::failure::{Failure, guarded, holds, same};
 
-/// Maximum number of tokens of a request. For longer requests, the test skips functions whose work
+/// Maximum number of tokens of a request. If a request is longer, the test skips functions whose work
 /// grows with the number of tokens.
 const MOST_TOKENS: u64 = 1 << 20;
 

@@ -34,8 +34,8 @@ fn spec(bytes: &mut Bytes<'_>) -> GroupSpec {
     GroupSpec { keep, margin, partial_hits, sink_tokens, ..GroupSpec::new(kind, block_tokens) }
 }
 
-/// Returns groups to try while shrinking: the list without one of its groups, or with one group
-/// simplified.
+/// Returns the lists of groups to try while shrinking a failure: the list without one of its groups, or
+/// with one group simplified.
 pub(crate) fn simpler(specs: &[GroupSpec]) -> Vec<Vec<GroupSpec>> {
     let mut all = Vec::new();
     for (at, &spec) in specs.iter().enumerate() {

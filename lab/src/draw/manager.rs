@@ -46,7 +46,7 @@ const USUAL: &[(&str, u8)] = &[
     ("evict", 2),
 ];
 
-/// Weights for a phase in which requests finish, so that a reset can succeed.
+/// Weights of the calls for a phase in which requests finish, so that a reset can succeed.
 const DRAINING: &[(&str, u8)] = &[
     ("admit", 0),
     ("append", 1),
@@ -63,11 +63,10 @@ const DRAINING: &[(&str, u8)] = &[
     ("end_fence", 8),
 ];
 
-/// Weights for a laboratory that reads events only after several calls: the call `take_events` is never
-/// drawn.
+/// Weights of the calls for a run in which the laboratory itself reads the events: the call
+/// `take_events` is never drawn.
 const LATE: &[(&str, u8)] = &[("take_events", 0)];
 
-/// Returns how often each call is drawn.
 pub(crate) const fn weights(world: &ManagerWorld) -> Weights {
     match (world.is_draining(), world.setting.looks > 1) {
         (false, false) => &[USUAL],
@@ -77,7 +76,8 @@ pub(crate) const fn weights(world: &ManagerWorld) -> Weights {
     }
 }
 
-/// The states that the request of a call may be in, for calls that do not accept every state.
+/// The states in which a call accepts a request. An empty list means every state. A call that is not
+/// listed accepts only running requests.
 const STATES: &[(&str, &[RequestState])] = &[
     ("resume", &[RequestState::Preempted]),
     ("begin_swap_in", &[RequestState::Swapped]),
@@ -95,20 +95,19 @@ const STATES: &[(&str, &[RequestState])] = &[
 const ANY: &[RequestState] = &[];
 const APPENDABLE: &[RequestState] = &[RequestState::Running, RequestState::Running, RequestState::Preempted];
 
-/// The state that the arguments of one call share while they are drawn.
+/// The call that is being drawn, and data that its arguments share, such as the request.
 #[derive(Debug, Default)]
 pub struct Draft {
     call: &'static str,
     /// The request.
     request: Option<i64>,
-    /// The requests of a batch.
+    /// The requests that were drawn for a batch.
     rows: Vec<i64>,
-    /// Tokens of the prompt.
+    /// Number of tokens of the prompt.
     tokens: usize,
 }
 
 impl Draft {
-    /// Creates the draft of a call with this name.
     pub(crate) fn of(call: &'static str) -> Self {
         Self { call, ..Self::default() }
     }
@@ -203,7 +202,8 @@ fn options(bytes: &mut Bytes<'_>, world: &ManagerWorld, tokens: usize) -> Option
     (&AdmitOptions { part, tenant, no_cache: bytes.one_in(4), ranges }).into()
 }
 
-/// Draws the time of a release: mostly immediately, otherwise when a step or a fence ends.
+/// Draws when released blocks become allocatable: mostly immediately, otherwise when a step or a fence
+/// ends.
 fn until(bytes: &mut Bytes<'_>, world: &ManagerWorld) -> UntilRecord {
     let until = match bytes.below(4) {
         2 => Until::Step(world.step() + bytes.below(3) as u64),
@@ -245,7 +245,7 @@ fn length(bytes: &mut Bytes<'_>, world: &ManagerWorld, call: &str, number: Optio
     }
 }
 
-/// Draws the contents of the blocks that tokens fill.
+/// Draws the contents of the blocks that become full if requests get these numbers of tokens.
 fn filled(bytes: &mut Bytes<'_>, world: &mut ManagerWorld, rows: &[(i64, usize)]) -> Filled {
     let epoch = world.manager().pool().epoch();
     world.requests.filled(rows, &mut world.prompts, epoch, || content(bytes))
@@ -287,7 +287,7 @@ fn append(bytes: &mut Bytes<'_>, world: &mut ManagerWorld, draft: &mut Draft) ->
     });
     let offsets =
         if is_steady && bytes.one_in(2) { Vec::new() } else { [0].into_iter().chain(ends).collect() };
-    // The engine has already proposed these tokens as drafts.
+    // These tokens are accepted drafts, so the engine has already chosen them.
     let filled =
         if accepts { filled(&mut Bytes::new(&[]), world, &rows) } else { filled(bytes, world, &rows) };
     let tokens = counts.iter().sum();
@@ -295,8 +295,8 @@ fn append(bytes: &mut Bytes<'_>, world: &mut ManagerWorld, draft: &mut Draft) ->
 }
 
 /// Draws the number of computed tokens of an append to a hybrid model (full attention together with
-/// windows or states). The number is one that its engine may report. Also returns whether some of these
-/// tokens are accepted drafts.
+/// windows or states). An engine that follows the rules may report this number. Also returns whether
+/// some of these tokens are accepted drafts.
 fn hybrid_counts(
     bytes: &mut Bytes<'_>,
     world: &ManagerWorld,
@@ -350,7 +350,6 @@ fn plan(bytes: &mut Bytes<'_>, world: &mut ManagerWorld) -> PlanRecord {
     PlanRecord { planned: all, stale: false }
 }
 
-/// Returns the request of a planned operation.
 fn planned_of(planned: &Planned) -> i64 {
     match planned {
         Planned::Admit { request: IdRecord(id), .. } => number(id),
@@ -388,7 +387,8 @@ fn planned(bytes: &mut Bytes<'_>, world: &mut ManagerWorld) -> Option<Planned> {
     })
 }
 
-/// Draws an argument with which the call is possible. Returns false if there is none.
+/// Draws a valid argument for the call. Returns false if none exists, for example because no request is
+/// running.
 pub(crate) fn fill(
     slot: Slot<'_>,
     bytes: &mut Bytes<'_>,
@@ -502,7 +502,7 @@ pub(crate) fn fill(
     true
 }
 
-/// Replaces a request of a list with another one, or lists a request twice.
+/// Makes a list of requests invalid: replaces one of them by another request, or lists one twice.
 fn others<T: Clone>(list: &mut Vec<T>, bytes: &mut Bytes<'_>, make: impl Fn(i64) -> T) {
     match (bytes.below(3), list.first().cloned()) {
         (0, Some(first)) => list.push(first),
@@ -515,7 +515,7 @@ fn name(number: i64) -> Name {
     Name::Id(id(number))
 }
 
-/// Draws an argument that may be invalid. The manager may refuse the call.
+/// Replaces an argument by one that may be invalid, so that the manager may refuse the call.
 pub(crate) fn spoil(slot: Slot<'_>, bytes: &mut Bytes<'_>, world: &mut ManagerWorld) {
     let num_blocks = world.manager().pool().num_blocks();
     let is_hybrid = world.layers.is_some();
@@ -533,7 +533,7 @@ pub(crate) fn spoil(slot: Slot<'_>, bytes: &mut Bytes<'_>, world: &mut ManagerWo
             1 => others(children, bytes, |number| IdRecord(id(number))),
             2 => drop(children.pop()),
             _ => {
-                // Lists the same child twice, with two parents.
+                // List the same child twice, with two parents.
                 parents.extend(parents.first().cloned());
                 children.extend(children.first().cloned());
             }
@@ -562,7 +562,8 @@ pub(crate) fn spoil(slot: Slot<'_>, bytes: &mut Bytes<'_>, world: &mut ManagerWo
                 _ => UntilRecord::Step(bytes.below(world.step().min(200) as usize + 3) as u64),
             };
         }
-        // The engine of a hybrid model follows all rules, so the manager must refuse these numbers.
+        // The simulated engine of a hybrid model must follow all rules, so draw only numbers that the
+        // manager has to refuse.
         Slot::Length(n) if is_hybrid => *n = [0, WRONG_LENGTH][bytes.below(2)],
         Slot::Length(n) => *n = bytes.below(16),
         Slot::Lengths(list) => match bytes.below(3) {
@@ -606,7 +607,7 @@ pub(crate) fn spoil(slot: Slot<'_>, bytes: &mut Bytes<'_>, world: &mut ManagerWo
     }
 }
 
-/// A number of tokens larger than that of any request.
+/// A number of tokens that is too large for any request.
 const WRONG_LENGTH: usize = 1000;
 
 fn spoil_append(record: &mut AppendRecord, bytes: &mut Bytes<'_>, world: &mut ManagerWorld) {

@@ -1,8 +1,8 @@
 //! Converts bytes to calls.
 //!
-//! This module chooses the next call, and the number of its arguments that are invalid. Each world
-//! draws the arguments itself ([`World`]'s methods `fill` and `spoil`): [`pool`] draws the arguments of
-//! a pool's calls, [`manager`] those of a manager's calls.
+//! This module chooses the next call, and which of its arguments are invalid. Each world draws the
+//! arguments itself ([`World`]'s methods `fill` and `spoil`): [`pool`] draws the arguments of a pool's
+//! calls, [`manager`] those of a manager's calls.
 
 pub mod groups;
 pub mod manager;
@@ -18,13 +18,13 @@ use crate::world::{Call, World};
 pub const USUAL: u8 = 4;
 /// On average, one in this number of arguments is invalid.
 const WRONG: usize = 14;
-/// On average, one in this number of impossible calls is made.
+/// A call without valid arguments is made with a probability of one in this number.
 const IMPOSSIBLE: usize = 10;
-/// Maximum number of attempts to draw a call that is possible.
+/// Maximum number of attempts to draw a call with valid arguments.
 const ATTEMPTS: usize = 20;
 
-/// How often each call is drawn, as lists of weights by call. If several lists contain a call, the
-/// first one applies.
+/// Lists of calls and their weights. The probability of a call is proportional to its weight. If
+/// several lists contain a call, the first one applies.
 pub type Weights = &'static [&'static [(&'static str, u8)]];
 
 fn weight(weights: Weights, name: &str) -> usize {
@@ -32,7 +32,7 @@ fn weight(weights: Weights, name: &str) -> usize {
     usize::from(exception.map_or(USUAL, |&(_, weight)| weight))
 }
 
-/// Draws the next call. Returns `None` if no call is possible.
+/// Draws the next call. Returns `None` if no attempt gives a call with valid arguments.
 pub fn draw<W: World>(bytes: &mut Bytes<'_>, world: &mut W) -> Option<Call<W>> {
     let weights = world.weights();
     let names = <Call<W> as Slots>::NAMES;

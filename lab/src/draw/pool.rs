@@ -46,11 +46,10 @@ const BREAKING: &[(&str, u8)] = &[
     ("disown", 0),
 ];
 
-/// Weights for a laboratory that reads events only after several calls: the call `take_events` is never
-/// drawn.
+/// Weights of the calls for a run in which the laboratory itself reads the events: the call
+/// `take_events` is never drawn.
 const LATE: &[(&str, u8)] = &[("take_events", 0)];
 
-/// Returns the weights of the calls for these settings.
 pub(crate) const fn weights(setting: &Setting) -> Weights {
     match (setting.whole, setting.looks > 1) {
         (false, false) => &[USUAL],
@@ -60,10 +59,10 @@ pub(crate) const fn weights(setting: &Setting) -> Weights {
     }
 }
 
-/// The state that the arguments of one call share while they are drawn.
+/// Data that the arguments of a call share while the call is drawn, such as the prompt.
 #[derive(Debug, Default)]
 pub struct Draft {
-    /// The prompt, and the position of the first block of the call in that prompt.
+    /// The prompt that the call uses, and the position in it of the call's first block.
     prompt: Option<(Path, usize)>,
     /// The number of blocks that the prompt has to cover.
     blocks: usize,
@@ -74,8 +73,8 @@ impl Draft {
         self.prompt.as_ref().map(|(_, start)| *start)
     }
 
-    /// Returns the prompt of the blocks. If the blocks have no prompt, draws a new one that is long
-    /// enough.
+    /// Returns the prompt to which the call's blocks belong. If they belong to none, draws a new one
+    /// that is long enough.
     fn path(&mut self, bytes: &mut Bytes<'_>, world: &PoolWorld) -> Path {
         if let Some((path, _)) = &self.prompt {
             return path.clone();
@@ -126,7 +125,8 @@ fn part(bytes: &mut Bytes<'_>, world: &PoolWorld) -> Option<(Option<Path>, usize
     let new = |table: &Table| table.registered < table.blocks.len();
     let Table { blocks, prompt, registered, .. } = table(bytes, world, new)?;
     if world.setting.whole {
-        // If the prompt is long enough, takes all blocks of the table that are not registered yet.
+        // Use all blocks of the table that are not registered yet, if the prompt is long enough for
+        // them.
         let fits = prompt.as_ref().is_none_or(|path| path.len() >= blocks.len());
         return fits.then(|| (prompt, registered, blocks[registered..].to_vec()));
     }
@@ -162,7 +162,8 @@ pub(super) fn retention(bytes: &mut Bytes<'_>) -> Retention {
     Retention { keep, ttl, then: if bytes.one_in(2) { Then::Demote } else { Then::Normal } }
 }
 
-/// Draws an argument with which the call is possible. Returns false if there is none.
+/// Draws a valid argument for the call. Returns false if none exists, for example because no block is
+/// held.
 pub(crate) fn fill(slot: Slot<'_>, bytes: &mut Bytes<'_>, world: &mut PoolWorld, draft: &mut Draft) -> bool {
     let whole = world.setting.whole;
     match slot {
@@ -256,7 +257,7 @@ pub(crate) fn fill(slot: Slot<'_>, bytes: &mut Bytes<'_>, world: &mut PoolWorld,
     true
 }
 
-/// Changes a chain so that it does not belong to this pool.
+/// Changes a chain so that it does not fit the pool's settings.
 fn spoil_chain(chain: &mut ChainRecord, bytes: &mut Bytes<'_>) {
     match bytes.below(8) {
         0..4 => chain.epoch += 1,
@@ -267,7 +268,7 @@ fn spoil_chain(chain: &mut ChainRecord, bytes: &mut Bytes<'_>) {
     }
 }
 
-/// Draws an argument that may be invalid. The pool may refuse the call.
+/// Replaces an argument by one that may be invalid, so that the pool may refuse the call.
 pub(crate) fn spoil(slot: Slot<'_>, bytes: &mut Bytes<'_>, world: &PoolWorld) {
     let num_blocks = world.pool().num_blocks();
     match slot {

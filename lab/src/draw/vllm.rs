@@ -9,14 +9,13 @@ use crate::bytes::Bytes;
 use crate::world::vllm::{ByHand, Table, VllmWorld};
 use crate::world::vllm_keys::{GROUPS, PROMPT_GROUPS, PROMPTS};
 
-/// Number of tokens of a block.
 const BLOCK_SIZE: usize = 4;
 /// A block size so large that numbers of tokens fit into 32 bits but not into 31.
 const LARGE: usize = 1 << 29;
 /// Numbers of tokens: unknown, small, and around the largest number that the pool records.
 const TOKENS: [Option<u32>; 8] =
     [None, Some(4), Some(8), Some(12), Some(3), Some((1 << 31) - 2), Some((1 << 31) - 1), Some(u32::MAX)];
-/// Numbers of free blocks that a caller writes directly: some near the pool's number, some far from it.
+/// Reference counts that a caller writes directly. Some are plausible, and some are not.
 const COUNTS: [i32; 8] = [0, 1, 2, 3, -1, 65, 66, -70];
 
 const USUAL: &[(&str, u8)] = &[
@@ -49,11 +48,12 @@ const NO_HASHES: &[(&str, u8)] = &[
     ("set_hash", 0),
     ("reset_hash", 0),
 ];
-/// Weights for a run without chains, in which no group is declared to be chained. Most runs have
-/// chains.
+/// Weights of the calls for a run in which no KV-cache group is declared to be chained. In most runs, a
+/// group is.
 const UNCHAINED: &[(&str, u8)] = &[("chain_group", 16)];
 
-/// Returns the weights of the calls by which callers write a pool's data directly, as vLLM's tests do.
+/// Returns the weights of the calls. Some of them write a pool's data directly, as vLLM's tests do; the
+/// settings determine which of these calls are drawn.
 pub(crate) const fn weights(by_hand: ByHand, is_chained: bool) -> Weights {
     match (by_hand, is_chained) {
         (ByHand::Nothing, false) => &[UNCHAINED, NO_HASHES, NO_QUEUE, USUAL],
@@ -65,17 +65,17 @@ pub(crate) const fn weights(by_hand: ByHand, is_chained: bool) -> Weights {
     }
 }
 
-/// The state that the arguments of one call share while they are drawn.
+/// Data that the arguments of a call share while the call is drawn, such as the key.
 #[derive(Debug, Default)]
 pub struct Draft {
     /// The blocks that the call caches, and their keys.
     part: Option<(Vec<u32>, Vec<Option<Key>>)>,
-    /// The number of blocks that need keys.
+    /// The number of blocks for which the call needs keys.
     blocks: usize,
     /// The partly filled block that the call caches.
     half: Option<Half>,
     key: Option<Key>,
-    /// Whether a block was already drawn for this call.
+    /// Whether a block was already drawn for another argument of this call.
     has_id: bool,
 }
 
@@ -91,19 +91,18 @@ fn id(bytes: &mut Bytes<'_>, world: &VllmWorld) -> u32 {
     bytes.below(world.setting.num_blocks) as u32
 }
 
-/// Draws a key. Most keys are one of a few, so that several blocks have the same key.
+/// Draws a key, mostly one of only a few, so that several blocks have the same key.
 fn key(bytes: &mut Bytes<'_>, world: &VllmWorld) -> Option<Key> {
     let keys = if bytes.one_in(3) { world.keys.all() } else { world.keys.plain() };
     bytes.pick(keys).copied()
 }
 
-/// Draws a key that is in the index.
+/// Draws one of the keys that the pool's index contains.
 fn leading(bytes: &mut Bytes<'_>, world: &VllmWorld) -> Option<Key> {
     let leading: Vec<Key> = world.model.leading().copied().collect();
     bytes.pick(&leading).copied()
 }
 
-/// Draws a few consecutive blocks of a list.
 fn few(bytes: &mut Bytes<'_>, blocks: &[u32]) -> Vec<u32> {
     let (from, len) = (bytes.below(blocks.len()), 1 + bytes.below(3));
     blocks.iter().copied().skip(from).take(len).collect()
@@ -116,7 +115,8 @@ fn uncached<'a>(bytes: &mut Bytes<'_>, world: &'a VllmWorld) -> Option<&'a Table
     bytes.pick(&tables).copied()
 }
 
-/// Returns the next blocks of a table to be cached, with their keys. A mask leaves some of them out.
+/// Returns the next blocks of a table to be cached, with their keys. The key is `None` for a block that
+/// the call has to skip.
 fn part(bytes: &mut Bytes<'_>, world: &VllmWorld, table: &Table) -> (Vec<u32>, Vec<Option<Key>>) {
     let prompt = &PROMPTS[table.prompt];
     let end = table.blocks.len().min(prompt.len()).min(table.cached + 1 + bytes.below(4));
@@ -177,8 +177,8 @@ fn numbers(bytes: &mut Bytes<'_>, world: &VllmWorld) -> Vec<u32> {
     (0..1 + bytes.below(3)).map(|_| id(bytes, world)).collect()
 }
 
-/// Draws one block: the partly filled block of the draft, a block that the drawn key leads to, or any
-/// block. If a call takes two blocks, the first has a hash and the second has none.
+/// Draws one block: the partly filled block of the draft, a block that has the drawn key, or any block.
+/// If a call takes two blocks, the first has a hash and the second has none.
 fn block(bytes: &mut Bytes<'_>, world: &VllmWorld, draft: &mut Draft) -> u32 {
     if let Some(half) = draft.half {
         return half.block;
@@ -194,7 +194,7 @@ fn block(bytes: &mut Bytes<'_>, world: &VllmWorld, draft: &mut Draft) -> u32 {
     wanted.unwrap_or_else(|| id(bytes, world))
 }
 
-/// Draws an argument with which the call is possible. Returns false if there is none.
+/// Draws a valid argument for the call. Returns false if none exists.
 pub(crate) fn fill(slot: Slot<'_>, bytes: &mut Bytes<'_>, world: &mut VllmWorld, draft: &mut Draft) -> bool {
     let world = &*world;
     match slot {
@@ -270,7 +270,7 @@ pub(crate) fn fill(slot: Slot<'_>, bytes: &mut Bytes<'_>, world: &mut VllmWorld,
     true
 }
 
-/// Draws an argument that may be invalid. The pool may refuse the call.
+/// Replaces an argument by one that may be invalid, so that the pool may refuse the call.
 pub(crate) fn spoil(slot: Slot<'_>, bytes: &mut Bytes<'_>, world: &VllmWorld) {
     let ids = world.setting.num_blocks + 3;
     match slot {

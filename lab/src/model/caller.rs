@@ -1,4 +1,5 @@
-//! Tracks the blocks that the callers of a pool hold after each call, and the bytes in those blocks.
+//! Records which blocks the callers of a pool hold after each call, and which bytes those blocks
+//! contain.
 
 use crate::model::reference::indices;
 use kvpool_journal::{Answer, Keys, MatchRecord, PoolCall as C, Value};
@@ -103,7 +104,7 @@ pub(crate) fn after(world: &mut PoolWorld, call: &C, answer: &Answer) -> Result<
     Ok(())
 }
 
-/// Records allocated blocks. If they fit, they continue the prompt of the last lookup.
+/// Records allocated blocks. If the last call was a lookup, they continue its prompt.
 fn allocated(world: &mut PoolWorld, blocks: Vec<usize>) {
     let Some((path, table)) = world.pending.take() else {
         world.hold(blocks, None, 0);
@@ -118,7 +119,7 @@ fn allocated(world: &mut PoolWorld, blocks: Vec<usize>) {
     }
 }
 
-/// Records that blocks of a table are registered.
+/// Records that the call has registered blocks of a table.
 fn placed(world: &mut PoolWorld, blocks: &[usize], path: &Path, start: usize, registered: usize) {
     let of = |table: &&mut Table| {
         table.registered == start && table.blocks.get(start..).is_some_and(|rest| rest.starts_with(blocks))
@@ -145,8 +146,8 @@ fn entered(
 ) {
     let mut now = old.to_vec();
     changes.iter().for_each(|&(at, block)| now[at] = block);
-    // A collision ends the call. The blocks after it are unchanged, and may be registered with the
-    // other content.
+    // A call ends at a collision. The blocks after it are unchanged, and may be registered with another
+    // content.
     let is_placed = |(at, block): &(usize, &usize)| {
         let content = world.model.content(path, start + at);
         world.model.pool().registered_content(**block) == Some(&content)

@@ -19,13 +19,14 @@ use crate::world::pool::{changes, unpack};
 use crate::world::prompts::Prompts;
 use crate::world::requests::{Requests, contents, counted, named, number, rows, tokens};
 
-/// The model of a manager: the reference manager, and the answers of calls that it does not have.
+/// The model of a manager. It consists of the reference manager, and of answers to calls that the
+/// reference manager does not support.
 #[derive(Clone, Debug)]
 pub struct Model {
     manager: ReferenceManager,
     block_size: usize,
     epoch: u64,
-    /// Whether the policy uses the time that the caller passes, and the latest such time.
+    /// Whether the policy uses the time that the caller passes, and the latest time that was passed.
     time: (bool, Option<f64>),
 }
 
@@ -49,13 +50,12 @@ fn known(value: Option<Value>) -> Expected {
     value.map_or(Expected::Refused, Expected::Is)
 }
 
-/// Converts the changes of one table to a value of a journal.
 fn changed(changes: &[(usize, usize)]) -> Value {
     let change = |&(at, block): &(usize, usize)| Value::Change(vec![at as u64, block as u64], 0);
     Value::List(changes.iter().map(change).collect())
 }
 
-/// Converts the changes of the tables of a batch to a value of a journal.
+/// Converts the changes of the block tables of a batch to the form of an expected answer.
 fn changed_rows(changes: &[(usize, usize, usize)]) -> Value {
     let change = |&(row, at, block): &(usize, usize, usize)| {
         Value::Change(vec![row as u64, at as u64, block as u64], 0)
@@ -63,12 +63,11 @@ fn changed_rows(changes: &[(usize, usize, usize)]) -> Value {
     Value::List(changes.iter().map(change).collect())
 }
 
-/// Returns the numbers of the requests in a list.
 pub(crate) fn numbers(names: &[Name]) -> Vec<i64> {
     names.iter().map(named).collect()
 }
 
-/// Returns the rows of an append (request and tokens).
+/// Returns, for each request of an append, its number and the appended tokens.
 fn appended(append: &AppendRecord, requests: &Requests, prompts: &Prompts) -> Vec<(i64, Vec<u32>)> {
     let mut contents = contents(&append.filled, prompts).into_iter();
     let row =
@@ -81,7 +80,7 @@ fn spoken(turn: &TurnRecord, requests: &Requests, prompts: &Prompts) -> Vec<u32>
     requests.new_tokens(named(&turn.request), turn.tokens, prompts.block_size, &mut contents)
 }
 
-/// Returns whether the lists of an append have matching lengths.
+/// Returns whether the lists in the arguments of an append have matching lengths.
 fn is_sound(append: &AppendRecord) -> bool {
     let len = rows(&append.rows).len();
     let offsets = &append.offsets;
@@ -101,8 +100,8 @@ fn is_sound(append: &AppendRecord) -> bool {
     }
 }
 
-/// Returns whether the options contain hints. Hints need a pool with retention, which the model does
-/// not support.
+/// Returns whether the options of an admission contain retention hints. Hints need a pool with
+/// retention, which the model does not support.
 fn has_hints(options: &OptionsRecord) -> bool {
     options.options().has_hints()
 }
@@ -132,7 +131,7 @@ impl Model {
     }
 
     /// Applies a call to the model. Returns the answer that the manager must give. For a step, the
-    /// model takes from the manager's plan which operations fit.
+    /// manager's plan determines which operations fit; the model does not check that.
     pub(crate) fn expected(
         &mut self,
         call: &C,
@@ -191,7 +190,6 @@ impl Model {
             }
             C::AbortSwap { swap } => done(model.abort_swap(*swap)),
             C::CommitStep { plan } => self.step(plan, planned, requests, prompts),
-            // The model covers only managers without hints and tenants.
             C::Retain { .. } | C::SetTenant { .. } | C::RetainPrefix { .. } | C::EndSession { .. } => {
                 Expected::Refused
             }
@@ -237,7 +235,7 @@ impl Model {
                 let all = forked(forks);
                 done(forks.parents.len() == forks.children.len() && model.fork_batch(&all))
             }
-            // No group of the model caches an encoder's output.
+            // The model has no group that caches an encoder's output, so the call is refused.
             C::ExtendEncoder { request, .. } => known(runs(model, request).then(|| changed(&[]))),
             C::ReleaseBatchWith { ended, until } => {
                 done(model.release_batch(&numbers(&ended.requests), until.until()))
@@ -280,7 +278,7 @@ impl Model {
             return Expected::Refused;
         }
         let steps: Vec<_> = planned.iter().map(|one| step(one, plan, requests, prompts)).collect();
-        // Every planned operation must fit, because a plan guarantees that.
+        // A valid plan guarantees that every planned operation fits.
         let Some(outcomes) = self.manager.commit_step(&steps) else {
             return Expected::RefusedAs("a plan that does not fit");
         };
@@ -300,7 +298,7 @@ fn forked(ForksRecord { parents, children }: &ForksRecord) -> Vec<(i64, i64)> {
     numbers(parents).into_iter().zip(children).collect()
 }
 
-/// Converts a planned operation for the model. The plan's record contains its tokens.
+/// Converts a planned operation for the model. Its tokens come from the record of the plan.
 fn step(
     planned: &PlannedOperation,
     plan: &PlanRecord,
@@ -325,7 +323,8 @@ fn step(
     }
 }
 
-/// Returns the tokens that a plan admits or appends. A plan names each request once.
+/// Returns the tokens that a plan admits or appends for a request. A plan has at most one operation per
+/// request.
 fn planned_tokens(plan: &PlanRecord, of: i64, requests: &Requests, prompts: &Prompts) -> Vec<u32> {
     let tokens = plan.planned.iter().find_map(|one| match one {
         Planned::Admit { request: IdRecord(id), prompt, .. } if number(id) == of => {
@@ -340,7 +339,7 @@ fn planned_tokens(plan: &PlanRecord, of: i64, requests: &Requests, prompts: &Pro
     tokens.unwrap_or_default()
 }
 
-/// Returns how many blocks a planned admission or resumption covers.
+/// Returns the part of the prompt for which a planned admission or resumption allocates blocks.
 fn planned_part(plan: &PlanRecord, of: i64) -> Part {
     let part = plan.planned.iter().find_map(|one| match one {
         Planned::Admit { request: IdRecord(id), options, .. } if number(id) == of => {
@@ -352,7 +351,7 @@ fn planned_part(plan: &PlanRecord, of: i64) -> Part {
     part.unwrap_or(Part::WHOLE)
 }
 
-/// Returns the number of slots that a planned append covers.
+/// Returns the number of token slots that a request has after a planned append.
 fn planned_slots(plan: &PlanRecord, of: i64) -> usize {
     let slots = plan.planned.iter().find_map(|one| match one {
         Planned::Append { request, covered, .. } if named(request) == of => Some(*covered),
@@ -361,7 +360,7 @@ fn planned_slots(plan: &PlanRecord, of: i64) -> usize {
     slots.unwrap_or(0)
 }
 
-/// A planned operation that a step executed.
+/// The kind of a planned operation that a step executed, with its request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Done {
     Admitted(i64),
@@ -382,7 +381,7 @@ impl Done {
 }
 
 /// Before a call that commits, lets the engine write the KV that the call commits, and a connector the
-/// KV that it has loaded. If the subject is a hybrid model, returns the load that the call completes.
+/// KV that it has loaded. For a hybrid model, returns the expected result if the call completes a load.
 ///
 /// # Errors
 /// A layer reads other data than the engine wrote for it.
@@ -518,7 +517,8 @@ pub(crate) fn after(
             truncate(world, named(request), *tokens)?;
         }
         C::TruncateBatch { rows: batch, tokens, until } => {
-            // Until the fence ends, the end of a prefix remains held although its start does not.
+            // If the release waits for a step or fence, the end of a prefix remains held although its
+            // start may not. Then closedness cannot be checked.
             world.whole &= *until == UntilRecord::Now;
             let mut all = rows(batch).into_iter().zip(tokens);
             all.try_for_each(|(number, &keep)| truncate(world, number, keep))?;
@@ -563,8 +563,8 @@ pub(crate) fn after(
             world.memory.change_weights();
         }
         C::Reset {} => {
-            // A request that survives a reset holds no blocks and reads nothing. It no longer holds the
-            // start of its prefix.
+            // A request that survives a reset holds no blocks and reads nothing. When it continues, it
+            // may hold blocks without the start of their prefix, so closedness cannot be checked.
             world.whole |= world.subject.manager().num_requests() == 0;
             world.memory.change_weights();
             world.layers.iter_mut().for_each(|layers| layers.change_weights(world.memory.weights()));
@@ -637,7 +637,8 @@ pub(crate) fn explain(
         explained.loaded(manager, named(request), load.tokens);
     }
     for (number, computes_all) in admissions(call, planned) {
-        // If a step has several operations, one may evict blocks that another one looks up.
+        // If a step has several operations, one may evict blocks that another one looks up, so `cached`
+        // is not exact.
         let cached = Some(cached).filter(|_| planned.len() < 2);
         explained.admitted(manager, number, cached, computes_all)?;
     }
@@ -646,8 +647,8 @@ pub(crate) fn explain(
         C::ForkBatch { forks } => {
             forked(forks).into_iter().for_each(|(parent, child)| explained.forked(parent, child));
         }
-        // The artificial keys of the laboratory are the same in every epoch, but the digests of a
-        // hasher are not.
+        // The digests of a hasher differ in every epoch, but the artificial keys of the laboratory do
+        // not.
         C::BumpEpoch {} => {
             world.explained = None;
             return Ok(());
@@ -699,7 +700,6 @@ fn truncate(world: &mut ManagerWorld, number: i64, keep: usize) -> Result<(), Fa
     world.layers.iter_mut().try_for_each(|layers| layers.cut(number, keep))
 }
 
-/// Returns the copies of a plan.
 fn copies(value: &Value) -> Vec<kvpool::Transfer> {
     let Value::List(copies) = value else { return Vec::new() };
     let place = |value: &Value| {

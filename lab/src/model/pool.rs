@@ -17,7 +17,7 @@ pub enum Expected {
     Refused,
     /// The pool refuses the call with this text and changes nothing.
     RefusedAs(&'static str),
-    /// The call returns this value.
+    /// The call succeeds and returns this value.
     Is(Value),
     /// The call succeeds. Its value depends on the order of eviction or on hints, so the model does not
     /// know it.
@@ -42,14 +42,15 @@ pub struct Counted {
     pub collisions: u64,
 }
 
-/// The model of a pool. It adds kinds of chains, collisions, counters and hints to the reference pool.
+/// The model of a pool. It extends the reference pool by chains that the pool refuses, collisions,
+/// counters and hints.
 #[derive(Clone, Debug)]
 pub struct Model {
     pub(super) pool: ReferencePool,
     pub(super) setting: Setting,
     pub(super) counted: Counted,
     pub(super) epoch: u64,
-    /// The algorithm of the contents' keys. Only used once a content exists.
+    /// The hash algorithm of the cached contents. It has no meaning if the cache is empty.
     pub(super) algorithm: u8,
     keeps_time: bool,
     pub(super) retained: Retained,
@@ -133,7 +134,8 @@ impl Model {
         self.setting.is_lru()
     }
 
-    /// Takes the order of eviction from a pool whose policy determines it.
+    /// Copies the order of eviction from the pool under test, because the model does not know the order
+    /// of its policy. Checks that both have the same blocks.
     pub(crate) fn follow(&mut self, order: Vec<usize>) -> Result<(), Failure> {
         let (mut found, mut expected) = (order.clone(), self.pool.evictable.clone());
         found.sort_unstable();
@@ -147,7 +149,7 @@ impl Model {
         self.pool.content(b"", path, position)
     }
 
-    /// Returns whether another registered content has the same key as this content.
+    /// Returns whether a registered block has another content with the same key.
     pub(super) fn collides(&self, (_, _, path): &Content) -> bool {
         let other = |block| {
             self.pool
@@ -157,8 +159,8 @@ impl Model {
         self.setting.collisions && (1..self.pool.num_blocks()).any(other)
     }
 
-    /// Returns the first position whose content collides, among `blocks` positions of a prompt from
-    /// `start` on.
+    /// Returns the first of `blocks` blocks of a prompt, beginning at block `start`, whose content
+    /// collides. The result is relative to `start`.
     pub(super) fn first_collision(&self, path: &[u32], start: usize, blocks: usize) -> Option<usize> {
         let end = (start + blocks).min(path.len());
         (start..end).find(|&at| self.collides(&self.content(path, at))).map(|at| at - start)
@@ -194,12 +196,10 @@ impl Model {
         self.pool.clone().find_run(b"", path, (start, most), false)
     }
 
-    /// Returns whether a lookup of a chain is refused.
     pub(crate) fn refuses_lookup(&self, chain: &ChainRecord) -> bool {
         self.refuses_chain(chain)
     }
 
-    /// Returns the hints, or `None` for a pool without retention.
     pub(crate) fn retained(&self) -> Option<&Retained> {
         self.setting.retention.then_some(&self.retained)
     }

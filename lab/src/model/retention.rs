@@ -7,14 +7,14 @@ use std::collections::BTreeMap;
 use crate::model::reference::ReferencePool;
 use kvpool::retention::{Keep, Priority, Retention, RetentionStats, Then, Ttl};
 
-/// The tenant for which limits are set.
+/// The only tenant that has limits.
 pub(crate) const TENANT: u32 = 1;
 
-/// The hints for a block with a content.
+/// The hints that apply to a block.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Entry {
     keep: Keep,
-    /// Seconds of an idle time to live.
+    /// Time to live after the last use, in seconds.
     idle: Option<f64>,
     deadline: Option<f64>,
     then: Then,
@@ -29,7 +29,7 @@ const UNSAID: Entry = Entry {
     tenant: false,
 };
 
-/// The hints of a pool.
+/// The hints of all blocks of a pool.
 #[derive(Clone, Debug, Default)]
 pub struct Retained {
     pin_budget: usize,
@@ -38,8 +38,8 @@ pub struct Retained {
     expired: u64,
 }
 
-/// The content of each block, and whether the block was cached-free, before a call. Hints depend on
-/// both.
+/// The content of each block, and whether the block was cached-free, before a call. Whether a call
+/// changes hints depends on both.
 #[derive(Clone, Debug)]
 pub(crate) struct Before(Vec<(Option<Vec<u32>>, bool)>);
 
@@ -54,12 +54,10 @@ impl Before {
 }
 
 impl Retained {
-    /// Creates a state without hints.
     pub(crate) fn new(pin_budget: usize) -> Self {
         Self { pin_budget, ..Self::default() }
     }
 
-    /// Returns the latest time.
     pub(crate) const fn now(&self) -> Option<f64> {
         self.now
     }
@@ -88,7 +86,6 @@ impl Retained {
         }
     }
 
-    /// Returns the number of blocks of the tenant with limits.
     pub(crate) fn tenant_blocks(&self) -> usize {
         self.count(|entry| entry.tenant)
     }
@@ -117,7 +114,6 @@ impl Retained {
         }
     }
 
-    /// Advances the time. Returns the number of times to live that have expired.
     pub(crate) fn advance(&mut self, now: f64) -> usize {
         self.now = Some(now);
         let due: Vec<usize> = self

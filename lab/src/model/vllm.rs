@@ -16,13 +16,13 @@ type Outcome<T> = Result<T, VllmError>;
 /// The answer that a call must give.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Expected {
-    /// The call returns this value.
+    /// The call succeeds and returns this value.
     Is(Value),
     /// The call is refused with this error.
     Refused(VllmError),
-    /// The call is refused. The core chooses the reason.
+    /// The call is refused with any error of the core.
     RefusedByCore,
-    /// The answer to a hint for this number of blocks. If none of the blocks has a hash, the hint is
+    /// The report about a hint for several blocks. If none of the blocks has a hash, the hint is
     /// applied to none.
     Hint {
         /// Number of blocks, without the null block.
@@ -36,12 +36,14 @@ pub enum Expected {
     Done,
 }
 
-/// A content of a block.
+/// A content that a block has or had.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Content {
-    /// A number that identifies the content. Contents are numbered in the order in which they begin.
+    /// A number that identifies the content. A block gets a new content when it gets a hash, and
+    /// contents are numbered in this order.
     nth: u64,
-    /// The previous block of the table, and the number of the content that it had then.
+    /// The previous block of the table, and the number of the content that it had when this content
+    /// began.
     parent: Option<(u32, u64)>,
 }
 
@@ -50,9 +52,9 @@ pub struct Content {
 pub struct Block {
     /// Number of references.
     pub refs: i32,
-    /// Its hash, with the number of tokens.
+    /// The hash of the block, with the number of tokens that it covers.
     pub hash: Option<(Key, Option<u32>)>,
-    /// Its further keys.
+    /// Additional keys of the block.
     pub further: Vec<Key>,
     content: Option<Content>,
     /// Whether the block was put at the back of the queue while it had no hash.
@@ -61,12 +63,12 @@ pub struct Block {
     at_front: bool,
 }
 
-/// The blocks that have the same key.
+/// The blocks that have a key.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Entry {
-    /// The blocks, the oldest first.
+    /// The blocks that have the key, the one that got it first at the start.
     pub copies: Vec<u32>,
-    /// Whether two blocks had the key at the same time, since the last moment at which no block had it.
+    /// Whether two blocks had the key at the same time. Reset when no block has the key any more.
     pub was_shared: bool,
 }
 
@@ -76,15 +78,15 @@ pub struct Model {
     setting: Setting,
     keeps_time: bool,
     pub(crate) blocks: Vec<Block>,
-    /// The free blocks, in the order of reuse.
+    /// The queue of free blocks. The first block is reused next.
     pub(crate) queue: Vec<u32>,
-    /// The keys that lead to blocks, by their bytes.
+    /// For each key in the index, the blocks that have it.
     entries: BTreeMap<Vec<u8>, (Key, Entry)>,
-    /// Number of blocks in the queue that are not counted as free.
+    /// Number of blocks in the queue that do not count as free, because a caller withholds them.
     withheld: usize,
     pub(crate) removals: u64,
     chained: Vec<u32>,
-    /// Number of contents that have begun so far.
+    /// Number of contents that blocks have got so far.
     contents: u64,
     now: Option<f64>,
     /// The keys that the latest call removed.
@@ -138,14 +140,14 @@ impl Model {
         self.queue.len().saturating_sub(self.withheld)
     }
 
-    /// Returns the blocks of a key.
+    /// Returns the blocks that have a key.
     #[must_use]
     pub fn entry(&self, key: &Key) -> &Entry {
         static NOWHERE: Entry = Entry { copies: Vec::new(), was_shared: false };
         self.entries.get(key.as_bytes()).map_or(&NOWHERE, |(_, entry)| entry)
     }
 
-    /// Returns the keys that lead to blocks.
+    /// Iterates over the keys in the index.
     pub fn leading(&self) -> impl Iterator<Item = &Key> {
         self.entries.values().map(|(key, _)| key)
     }
@@ -156,7 +158,7 @@ impl Model {
         self.entries.get(key.as_bytes())?.1.copies.first().copied()
     }
 
-    /// Returns the block of every reference, in the order of block ids.
+    /// Returns each block as often as it has references, in the order of block ids.
     #[must_use]
     pub fn held(&self) -> Vec<u32> {
         let references = |(id, block): (usize, &Block)| vec![id as u32; block.refs.max(0) as usize];
@@ -181,9 +183,9 @@ impl Model {
         self.chained.contains(&group)
     }
 
-    /// Returns whether no write by hand has broken an invariant. A block is in the queue exactly if it
-    /// has no references. A key leads to a block exactly if the block has the key. No block at the
-    /// front of the queue has a hash.
+    /// Returns whether these invariants hold, which a caller can break by writing data directly: a
+    /// block is in the queue exactly if it has no references; the index maps a key to a block exactly
+    /// if the block has the key; no block that was put at the front of the queue has a hash.
     #[must_use]
     pub fn is_consistent(&self) -> bool {
         let mut leads =
@@ -201,7 +203,7 @@ impl Model {
         }) && leads.all(|(key, &id)| carries(&self.blocks[id as usize], key))
     }
 
-    /// Returns pairs of free blocks. The first block of a pair depends on the second.
+    /// Returns pairs of free blocks in which a hit on the first block needs the second.
     pub(crate) fn free_children(&self) -> Vec<(u32, u32)> {
         let parent = |&id: &u32| {
             let (parent, nth) = self.blocks[id as usize].content?.parent?;
@@ -211,14 +213,15 @@ impl Model {
         self.queue.iter().filter_map(parent).collect()
     }
 
-    /// Returns for each block of the queue, in order, whether it is cached. Blocks that were put at the
-    /// back without a hash are left out.
+    /// Returns for each block of the queue, in order, whether it has a hash. Leaves out blocks that
+    /// were put at the back of the queue without a hash.
     pub(crate) fn cached_in_order(&self) -> Vec<bool> {
         let placed = self.queue.iter().map(|&id| &self.blocks[id as usize]).filter(|block| !block.at_back);
         placed.map(|block| block.hash.is_some()).collect()
     }
 
-    /// Takes the order of the queue from a pool whose policy determines it.
+    /// Copies the order of the queue from the pool under test, because the model does not know the
+    /// order of its policy.
     pub(crate) fn follow(&mut self, order: Vec<u32>) {
         self.queue = order;
     }
@@ -309,7 +312,6 @@ impl Model {
         blocks.iter().try_for_each(|&block| self.check(block))
     }
 
-    /// Removes the next blocks from the queue and returns them.
     fn leave_queue(&mut self, n: usize) -> Vec<u32> {
         let taken: Vec<u32> = self.queue.drain(..n.min(self.queue.len())).collect();
         taken.iter().for_each(|&block| self.left(block));
@@ -330,7 +332,8 @@ impl Model {
         Ok(taken)
     }
 
-    /// Gives blocks of the queue to a caller. They lose their keys and get one reference.
+    /// Allocates blocks that were in the queue: removes their keys, and sets their reference counts to
+    /// 1.
     fn take_over(&mut self, blocks: &[u32]) {
         for &block in blocks {
             if self.setting.caching {
@@ -351,7 +354,8 @@ impl Model {
         Ok(())
     }
 
-    /// Removes references. Returns the blocks that have none afterwards and are not in the queue yet.
+    /// Removes references. Returns the blocks that have no references afterwards and are not in the
+    /// queue yet.
     fn drop_references(&mut self, blocks: &[u32]) -> Outcome<Vec<u32>> {
         let mut refs: Vec<i32> = self.blocks.iter().map(|block| block.refs).collect();
         let mut free = Vec::new();
@@ -408,7 +412,7 @@ impl Model {
             self.check(block)?;
             let (hash, wanted) = (self.blocks[block as usize].hash, tokens_of(at));
             let cached = hash.filter(|_| key_of(at).is_some()).map(|(_, tokens)| tokens);
-            // If a number of tokens is unknown, it may be at least as large.
+            // A content with an unknown number of tokens may cover enough tokens.
             if let Some(cached) = cached.filter(|cached| cached.is_none_or(|cached| cached >= wanted)) {
                 return Err(VllmError::AlreadyCached { block, cached: cached.unwrap_or(0), wanted });
             }
@@ -482,8 +486,8 @@ impl Model {
         self.removals += 1;
     }
 
-    /// Removes the hash of a block, and after it the block's further keys. A block without a hash keeps
-    /// its further keys.
+    /// Removes the hash of a block, and then its additional keys. If the block has no hash, its
+    /// additional keys stay.
     fn remove_hashes(&mut self, block: u32) {
         let Some(state) = self.blocks.get_mut(block as usize) else { return };
         let Some((hash, _)) = state.hash.take() else { return };
@@ -609,8 +613,8 @@ pub(crate) fn after(world: &mut VllmWorld, call: &C, answer: &Answer) {
     }
 }
 
-/// Makes a call through the form that also returns the removed and the new keys. Returns `None` if the
-/// settings do not use that form.
+/// Makes a call with the method that also returns the removed and the new keys. Returns `None` if the
+/// settings do not use this method.
 pub(crate) fn watched(world: &mut VllmWorld, call: &C) -> Option<Result<Answer, Failure>> {
     let (mut removed, mut stored, mut out) = (Vec::new(), Vec::new(), vec![u32::MAX]);
     let outcome = world.subject.unrecorded(|pool| match call {

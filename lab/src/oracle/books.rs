@@ -1,4 +1,5 @@
-//! Compares the orders, sums, counters and every block with the model.
+//! Compares the order of eviction, the order of the free list, the sums, the counters and every block
+//! of a pool with the model.
 
 use crate::model::reference::indices;
 use kvpool::retention::TenantId;
@@ -66,7 +67,7 @@ fn check_block(pool: &BlockPool, model: &Model, prompts: &Prompts, block: usize)
     same("computed", &pool.is_computed(id), &reference.is_computed(block))?;
     same("registered", &pool.is_registered(id), &reference.is_registered(block))?;
     same("depth of a block", &pool.depth_of(id), &content.map(|(_, _, path)| path.len() as u32 - 1))?;
-    // Compares the copies in the order in which lookups return them.
+    // Compare the copies of each content in the order in which lookups return them.
     let copies = pool.hash_of(id).map_or_else(Vec::new, |hash| indices(&pool.copies(&hash)));
     same("copies", &copies.as_slice(), &reference.copies_of(block))?;
     let parent = content.filter(|(_, _, path)| path.len() > 1);

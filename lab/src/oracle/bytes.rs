@@ -9,7 +9,7 @@ use crate::Failure;
 use crate::failure::{holds, same};
 use crate::world::prompts::{Path, Prompts};
 
-/// The prompt whose KV an engine wrote to each block.
+/// Records, for each block, the prompt whose KV an engine wrote to it.
 #[derive(Clone, Debug, Default)]
 pub struct Written {
     bytes: BTreeMap<usize, Path>,

@@ -1,5 +1,5 @@
-//! Checks prefix-closedness: if all holders hold whole prefixes, no lookup misses a cached block
-//! because its parent is no longer cached.
+//! Checks that every cached block has a cached parent (prefix-closedness), as long as all holders hold
+//! whole prefixes. Otherwise a lookup would miss the block.
 
 use super::events::Follower;
 use crate::Failure;

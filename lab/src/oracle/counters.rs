@@ -1,5 +1,5 @@
-//! Checks that each counter of a manager equals the sum of the model's amounts for all calls. Also
-//! checks that a swap begins if, and only if, the manager has reported that it fits.
+//! Checks that each counter of a manager equals the sum of the amounts that the model expects from each
+//! call. Also checks that a swap begins if, and only if, the manager has reported that it fits.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ pub struct Counters {
     swaps: BTreeMap<u64, (bool, u64)>,
 }
 
-/// Facts about a call before it is made.
+/// The expectations about a call, from the state before it.
 #[derive(Debug)]
 pub(crate) struct Before {
     /// The amounts that the call adds if it succeeds.
@@ -39,7 +39,8 @@ fn number(value: Option<&Value>) -> u64 {
     if let Some(Value::Number(n)) = value { *n } else { 0 }
 }
 
-/// Returns the first number of a list. For an admission, this is the number of cached tokens.
+/// Returns the first number of an answer that is a list. In the answer of an admission, this is the
+/// number of cached tokens.
 fn first(value: &Value) -> u64 {
     if let Value::List(list) = value { number(list.first()) } else { 0 }
 }
@@ -142,7 +143,7 @@ impl Counters {
                     }
                 }
             }
-            // If a load loses a state, the request has no state from which it could continue.
+            // If the load of a state fails, the request has no state from which it can continue.
             (C::ExternalDone { request, .. }, _) => {
                 let info = manager.request(&id(named(request)));
                 if info.is_ok_and(|info| info.state == RequestState::Preempted) {
@@ -181,7 +182,7 @@ impl Counters {
         Ok(())
     }
 
-    /// Checks that the manager reports the same counters.
+    /// Compares the manager's counters with the expected ones.
     pub(crate) fn check(&self, manager: &CacheManager) -> Result<(), Failure> {
         let (found, expected) = (manager.stats(), &self.expected);
         let split = found.hit_tokens + found.external_tokens + found.computed_tokens;

@@ -1,5 +1,5 @@
-//! Checks events: a map that is updated from them must contain exactly the contents that lookups can
-//! match, with their parents.
+//! Checks events: a map that is updated from events must contain exactly the contents that lookups can
+//! find, with their parents.
 
 use std::collections::BTreeMap;
 
@@ -10,34 +10,34 @@ use crate::Failure;
 use crate::failure::{holds, same};
 use crate::world::prompts::Prompts;
 
-/// A hash and its group.
+/// A content: the hash of a block, and its KV-cache group.
 type Content = (BlockHash, u16);
 
 /// A subscriber that updates its own map from events.
 #[derive(Clone, Debug, Default)]
 pub struct Follower {
-    /// The hashes that can be matched, with their parents.
+    /// The hashes that lookups can find according to the events, with their parents.
     matchable: BTreeMap<Content, Option<Content>>,
-    /// The epoch of the events.
+    /// The epoch of the pool according to the events.
     epoch: u64,
     /// The contents that were stored since the last call of `take_stored`, as keys and groups.
     stored: Vec<(u64, u16)>,
 }
 
 impl Follower {
-    /// Returns a content whose child can be matched although the content itself cannot.
+    /// Returns a content that lookups cannot find although its child is stored.
     #[must_use]
     pub fn orphan(&self) -> Option<(BlockHash, u16)> {
         self.matchable.values().flatten().copied().find(|parent| !self.matchable.contains_key(parent))
     }
 
-    /// Returns the contents that were stored since the last call.
+    /// Returns the contents that events have reported as stored since the last call.
     pub(crate) fn take_stored(&mut self) -> Vec<(u64, u16)> {
         std::mem::take(&mut self.stored)
     }
 
-    /// Reads new events, and compares the matchable contents with the blocks of the pool. A block of a
-    /// chained group has this number of keys, and its parent is the block before it.
+    /// Reads new events, and compares the matchable contents with the blocks of the pool. If the blocks
+    /// of a KV-cache group have parents, `chained` returns the number of keys per block.
     pub(crate) fn follow(
         &mut self,
         batch: EventBatch,

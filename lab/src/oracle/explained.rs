@@ -18,7 +18,7 @@ use crate::Failure;
 use crate::failure::{holds, same};
 use crate::world::requests::id;
 
-/// The history of contents, and the counts of lookups.
+/// Records which contents were cached and computed so far, and counts lookups.
 #[derive(Clone, Debug)]
 pub(crate) struct Explained {
     groups: Groups,
@@ -29,7 +29,7 @@ pub(crate) struct Explained {
     /// Number of hash units that each request hit. A hit may begin in the middle of a prompt if
     /// attention is chunked, even if the units before it were never computed.
     hit: BTreeMap<i64, usize>,
-    /// Number of hash units that lookups requested, and number that they found.
+    /// Number of hash units that lookups requested, and number of those that they found.
     asked: u64,
     found: u64,
 }
@@ -66,7 +66,7 @@ impl Explained {
         }
     }
 
-    /// Records that a request has taken over the blocks of its parent.
+    /// Records that a request is a fork, which shares the blocks of its parent.
     pub(crate) fn forked(&mut self, parent: i64, child: i64) {
         if let Some(&hit) = self.hit.get(&parent) {
             self.hit.insert(child, hit);
@@ -90,7 +90,8 @@ impl Explained {
         self.written.extend(self.ever.iter().filter(|(_, group)| *group == 0).map(|(key, _)| *key));
         let Some(advice) = manager.advice() else { return Err(Failure::new("advice", "none")) };
         same("what the advisor has seen", &advice.seen, &self.asked)?;
-        // The advisor does not halve its counts before the first window ends.
+        // Compare the advisor's counts exactly while it has not yet halved them, which it does at the
+        // end of each window.
         let rate = 100.0 * self.found as f64 / self.asked.max(1) as f64;
         holds("the advisor's hit rate", (advice.hit_rate * 100.0 - rate).abs() < 1e-6, || {
             format!("{} of {}: {}", self.found, self.asked, advice.hit_rate)
@@ -148,8 +149,8 @@ impl Explained {
         cached.map_or(Ok(()), |cached| self.check_spans(&explanation, cached, &hashes))
     }
 
-    /// Without the limits of the other groups, the hit of full attention would be longer by the
-    /// unserved tokens.
+    /// Without the other groups, the hit would be longer by the tokens whose miss has the reason
+    /// `unserved`.
     fn check_spans(
         &self,
         explanation: &Explanation,
@@ -217,8 +218,8 @@ impl Explained {
         ];
         let expected: Vec<_> = expected.into_iter().flatten().collect();
         if expected.is_empty() {
-            // The miss of a token that was never computed has the usual explanation, unless only a part
-            // of the next length is missing.
+            // A token that was never computed gets the usual reason, unless only a part of the tokens
+            // up to the next possible length of a hit is missing.
             return check((ends.len(), ends[0].1) == (1, false) && ends[0].2 != "not-kept");
         }
         check(ends.iter().map(|&(at, gone, _)| (at, gone)).eq(expected.iter().copied()))?;

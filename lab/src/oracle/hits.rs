@@ -1,5 +1,5 @@
-//! Checks the hits of a hybrid model. Tries every length to find how many tokens of a prompt each group
-//! can serve. Also checks that no call fails because of the cache.
+//! Checks the hits of a hybrid model. To find how many tokens of a prompt each KV-cache group can
+//! serve, it tries every length. Also checks that no call fails because of the cache.
 
 use std::collections::BTreeSet;
 
@@ -19,10 +19,9 @@ use crate::world::manager::ManagerWorld;
 use crate::world::prompts::Path;
 use crate::world::requests::{id, named, rows, tokens};
 
-/// The key of a content, and its group.
+/// A content: the key of a block, and its KV-cache group.
 pub(crate) type Content = (u64, u16);
 
-/// Returns the contents that a lookup may return.
 pub(crate) fn cached(manager: &CacheManager) -> BTreeSet<Content> {
     let pool = manager.pool();
     let blocks = (1..pool.num_blocks() as u32).map(BlockId::new).filter(|&block| pool.is_computed(block));
@@ -37,8 +36,8 @@ fn content(world: &ManagerWorld, path: &Path, group: usize, block: usize) -> Opt
     Some((world.prompts.key(own, world.manager().pool().epoch()), group as u16))
 }
 
-/// Returns whether a group has everything that a hit of this length needs: the blocks of every token
-/// that the next token reads, and those of its margin.
+/// Returns whether a group has all blocks that a hit of this length needs: those of every token that
+/// the next token reads, and those of the group's margin.
 fn serves(world: &ManagerWorld, path: &Path, group: usize, length: usize, has: &BTreeSet<Content>) -> bool {
     let spec = &world.setting.groups[group];
     let size = spec.block_tokens;
@@ -95,8 +94,8 @@ pub(crate) fn check(
         (0..groups.len())
             .all(|group| fits(&groups[group], *length) && serves(world, &path, group, *length, &has))
     };
-    // Hits that end inside a block use contents without a digest of their own, so a test cannot look
-    // them up.
+    // If a hit may end inside a block, the part of the block has no digest of its own, so this function
+    // cannot look it up.
     let is_exact = groups.iter().all(|spec| !spec.partial_hits);
     let reach = manager.fit_groups(cursor, part);
     let reach = reach.map_err(|error| Failure::new("reach of groups", error.to_string()))?;
@@ -186,7 +185,7 @@ fn again(world: &ManagerWorld) -> Result<ManagerSubject, Failure> {
     Ok(subject)
 }
 
-/// On average, one in this number of refusals is repeated with an empty cache.
+/// On average, one in this number of refused calls is repeated with an empty cache.
 const REPEATED: usize = 4;
 
 fn is_refused(subject: &mut ManagerSubject, call: &C) -> Result<bool, Failure> {

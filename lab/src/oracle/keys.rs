@@ -1,5 +1,5 @@
-//! Checks the keys of vLLM's pool: the key of each block and the blocks of each key, through every call
-//! that reads them.
+//! Checks the keys of vLLM's pool: compares the key of each block and the blocks of each key with the
+//! model, by every call that reads them.
 
 use kvpool_vllm::{Key, Pool};
 
@@ -8,7 +8,7 @@ use crate::failure::same;
 use crate::model::vllm::Model;
 use crate::world::vllm_keys::{GROUPS, Keys};
 
-/// Compares the blocks and the index with the model.
+/// Compares the keys of all blocks, and the blocks of all keys in the index, with the model.
 pub(crate) fn check(pool: &Pool, model: &Model, drawn: &Keys) -> Result<(), Failure> {
     same("removals", &pool.removals(), &model.removals)?;
     let keys = pool.keys();
@@ -62,7 +62,7 @@ fn find_runs(pool: &Pool, model: &Model, drawn: &Keys, group: u32) -> Result<(),
     let in_group = |key: &Key| Key::new(key.digest(), group).ok();
     let (found, missing): (Vec<Key>, Vec<Key>) =
         drawn.all().iter().filter_map(in_group).partition(|key| model.find(key).is_some());
-    // Start with other keys in other states, so that all keys are tried over time.
+    // Which keys come first depends on the state, so that all keys are tried in the course of a run.
     let turn = model.removals as usize + model.leading().count();
     let cycle = |len: usize| found.iter().cycle().skip(turn % found.len().max(1)).take(len);
     let stop = missing.iter().cycle().skip(turn % missing.len().max(1)).take(1);

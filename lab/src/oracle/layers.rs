@@ -24,10 +24,10 @@ use crate::failure::{holds, same};
 use crate::world::prompts::Prompts;
 use crate::world::requests::{Requests, after, id};
 
-/// The engine's record of a request.
+/// The engine's progress in a request: what is computed, committed and drafted.
 #[derive(Clone, Debug, Default)]
 struct Engine {
-    /// Tokens that a draft model proposed. Their KV and states are written.
+    /// The tokens that a draft model proposed. Their KV and states are written.
     drafts: Vec<u32>,
     /// Number of tokens with written KV and states, whether committed or not.
     progress: usize,
@@ -36,8 +36,8 @@ struct Engine {
     covered: usize,
     /// The number of the weights that compute the request's KV.
     weights: u64,
-    /// For each append with slots for drafts that is not fully committed, the number of tokens at that
-    /// append.
+    /// For each append with slots for drafts whose tokens are not all committed: the number of the
+    /// request's tokens at that append.
     drafting: Vec<usize>,
     /// Whether the request was truncated after such an append.
     is_cut: bool,
@@ -63,7 +63,7 @@ impl Engine {
         self.is_cut &= !self.drafting.is_empty();
     }
 
-    /// Records that the tables cover `slots`.
+    /// Records that the request's tables cover `slots` token slots.
     fn grow(&mut self, tokens: usize, slots: usize) {
         self.covered = self.covered.max(slots);
         if slots > tokens {
@@ -71,7 +71,7 @@ impl Engine {
         }
     }
 
-    /// Rejects all drafts. The engine has to request slots for drafts again.
+    /// Rejects all drafts. The engine has to request slots for new drafts.
     fn forget_drafts(&mut self, tokens: usize) {
         self.drafts.clear();
         self.covered = self.covered.min(tokens);
@@ -79,7 +79,7 @@ impl Engine {
 }
 
 /// Returns whether the token at position `at` reads the token at position `read`, by the definition of
-/// the layer.
+/// the group's kind of layer.
 pub(crate) fn reads(spec: &GroupSpec, at: usize, read: usize) -> bool {
     match spec.kind {
         GroupKind::Full => true,
@@ -94,30 +94,29 @@ const fn caches(spec: &GroupSpec) -> bool {
     !matches!(spec.keep, Keep::Nothing)
 }
 
-/// The expected result of a load.
+/// The state that a request must have after a connector has loaded its tokens.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Load {
     /// Number of tokens that the request has after the load: all up to the first one that was not
     /// loaded.
     pub(crate) tokens: usize,
-    /// The state that the request must then have.
+    /// The state that the request must have after the load.
     pub(crate) state: RequestState,
 }
 
-/// Returns the tables of a request, one for each group.
 pub(crate) fn tables(manager: &CacheManager, number: i64) -> Vec<Vec<BlockId>> {
     let table = |group| manager.group_table(&id(number), group).map(<[BlockId]>::to_vec).unwrap_or_default();
     (0..manager.num_groups()).map(table).collect()
 }
 
-/// The engine of a hybrid model.
+/// The simulated engine of a hybrid model, and the layers that it computes.
 #[derive(Clone, Debug)]
 pub(crate) struct Layers {
     specs: Vec<GroupSpec>,
     engines: BTreeMap<i64, Engine>,
-    /// Whether the next call breaks a rule for engines, provided that the manager accepts the call.
+    /// Whether the next call breaks a rule for engines if the manager accepts it.
     breaks: bool,
-    /// Whether a rule was broken.
+    /// Whether a call has broken a rule for engines. Then the engine stops its checks.
     pub(crate) is_lost: bool,
 }
 
@@ -130,7 +129,8 @@ impl Layers {
         self.specs.iter().any(|spec| spec.kind == GroupKind::State)
     }
 
-    /// Returns the number of drafts that have slots and states.
+    /// Returns the number of drafts for which a request's tables have slots, including entries for
+    /// states.
     fn draft_slots(&self, manager: &CacheManager, number: i64, tokens: usize) -> usize {
         let tables = tables(manager, number);
         let states = self.specs.iter().zip(&tables).filter(|(spec, _)| spec.kind == GroupKind::State);
@@ -146,7 +146,6 @@ impl Layers {
         engine.committable(asked.min(tokens).min(engine.covered), tokens).max(engine.committed)
     }
 
-    /// Returns whether a request that gets `new` more tokens can commit this number of tokens.
     pub(crate) fn can_commit(
         &self,
         manager: &CacheManager,
@@ -271,12 +270,11 @@ impl Layers {
         self.compute(memory, manager, (number, &tokens, known.len()), computed)
     }
 
-    /// Prepares for a call that may truncate a request.
+    /// Records whether the next call, which truncates a request, breaks a rule for engines.
     pub(crate) fn before_cut(&mut self, number: i64, keep: usize) {
         self.breaks |= keep < self.least_length(number);
     }
 
-    /// Records whether the manager has accepted or refused the call.
     pub(crate) fn called(&mut self, refused: bool) {
         self.is_lost |= std::mem::take(&mut self.breaks) && !refused;
     }
@@ -312,7 +310,7 @@ impl Layers {
         Ok(())
     }
 
-    /// Requests that hold no blocks continue with these weights.
+    /// Changes the weights. Requests that hold no blocks will continue with the new ones.
     pub(crate) fn change_weights(&mut self, weights: u64) {
         self.engines.values_mut().for_each(|engine| engine.weights = weights);
     }
@@ -332,7 +330,8 @@ impl Layers {
             return;
         };
         let covered = part.allocate_tokens.map_or(all, |n| (ready + n).min(all));
-        // In groups that cache nothing, the manager may leave null entries for external tokens.
+        // In groups that cache nothing, the table may begin with null blocks in place of external
+        // tokens.
         let first = |(spec, table): (&GroupSpec, Vec<BlockId>)| match table.get(cached / spec.block_tokens) {
             _ if caches(spec) => 0,
             Some(block) if spec.kind != GroupKind::State && !block.is_null() => cached,
@@ -467,7 +466,7 @@ impl Layers {
         }
     }
 
-    /// Removes the requests that hold no blocks.
+    /// Removes the records of the requests that hold no blocks.
     pub(crate) fn forget(&mut self, manager: &CacheManager) {
         let holds = |number: i64| {
             manager.request(&id(number)).is_ok_and(|info| info.state != RequestState::Preempted)

@@ -3,8 +3,8 @@
 //! block must have its content, computed with the current weights.
 //!
 //! Blocks are not cleared when they are released. So a lost copy, a block that is allocated too early,
-//! or wrong sharing is noticed, because a request reads cells of another prefix. If a fence protects
-//! blocks, its step writes to them until the fence ends.
+//! or wrong sharing is noticed, because a request reads cells of another prefix. While a fence protects
+//! blocks, the engine's step keeps writing to them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -17,17 +17,17 @@ use crate::failure::{holds, same};
 use crate::world::prompts::Prompts;
 use crate::world::requests::{self, Requests, id};
 
-/// The cells of all tiers.
+/// The simulated memory of all tiers. A cell contains the KV of one token.
 #[derive(Clone, Debug, Default)]
 pub struct Memory {
     block_size: usize,
-    /// Whether free blocks are overwritten immediately.
+    /// Whether a block is overwritten as soon as it is free.
     scribbles: bool,
     cells: BTreeMap<Place, Vec<Option<Kv>>>,
     /// Number of changes of the weights: resets and epochs.
     weights: u64,
-    /// The weights at the admission of each request. A request may keep KV that it computed with these
-    /// weights.
+    /// The number of the weights at the admission of each request. A request may keep KV that it
+    /// computed with these weights.
     since: BTreeMap<i64, u64>,
     /// Whether the engine wrote to the destination of a planned copy before it took the plan. An engine
     /// must not do that, so nothing is checked afterwards.
@@ -41,7 +41,6 @@ fn pools(manager: &CacheManager) -> impl Iterator<Item = (usize, &BlockPool)> {
     (0..tiers.len()).filter_map(move |tier| Some((tier, tiers.pool(tier).ok()?)))
 }
 
-/// Returns all blocks of all tiers except the null blocks.
 pub(crate) fn blocks(manager: &CacheManager) -> impl Iterator<Item = (Place, &BlockPool)> {
     pools(manager).flat_map(|(tier, pool)| {
         (1..pool.num_blocks() as u32).map(move |block| (Place { tier, block: BlockId::new(block) }, pool))
@@ -59,12 +58,10 @@ pub(crate) fn fenced(manager: &CacheManager) -> BTreeSet<Place> {
 }
 
 impl Memory {
-    /// Creates a memory without written cells.
     pub(crate) fn new(block_size: usize, scribbles: bool) -> Self {
         Self { block_size, scribbles, ..Self::default() }
     }
 
-    /// Returns a cell of a block.
     pub(crate) fn cell(&self, at: Place, slot: usize) -> Option<Kv> {
         self.cells.get(&at)?.get(slot).copied().flatten()
     }
@@ -75,7 +72,7 @@ impl Memory {
         cells[slot] = kv;
     }
 
-    /// Lets the engine execute a plan.
+    /// Lets the engine make the copies of a transfer plan.
     pub(crate) fn execute(&mut self, transfers: Vec<Transfer>) -> Result<(), Failure> {
         let all = transfers.len();
         let bad = |error: &dyn std::fmt::Display| Failure::new("plan", error.to_string());
@@ -117,7 +114,6 @@ impl Memory {
         }
     }
 
-    /// Returns the number of changes of the weights.
     pub(crate) const fn weights(&self) -> u64 {
         self.weights
     }
@@ -127,24 +123,24 @@ impl Memory {
         self.weights += 1;
     }
 
-    /// Records that a request was admitted or resumed.
+    /// Records the weights at the admission or resumption of a request.
     pub(crate) fn admitted(&mut self, number: i64) {
         self.since.insert(number, self.weights);
     }
 
-    /// Records that a request has taken over the blocks of its parent.
+    /// Records that a request is a fork, which shares the blocks of its parent.
     pub(crate) fn forked(&mut self, parent: i64, child: i64) {
         let weights = self.since.get(&parent).copied().unwrap_or(self.weights);
         self.since.insert(child, weights);
     }
 
-    /// Records the blocks that a call has fenced.
+    /// Records the blocks that a call has released to a fence or step.
     pub(crate) fn fence(&mut self, before: &BTreeSet<Place>, manager: &CacheManager, until: Until) {
         let new = fenced(manager).into_iter().filter(|at| until != Until::Now && !before.contains(at));
         self.late.extend(new.map(|at| (until, at)));
     }
 
-    /// Ends fences. Until now, their steps have written to the fenced blocks.
+    /// Ends fences. First lets the engine's steps write to the blocks that the fences protected.
     pub(crate) fn ended(&mut self, is_over: impl Fn(Until) -> bool) {
         let (over, late) = std::mem::take(&mut self.late).into_iter().partition(|&(until, _)| is_over(until));
         self.late = late;
@@ -160,7 +156,8 @@ impl Memory {
         }
     }
 
-    /// Checks that every request reads its own tokens, and that every cached block has its content.
+    /// Checks that every request reads the KV of its own tokens, and that every cached block contains
+    /// the KV of its content.
     pub(crate) fn check(
         &self,
         manager: &CacheManager,
@@ -199,7 +196,8 @@ impl Memory {
                 continue; // trimmed
             }
             let place = Place { tier: info.tier, block };
-            // A planned copy has not been made yet, so its destination reads like its source.
+            // The engine has not made a planned copy yet, so check the source in place of the
+            // destination.
             let place = pending.get(&place).copied().unwrap_or(place);
             let found = self.cell(place, at % self.block_size);
             let expected = Kv::of(self.weights, &[], tokens.get(..=at).unwrap_or(tokens));

@@ -1,5 +1,5 @@
-//! Checks that `fit` and `plan_step` change nothing, and that the call that follows gives the result
-//! that they have promised.
+//! Checks that `fit` and `plan_step` change nothing, and that the admission or commit after them has
+//! the result that they have predicted.
 
 use kvpool::{AdmissionFit, Fit, ManagerError, StepPlan};
 use kvpool_journal::calls::{Slot, Slots};
@@ -14,7 +14,6 @@ fn replay(error: &kvpool_journal::ReplayError) -> Failure {
     Failure::new("replay", error.to_string())
 }
 
-/// Returns a plan for a call that commits a plan.
 pub(crate) fn plan(world: &mut ManagerWorld, call: &ManagerCall) -> Result<Option<StepPlan>, Failure> {
     let mut call = call.clone();
     let plan = call.slots().into_iter().find_map(|slot| match slot {
@@ -35,7 +34,8 @@ pub(crate) fn is_stale(world: &mut ManagerWorld, plan: &mut Option<StepPlan>) ->
     })
 }
 
-/// Calls `fit` before an admission, and plans an admission of the same prompt. Returns the fit.
+/// Calls `fit` before an admission, and plans an admission of the same prompt. Returns the result of
+/// `fit`.
 pub(crate) fn fit(world: &mut ManagerWorld, call: &ManagerCall) -> Result<Option<AdmissionFit>, Failure> {
     let mut call = call.clone();
     let (mut prompt, mut options) = (None::<PromptRecord>, None::<OptionsRecord>);
@@ -63,7 +63,7 @@ pub(crate) fn fit(world: &mut ManagerWorld, call: &ManagerCall) -> Result<Option
         let expected = (cached * size, fitting, fits);
         same("a fit", &(fit.cached_tokens, fit.fitting_tokens, fit.can_ever_fit), &expected)?;
     }
-    // The manager does not know this request id, so only the prompt can be refused.
+    // The manager does not know this request id, so a refusal can only be caused by the prompt.
     let mut plan = manager.plan_step();
     match manager.plan_admit_with(&mut plan, "another", cursor, &options.options()) {
         Ok(cached) => {
@@ -89,7 +89,7 @@ pub(crate) fn fit(world: &mut ManagerWorld, call: &ManagerCall) -> Result<Option
     Ok(Some(fit))
 }
 
-/// Checks that the result of the admission is the one that `fit` has promised.
+/// Checks that the admission has the result that `fit` has predicted.
 pub(crate) fn check_fit(
     fit: Option<&AdmissionFit>,
     answer: &Answer,

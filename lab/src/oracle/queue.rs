@@ -14,8 +14,8 @@ fn sorted(blocks: &[u32]) -> Vec<u32> {
     blocks
 }
 
-/// Compares the queue and the number of free blocks. If a policy determines the order, the model takes
-/// it from the pool.
+/// Compares the queue and the number of free blocks. If the model does not know the order of the
+/// policy, it copies the order from the pool.
 pub(crate) fn check(pool: &Pool, model: &mut Model, knows_order: bool) -> Result<(), Failure> {
     let order: Vec<u32> = pool.order().collect();
     if knows_order {
@@ -31,7 +31,7 @@ pub(crate) fn check(pool: &Pool, model: &mut Model, knows_order: bool) -> Result
     let references: Vec<i32> = (0..).take(model.blocks.len()).map(|id| pool.ref_count(id)).collect();
     let expected: Vec<i32> = model.blocks.iter().map(|block| block.refs).collect();
     same("references", &references, &expected)?;
-    // A range beyond the pool, because ids outside of the pool are counted as free.
+    // Include two ids outside of the pool, which the pool must count as free.
     let all: Vec<u32> = (0..model.blocks.len() as u32 + 2).collect();
     let unused = model.blocks_that(|_, block| block.refs == 0).len();
     same("blocks without references", &pool.num_evictable(&all), &(unused + 2))?;
@@ -39,7 +39,7 @@ pub(crate) fn check(pool: &Pool, model: &mut Model, knows_order: bool) -> Result
     Ok(())
 }
 
-/// Checks the order that a policy chooses.
+/// Checks the order of the queue under a policy whose exact order the model does not know.
 pub(crate) fn check_places(model: &Model) -> Result<(), Failure> {
     let cached = model.cached_in_order();
     let are_last = cached.iter().skip_while(|is_cached| !**is_cached).all(|is_cached| *is_cached);

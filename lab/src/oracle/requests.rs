@@ -1,4 +1,5 @@
-//! Compares the tables, states, planned copies and the pool of every tier with the model.
+//! Compares the block tables and states of requests, the planned copies, and the pool of every tier
+//! with the model.
 
 use crate::model::reference::{ReferencePool, indices};
 use kvpool::{BlockId, CacheManager, Place};

@@ -24,7 +24,7 @@ pub struct Run<W: World> {
     pub steps: Vec<Step<Call<W>>>,
     /// The failure that ended the run.
     pub failure: Option<Failure>,
-    /// The memory of the world.
+    /// The data that was drawn for the calls and that they refer to, such as prompts.
     pub memory: Option<W::Memory>,
 }
 
@@ -35,8 +35,7 @@ impl<W: World> Clone for Run<W> {
     }
 }
 
-/// Returns a call that was made. The result also has the data that a replay needs to make the call
-/// after other calls.
+/// Converts a call that was made to the form that a replay can make after other calls than in this run.
 pub(crate) fn step<C>(number: usize, operation: C, epoch: u64, answer: Answer) -> Step<C> {
     Step { number: number as u64, operation, epoch, answer }
 }

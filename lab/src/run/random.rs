@@ -9,7 +9,7 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 use super::{Run, run};
 use crate::world::World;
 
-/// Minimum and maximum number of bytes of a run.
+/// Minimum and maximum number of random bytes from which a run is made.
 const LENGTHS: (usize, usize) = (40, 2000);
 
 /// A generator of the bytes of random runs. Equal seeds give equal bytes.
@@ -35,12 +35,12 @@ impl Iterator for Bytes {
     }
 }
 
-/// When to stop.
+/// The condition under which random runs stop.
 #[derive(Clone, Copy, Debug)]
 pub enum Until {
-    /// After this time.
+    /// Stop after this time.
     Time(Duration),
-    /// After this number of calls.
+    /// Stop after this number of calls.
     Calls(u64),
 }
 

@@ -9,7 +9,7 @@ use super::{Run, run};
 use crate::failure::{Failure, guarded};
 use crate::world::World;
 
-/// The description of a run that failed.
+/// The description of a run that failed, after shrinking.
 #[derive(Clone, Debug)]
 pub struct Report {
     /// The failure.
@@ -20,7 +20,7 @@ pub struct Report {
     pub calls: Vec<String>,
     /// The journal of the shrunk run. It is empty if its calls cannot be recorded.
     pub journal: Vec<u8>,
-    /// The journal as a Rust test.
+    /// The calls of the shrunk run as a Rust test.
     pub test: String,
 }
 

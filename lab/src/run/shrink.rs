@@ -7,8 +7,8 @@ use super::{Run, step};
 use crate::failure::{Failure, guarded};
 use crate::world::{Call, World};
 
-/// Makes the calls of a run in another history than the one for which they were drawn. Replaces the
-/// blocks in their arguments by the blocks that the same calls have returned in this history.
+/// Makes some calls of a run again in a new world. Block ids may then differ, so the ids in the
+/// arguments are replaced by those that the same calls return in the new world.
 pub fn again<W: World>(run: &Run<W>, setting: &W::Setting, steps: &[Step<Call<W>>]) -> Run<W> {
     let mut made: Vec<Step<Call<W>>> = Vec::new();
     let outcome = guarded(|| {

@@ -1,4 +1,5 @@
-//! The world of a [`CacheManager`], with or without KV-cache groups.
+//! Tests a [`CacheManager`], with or without KV-cache groups, with random calls: defines its settings,
+//! its model and the checks of its state.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -38,18 +39,18 @@ pub struct Scale {
     pub requests: i64,
     /// Maximum number of blocks of the device, including blocks that a resize adds.
     pub blocks: usize,
-    /// Number of full blocks of a prompt.
+    /// Maximum number of full blocks of a prompt.
     pub prompt: usize,
     /// Maximum number of events between two reads of the event log.
     pub events: usize,
 }
 
 impl Scale {
-    /// Limits that are small enough for the model, and for a person who reads a shrunk run.
+    /// Small limits, so that the model is fast enough, and a reader can follow a shrunk run.
     pub const SMALL: Self = Self { requests: NUMBERS.end, blocks: 20, prompt: 5, events: 1000 };
 }
 
-/// The settings of a manager, and of the calls that are drawn for it.
+/// The settings of a manager, and the settings that determine which calls are drawn for it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Setting {
     /// Number of blocks of the device, null block included.
@@ -60,25 +61,24 @@ pub struct Setting {
     pub block_size: usize,
     /// Whether a fifth of the pool is reserved for running requests.
     pub watermark: bool,
-    /// How hits are verified.
+    /// How the manager verifies hits.
     pub verify: Verify,
-    /// Whether a released duplicate stays cached.
+    /// Whether a block stays cached after its release if another block has the same content.
     pub duplicates: DuplicatePolicy,
-    /// The order of eviction.
+    /// The eviction policy.
     pub policy: EvictionPolicy,
-    /// Whether there are hints and tenants.
+    /// Whether the manager accepts retention hints and tenants.
     pub retention: bool,
     /// Whether free blocks are overwritten immediately in the simulated memory.
     pub scribbles: bool,
-    /// The oracles that process several calls at a time (events, digest, scrubber) run after this
-    /// number of checks.
+    /// Number of checks after which the expensive oracles run (events, digest, scrubber).
     pub looks: usize,
     /// The limits of the drawn arguments.
     pub scale: Scale,
     /// The KV-cache groups, or none for a model without groups.
     pub groups: Vec<GroupSpec>,
-    /// Number of calls after which the engine of a hybrid model runs ahead again, or 0 if it never
-    /// does.
+    /// Number of calls between two moments at which the engine of a hybrid model computes more tokens
+    /// than it commits. 0 if it never does.
     pub ahead: usize,
     /// Whether misses are explained. This needs a model without hits inside blocks.
     pub explains: bool,
@@ -104,8 +104,8 @@ impl Setting {
         }
     }
 
-    /// Returns whether the model knows the order of eviction, without which it cannot compute the
-    /// answers. The model does not support groups.
+    /// Returns whether the model can compute the answers. It must know the order of eviction, and it
+    /// does not support KV-cache groups.
     #[must_use]
     pub fn is_modelled(&self) -> bool {
         self.policy == kvpool_policies::LRU && !self.retention && self.groups.is_empty()
@@ -117,12 +117,11 @@ impl Setting {
         if self.watermark { 0.2 } else { 0.0 }
     }
 
-    /// Returns the groups. Their hash unit is a block.
+    /// Returns the manager's KV-cache groups. Prompts are hashed in units of one block.
     fn groups(&self) -> Option<Groups> {
         Groups::new(self.groups.clone(), Some(self.block_size)).ok()
     }
 
-    /// Returns the settings of the manager.
     pub(crate) fn config(&self) -> ManagerConfig {
         let Self { num_blocks, host_blocks, block_size, verify, duplicates, policy, .. } = *self;
         let third = (num_blocks - 1) / 3;
@@ -143,7 +142,7 @@ impl Setting {
     }
 }
 
-/// The part of the state that is compared before and after a refused call.
+/// The part of a manager's state that is compared before and after a refused call.
 type Observed = (
     Vec<(Vec<BlockId>, Vec<BlockId>, PoolStats)>,
     Vec<Option<(RequestInfo, Vec<Vec<BlockId>>)>>,
@@ -160,15 +159,15 @@ pub struct ManagerWorld {
     pub subject: ManagerSubject,
     /// The model, or `None` if it does not know the order of eviction.
     pub model: Option<Model>,
-    /// The prompts that were drawn.
+    /// The prompts that were randomly generated in this run.
     pub prompts: Prompts,
-    /// The requests that the manager knows.
+    /// The requests that the manager knows, with their tokens.
     pub requests: Requests,
     /// Running swaps.
     pub swaps: Vec<u64>,
     /// Open fences.
     pub tickets: Vec<u64>,
-    /// The latest completed step.
+    /// The number of the latest completed step.
     pub completed: Option<u64>,
     /// The latest time.
     pub now: f64,
@@ -176,12 +175,12 @@ pub struct ManagerWorld {
     /// block was dropped by id.
     pub(crate) whole: bool,
     pub(crate) memory: Memory,
-    /// The time that the latest call took.
+    /// The time that the latest call to the manager took.
     pub(crate) took: Duration,
     counters: Counters,
     /// The engine of a hybrid model.
     pub(crate) layers: Option<Layers>,
-    /// The history with which the explanations of misses are compared.
+    /// The contents that were cached and computed so far, to check the explanations of misses.
     pub(crate) explained: Option<Explained>,
     /// The calls that succeeded, if the manager has groups.
     pub(crate) history: Vec<ManagerCall>,
@@ -190,8 +189,8 @@ pub struct ManagerWorld {
     scrubber: ManagerScrubber,
 }
 
-/// Number of checked calls per phase. The second number `n` means that all requests end in one of
-/// every `n` phases.
+/// Number of checked calls per phase, and a number `n` of phases. In one of every `n` phases, all
+/// requests end.
 const PHASE: (usize, usize) = (24, 6);
 
 impl ManagerWorld {
@@ -207,7 +206,7 @@ impl ManagerWorld {
         self.manager().request(&id(number)).ok()
     }
 
-    /// Returns the numbers that drawn requests can have.
+    /// Returns the numbers by which the laboratory identifies requests.
     #[must_use]
     pub const fn numbers(&self) -> Range<i64> {
         0..self.setting.scale.requests
@@ -219,8 +218,8 @@ impl ManagerWorld {
         self.completed.unwrap_or(0)
     }
 
-    /// Returns whether a block of the request is the destination of a planned copy. In this case the
-    /// engine must take the plan first.
+    /// Returns whether a block of the request is the destination of a planned copy. Then the engine
+    /// must take the plan before it writes to the request's blocks.
     #[must_use]
     pub fn waits_for_copy(&self, number: i64) -> bool {
         if self.layers.is_some() {
@@ -300,7 +299,8 @@ impl ManagerWorld {
         Ok(answer)
     }
 
-    /// Runs all oracles, except those that compare the state before and after a call.
+    /// Runs all oracles that check the state at one moment. The others compare the states before and
+    /// after a call.
     pub(crate) fn check(&mut self) -> Result<(), Failure> {
         let manager = self.subject.manager();
         manager.check_invariants()?;
@@ -321,7 +321,7 @@ impl ManagerWorld {
         if self.calls.is_multiple_of(self.setting.looks) { self.look() } else { Ok(()) }
     }
 
-    /// Runs the oracles that process several calls at a time (events, digest, scrubber).
+    /// Runs the expensive oracles, which check several calls at a time (events, digest, scrubber).
     fn look(&mut self) -> Result<(), Failure> {
         let batch = self.subject.unrecorded(CacheManager::take_events);
         let chained = |group: u16| match self.setting.groups.get(usize::from(group)) {
@@ -331,8 +331,9 @@ impl ManagerWorld {
         self.follower.follow(batch, self.subject.manager().pool(), &self.prompts, chained)?;
         let stored = self.follower.take_stored();
         self.explained.iter_mut().for_each(|explained| explained.stored(stored.iter().copied()));
-        // A planned copy may hold a block that has left the order of eviction. That block becomes free
-        // only when the plan is taken, and its parent may become free earlier.
+        // Do not check closedness while copies are planned. A planned copy may hold a block that was
+        // removed from the order of eviction, and the parent of that block may be evicted before the
+        // plan is taken.
         let is_settled = self.manager().tiers().num_planned() == 0;
         if self.whole && is_settled {
             crate::oracle::closedness::check(&self.follower)?;
@@ -345,7 +346,8 @@ impl ManagerWorld {
         })
     }
 
-    /// Returns the fence or step after which the blocks of a call are released.
+    /// Returns the fence or step that has to end before the blocks that a call releases become
+    /// allocatable.
     fn until(&self, call: &ManagerCall) -> Until {
         let mut call = call.clone();
         let until = call.slots().into_iter().find_map(|slot| match slot {
@@ -369,7 +371,7 @@ impl World for ManagerWorld {
     fn setting(bytes: &mut Bytes<'_>) -> Setting {
         let policies = kvpool_policies::ALL;
         let num_blocks = 3 + bytes.below(15);
-        // Two thirds of all settings use plain LRU, because the model knows its order.
+        // Two thirds of all settings use plain LRU, because the model knows its order of eviction.
         let position = bytes.below(3 * policies.len()).saturating_sub(2 * policies.len());
         let policy = policies.get(position).copied().unwrap_or(kvpool_policies::LRU);
         let retention = bytes.one_in(4) && policy != kvpool_policies::LAST_ACCESS;
@@ -397,7 +399,7 @@ impl World for ManagerWorld {
         if !bytes.one_in(3) {
             return plain;
         }
-        // Hits with groups cannot be verified. The model of groups needs more blocks.
+        // Pools with KV-cache groups do not verify hits, and need more blocks.
         let groups = groups::specs(bytes);
         let block_size = Groups::new(groups.clone(), None).map_or(1, |groups| groups.unit());
         let (num_blocks, ahead) = (3 + bytes.below(38), bytes.below(4));
@@ -435,7 +437,7 @@ impl World for ManagerWorld {
         ];
         let fewer = (3..num_blocks).map(|num_blocks| Setting { num_blocks, ..setting.clone() });
         let hybrid = groups::simpler(&setting.groups).into_iter().map(with);
-        // All prompts of a run have blocks of the same size.
+        // Keep the block size, because the drawn prompts of a run have blocks of this size.
         let hybrid = hybrid.filter(|other| other.block_size == block_size);
         tried.into_iter().chain(hybrid).chain(fewer).filter(|other| other != setting).collect()
     }

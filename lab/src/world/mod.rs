@@ -1,5 +1,5 @@
-//! A world contains a subject, its model, the blocks that its callers hold, and the oracles that check
-//! the subject.
+//! A world contains a pool or manager under test (the subject), its model, the blocks that its callers
+//! hold, and the oracles that check the subject.
 
 pub mod manager;
 pub mod pool;
@@ -17,31 +17,31 @@ use crate::Failure;
 use crate::bytes::Bytes;
 use crate::draw::Weights;
 
-/// A subject of the laboratory. The world also contains all data for drawing its calls and for checking
-/// them.
+/// A subject of the laboratory. Besides the pool or manager, a world contains all data for drawing
+/// calls and for checking them.
 pub trait World: Sized {
     /// The type of the subject on which a journal can be replayed.
     type Subject: Subject<Call: Slots + Simpler>;
-    /// The settings of the subject and of the calls that are drawn for it.
+    /// The settings of the subject, and the settings that determine which calls are drawn for it.
     type Setting: Clone + Debug;
-    /// The state that the arguments of one call share while they are drawn.
+    /// Data that the arguments of a call share while the call is drawn, such as the prompt.
     type Draft: Default;
-    /// The drawn data that calls refer to by a key, for example prompts.
+    /// Data that was drawn for a run and that its calls refer to by a key, for example prompts.
     type Memory: Clone + Debug;
 
     /// Draws settings.
     fn setting(bytes: &mut Bytes<'_>) -> Self::Setting;
 
-    /// Returns settings to try while shrinking, the simplest first.
+    /// Returns simpler settings, which are tried while a failure is shrunk, the simplest first.
     fn simpler(setting: &Self::Setting) -> Vec<Self::Setting>;
 
-    /// Returns whether a Python test of these settings gives the same answers. Python hashes prompts,
-    /// so its digests differ from artificial ones. The policy hazard decides by a few bits of the
-    /// digests.
+    /// Returns whether a Python test of these settings gives the same answers. A Python test hashes its
+    /// prompts, so its digests differ from the artificial ones. That changes the decisions of the
+    /// policy `hazard`, which depend on a few bits of the digests.
     fn is_of_python(setting: &Self::Setting) -> bool;
 
-    /// Creates a world in which no call was made. With the memory of another world, it can make the
-    /// calls of that world.
+    /// Creates a world in which no call was made. To make calls that were drawn in another world, pass
+    /// the memory of that world.
     ///
     /// # Errors
     /// The subject refuses the settings.
@@ -59,22 +59,23 @@ pub trait World: Sized {
     /// Returns how often each call is drawn.
     fn weights(&self) -> Weights;
 
-    /// Returns the initial state that the arguments of a call share while they are drawn.
+    /// Returns the initial data that the arguments of a call share while the call is drawn.
     fn draft(&self, _call: &'static str) -> Self::Draft {
         Self::Draft::default()
     }
 
-    /// Draws an argument with which the call is possible. Returns false if there is none.
+    /// Draws a valid argument for a call. Returns false if none exists.
     fn fill(&mut self, slot: Slot<'_>, bytes: &mut Bytes<'_>, draft: &mut Self::Draft) -> bool;
 
-    /// Draws an argument that may be invalid. Returns false if the call must not be made.
+    /// Replaces an argument by one that may be invalid. Returns false if the call must not be made with
+    /// it.
     fn spoil(&mut self, slot: Slot<'_>, bytes: &mut Bytes<'_>) -> bool;
 
-    /// Adapts the arguments of a call from another history to this history, as far as a replay does not
-    /// adapt them.
+    /// Adapts the arguments of a call that was drawn in another run of this world. A replay has already
+    /// replaced the block ids, swap ids and epochs.
     fn fit(&mut self, _call: &mut Call<Self>) {}
 
-    /// Makes a call on the subject and on the model, and runs the oracles.
+    /// Makes a call on the subject and on the model, compares the answers, and runs the oracles.
     ///
     /// # Errors
     /// The first difference.

@@ -1,4 +1,5 @@
-//! The world of a [`BlockPool`].
+//! Tests a [`BlockPool`] with random calls: defines its settings, its model and the checks of its
+//! state.
 
 use kvpool::hash::{HashAlgorithm, Verify};
 use kvpool::retention::{RetentionConfig, TenantId, TenantLimits};
@@ -19,10 +20,10 @@ use crate::model::pool::{Expected, Model};
 use crate::model::retention::TENANT;
 use crate::oracle::{books, bytes::Written, closedness, digest, events::Follower, reads, scrubs};
 
-/// The blocks that a caller holds. They are the first blocks of a prompt.
+/// A block table: blocks that a caller holds, usually the first blocks of a prompt.
 #[derive(Clone, Debug)]
 pub struct Table {
-    /// A number that distinguishes tables with the same blocks.
+    /// A number that identifies the table.
     pub id: u64,
     /// The blocks, in the order of the prompt.
     pub blocks: Vec<usize>,
@@ -32,25 +33,25 @@ pub struct Table {
     pub registered: usize,
 }
 
-/// The settings of a pool, and of the calls that are drawn for it.
+/// The settings of a pool, and the settings that determine which calls are drawn for it.
 #[derive(Clone, Debug)]
 pub struct Setting {
     /// Number of blocks, null block included.
     pub num_blocks: usize,
     /// Number of tokens of a block.
     pub block_size: usize,
-    /// The order of eviction.
+    /// The eviction policy.
     pub policy: EvictionPolicy,
-    /// Whether there are hints and tenants.
+    /// Whether the pool accepts retention hints and tenants.
     pub retention: bool,
-    /// The policy for duplicates.
+    /// How the pool treats a released block if another block has the same content.
     pub duplicates: DuplicatePolicy,
-    /// How hits are verified.
+    /// How the pool verifies hits.
     pub verify: Verify,
-    /// The algorithm of real digests. With `None`, keys are artificial, which is faster.
+    /// The hash algorithm, if the contents of prompts are hashed. With `None`, their keys are
+    /// artificial, which is faster.
     pub hashed: Option<HashAlgorithm>,
-    /// The oracles that process several calls at a time (events, digest, scrubber) run after this
-    /// number of calls.
+    /// Number of calls after which the expensive oracles run (events, digest, scrubber).
     pub looks: usize,
     /// Whether contents are drawn whose keys collide. A pool that does not verify hits treats such
     /// contents as equal.
@@ -76,15 +77,15 @@ impl Setting {
         }
     }
 
-    /// Returns whether the model knows the order of eviction. Otherwise the model takes the order from
+    /// Returns whether the model knows the order of eviction. Otherwise the model copies the order from
     /// the pool.
     #[must_use]
     pub fn is_lru(&self) -> bool {
         self.policy == kvpool_policies::LRU && !self.retention
     }
 
-    /// Returns a third of the pool. This is the budget of pins and the maximum of tenant 1. The
-    /// guaranteed minimum of tenant 1 is half of it.
+    /// Returns a third of the pool's blocks: the limit for pinned blocks and for the blocks of tenant
+    /// 1. The guaranteed minimum of tenant 1 is half of it.
     #[must_use]
     pub const fn third(&self) -> usize {
         (self.num_blocks - 1) / 3
@@ -109,7 +110,7 @@ impl Setting {
     }
 }
 
-/// The part of the state that is compared before and after a refused call.
+/// The part of a pool's state that is compared before and after a refused call.
 type Observed = (Vec<BlockId>, Vec<BlockId>, PoolStats);
 
 /// The pool, its model, and the blocks that its callers hold.
@@ -121,7 +122,7 @@ pub struct PoolWorld {
     pub subject: PoolSubject,
     /// The model.
     pub model: Model,
-    /// The prompts that were drawn.
+    /// The prompts that were randomly generated in this run.
     pub prompts: Prompts,
     /// The blocks that callers hold.
     pub tables: Vec<Table>,
@@ -130,20 +131,20 @@ pub struct PoolWorld {
     /// The prompt of the last lookup, and the table of the blocks that it found. The next allocation is
     /// for the remaining blocks of that prompt.
     pub pending: Option<(Path, Option<u64>)>,
-    /// The latest completed step.
+    /// The number of the latest completed step.
     pub step: u64,
     /// The latest time.
     pub now: f64,
     pub(crate) written: Written,
     next_table: u64,
-    /// Number of prompts with chains that the subject already knows.
+    /// Number of hashed prompts whose chains were already passed to the subject.
     taught: usize,
     calls: usize,
     follower: Follower,
     scrubber: Scrubber,
 }
 
-/// Capacity of the event log. One call makes fewer events.
+/// Capacity of the event log. It is larger than the number of events of one call.
 const EVENTS: usize = 1000;
 
 impl PoolWorld {
@@ -169,7 +170,8 @@ impl PoolWorld {
         Some(id)
     }
 
-    /// Removes blocks from the tables, one table after another.
+    /// Removes blocks from the callers' tables: a whole table with these blocks if there is one,
+    /// otherwise each block from a table that contains it.
     pub(crate) fn let_go(&mut self, blocks: &[usize]) {
         if let Some(at) = self.tables.iter().position(|table| table.blocks == blocks) {
             self.tables.remove(at);
@@ -194,8 +196,8 @@ impl PoolWorld {
         (pool.free_order(), pool.eviction_order(), pool.stats())
     }
 
-    /// Takes the order of eviction from the pool if a policy or a hint determines it. The order must
-    /// contain the same blocks as the model's.
+    /// Copies the order of eviction from the pool to the model if the model does not know it. Both
+    /// orders must contain the same blocks.
     fn follow(&mut self) -> Result<(), Failure> {
         if self.setting.is_lru() {
             return Ok(());
@@ -223,7 +225,7 @@ impl PoolWorld {
         self.follow()
     }
 
-    /// Runs the oracles that process several calls at a time (events, digest, scrubber).
+    /// Runs the expensive oracles, which check several calls at a time (events, digest, scrubber).
     fn look(&mut self) -> Result<(), Failure> {
         let batch = self.subject.unrecorded(kvpool_observe::PoolWatch::take_events);
         self.follower.follow(batch, self.subject.pool(), &self.prompts, |_| Some(1))?;
@@ -247,7 +249,7 @@ impl World for PoolWorld {
     fn setting(bytes: &mut Bytes<'_>) -> Setting {
         let policies = kvpool_policies::ALL;
         let num_blocks = 3 + bytes.below(11);
-        // Half of all settings use plain LRU, because the model knows its order.
+        // Half of all settings use plain LRU, because the model knows its order of eviction.
         let position = bytes.below(2 * policies.len()).saturating_sub(policies.len());
         let policy = policies.get(position).copied().unwrap_or(kvpool_policies::LRU);
         let retention = bytes.one_in(4) && policy != kvpool_policies::LAST_ACCESS;
@@ -368,17 +370,17 @@ impl World for PoolWorld {
     }
 }
 
-/// Converts a list of ids to blocks of the model.
+/// Converts block ids of a record to those of the model.
 pub(crate) fn unpack(ids: &Ids) -> Vec<usize> {
     crate::model::reference::indices(&ids.unpack())
 }
 
-/// Returns a list of blocks.
+/// Converts block ids of the model to those of a record.
 pub(crate) fn pack(blocks: &[usize]) -> Ids {
     Ids::pack(&crate::model::reference::block_ids(blocks))
 }
 
-/// Returns the changed positions of a table, with their new blocks.
+/// Converts a recorded answer to the changed positions of a table, with their new blocks.
 pub(crate) fn changes(value: &Value) -> Vec<(usize, usize)> {
     let Value::List(changes) = value else { return Vec::new() };
     let number = |value: &Value| if let Value::Number(n) = value { *n as usize } else { 0 };

@@ -21,7 +21,7 @@ pub const TWIN: u32 = 100;
 /// A prompt with a salt begins with the content `n + SALTED`.
 pub const SALTED: u32 = 1000;
 
-/// Returns the prompt that has the same keys and no colliding contents.
+/// Returns the prompt with the same keys whose contents are all below [`TWIN`].
 #[must_use]
 pub fn named(path: &[u32]) -> Path {
     path.iter().map(|content| content % TWIN).collect()
@@ -33,19 +33,20 @@ fn mixed(path: &[u32], seed: u64) -> u64 {
     })
 }
 
-/// The prompts that were drawn.
+/// The prompts that were randomly generated in a run.
 #[derive(Clone, Debug)]
 pub struct Prompts {
     /// Number of tokens of a block.
     pub block_size: usize,
-    /// The algorithm of the subject, as its position in the list of all algorithms.
+    /// The hash algorithm of the pool or manager under test, as its position in the list of all
+    /// algorithms.
     pub algorithm: u8,
     verify: Verify,
     known: BTreeMap<ContentKey, Path>,
     hasher: Option<Arc<BlockHasher>>,
-    /// The keys of hashed prompts, by epoch.
+    /// The keys of the prompts that were hashed, by epoch and prompt.
     keys: BTreeMap<(u64, Path), ContentKey>,
-    /// The chains of hashed prompts.
+    /// The hash chains of the prompts that were hashed.
     chains: Vec<HashChain>,
 }
 
@@ -64,7 +65,7 @@ impl Prompts {
         Ok(Self { block_size, algorithm, verify, known, hasher, keys, chains })
     }
 
-    /// Returns whether digests are computed.
+    /// Returns whether prompts are hashed. Otherwise their keys are artificial.
     #[must_use]
     pub const fn are_hashed(&self) -> bool {
         self.hasher.is_some()
@@ -122,7 +123,7 @@ impl Prompts {
         content
     }
 
-    /// Returns a prompt in the form of a journal.
+    /// Converts a prompt to the form in which journals record it.
     pub fn chain(&mut self, path: &[u32], epoch: u64) -> ChainRecord {
         self.hash(path, epoch);
         let each = (1..=path.len()).map(|len| self.note(&path[..len], epoch));
@@ -140,7 +141,7 @@ impl Prompts {
         }
     }
 
-    /// Returns the last block of a prompt in the form of a journal.
+    /// Converts the last block of a prompt to the form in which journals record it.
     pub fn link(&mut self, path: &[u32], epoch: u64) -> LinkRecord {
         self.hash(path, epoch);
         let (key, fingerprint) = self.note(path, epoch);
@@ -156,14 +157,14 @@ impl Prompts {
         self.known.range(range).next().map(|(_, path)| path.clone()).unwrap_or_default()
     }
 
-    /// Returns the prompt of a chain.
+    /// Returns the prompt that a recorded chain belongs to.
     #[must_use]
     pub fn path(&self, chain: &ChainRecord) -> Path {
         let last = chain.keys.unpack().last();
         last.map_or_else(Path::new, |key| self.find(key, chain.fingerprints.unpack().last()))
     }
 
-    /// Returns the prompt whose last block is this link.
+    /// Returns the prompt whose last block a recorded link describes.
     #[must_use]
     pub fn path_of_link(&self, link: &LinkRecord) -> Path {
         self.find(link.key, link.fingerprint)

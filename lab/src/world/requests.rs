@@ -12,12 +12,12 @@ use kvpool_journal::{AppendRecord, ChainRecord, Filled, IdRecord, Keys, Name, Pl
 
 use super::prompts::{Path, Prompts};
 
-/// The numbers of requests that are drawn.
+/// The numbers that drawn requests can have.
 pub const NUMBERS: Range<i64> = 0..6;
 /// Requests from this number on have strings as ids.
 const FIRST_STRING: i64 = 4;
 
-/// Returns the id of a request.
+/// Returns the id of the request with this number.
 #[must_use]
 pub fn id(number: i64) -> RequestId {
     if number < FIRST_STRING { number.into() } else { RequestId::Str(format!("r{number}").into()) }
@@ -33,7 +33,7 @@ pub fn number(id: &RequestId) -> i64 {
     }
 }
 
-/// Returns the number of the request with this name in a record.
+/// Returns the number of the request that a record refers to, or -1.
 #[must_use]
 pub fn named(name: &Name) -> i64 {
     if let Name::Id(id) = name { number(id) } else { -1 }
@@ -46,13 +46,13 @@ pub fn rows(rows: &Rows) -> Vec<i64> {
     ids.iter().map(|IdRecord(id)| number(id)).collect()
 }
 
-/// Returns a batch of these requests.
+/// Returns the record of a batch of these requests.
 #[must_use]
 pub fn batch(numbers: &[i64]) -> Rows {
     Rows::Ids(numbers.iter().map(|&number| IdRecord(id(number))).collect())
 }
 
-/// Returns the contents of the full blocks of tokens.
+/// Returns the content of each full block in a list of tokens.
 #[must_use]
 pub fn path(tokens: &[u32], block_size: usize) -> Path {
     tokens
@@ -62,7 +62,8 @@ pub fn path(tokens: &[u32], block_size: usize) -> Path {
         .collect()
 }
 
-/// Returns the tokens that follow given tokens, with the contents of the blocks that they fill.
+/// Returns `count` tokens to append after given tokens. The blocks that they fill get the given
+/// contents.
 pub(crate) fn after(
     tokens: &[u32],
     count: usize,
@@ -103,8 +104,8 @@ impl Requests {
         Filled { keys: Keys::pack(&keys), fingerprints: Keys::pack(&fingerprints) }
     }
 
-    /// Adapts the contents of a record to the blocks of these requests. A record of another history may
-    /// contain prompts that these requests do not have.
+    /// Adapts the record of filled blocks to these requests. A call that was drawn in another run may
+    /// have been recorded with the contents of other prompts.
     fn fit(&self, filled: &mut Filled, rows: &[(i64, usize)], prompts: &mut Prompts, epoch: u64) {
         let mut contents = contents(filled, prompts).into_iter();
         *filled = self.filled(rows, prompts, epoch, || contents.next().unwrap_or(0));
@@ -146,12 +147,12 @@ pub(crate) fn counted(append: &AppendRecord) -> Vec<(i64, usize)> {
     rows(&append.rows).into_iter().enumerate().map(|(row, number)| (number, count(row))).collect()
 }
 
-/// Returns the contents of filled blocks.
+/// Returns the contents of the blocks in a record.
 pub(crate) fn contents(filled: &Filled, prompts: &Prompts) -> Vec<u32> {
     filled.keys.unpack().map(|key| prompts.by_key(key).last().copied().unwrap_or(0)).collect()
 }
 
-/// Returns the tokens of a prompt.
+/// Returns the tokens of a recorded prompt.
 #[must_use]
 pub fn tokens(chain: &ChainRecord, prompts: &Prompts) -> Vec<u32> {
     let mut contents = prompts.path(chain).into_iter();

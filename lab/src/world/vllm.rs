@@ -1,4 +1,5 @@
-//! The world of vLLM's [`Pool`].
+//! Tests vLLM's [`Pool`] with random calls: defines its settings, its model and the checks of its
+//! state.
 
 use kvpool::EvictionPolicy;
 use kvpool::retention::{RetentionConfig, TenantId, TenantLimits};
@@ -21,32 +22,33 @@ use crate::oracle::{keys, queue};
 pub enum ByHand {
     /// No data.
     Nothing,
-    /// Hashes and the index.
+    /// Hashes of blocks, and the index of keys.
     Hashes,
-    /// References and the queue, in addition to hashes and the index.
+    /// Reference counts and the free queue, in addition to hashes and the index.
     All,
 }
 
-/// The settings of a pool, and of the calls that are drawn for it.
+/// The settings of a pool, and the settings that determine which calls are drawn for it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Setting {
     /// Number of blocks, null block included.
     pub num_blocks: usize,
     /// Whether blocks keep their hashes.
     pub caching: bool,
-    /// The order of eviction.
+    /// The eviction policy.
     pub policy: EvictionPolicy,
-    /// Whether there are hints and tenants.
+    /// Whether the pool accepts retention hints and tenants.
     pub retention: bool,
     /// The data that callers write directly.
     pub by_hand: ByHand,
     /// Number of bytes of the digests of prompts.
     pub digest_len: usize,
-    /// Whether callers ask which keys a call removed and which were new.
+    /// Whether callers use the methods that also return which keys were removed and which were new.
     pub watched: bool,
-    /// Number of blocks of the queue that are not counted as free.
+    /// Number of blocks in the free queue that the pool does not count as free, because a caller
+    /// withholds them.
     pub withheld: usize,
-    /// The oracles that check rarely read data run after this number of calls.
+    /// Number of calls after which the expensive oracles run.
     pub looks: usize,
 }
 
@@ -77,7 +79,8 @@ impl Setting {
         self.caching && (self.retention || wants_history)
     }
 
-    /// Returns the number of blocks of the queue that are not counted as free.
+    /// Returns the number of blocks in the free queue that the pool does not count as free, because a
+    /// caller withholds them.
     #[must_use]
     pub fn withheld(&self) -> usize {
         self.withheld.min(self.num_blocks - 1)
@@ -91,18 +94,18 @@ impl Setting {
     }
 }
 
-/// The blocks that a caller holds. They are the first blocks of a prompt.
+/// A block table: blocks that a caller holds, which are the first blocks of a prompt.
 #[derive(Clone, Debug)]
 pub struct Table {
-    /// A number that distinguishes tables with the same blocks.
+    /// A number that identifies the table.
     pub id: usize,
     /// The blocks, in the order of the prompt.
     pub blocks: Vec<u32>,
     /// The position of the prompt in the list of prompts.
     pub prompt: usize,
-    /// The group of its keys.
+    /// The KV-cache group of the prompt's keys.
     pub group: u32,
-    /// Number of leading blocks that are cached or were left out by a mask.
+    /// Number of leading blocks that were passed to `cache_full`, including those that it skipped.
     pub cached: usize,
 }
 
@@ -115,7 +118,7 @@ pub struct VllmWorld {
     pub subject: VllmSubject,
     /// The model.
     pub model: Model,
-    /// The keys that are drawn.
+    /// The block keys that the drawn calls use.
     pub keys: Keys,
     /// The blocks that callers hold.
     pub tables: Vec<Table>,
@@ -155,13 +158,14 @@ impl VllmWorld {
         }
     }
 
-    /// Returns the cached blocks at the start of a prompt.
+    /// Returns the cached blocks with which a prompt begins.
     pub(crate) fn hit(&self, prompt: usize, group: u32) -> Vec<u32> {
         let key = |len: usize| self.keys.full(&PROMPTS[prompt][..len], group);
         (1..=PROMPTS[prompt].len()).map_while(|len| self.model.find(&key(len)?)).collect()
     }
 
-    /// Records that a caller acquired blocks. They may be a hit.
+    /// Records that a caller acquired blocks. If they are the cached blocks of a prompt, they count as
+    /// a hit on it.
     pub(crate) fn touched(&mut self, blocks: Vec<u32>) {
         let prompts = (0..PROMPTS.len()).flat_map(|prompt| PROMPT_GROUPS.map(|group| (prompt, group)));
         let found = prompts
@@ -182,7 +186,7 @@ impl VllmWorld {
         }
     }
 
-    /// Removes references from the tables.
+    /// Removes blocks from the callers' tables, because the callers have released them.
     pub(crate) fn let_go(&mut self, blocks: &[u32]) {
         let whole = |table: &Table| table.blocks.iter().rev().eq(blocks) || table.blocks == blocks;
         if let Some(at) = self.tables.iter().position(whole) {
@@ -193,7 +197,8 @@ impl VllmWorld {
             let holds = |table: &&mut Table| table.blocks.contains(block);
             let Some(table) = self.tables.iter_mut().rev().find(holds) else { continue };
             let at = table.blocks.iter().position(|held| held == block).unwrap_or(0);
-            // The block is before a window or after the end of the table.
+            // If the block is before a sliding window, replace it by the null block. Otherwise the
+            // table ends before it.
             if at < table.cached && table.group != PROMPT_GROUPS[0] {
                 table.blocks[at] = 0;
             } else {
@@ -204,7 +209,6 @@ impl VllmWorld {
         self.tables.retain(|table| table.blocks.iter().any(|&block| block != 0));
     }
 
-    /// Returns whether the model knows the order of the queue.
     fn knows_order(&self) -> bool {
         self.setting.is_lru()
     }
@@ -226,7 +230,7 @@ impl VllmWorld {
         Ok(())
     }
 
-    /// Runs the oracles that process several calls at a time.
+    /// Runs the expensive oracles, which check several calls at a time.
     fn look(&mut self) -> Result<(), Failure> {
         let pool = self.subject.pool();
         keys::look(pool, &self.model, &self.keys)?;
@@ -281,7 +285,7 @@ impl World for VllmWorld {
     fn setting(bytes: &mut Bytes<'_>) -> Setting {
         let policies = kvpool_policies::ALL;
         let num_blocks = 1 + [13, 8, 5, bytes.below(8)][bytes.below(4)];
-        // Half of all settings use plain LRU, because the model knows its order.
+        // Half of all settings use plain LRU, because the model knows its order of eviction.
         let position = bytes.below(2 * policies.len()).saturating_sub(policies.len());
         let policy = policies.get(position).copied().unwrap_or(kvpool_policies::LRU);
         let retention = bytes.one_in(4) && policy != kvpool_policies::LAST_ACCESS;
@@ -292,8 +296,8 @@ impl World for VllmWorld {
         Setting { num_blocks, caching, policy, retention, by_hand, digest_len, watched, withheld, looks }
     }
 
-    /// In Python, replacing the hash of a block does not change the number of tokens that the hash
-    /// covers.
+    /// Returns false if callers write data directly, because replacing the hash of a block in Python
+    /// does not change the number of tokens that the hash covers.
     fn is_of_python(setting: &Setting) -> bool {
         setting.by_hand == ByHand::Nothing && setting.policy != kvpool_policies::HAZARD
     }

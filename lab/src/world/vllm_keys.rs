@@ -1,23 +1,25 @@
-//! The keys from which calls of vLLM's pool are drawn.
+//! The block keys that the drawn calls of vLLM's pool use.
 
 use kvpool::Name;
 use kvpool_vllm::Key;
 
-/// The contents of the blocks of prompts. Prompts share beginnings.
+/// The prompts, each given by the contents of its blocks. Some begin with the same contents.
 pub const PROMPTS: [[u8; 4]; 3] = [[1, 2, 3, 4], [1, 2, 9, 9], [8, 8, 8, 8]];
-/// The groups of prompts. The first group may be drawn as a chained group, but not the second.
+/// The KV-cache groups of the prompts. Only the first one may be declared as chained, which means that
+/// a block depends on the previous one.
 pub const PROMPT_GROUPS: [u32; 2] = [0, 1];
-/// The groups of all keys: small groups, the largest one that the core supports, and larger ones.
+/// The KV-cache groups of all keys: small groups, the largest one that the core supports, and larger
+/// ones.
 pub const GROUPS: [u32; 5] = [0, 1, Name::MAX_GROUP as u32, Name::MAX_GROUP as u32 + 1, u32::MAX];
 
-/// The keys of a world.
+/// The block keys that the calls of a run use.
 #[derive(Clone, Debug)]
 pub struct Keys {
     /// Number of bytes of the digests of prompts.
     digest_len: usize,
     all: Vec<Key>,
-    /// Number of keys at the start of the list. They differ only in their digest or only in their
-    /// group.
+    /// Number of keys at the start of the list that most calls use. They differ only in their digest or
+    /// only in their group.
     plain: usize,
 }
 

@@ -1,5 +1,5 @@
-//! Bisection: finds the first operation that goes wrong. Also compares two journals, and finds the
-//! first record that differs.
+//! Finds the first operation of a journal that fails in a replay, by bisection. Also compares two
+//! journals, and finds the first record that differs.
 
 use crate::{Entry, JournalReader, JournalSource};
 use serde::Serialize;
@@ -10,10 +10,10 @@ use crate::error::ReplayError;
 use crate::replay::{Difference, Options, Report, drive, of_kind, shown};
 use crate::subject::Subject;
 
-/// Finds the first operation that this build answers differently, or after which an invariant is
-/// broken. If only a digest differs, checks the operations since the previous digest one by one for a
-/// broken invariant. If no invariant is broken, the result is only as exact as the distance between
-/// digests.
+/// Finds the first operation whose answer in this build differs from the recorded one, or after which
+/// an invariant of the pool is broken. If only a digest differs, checks the operations since the
+/// previous digest one by one for a broken invariant. If no invariant is broken, the failing operation
+/// lies somewhere between the last equal digest and the first different one.
 ///
 /// O(operations) to the first different answer. For an invariant that breaks without a different
 /// answer, O(operations log operations).
@@ -51,7 +51,7 @@ fn bisect_in<S: Subject>(
     };
     let broken = |report: &Report| matches!(report.difference, Some(Difference::Invariant { .. }));
     if !broken(&whole) {
-        // Check whether an invariant broke before the difference became visible.
+        // Check whether an invariant of the pool broke before the first different answer.
         let before = probe(Some(bad))?;
         if !broken(&before) {
             return Ok(found);
@@ -67,7 +67,7 @@ fn bisect_in<S: Subject>(
             good = middle;
         }
     }
-    // Replay once more, to get the operation as text.
+    // Replay once more, to get the text of the failing operation.
     let mut asked = String::new();
     let mut name = |step: crate::subject::Step<S::Call>, _: &S| {
         if step.number + 1 == bad {

@@ -1,9 +1,9 @@
 //! Generates prompts whose blocks have the keys that a journal contains.
 //!
-//! Owns: the token of each content. A content is a block together with everything before it. The first
-//! eight bytes of its digest identify it. The generated block consists of zeros and ends with a token
-//! that only this content has. Therefore a generated prompt has the digests of the recorded prompt, and
-//! no other prompt has them.
+//! A content is a block together with everything before it in the prompt. The first eight bytes of its
+//! digest identify it. The generated block consists of zeros and ends with a token that only this
+//! content has. Therefore a generated prompt has the digests of the recorded prompt, and no other
+//! prompt has them.
 //!
 //! Costs: 40 bytes per distinct content of a journal, or 60 if hits are verified. With the unused
 //! capacity of lists and a table, up to 130 bytes (measured as the growth of a process per additional
@@ -22,8 +22,8 @@ use kvpool::{BlockId, Match};
 use crate::error::{ReplayError, zeros};
 use crate::numbers::Numbers;
 
-/// The base of generated keys. Any value is suitable, because recorded keys are eight bytes of a
-/// digest.
+/// The base of keys for contents that occur in no journal. Recorded keys are eight bytes of a digest,
+/// so a collision with any constant is equally improbable.
 const MADE_UP_KEYS: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// A known content.
@@ -31,7 +31,8 @@ const MADE_UP_KEYS: u64 = 0x9e37_79b9_7f4a_7c15;
 struct Content {
     key: u64,
     fingerprint: u64,
-    /// Token of the content before it.
+    /// Token of the previous block's content. `None` for a first block, or if no record contains the
+    /// previous block.
     parent: Option<u32>,
 }
 
@@ -43,17 +44,18 @@ pub struct Contents {
     /// A second hasher, for prompts that were hashed with a different hasher from the manager's.
     foreign: Arc<BlockHasher>,
     block_size: usize,
-    /// Whether hits are verified by tokens. Replays never verify by tokens, so their matches contain no
-    /// tokens.
+    /// Whether the pool compares tokens to verify hits. False in replays, whose matches therefore
+    /// contain no tokens.
     compares_tokens: bool,
     tokens: HashMap<ContentKey, u32>,
     contents: Vec<Content>,
-    /// Chains that a real hasher made. Maps the key of each block to its chain and its position.
+    /// Chains that were hashed from real tokens, passed to [`Self::teach`]. Maps the key of each block
+    /// to its chain and its position.
     hashed: HashMap<u64, (Arc<HashChain>, usize)>,
     /// The latest matches that a pool returned, newest first.
     matches: Vec<Match>,
-    /// Pairs of tokens that represent the same content. A pair arises if a prompt was hashed again and
-    /// another prompt already had the new content.
+    /// Pairs of tokens that represent the same content. A pair is added when a prompt is hashed again
+    /// and another prompt already has the new content.
     same: Vec<(u32, u32)>,
 }
 
@@ -82,7 +84,7 @@ impl Contents {
         })
     }
 
-    /// Removes all contents. Prompts that were generated from them must not be used any more.
+    /// Removes all contents. Prompts that were generated before must not be used any more.
     pub(crate) fn clear(&mut self) {
         self.hashes.clear();
         (self.tokens, self.contents) = (HashMap::new(), Vec::new());
@@ -95,9 +97,9 @@ impl Contents {
 
     /// Returns the token of a content. Makes a new token if the content is unknown.
     ///
-    /// A link contains only the key of the block before it. A chain without fingerprints contains only
-    /// the keys of all its blocks. Such an entry identifies the content with this key. A later record
-    /// may add the fingerprint.
+    /// Some records contain a key without a fingerprint: a link has only the key of the previous block,
+    /// and a chain may have no fingerprints. A key alone also finds a content with a fingerprint. If
+    /// the content has no fingerprint yet, a later record can add it.
     fn token(&mut self, key: u64, fingerprint: u64, parent: Option<u32>) -> Result<u32, ReplayError> {
         let by_key = self.tokens.get(&(key, 0)).copied();
         let without_fingerprint =
@@ -123,13 +125,14 @@ impl Contents {
         Ok(token)
     }
 
-    /// Returns a key and a fingerprint for a content that occurs in no journal.
+    /// Returns a key and a fingerprint for a new content, which no journal contains.
     fn made_up_key(&self) -> ContentKey {
         let key = MADE_UP_KEYS ^ self.contents.len() as u64;
         (key, if self.hasher.has_fingerprints() { key } else { 0 })
     }
 
-    /// Returns the token of each block of a chain.
+    /// Returns the token of each block's content in a recorded chain. The blocks that the record omits
+    /// are found from the last of them, block by block back to the first.
     fn path(&mut self, record: &ChainRecord) -> Result<Vec<u32>, ReplayError> {
         let mut path = Vec::new();
         if let Some((blocks, last)) = record.known {
@@ -147,8 +150,9 @@ impl Contents {
         for (key, fingerprint) in record.keys.unpack().zip(fingerprints) {
             let parent = path.last().copied();
             let token = self.token(key, fingerprint.unwrap_or(0), parent)?;
-            // A link may have recorded a content of another epoch as the previous block. The chain is
-            // correct, unless the chain has only digests and contents also differ by fingerprints.
+            // An earlier link may have recorded a parent of another epoch. Replace it by the parent in
+            // this chain, which is correct. Do not do so if the chain lacks fingerprints although
+            // contents are distinguished by them.
             let knows = fingerprint.is_some() || !self.hasher.has_fingerprints();
             if let Some(content) = self.contents.get_mut(token as usize).filter(|_| knows) {
                 content.parent = parent;
@@ -158,7 +162,8 @@ impl Contents {
         Ok(path)
     }
 
-    /// Returns the record in a form that does not refer to earlier records.
+    /// Returns the record of a chain with the keys of all its blocks, including those that the record
+    /// omits because earlier records contain them.
     pub(crate) fn whole(&mut self, record: &ChainRecord) -> Result<ChainRecord, ReplayError> {
         let path = self.path(record)?;
         let contents = path.iter().filter_map(|&token| self.contents.get(token as usize));
@@ -173,7 +178,8 @@ impl Contents {
         })
     }
 
-    /// Makes the tokens of whole blocks: each block has zeros, and the token of its content at the end.
+    /// Returns the made-up tokens of full blocks. Each block consists of zeros and ends with the token
+    /// of its content.
     fn spell(&self, path: &[u32]) -> Result<Vec<u32>, ReplayError> {
         let mut tokens = zeros(path.len().saturating_mul(self.block_size))?;
         let ends = tokens.iter_mut().skip(self.block_size - 1).step_by(self.block_size);
@@ -183,8 +189,8 @@ impl Contents {
         Ok(tokens)
     }
 
-    /// Makes later records use this real chain: blocks with the keys of the chain get its digests,
-    /// fingerprints and tokens.
+    /// Adds a chain that was hashed from real tokens. Blocks of later records that have a key of this
+    /// chain get its digests, fingerprints and tokens.
     pub(crate) fn teach(&mut self, chain: HashChain) {
         let chain = Arc::new(chain);
         for (position, hash) in chain.hashes().iter().enumerate() {
@@ -192,15 +198,15 @@ impl Contents {
         }
     }
 
-    /// Makes later records of this match use this real match, as long as it is one of the latest
-    /// matches.
+    /// Adds a match that a pool returned. [`Self::found`] returns it for an equal record, while it is
+    /// one of the latest 16 matches.
     pub(crate) fn teach_match(&mut self, found: Match) {
         const KEPT: usize = 16;
         self.matches.truncate(KEPT - 1);
         self.matches.insert(0, found);
     }
 
-    /// Returns the block with this key from a real chain.
+    /// Returns the block with this key, if a chain that was added with [`Self::teach`] contains it.
     fn hashed(&self, key: u64) -> Option<LinkRef<'_>> {
         let (chain, position) = self.hashed.get(&key)?;
         chain.link(*position)
@@ -214,7 +220,8 @@ impl Contents {
         self.hashed(key).and_then(|block| block.fingerprint).unwrap_or_else(|| fingerprint.into())
     }
 
-    /// Makes the tokens of blocks with these keys.
+    /// Returns the tokens of the blocks with these keys: the real tokens where they are known, made-up
+    /// tokens otherwise.
     fn spell_all(&self, path: &[u32], keys: impl Iterator<Item = u64>) -> Result<Vec<u32>, ReplayError> {
         let mut tokens = self.spell(path)?;
         for (block, key) in tokens.chunks_exact_mut(self.block_size).zip(keys) {
@@ -225,7 +232,7 @@ impl Contents {
         Ok(tokens)
     }
 
-    /// Makes a prompt that has the digests of a record.
+    /// Generates a prompt whose blocks have the recorded digests.
     pub(crate) fn cursor(&mut self, record: &ChainRecord, foreign: bool) -> Result<HashCursor, ReplayError> {
         let path = self.path(record)?;
         let hasher = if foreign { &self.foreign } else { &self.hasher };
@@ -238,7 +245,8 @@ impl Contents {
         Ok(cursor)
     }
 
-    /// Makes a chain that has the digests of a record, for any hasher.
+    /// Generates a chain with the recorded digests. The algorithm and the block size are those of the
+    /// record, not those of the hasher.
     pub(crate) fn chain(&mut self, record: &ChainRecord) -> Result<HashChain, ReplayError> {
         let path = self.path(record)?;
         let algorithm = algorithm(record.algorithm)?;
@@ -254,7 +262,8 @@ impl Contents {
         Ok(HashChain::forged(algorithm, record.block_size, record.epoch, hashes, fingerprints, tokens))
     }
 
-    /// Makes a match that has the digests of a record, for the part of the chain that the match covers.
+    /// Generates a match with the recorded digests. The record contains only the part of the chain that
+    /// the match covers.
     pub(crate) fn found(
         &mut self,
         record: &ChainRecord,
@@ -285,7 +294,7 @@ impl Contents {
         Ok(self.matches.iter().find(is_known).cloned().unwrap_or(forged))
     }
 
-    /// Makes a link that has the digest of a record.
+    /// Generates a link with the recorded digest.
     pub(crate) fn link(&mut self, record: &LinkRecord) -> Result<ChainLink, ReplayError> {
         let parent = match record.parent {
             None => None,
@@ -312,7 +321,8 @@ impl Contents {
         ))
     }
 
-    /// Makes `count` tokens to append to a prompt. The blocks that they fill get the recorded contents.
+    /// Generates `count` tokens to append to a prompt. The blocks that become full get the recorded
+    /// contents, from `keys`.
     pub(crate) fn appended(
         &mut self,
         cursor: &HashCursor,
@@ -324,9 +334,9 @@ impl Contents {
         let mut tokens = zeros(count)?;
         let first = self.block_size - 1 - cursor.tail().len();
         for last in tokens.iter_mut().skip(first).step_by(self.block_size) {
-            // A refused append has filled no blocks, and an append to a shortened prompt fills other
-            // blocks. The record does not contain the contents of those blocks, so each becomes a new
-            // content. A counter as token could collide with the content of another prompt.
+            // `keys` is too short in two cases: the recorded append was refused and filled no blocks,
+            // or a shrinker shortened the prompt, so other blocks become full. Each of these blocks
+            // gets a new content that no prompt of the journal has.
             let (key, fingerprint) = match keys.next() {
                 Some(key) => (key, fingerprints.next().unwrap_or(0)),
                 None => self.made_up_key(),
@@ -337,7 +347,8 @@ impl Contents {
         Ok(tokens)
     }
 
-    /// Changes the digests of a prompt, because it was hashed again in another epoch.
+    /// Replaces the digests of a prompt's blocks by those of another epoch, in which the prompt was
+    /// hashed again.
     pub(crate) fn rehash(&mut self, cursor: &HashCursor, Filled { keys, fingerprints }: &Filled) {
         let fingerprints = fingerprints.unpack().map(Some).chain(std::iter::repeat(None));
         let blocks = cursor.chain().tokens().chunks_exact(self.block_size);
@@ -350,8 +361,8 @@ impl Contents {
                 && let Some(content) = self.contents.get_mut(token as usize)
             {
                 (content.key, content.fingerprint) = (key, fingerprint);
-                // Several prompts may have this content. The previous content may belong to another
-                // prompt, which still has the old digests.
+                // Another prompt may already have this content, with another token. Its digests stay as
+                // they are.
                 content.parent = parent;
                 let before = self.tokens.insert((key, fingerprint), token);
                 self.same.extend(before.filter(|&before| before != token).map(|before| (before, token)));
@@ -359,13 +370,13 @@ impl Contents {
         }
     }
 
-    /// Returns a number for each content, which exports use to write prompts.
+    /// Numbers the contents. An exported test writes a prompt as a list of these numbers.
     pub(crate) fn numbers(&self) -> Numbers {
         Numbers::new(&self.tokens, &self.same, |token| self.contents.get(token as usize)?.parent)
     }
 
-    /// Whether a chain has fingerprints. If the pool does not compare fingerprints, its chains have
-    /// none.
+    /// Whether a recorded chain has fingerprints. Always false if the pool does not compare
+    /// fingerprints.
     fn has_fingerprints(&self, record: &ChainRecord) -> bool {
         let known = record.known.is_none_or(|(_, (_, fingerprint))| fingerprint != 0);
         self.hasher.has_fingerprints() && (!record.fingerprints.is_empty() || record.keys.is_empty() && known)

@@ -57,9 +57,9 @@ pub enum ReplayError {
          where there is more memory"
     )]
     NoMemory {
-        /// Number of items that were needed.
+        /// Number of items for which memory was requested.
         wanted: usize,
-        /// Name of the items.
+        /// Name of the items that did not fit, such as blocks.
         what: &'static str,
     },
     /// A call has more tokens than any engine passes in one call.
@@ -67,7 +67,7 @@ pub enum ReplayError {
     TooManyTokens {
         /// Number of tokens of the call.
         tokens: usize,
-        /// Largest number of tokens.
+        /// Largest number of tokens of a call that a replay accepts.
         limit: usize,
     },
     /// The journal has too many operations for a test.
@@ -78,7 +78,7 @@ pub enum ReplayError {
     TooLong {
         /// Number of operations in the journal.
         operations: u64,
-        /// Largest number of operations.
+        /// Largest number of operations that was allowed.
         limit: u64,
     },
     /// The language of the test cannot express an operation.

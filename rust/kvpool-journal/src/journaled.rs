@@ -25,7 +25,7 @@ use kvpool::{
 };
 use serde::Serialize;
 
-/// A subject whose calls can be recorded.
+/// A pool or manager whose calls can be recorded. It is called the *subject*.
 pub trait Recordable: Sized {
     /// Settings of the subject.
     type Config;
@@ -35,11 +35,12 @@ pub trait Recordable: Sized {
     type Error;
     /// The record of one call of the subject.
     type Record: Serialize;
-    /// The state that a replay needs to make the arguments of recorded calls.
+    /// The state with which a replay reconstructs arguments from their records, such as the tokens of
+    /// prompts.
     type Memory;
 
-    /// Creates a subject. A journal may need digests of a state that is too large to read completely
-    /// for each digest. In that case the subject updates a digest at every change.
+    /// Creates a subject. If the state is too large to be read completely for each digest of the
+    /// journal, the subject keeps a digest that it updates at every change.
     ///
     /// # Errors
     /// The error of the subject for its settings.
@@ -61,7 +62,7 @@ type RecordOf<S> = <S as Recordable>::Record;
 
 /// Runs calls of a subject, and records them if there is a journal.
 pub trait Recording {
-    /// The pool or manager that is called.
+    /// The type of the pool or manager whose calls are recorded.
     type Subject: Recordable;
 
     /// Runs a call with `run`. If there is a journal, `before` collects data before the call runs, and
@@ -152,8 +153,8 @@ impl<S: Recordable> Journaled<S> {
         self.journal.as_deref_mut().map(|journal| take(&self.subject, journal))
     }
 
-    /// Like [`Recording::call`], but `write` itself writes the record and the check of the answer. It
-    /// returns whether a digest is due.
+    /// Like [`Recording::call`], but `write` writes the record and the check of the answer to the
+    /// journal, and returns whether a digest of the state is due.
     #[inline]
     pub(crate) fn write<B, A: Outcome>(
         &mut self,
@@ -196,8 +197,8 @@ impl<S: Recordable> Journaled<S> {
 
     /// Runs an operation without recording it, such as a step of a scrubber, a digest of the state, or
     /// the calls of a feed (`keep_feed`, `take_feed`). There is no other mutable access to the subject.
-    /// The operation must not change later answers. It is missing in the journal, so the answers of a
-    /// replay would differ.
+    /// The operation must not change later answers: a replay does not run it, so its answers would
+    /// differ.
     pub fn unrecorded<T>(&mut self, call: impl FnOnce(&mut S) -> T) -> T {
         let result = call(&mut self.subject);
         if let Some(journal) = &mut self.journal

@@ -6,8 +6,8 @@
 //!   [`PoolCalls`], [`ManagerCalls`] and [`VllmCalls`]. Pools and managers do not depend on the
 //!   journal. [`calls`] declares each call once.
 //! - [`replay`] runs a journal again, and compares every answer and every digest of the state.
-//! - [`bisect`] finds the first operation that goes wrong. [`compare`] finds the first difference
-//!   between two journals.
+//! - [`bisect`] finds the first operation whose answer differs or that breaks an invariant. [`compare`]
+//!   finds the first difference between two journals.
 //! - [`shrink`] removes the operations that are not needed for a failure. [`export`] turns operations
 //!   into a test.
 //! - [`show`] returns the content of a journal as text. [`observe`] provides the pool or manager during

@@ -15,17 +15,17 @@ use crate::subject::{Subject, memory};
 use crate::value::Answer;
 use kvpool_observe::{ManagerWatch, ManagerWatchConfig};
 
-/// A manager on which a journal is replayed.
+/// A manager on which the calls of a journal are replayed.
 #[derive(Debug)]
 pub struct ManagerSubject {
     manager: Journaled<CacheManager>,
     requests: Requests,
-    /// The ids that differ from those of the recorded run. Used if calls run outside of their recorded
-    /// sequence.
+    /// Maps the recorded block ids and swap ids to those of this run. Used if only some of the recorded
+    /// calls run, because ids then differ.
     moved: Moved,
 }
 
-/// Returns the settings of the recorded observers, with a digest.
+/// Returns the settings of the recorded observers, and adds a digest, which the replay compares.
 fn watch_config(header: &JournalHeader) -> Result<ManagerWatchConfig, ReplayError> {
     Ok(ManagerWatchConfig { digest: true, ..header.watch_config(kvpool_policies::ALL)? })
 }
@@ -46,7 +46,7 @@ impl ManagerSubject {
         Self::with_verify(header, Verify::Tokens, |manager| Ok(manager.into()))
     }
 
-    /// Makes the prompt of a record.
+    /// Makes a prompt from its record.
     ///
     /// # Errors
     /// [`ReplayError`] if the record describes an impossible prompt.
@@ -76,13 +76,13 @@ impl ManagerSubject {
         self.manager.unrecorded(call)
     }
 
-    /// Returns the numbers of the known contents.
+    /// Numbers the contents that the replay has seen. An export uses these numbers.
     pub(crate) fn numbers(&self) -> Numbers {
         self.requests.contents.numbers()
     }
 
-    /// Creates a manager that verifies hits by fingerprints, if at all, because the tokens are
-    /// generated.
+    /// Creates a manager for a replay. If the recorded manager compared tokens, it compares
+    /// fingerprints instead, because the tokens of a replay are generated.
     fn made(
         header: &JournalHeader,
         record: impl FnOnce(CacheManager) -> Result<Journaled<CacheManager>, ReplayError>,
@@ -90,8 +90,8 @@ impl ManagerSubject {
         Self::with_verify(header, Verify::Fingerprint, record)
     }
 
-    /// Creates a manager, with or without a journal. It verifies its hits as the header specifies, but
-    /// by `most` at most.
+    /// Creates a manager, with or without a journal. It verifies its hits in the way that the header
+    /// specifies, but not more strictly than `most`.
     fn with_verify(
         header: &JournalHeader,
         most: Verify,

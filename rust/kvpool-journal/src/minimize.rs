@@ -1,9 +1,9 @@
-//! Delta debugging: finds a minimal list of items that still fails (Zeller and Hildebrandt,
+//! Delta debugging: finds a minimal list of items that still causes a failure (Zeller and Hildebrandt,
 //! "Simplifying and Isolating Failure-Inducing Input", 2002). It removes chunks of items, beginning
 //! with halves and ending with single items, until no more items can be removed.
 
-/// Returns a minimal list of items, in order, that still fails: no single item can be removed. At worst
-/// O(items squared) runs.
+/// Returns a minimal list of items, in order, for which `still` returns true. Without any one of the
+/// items, it returns false. At worst O(items squared) runs.
 ///
 /// ```
 /// use kvpool_journal::minimize;
@@ -12,7 +12,8 @@
 /// ```
 pub fn minimize<T: Clone>(items: Vec<T>, still: &mut dyn FnMut(&[T]) -> bool) -> Vec<T> {
     let mut least = items;
-    // First find the shortest beginning that fails, because items after the failure are not needed.
+    // First find the shortest prefix of the list that fails, because items after the failure are not
+    // needed.
     let (mut short, mut long) = (0, least.len());
     while long - short > 1 {
         let middle = short + (long - short) / 2;

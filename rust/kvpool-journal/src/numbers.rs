@@ -1,19 +1,19 @@
 //! Assigns a small number to each content of a journal. An exported test uses these numbers to write
 //! its prompts.
 //!
-//! Two keys have the same number if they belong to the same tokens. This happens because a prompt that
-//! is hashed again in another epoch gets other keys. Another prompt with the same content in that epoch
-//! has these keys, too.
+//! Two keys have the same number if they belong to the same tokens in different epochs: a prompt that
+//! is hashed again in another epoch gets other keys.
 //!
 //! Costs: 40 bytes per distinct content of a journal.
 
 use crate::ContentKey;
 use hashbrown::HashMap;
 
-/// The number of a block that only occurs as the parent of another block.
+/// The number of a content for which the journal has no record of its own, only records that refer to
+/// it as a parent.
 const UNKNOWN: u32 = 0;
 
-/// Numbers of contents, beginning at 1.
+/// Maps the keys of contents to their numbers, which begin at 1.
 #[derive(Debug, Default)]
 pub(crate) struct Numbers {
     by_key: HashMap<u64, u32>,
@@ -21,7 +21,8 @@ pub(crate) struct Numbers {
     parents: HashMap<u32, u32>,
 }
 
-/// Disjoint sets of tokens. The smallest token of a set identifies the set.
+/// Disjoint sets (union-find) of the tokens that represent the same content. The smallest token of a
+/// set identifies the set.
 struct Sets(Vec<u32>);
 
 impl Sets {
@@ -30,7 +31,7 @@ impl Sets {
         while let Some(&next) = self.0.get(at as usize).filter(|&&next| next != at) {
             at = next;
         }
-        // Shorten the path, so that the next lookup is direct.
+        // Link the token directly to the smallest, so that the next lookup takes one step.
         if let Some(place) = self.0.get_mut(token as usize) {
             *place = at;
         }
@@ -56,7 +57,8 @@ impl Numbers {
         let most = tokens.values().copied().max().map_or(0, |most| most + 1);
         let mut sets = Sets((0..most).collect());
         same.iter().for_each(|&(one, other)| sets.join(one, other));
-        // A link contains no fingerprint of the block before it, so compare keys only.
+        // The record of a link contains the key of its parent without the fingerprint, so number the
+        // contents by key only.
         let mut entries: Vec<(u64, u32)> = tokens.iter().map(|(&(key, _), &token)| (key, token)).collect();
         entries.sort_unstable();
         for pair in entries.windows(2) {
@@ -77,7 +79,6 @@ impl Numbers {
         numbers
     }
 
-    /// Returns the number of a content.
     pub(crate) fn of(&self, key: u64) -> u32 {
         self.by_key.get(&key).copied().unwrap_or(UNKNOWN)
     }

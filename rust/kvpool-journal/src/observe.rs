@@ -2,9 +2,9 @@
 //! not have.
 //!
 //! Observers change no answer, so the replay compares answers as usual. The reports of the observers
-//! describe the replay. Its tokens are generated, so an explanation never contains the position inside
-//! of a block at which two prompts differ. A journal contains only the times that the caller passed to
-//! retention.
+//! describe the replay, not the recorded run. The tokens of a replay are generated, so an explanation
+//! of a miss cannot contain the position inside of a block at which two prompts differ. The only times
+//! in a journal are those that the caller passed for retention.
 
 use crate::{JournalReader, JournalSource};
 

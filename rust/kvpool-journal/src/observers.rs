@@ -15,13 +15,13 @@ use kvpool_vllm::Pool;
 pub struct Observers {
     /// Settings of an advisor, which replaces the advisor of the journal.
     pub advisor: Option<AdvisorConfig>,
-    /// Settings for explanations of misses. Only for a manager.
+    /// Settings for explanations of misses, which only managers support.
     pub explain: Option<ExplainConfig>,
     /// Whether to collect metrics: ages, causes of evictions, tenants.
     pub metrics: bool,
 }
 
-/// The subject of a journal, for reading.
+/// The replayed pool or manager, which a caller can read but not change.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Observed<'a> {

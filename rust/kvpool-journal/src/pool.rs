@@ -19,8 +19,8 @@ use kvpool_observe::{ManagerWatchConfig, PoolWatch, WatchConfig};
 pub struct PoolSubject {
     pool: Journaled<BlockPool>,
     contents: Contents,
-    /// The ids that differ from those of the recorded run. Used if calls run outside of their recorded
-    /// sequence.
+    /// Maps the recorded block ids to those of this run. Used if only some of the recorded calls run,
+    /// because ids then differ.
     moved: Moved,
 }
 
@@ -42,18 +42,18 @@ impl PoolSubject {
         })
     }
 
-    /// Makes later records use this real chain: blocks with the keys of the chain get its digests,
-    /// fingerprints and tokens.
+    /// Adds a chain that was hashed from real tokens. Blocks of later records that have a key of this
+    /// chain get its digests, fingerprints and tokens.
     pub fn teach(&mut self, chain: HashChain) {
         self.contents.teach(chain);
     }
 
-    /// Makes later records of this match use this match, which the pool has returned.
+    /// Adds a match that the pool returned, so that later records of this match use it.
     pub fn teach_match(&mut self, found: Match) {
         self.contents.teach_match(found);
     }
 
-    /// Makes the chain of a record.
+    /// Makes a hash chain from its record.
     ///
     /// # Errors
     /// [`ReplayError`] if the record describes an impossible chain.
@@ -66,12 +66,13 @@ impl PoolSubject {
         self.pool.unrecorded(call)
     }
 
-    /// Returns the numbers of the known contents.
+    /// Numbers the contents that the replay has seen. An export uses these numbers.
     pub(crate) fn numbers(&self) -> Numbers {
         self.contents.numbers()
     }
 
-    /// Creates a pool that verifies hits by fingerprints, if at all, because the tokens are generated.
+    /// Creates a pool for a replay. If the recorded pool compared tokens, it compares fingerprints
+    /// instead, because the tokens of a replay are generated.
     fn made(
         header: &JournalHeader,
         make: impl FnOnce(PoolConfig, &WatchConfig) -> Result<Journaled<BlockPool>, PoolError>,
@@ -79,7 +80,8 @@ impl PoolSubject {
         Self::with_verify(header, Verify::Fingerprint, make)
     }
 
-    /// Creates a pool that verifies its hits as the header specifies, but by `most` at most.
+    /// Creates a pool that verifies its hits in the way that the header specifies, but not more
+    /// strictly than `most`.
     fn with_verify(
         header: &JournalHeader,
         most: Verify,
@@ -95,7 +97,7 @@ impl PoolSubject {
     }
 }
 
-/// Returns the settings of the recorded observers, with a digest.
+/// Returns the settings of the recorded observers, and adds a digest, which the replay compares.
 fn watch_config(header: &JournalHeader) -> Result<WatchConfig, ReplayError> {
     let ManagerWatchConfig { event_capacity, advisor, .. } = header.watch_config(kvpool_policies::ALL)?;
     Ok(WatchConfig { event_capacity, digest: true, advisor, ..WatchConfig::default() })

@@ -1,4 +1,5 @@
-//! Runs self-contained steps again, and records them in a new journal.
+//! Runs operations of a journal that are in self-contained form ([`Step`]) again, and records them in a
+//! new journal.
 
 use crate::JournalHeader;
 

@@ -15,13 +15,13 @@ use crate::value::Answer;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Difference {
-    /// This build answers an operation differently.
+    /// The answer of an operation in this build differs from the recorded answer.
     Answer {
         /// Number of the operation.
         operation: u64,
         /// The call and its arguments as text.
         asked: String,
-        /// The answer of this build.
+        /// The answer that this build gave.
         told: String,
     },
     /// The digests of the state differ, although all answers since the previous digest are equal.
@@ -47,7 +47,7 @@ pub enum Difference {
 pub struct Report {
     /// Number of operations that were run.
     pub operations: u64,
-    /// Number of equal digests.
+    /// Number of digests that were compared and equal.
     pub digests: u64,
     /// The first difference. The replay stops there.
     pub difference: Option<Difference>,
@@ -143,7 +143,8 @@ const PROGRESS: u64 = 4096;
 /// replay ends.
 pub(crate) type Each<'a, S> = dyn FnMut(Step<<S as Subject>::Call>, &S) -> Result<(), ReplayError> + 'a;
 
-/// A callback that receives the number of operations so far and the subject, after each operation.
+/// A callback that runs after each operation. It receives the number of operations so far, and the
+/// subject.
 pub(crate) type Look<'a, S> = dyn FnMut(u64, &S) + 'a;
 
 pub(crate) fn drive<S: Subject>(

@@ -1,4 +1,4 @@
-//! The state that a replay of a manager needs to make the arguments of recorded calls.
+//! The state with which a replay of a manager reconstructs the arguments of recorded calls.
 //!
 //! Owns: the request in each slot, the previous batch, and the contents of prompts. A slot is a small
 //! number that a manager assigns to a request. In a replay as in the recorded run, the next new request
@@ -14,12 +14,12 @@ use crate::{AppendRecord, Filled, IdRecord, Name, PlanRecord, Planned, Rows, Tur
 #[derive(Debug)]
 pub struct Requests {
     pub(crate) contents: Contents,
-    /// The request in each slot. After its request was released, no record refers to a slot until
-    /// another request has it.
+    /// The id of the request in each slot. A slot keeps the id after the release, because no record
+    /// refers to the slot until another request has it.
     slots: Vec<Option<RequestId>>,
-    /// The slots of the previous batch.
+    /// The slots of the requests in the previous batch.
     rows: Vec<u32>,
-    /// Requests that the present call may create.
+    /// The ids of the requests that the present call creates unless it is refused.
     new: Vec<RequestId>,
 }
 
@@ -33,7 +33,7 @@ impl Requests {
         Self { contents, slots: Vec::new(), rows: Vec::new(), new: Vec::new() }
     }
 
-    /// Removes all requests, because a new process begins.
+    /// Removes all requests. Called where the journal continues in a new process.
     pub(crate) fn clear(&mut self) {
         self.slots.clear();
         self.rows.clear();
@@ -65,7 +65,7 @@ impl Requests {
         self.rows.iter().map(|&slot| self.id(&Name::Slot(slot))).collect()
     }
 
-    /// Records a request that the call may create.
+    /// Remembers the id of a request that the call may create.
     pub(crate) fn expect(&mut self, IdRecord(id): &IdRecord) -> RequestId {
         self.new.push(id.clone());
         id.clone()
@@ -81,7 +81,8 @@ impl Requests {
         }
     }
 
-    /// Applies the new digests of a request whose prompt the manager hashes again.
+    /// Replaces the digests of a request's prompt, because the manager hashes it again in another
+    /// epoch.
     pub(crate) fn rehash(&mut self, manager: &CacheManager, id: RequestRef<'_>, filled: Option<&Filled>) {
         if let (Some(filled), Ok(cursor)) = (filled, manager.cursor(id)) {
             self.contents.rehash(cursor, filled);
@@ -110,7 +111,7 @@ impl Requests {
         Ok((ids, spelled))
     }
 
-    /// Returns the request of a turn, and the tokens to append.
+    /// Returns the request to which a call appends tokens, and these tokens.
     pub(crate) fn turn_arguments(
         &mut self,
         manager: &CacheManager,
@@ -133,7 +134,7 @@ impl Requests {
         self.contents.appended(cursor, tokens, &mut keys, &mut prints)
     }
 
-    /// Plans a recorded step with a manager.
+    /// Makes the plan of a recorded step, with the methods of the manager.
     pub(crate) fn plan(
         &mut self,
         manager: &CacheManager,
@@ -141,8 +142,8 @@ impl Requests {
     ) -> Result<StepPlan, ReplayError> {
         let mut plan = manager.plan_step();
         for one in planned {
-            // If this build refuses an operation that the recorded run planned, the answer has one
-            // outcome less.
+            // Ignore a refusal. If the recorded run planned the operation, the answer of the step then
+            // has one outcome less, so the replay detects the difference.
             let _refused = match one {
                 Planned::Admit { request, prompt, options } => {
                     let (id, cursor) = (self.expect(request), self.contents.cursor(prompt, false)?);
@@ -175,7 +176,8 @@ impl Requests {
             };
         }
         if *stale {
-            // The plan of another manager is refused in the same way as a plan for an earlier state.
+            // A manager refuses the plan of another manager in the same way as a plan for an earlier
+            // state.
             let other = ManagerConfig { num_blocks: 2, ..ManagerConfig::default() };
             plan = CacheManager::new(other)?.plan_step();
         }

@@ -109,7 +109,8 @@ fn over(
 struct Restarted<'a, S> {
     subject: S,
     header: &'a JournalHeader,
-    /// Maps the open tickets of the subject that was never restarted to tickets of this subject.
+    /// Maps the tickets of open fences from the subject that was never restarted to the restarted
+    /// subject.
     tickets: HashMap<u64, u64>,
     report: RestartReport,
 }
@@ -128,8 +129,8 @@ impl<S: Subject> Restarted<'_, S> {
         for mention in step.operation.slots().into_iter().flat_map(Slot::mentions) {
             if let Mention::Ticket(ticket) = mention {
                 named.push(*ticket);
-                // A ticket that is not open in this subject must not be open in the other one either.
-                // Its number does not matter.
+                // A ticket without an entry is not open in either subject, so use any number that is
+                // not a ticket.
                 *ticket = self.tickets.get(ticket).copied().unwrap_or(u64::MAX);
             }
         }
@@ -137,7 +138,8 @@ impl<S: Subject> Restarted<'_, S> {
         self.report.operations = operation + 1;
         let call = step.operation.call();
         let alike = match (call, &step.answer.value, &answer.value) {
-            // Each subject assigns its own numbers to tickets.
+            // Do not compare the tickets of fences, because each subject assigns its own numbers. Map
+            // them to each other.
             ("fence", &Value::Number(stayed), &Value::Number(here)) => {
                 self.tickets.insert(stayed, here);
                 true
@@ -158,7 +160,8 @@ impl<S: Subject> Restarted<'_, S> {
         image.map_or(Ok(None), |image| self.compare(operation, asked, &image))
     }
 
-    /// Compares the cached blocks with an image, and returns the first difference.
+    /// Compares the cached blocks of the restarted subject with an image of the other subject, and
+    /// returns the first difference.
     fn compare(
         &mut self,
         operation: u64,
@@ -208,9 +211,9 @@ fn run<S: Subject>(
     let (operations, restarts, blocks, difference, tail) = (0, 0, 0, None, reader.tail());
     let report = RestartReport { operations, restarts, blocks, difference, tail };
     let mut restarted = Restarted { subject: S::new(header)?, header, tickets: HashMap::new(), report };
-    // Restart once at the beginning. If the subject does not support restarts, this returns the error.
     restarted.restart()?;
-    // Whether the subject that was never restarted is idle, and its image, after its last operation.
+    // Whether no caller holds a block of the subject that was never restarted, and its image, both
+    // after its last operation.
     let (idle, image) = (Cell::new(false), Cell::new(None));
     let mut look = |operations: u64, subject: &S| {
         idle.set(subject.is_idle());

@@ -28,7 +28,7 @@ pub struct Summary {
     pub operations: u64,
     /// Number of digests of the state.
     pub digests: u64,
-    /// Number of operations per call.
+    /// Number of recorded operations, by the name of the call.
     pub kinds: BTreeMap<&'static str, u64>,
     /// Whether the last frame is complete.
     pub tail: Tail,
@@ -41,7 +41,7 @@ pub struct Line {
     pub number: u64,
     /// Name of the called method, or `"digest"` for a digest.
     pub call: &'static str,
-    /// The arguments: requests, lengths, blocks.
+    /// The arguments as text, such as requests, lengths and blocks.
     pub words: String,
 }
 

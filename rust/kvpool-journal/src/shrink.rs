@@ -1,4 +1,4 @@
-//! Shrinking: finds a minimal list of operations that still fails.
+//! Shrinking: finds a minimal list of a journal's operations that still causes the failure.
 //!
 //! Delta debugging ([`minimize`]) removes operations. Each operation is self-contained, so the others
 //! still run. Afterwards the arguments are made smaller.

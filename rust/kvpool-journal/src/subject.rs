@@ -10,8 +10,8 @@ use crate::error::ReplayError;
 use crate::observers::{Observed, Observers};
 use crate::value::Answer;
 
-/// A self-contained operation. It refers to requests by id, and contains all blocks of its prompts.
-/// Therefore it can run without the other operations of its journal.
+/// A recorded operation in self-contained form: it refers to requests by id, and contains all blocks of
+/// its prompts. Therefore it can run without the other operations of its journal.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Step<O> {
     /// Number of the operation in its journal.
@@ -47,7 +47,7 @@ pub trait Subject: Sized {
     /// [`ReplayError::Settings`]
     fn watch(&mut self, header: &JournalHeader, observers: &Observers) -> Result<(), ReplayError>;
 
-    /// Returns the subject, for reading.
+    /// Returns the pool or manager, which the caller can read but not change.
     fn observed(&self) -> Observed<'_>;
 
     /// Ends the journal and returns its bytes. Returns no bytes if there is no journal.
@@ -81,11 +81,11 @@ pub trait Subject: Sized {
         Ok(answer)
     }
 
-    /// Returns the ids that differ from those of the recorded run. Used if calls run outside of their
-    /// recorded sequence.
+    /// Returns the maps from recorded ids to those of this run. Used if only some of the recorded calls
+    /// run, because ids then differ.
     fn moved(&mut self) -> &mut Moved;
 
-    /// Returns the pool from which images are taken.
+    /// Returns the device pool, from whose images the subject is restored.
     fn device(&self) -> &BlockPool;
 
     /// Whether no caller holds a block. An image then contains everything that a new process needs.

@@ -10,7 +10,7 @@ use kvpool_vllm::Removed;
 
 use crate::Outcome;
 
-/// An answer in a form that a test can compare.
+/// An answer in a form that an exported test can compare.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Value {
     /// The call returns nothing.
@@ -24,14 +24,14 @@ pub enum Value {
     Text(String),
     /// The bytes of a key of vLLM, or of its digest.
     Bytes(Vec<u8>),
-    /// Several values, in order.
+    /// A list of values.
     List(Vec<Self>),
     /// A change of a block table, and the number of its group. The group only matters if there are
     /// several groups.
     Change(Vec<u64>, u16),
 }
 
-/// The answer of an operation.
+/// The answer of an operation, in all forms that a replay, a shrinker or an export needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Answer {
     /// The 32-bit check of the whole answer, as in the journal.
@@ -40,7 +40,7 @@ pub struct Answer {
     pub refused: bool,
     /// Ids of the blocks that the call returned to its caller, in order.
     pub blocks: Vec<BlockId>,
-    /// Id of the swap that the call began.
+    /// Id of the swap that the call began, if it began one.
     pub swap: Option<u64>,
     /// The answer as readable text.
     pub told: String,
@@ -48,7 +48,7 @@ pub struct Answer {
     pub value: Value,
 }
 
-/// The answer of a call.
+/// A type that calls return, from which an [`Answer`] can be made.
 pub(crate) trait Reply: Outcome + std::fmt::Debug {
     /// Returns the answer in the form that a test compares.
     fn value(&self) -> Value;

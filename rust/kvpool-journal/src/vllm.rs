@@ -15,8 +15,8 @@ use crate::value::Answer;
 #[derive(Debug)]
 pub struct VllmSubject {
     pool: Journaled<Pool>,
-    /// The ids that differ from those of the recorded run. Used if calls run outside of their recorded
-    /// sequence.
+    /// Maps the recorded block ids to those of this run. Used if only some of the recorded calls run,
+    /// because ids then differ.
     moved: Moved,
 }
 
@@ -92,8 +92,8 @@ impl Subject for VllmSubject {
         0
     }
 
-    /// Checks nothing. vLLM may move blocks of the queue and write counts directly, which breaks
-    /// invariants temporarily. Therefore a replay of this pool only compares answers.
+    /// Checks nothing. vLLM may reorder the free queue and overwrite reference counts directly, which
+    /// breaks invariants temporarily. Therefore a replay of this pool only compares answers.
     fn check(&mut self) -> Result<(), InvariantViolation> {
         Ok(())
     }

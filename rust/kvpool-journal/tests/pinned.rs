@@ -1,5 +1,5 @@
-//! Twenty recorded journals fix the format. They must not change. If a change breaks this test, it also
-//! makes the journals of users unreadable.
+//! Tests that twenty stored journals can still be read. Do not change these files. If a change of the
+//! code breaks this test, users cannot read their journals any more.
 //!
 //! Each journal can be decoded, encodes to the same bytes, and replays with the same answers and
 //! digests. The replay is recorded, too, and `again.txt` contains the checksum of these records.
@@ -15,8 +15,9 @@ use kvpool_journal::{
     Words, replay,
 };
 
-/// Number of bytes in a frame before its payload: length and checksum. `PAYLOAD_HEAD` is the number of
-/// bytes in a payload before its records: first operation, number of operations.
+/// Number of bytes in a frame before its payload, which are the length and the checksum. `PAYLOAD_HEAD`
+/// is the number of bytes in a payload before its records, which are the number of the first operation
+/// and the number of operations.
 const FRAME_HEAD: usize = 4 + 8;
 const PAYLOAD_HEAD: usize = 8 + 4;
 

@@ -15,8 +15,9 @@ use kvpool::observe::{ClearCause, RemovalCause};
 use kvpool::retention::EvictionCause;
 use kvpool::{CacheTime, Outlook};
 
-/// The part of an [`Outlook`] that differs between blocks. The explainer stores one per remembered
-/// content. The other parts are equal for all outlooks of a pool, so they are stored once.
+/// The fields of an [`Outlook`] (a policy's estimate of a block's further use) that differ between
+/// blocks. The explainer stores them for each remembered content. The other parts are equal for all
+/// outlooks of a pool, so they are stored once.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct CompactOutlook {
     class: u16,
@@ -24,8 +25,8 @@ pub(crate) struct CompactOutlook {
 }
 
 impl CompactOutlook {
-    /// Restores the whole outlook. `template` is any other outlook of the same pool, and supplies the
-    /// parts that all outlooks of the pool share.
+    /// Returns the complete outlook. The fields that are equal for all outlooks of a pool come from
+    /// `template`, any other outlook of the same pool.
     pub(crate) const fn outlook(self, template: Outlook) -> Outlook {
         let mut outlook = template;
         (outlook.class, outlook.kept_per_hit) = (self.class, self.kept_per_hit);
@@ -33,16 +34,16 @@ impl CompactOutlook {
     }
 }
 
-// A `Cause` takes no more memory than its variant with an epoch needs.
+// A `Cause` takes at most 16 bytes, because the log stores one per change.
 const _: () = assert!(size_of::<Cause>() <= 16);
 
-/// Why a content left the index.
+/// The reason why a content was removed from the pool's index.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Cause {
-    /// An allocation needed the block of the content. Contains the policy's outlook (its estimate of
-    /// the block's further use), if the policy gives one.
+    /// The block was evicted for an allocation. Contains the policy's outlook for the block, if the
+    /// policy has one.
     Evicted(EvictionCause, Option<CompactOutlook>),
-    /// The caller dropped it by its block id.
+    /// The caller dropped the content by its block id.
     ById,
     /// The pool was reset.
     Reset,
@@ -54,9 +55,9 @@ pub(crate) enum Cause {
 /// hash and its group ([`group_key`](crate::digest::group_key)).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Change {
-    /// The first computed copy was registered.
+    /// The first computed copy of the content was registered.
     Appeared { key: u64 },
-    /// The last computed copy was removed.
+    /// The last computed copy of the content was removed.
     Departed { key: u64, cause: Cause },
     /// All contents were removed.
     Cleared { cause: Cause },
@@ -66,7 +67,8 @@ pub(crate) enum Change {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ChangeLog {
     changes: Arc<Mutex<Vec<Change>>>,
-    /// The first outlook that was logged. It supplies the parts that all outlooks of the pool share.
+    /// The first outlook that was logged. Its fields that do not differ between blocks apply to all
+    /// outlooks of the pool.
     template: Arc<OnceLock<Outlook>>,
 }
 
@@ -101,7 +103,6 @@ impl ChangeLog {
         self.push(Change::Cleared { cause });
     }
 
-    /// Returns the first outlook that was logged, if any.
     pub(crate) fn template(&self) -> Option<Outlook> {
         self.template.get().copied()
     }

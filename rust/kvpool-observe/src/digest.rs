@@ -1,14 +1,15 @@
 //! `StateDigest`: a 64-bit digest of the state of a pool, updated by each operation.
 //!
-//! The digest stores the counts of every block from the last time that the block was counted, and which
-//! blocks have changed after that. Two pools with the same configuration that ran the same operations
-//! have the same digest, on any host and in any version that implements this specification. A journal
-//! compares digests to find the first operation whose result differs.
+//! For every block, this type stores the reference counts and the content from the last time that the
+//! block was added to the digest, and whether the block has changed after that. Two pools with the same
+//! configuration that ran the same operations have the same digest, on any host and in any version that
+//! implements this specification. A journal compares digests to find the first operation whose result
+//! differs.
 //!
 //! The specification:
 //! - `mix(x)` is the first output of `SplitMix64` seeded with `x`: a bijection of 64 bits.
-//! - The *term* of a block is 0 if it has no reference and no content. Otherwise it is
-//!   `mix(mix(mix(id << 32 | references) ^ (fence references << 32 | content)) ^
+//! - Each block adds a number, its *term*. The term is 0 if the block has no reference and no content.
+//!   Otherwise it is `mix(mix(mix(id << 32 | references) ^ (fence references << 32 | content)) ^
 //!   key)`. `content` is 0 without a content; otherwise it is the depth, with bit 31 set, and bit 30
 //!   set if the content is computed. `key` is the first 8 bytes of the hash, little endian; in a group
 //!   above 0, `mix(group)` is added to it. Changing any one of these values always changes the term.
@@ -16,15 +17,14 @@
 //!   order, is mixed in by `digest = mix(digest ^ scalar)`.
 //!
 //! Operations only record which blocks they changed.
-//! [`PoolWatch::state_digest`](crate::PoolWatch::state_digest) recounts each of those blocks once and
-//! adds the difference. The digest covers neither the eviction order nor the order of the free list,
-//! except for its next block. If one of these orders differs, the next operations get different blocks,
-//! and then the digests differ.
+//! [`PoolWatch::state_digest`](crate::PoolWatch::state_digest) computes the terms of those blocks
+//! again, and adds the differences to the sum. The digest covers neither the eviction order nor the
+//! order of the free list, except for its next block. If one of these orders differs, the next
+//! operations get different blocks, and then the digests differ.
 //!
 //! Invariants:
-//! - D1: a block that no operation has changed since it was last counted still has the same counts. If
-//!   anything else changes a reference count, hash or computed bit, D1 is broken, and the scrubber
-//!   finds it.
+//! - D1: a block that no operation has changed still has the stored counts and content. If anything
+//!   else changes a reference count, hash or computed bit, D1 is broken, and the scrubber finds it.
 //! - D2: the sums over all blocks equal the counters of the pool. If checksums of contents are summed,
 //!   their sum equals that of all contents that were added and not removed. A journal's digest does not
 //!   sum them, because that needs a notification for every content that is added or removed.
@@ -47,17 +47,16 @@ pub(crate) const fn mix(x: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// Mixes scalars into a digest, in their order.
 pub(crate) fn take_in(digest: u64, scalars: impl IntoIterator<Item = u64>) -> u64 {
     scalars.into_iter().fold(digest, |digest, scalar| mix(digest ^ scalar))
 }
 
-/// The counts of a block. Its term is computed from them.
+/// The reference counts of a block and a checksum of its content. Two equal values give the same term.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Counts {
     references: u32,
     fences: u32,
-    /// A checksum of its content; 0 without a content.
+    /// A checksum of the block's content, or 0 if it has no content.
     content: u64,
 }
 
@@ -82,22 +81,24 @@ impl Counts {
 
 const COMPUTED: u32 = 1 << 30;
 
-/// The first 8 bytes of a content's hash, combined with its group.
+/// Returns the first 8 bytes of a content's hash, combined with the number of its KV-cache group.
 fn content_key(content: &ContentView) -> u64 {
     group_key(content.hash.key(), content.group)
 }
 
-/// Combines a key with a group: the same key gives different results in different groups.
+/// Combines a key with the number of a KV-cache group, so that equal keys in different groups give
+/// different results.
 pub(crate) fn group_key(key: u64, group: u16) -> u64 {
     key.wrapping_add(if group == 0 { 0 } else { mix(group.into()) })
 }
 
-/// Encodes the depth and the computed bit of a content.
+/// Encodes in one number the depth of a content in its chain, and whether it is computed.
 fn content_bits(content: &ContentView) -> u32 {
     content.depth | 1 << 31 | if content.computed { COMPUTED } else { 0 }
 }
 
-/// A checksum of a content: it depends on the hash, group, depth and computed bit.
+/// Returns a checksum of a content. It depends on the hash, the KV-cache group, the depth, and whether
+/// the content is computed.
 fn content_check(content: &ContentView) -> u64 {
     let word = |at: usize| {
         let bytes: [u8; 8] = std::array::from_fn(|i| content.hash.as_bytes()[at + i]);
@@ -107,14 +108,14 @@ fn content_check(content: &ContentView) -> u64 {
     hash.wrapping_add(u64::from(content_bits(content))).wrapping_add(u64::from(content.group) << 40)
 }
 
-/// Sums over all blocks.
+/// Counts and sums over all blocks of the pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Totals {
     references: u64,
     fences: u64,
     /// The number of blocks with a reference.
     held: usize,
-    /// The number of blocks with no references other than those of fences.
+    /// The number of blocks that have references, but only those of fences.
     fenced: usize,
     /// The number of blocks with a content.
     registered: usize,
@@ -134,7 +135,7 @@ impl Totals {
         }
     }
 
-    /// Replaces the counts of one block in the totals.
+    /// Subtracts the former counts of one block from the totals, and adds the present ones.
     fn exchange(&mut self, before: Counts, now: Counts) {
         let (before, now) = (Self::of(before), Self::of(now));
         self.references = self.references.wrapping_add(now.references).wrapping_sub(before.references);
@@ -146,19 +147,19 @@ impl Totals {
     }
 }
 
-/// The values of a block from the last time that it was counted.
+/// The values of a block at the time of the last digest that included it.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counted {
     counts: Counts,
-    /// The term, computed from `counts`.
+    /// The number that the block added to the digest (its term).
     term: u64,
 }
 
-/// The set of blocks that have changed since they were counted. It is a bit set in the order of block
-/// ids. So changed blocks are found without a list, and their records are read in memory order.
+/// The set of blocks that have changed since the last digest. It is a bit set in the order of block
+/// ids. So adding a block needs no memory, and the records of changed blocks are read in memory order.
 #[derive(Debug, Default)]
 struct Changed {
-    /// One bit per block.
+    /// One bit per block, set if the block has changed.
     blocks: Vec<u64>,
     /// One bit per word of `blocks`, set if that word is not 0.
     words: Vec<u64>,
@@ -181,8 +182,8 @@ impl Changed {
     }
 
     fn note(&mut self, blocks: &[BlockId]) {
-        // Consecutive ids are mostly neighbours. Their bits are collected in a local word, which is
-        // written to memory once.
+        // Most blocks in `ids` follow each other. Collect their bits in a local word, and write it to
+        // memory once.
         let (mut at, mut bits) = (usize::MAX, 0);
         for block in blocks {
             if block.index() / 64 != at {
@@ -202,7 +203,7 @@ impl Changed {
         }
     }
 
-    /// Marks all blocks except the null block.
+    /// Adds all blocks except the null block.
     fn note_all(&mut self) {
         self.blocks.fill(u64::MAX);
         self.words.fill(u64::MAX);
@@ -224,7 +225,6 @@ impl Changed {
     }
 }
 
-/// The positions of the bits that are set, lowest first.
 fn ones(mut bits: u64) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {
         let lowest = (bits != 0).then(|| bits.trailing_zeros() as usize);
@@ -233,25 +233,26 @@ fn ones(mut bits: u64) -> impl Iterator<Item = usize> {
     })
 }
 
-/// The terms of all blocks, their sums, and which of them are out of date.
+/// The number that each block adds to the digest (its term), the sum of all terms, and which blocks
+/// have changed since.
 #[derive(Debug, Default)]
 pub(crate) struct StateDigest {
     blocks: Vec<Counted>,
     /// The sum of all terms, modulo 2^64.
     sum: u64,
     totals: Totals,
-    /// The sum of the checksums of all contents, modulo 2^64, updated as contents are added and
-    /// removed; `None` if they are not summed.
+    /// The sum of the checksums of all contents, modulo 2^64, updated when a content is added or
+    /// removed. `None` if this sum is not kept.
     contents: Option<u64>,
-    /// Blocks that have changed since they were counted.
+    /// Blocks whose stored values are out of date.
     changed: Changed,
-    /// Whether all blocks have to be counted again.
+    /// Whether the stored values of all blocks are out of date.
     all: bool,
 }
 
 impl StateDigest {
-    /// Makes the digest of a pool in its current state. With `contents`, content checksums are summed
-    /// as contents are added and removed, for D2. O(blocks).
+    /// Makes the digest of a pool in its current state. If `contents` is true, also keeps the sum of
+    /// the checksums of contents, for D2. O(blocks).
     pub(crate) fn new(blocks: Blocks<'_>, contents: bool) -> Result<Self, PoolError> {
         let mut digest = Self { all: true, ..Self::default() };
         digest.grow(blocks.len())?;
@@ -275,7 +276,6 @@ impl StateDigest {
         self.changed.note(blocks);
     }
 
-    /// Whether content checksums are summed.
     pub(crate) const fn counts_contents(&self) -> bool {
         self.contents.is_some()
     }
@@ -290,7 +290,6 @@ impl StateDigest {
         }
     }
 
-    /// Records that a content has become computed.
     pub(crate) fn note_computed(&mut self, content: &ContentView) {
         if let Some(sum) = &mut self.contents {
             let before = content_check(&ContentView { computed: false, ..*content });
@@ -298,7 +297,6 @@ impl StateDigest {
         }
     }
 
-    /// Records that a content was removed.
     pub(crate) fn note_removed(&mut self, content: &ContentView) {
         if let Some(sum) = &mut self.contents {
             *sum = sum.wrapping_sub(content_check(content));
@@ -311,13 +309,13 @@ impl StateDigest {
         self.contents = self.contents.map(|_| 0);
     }
 
-    /// Returns the values from the last count of the block. `None` if the block has changed after it.
+    /// Returns the stored values of a block. `None` if the block has changed since they were stored.
     fn unchanged(&self, block: BlockId) -> Option<Counted> {
         let changed = self.all || self.changed.has(block);
         self.blocks.get(block.index()).filter(|_| !changed).copied()
     }
 
-    /// Recounts the blocks that have changed. O(changed blocks).
+    /// Computes the terms of the changed blocks again, and updates the sums. O(changed blocks).
     pub(crate) fn settle(&mut self, blocks: Blocks<'_>) {
         if std::mem::take(&mut self.all) {
             self.changed.note_all();
@@ -327,8 +325,7 @@ impl StateDigest {
             let Some(counted) = all.get_mut(block.index()) else { return };
             let view = blocks.get(block);
             let now = Counts::of(&view);
-            // Many changed blocks have the same counts as before, for example after a hit and a
-            // release.
+            // Skip a block whose counts are the same as before, for example after a hit and a release.
             if now == counted.counts {
                 return;
             }
@@ -339,7 +336,7 @@ impl StateDigest {
         });
     }
 
-    /// The digest of a pool. The caller must have called [`Self::settle`].
+    /// Returns the digest of a pool. The caller must have called [`Self::settle`].
     pub(crate) fn value(&self, pool: &BlockPool) -> u64 {
         take_in(self.sum, scalars(pool))
     }
@@ -372,7 +369,7 @@ impl StateDigest {
         })
     }
 
-    /// Checks D1 for all blocks, and that the stored sum equals the sum of their terms. O(blocks).
+    /// Checks D1 for all blocks, and that `sum` equals the sum of their terms. O(blocks).
     pub(crate) fn check(&self, blocks: Blocks<'_>) -> Result<(), InvariantViolation> {
         (0..blocks.len() as u32).try_for_each(|block| self.check_block(BlockId::new(block), blocks))?;
         let sum = self.blocks.iter().map(|counted| counted.term).fold(0, u64::wrapping_add);
@@ -382,7 +379,7 @@ impl StateDigest {
     }
 }
 
-/// Computes the digest of a pool from scratch. O(blocks).
+/// Computes the digest of a pool from all of its blocks. O(blocks).
 pub(crate) fn from_scratch(pool: &BlockPool) -> u64 {
     let ids = (1..pool.num_blocks() as u32).map(BlockId::new);
     let term = |block| {
@@ -392,8 +389,8 @@ pub(crate) fn from_scratch(pool: &BlockPool) -> u64 {
     take_in(ids.map(term).fold(0, u64::wrapping_add), scalars(pool))
 }
 
-/// The values of the pool, besides its blocks, that the digest covers. Their order is part of the
-/// specification, so it must never change.
+/// Returns the values of the pool that the digest covers in addition to the blocks. Their order is part
+/// of the specification, so it must never change.
 fn scalars(pool: &BlockPool) -> [u64; 16] {
     let stats = pool.stats();
     [
@@ -427,7 +424,7 @@ mod tests {
 
     #[test]
     fn changed_blocks_are_those_that_were_noted() {
-        // Spans more than two words of `words`.
+        // The number of blocks needs more than two words of `words`.
         const BLOCKS: u64 = 9000;
         let mut changed = Changed::default();
         changed.grow(100).unwrap();
@@ -458,7 +455,8 @@ mod tests {
 
     #[test]
     fn the_mixer_is_splitmix64() {
-        // Known outputs: seed 0, and the successive outputs of seed 1234567.
+        // Published outputs of `SplitMix64`: the first one of seed 0, and the successive ones of seed
+        // 1234567.
         assert_eq!(mix(0), 0xE220_A839_7B1D_CDAF);
         assert_eq!(mix(1_234_567), 6_457_827_717_110_365_317);
         assert_eq!(mix(1_234_567_u64.wrapping_add(0x9E37_79B9_7F4A_7C15)), 3_203_168_211_198_807_973);

@@ -22,13 +22,14 @@ pub enum BlockEvent {
     Stored {
         /// Its hash.
         hash: BlockHash,
-        /// Its KV-cache group; 0 if there is only one.
+        /// The KV-cache group of the content; 0 if there is only one group.
         group: u16,
-        /// The hash of the block before it in its chain. `None` for the first block. Also `None` in all
-        /// groups other than full attention, because a hit in such a group does not need the earlier
-        /// blocks.
+        /// The hash of the block before this one in the hash chain. `None` for the first block. Also
+        /// `None` in all groups other than full attention, because a hit in such a group does not need
+        /// the earlier blocks.
         parent: Option<BlockHash>,
-        /// Its position in its chain. In groups other than full attention it may be 0.
+        /// The position of the block in its hash chain. It may be 0 in KV-cache groups other than full
+        /// attention.
         depth: u32,
         /// The block that holds the copy.
         block: BlockId,
@@ -54,12 +55,12 @@ pub enum BlockEvent {
 pub struct EventBatch {
     /// Events in order.
     pub events: Vec<BlockEvent>,
-    /// The number of events that were lost because the log was full. They happened since the last call
-    /// and before the events in `events`. If the number is not 0, the consumer must take a snapshot.
+    /// The number of events since the last call that were lost because the log was full. They preceded
+    /// the events in `events`. If the number is not 0, the consumer must take a snapshot.
     pub dropped: u64,
     /// The hash algorithms of the digests, each with the index of the first event that it applies to.
-    /// There is one entry, unless the pool was emptied and then filled with digests of another
-    /// algorithm.
+    /// There is more than one entry only if the pool was emptied and then filled with digests of
+    /// another algorithm.
     algorithms: Vec<(usize, HashAlgorithm)>,
 }
 
@@ -73,7 +74,7 @@ impl EventBatch {
     }
 }
 
-/// The largest capacity. No consumer lags by more events.
+/// The largest capacity of a log, in events.
 const MAX_CAPACITY: usize = 1 << 32;
 
 /// A bounded log of events. A log with capacity 0 records nothing.

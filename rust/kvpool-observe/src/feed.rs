@@ -1,16 +1,16 @@
 //! `Feed`: a log of the changes of a pool's contents, with their tokens, for publishers of events. The
 //! changes are those of [`crate::BlockEvent`].
 //!
-//! Routers outside of the engine need the tokens of each hash, and the pool does not store tokens. So
-//! when a block is registered, the feed copies the tokens of the block into a slot that belongs to the
-//! block. When the content becomes computed, so that lookups find it, the feed copies the tokens into
-//! its log, because the scheduler may reuse the block later. A publisher takes the log periodically and
-//! processes it in its own thread.
+//! Routers outside of the engine need the tokens that belong to each hash, but the pool does not store
+//! tokens. So when a block is registered, the feed copies the tokens of the block into a slot that
+//! belongs to the block. When the content becomes computed, so that lookups find it, the feed copies
+//! the tokens into its log, because the scheduler may reuse the block later. A publisher takes the log
+//! periodically and processes it in its own thread.
 //!
 //! The log is bounded. If it is full before a publisher takes it, all changes in it are dropped. The
 //! next batch then contains all contents that the pool has at that time, as if they had just been
-//! stored. Only contents that were registered on the device, with their chain, have tokens. If changes
-//! are dropped, the tokens of contents that have moved to another tier are lost.
+//! stored. An event has tokens only if the content was registered on the device, with its hash chain.
+//! If changes are dropped, the tokens of contents that have moved to another tier are lost.
 //!
 //! Costs: 4 bytes per token slot of the pool and 1 byte per block. Each new content takes about 10 ns
 //! for 16 tokens. After changes were dropped, the next batch takes O(blocks) under the pool's lock,
@@ -29,12 +29,13 @@ pub struct TokenSpan {
     len: u32,
 }
 
-/// The predecessor of a content in its chain, in a [`FeedBatch`]; [`FeedBatch::parent`] resolves it.
+/// Refers to the previous content of a hash chain, in a [`FeedBatch`]. [`FeedBatch::parent`] returns
+/// its hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ParentLink {
     /// There is no predecessor, or it is unknown.
     None,
-    /// The predecessor is the content of the previous event.
+    /// The predecessor is the content of the previous event in the batch.
     Before,
     /// The predecessor is given by the index of its hash in this batch.
     Other(u32),
@@ -50,11 +51,12 @@ pub enum FeedEvent {
         hash: BlockHash,
         /// Its KV-cache group.
         group: u16,
-        /// The block before it in its chain, if its group needs that block.
+        /// The previous block of the hash chain, if a hit in this KV-cache group needs it.
         parent: ParentLink,
-        /// Its position in its chain; in groups other than full attention it may be 0.
+        /// The position of the content in its hash chain. It may be 0 in KV-cache groups other than
+        /// full attention.
         depth: u32,
-        /// Its tokens, if they are known.
+        /// The tokens of the content, if they are known.
         tokens: Option<TokenSpan>,
     },
     /// The last computed copy was removed.
@@ -68,20 +70,20 @@ pub enum FeedEvent {
     Cleared,
 }
 
-/// Facts about a content that its pool does not store, such as its tokens and extra keys.
+/// The tokens and extra keys of a content, which its pool does not store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Learned {
     /// Its hash.
     pub hash: BlockHash,
     /// Its KV-cache group.
     pub group: u16,
-    /// The hash of the block before it in its chain.
+    /// The hash of the previous block in the hash chain.
     pub parent: Option<BlockHash>,
     /// Its tokens.
     pub tokens: TokenSpan,
-    /// Its extra keys; `None` if it was hashed without any.
+    /// The extra keys of the content; `None` if it was hashed without any.
     pub extra: Option<Arc<ExtraKeys>>,
-    /// The position of its first token in its request.
+    /// The position of the content's first token in its request.
     pub first_token: usize,
 }
 
@@ -101,8 +103,8 @@ pub struct FeedBatch {
     /// Changes in order. If changes were lost, the list is a [`FeedEvent::Cleared`], followed by all
     /// contents that the pool has.
     pub events: Vec<FeedEvent>,
-    /// Facts that became known after the last batch, about contents of this batch or of earlier
-    /// batches.
+    /// Tokens and extra keys that became known after the last batch. They belong to contents of this
+    /// batch or of earlier batches.
     pub learned: Vec<Learned>,
     /// Whether changes were lost, because the log was full.
     pub lost: bool,
@@ -113,7 +115,7 @@ pub struct FeedBatch {
 }
 
 impl FeedBatch {
-    /// The tokens of a span of this batch.
+    /// Returns the tokens of a span of this batch.
     #[must_use]
     pub fn tokens(&self, span: TokenSpan) -> &[u32] {
         let start = span.start as usize;
@@ -134,7 +136,8 @@ impl FeedBatch {
         }
     }
 
-    /// Adds a stored content. For engine integrations that track their contents themselves.
+    /// Adds an event for a stored content. Use this in an engine integration that does not use a pool
+    /// of kvpool.
     pub fn stored(
         &mut self,
         hash: BlockHash,
@@ -155,12 +158,12 @@ impl FeedBatch {
         depth: u32,
         tokens: Option<&[u32]>,
     ) {
-        // If the positions do not fit into a span, the tokens are treated as unknown.
+        // A span has 32-bit positions. If the batch has more tokens, treat these tokens as unknown.
         let has_room = |tokens: &&[u32]| self.tokens.len() + tokens.len() <= u32::MAX as usize;
         let tokens = tokens.filter(has_room).map(|tokens| self.add(tokens));
         let parent = match (parent, self.events.last()) {
             (None, _) => ParentLink::None,
-            // The usual case: blocks are registered in the order of their chains.
+            // This is the usual case, because blocks are registered in the order of their chain.
             (Some(parent), Some(FeedEvent::Stored { hash, .. })) if hash == parent => ParentLink::Before,
             (Some(parent), _) => {
                 self.parents.push(*parent);
@@ -170,12 +173,12 @@ impl FeedBatch {
         self.events.push(FeedEvent::Stored { hash: *hash, group, parent, depth, tokens });
     }
 
-    /// Adds the removal of the last copy of a content.
+    /// Adds an event for the removal of the last copy of a content.
     pub fn removed(&mut self, hash: BlockHash, group: u16) {
         self.events.push(FeedEvent::Removed { hash, group });
     }
 
-    /// Drops all earlier changes and adds the removal of all contents.
+    /// Drops all earlier changes, and adds an event for the removal of all contents.
     pub fn cleared(&mut self) {
         self.clear();
         self.events.push(FeedEvent::Cleared);
@@ -187,7 +190,7 @@ impl FeedBatch {
         self.events.is_empty() && self.learned.is_empty()
     }
 
-    /// Adds the learned facts of another batch.
+    /// Adds the tokens and extra keys that another batch has learned.
     pub(crate) fn absorb(&mut self, other: Self) {
         let offset = self.tokens.len();
         self.tokens.extend_from_slice(&other.tokens);
@@ -197,7 +200,6 @@ impl FeedBatch {
         }));
     }
 
-    /// Appends tokens and returns their span.
     pub(crate) fn add(&mut self, tokens: &[u32]) -> TokenSpan {
         let start = self.tokens.len() as u32;
         match <&UsualBlock>::try_from(tokens) {
@@ -221,10 +223,10 @@ impl FeedBatch {
     }
 }
 
-/// The tokens of a block of the usual size. The compiler inlines a copy of a fixed size.
+/// The tokens of a block of 16, the usual size. A copy of a fixed size is faster, because the compiler
+/// inlines it.
 type UsualBlock = [u32; 16];
 
-/// Copies the tokens of a block into its slot.
 #[inline]
 fn copy(tokens: &[u32], to: &mut [u32]) {
     match (<&UsualBlock>::try_from(tokens), <&mut UsualBlock>::try_from(&mut *to)) {
@@ -233,27 +235,25 @@ fn copy(tokens: &[u32], to: &mut [u32]) {
     }
 }
 
-/// The largest capacity. No publisher lags by more changes.
+/// The largest capacity of a feed, in changes.
 const MAX_CAPACITY: usize = 1 << 32;
 
 /// The maximum number of tokens in a batch.
 const MAX_TOKENS: usize = 1 << 31;
 
-/// The feed of one pool.
 #[derive(Clone, Debug)]
 pub(crate) struct Feed {
     capacity: usize,
     block_tokens: usize,
     batch: FeedBatch,
-    /// The tokens of each block.
+    /// The tokens of each block, one slot of `block_size` tokens per block.
     slots: Vec<u32>,
-    /// For each block, whether the tokens in its slot are those of the content that is registered in
-    /// the block.
+    /// For each block, whether `tokens` contains the tokens of the content that is registered in the
+    /// block.
     is_known: Vec<bool>,
 }
 
 impl Feed {
-    /// Makes the feed of a pool, with room for `capacity` changes.
     pub(crate) fn new(capacity: usize, pool: &BlockPool) -> Result<Self, PoolError> {
         if capacity == 0 || capacity > MAX_CAPACITY {
             return Err(PoolError::config("capacity", capacity, format!("1 to {MAX_CAPACITY} changes")));
@@ -267,8 +267,7 @@ impl Feed {
             is_known: Vec::new(),
         };
         feed.grow(pool.blocks().len())?;
-        // Contents that the pool already has are reported in the same way as after a loss, with the
-        // facts that are known about them.
+        // Report contents that the pool already has in the same way as after a loss of changes.
         feed.batch.lost =
             (1..pool.blocks().len() as u32).any(|block| pool.is_registered(BlockId::new(block)));
         Ok(feed)
@@ -306,7 +305,7 @@ impl Feed {
     /// Whether there is room for one more change. If not, all changes are dropped.
     #[inline]
     fn has_room(&mut self) -> bool {
-        // Token spans use 32-bit positions.
+        // Token spans use 32-bit positions, so the number of tokens is limited, too.
         let is_full = self.batch.events.len() >= self.capacity || self.batch.tokens.len() >= MAX_TOKENS;
         if is_full && !self.batch.lost {
             self.batch.clear();
@@ -345,12 +344,13 @@ impl Feed {
     }
 
     pub(crate) fn cleared(&mut self) {
-        // All earlier changes are obsolete, even if some were lost.
+        // The removal of all contents makes all earlier changes obsolete, even if some of them were
+        // lost.
         self.batch.cleared();
         self.batch.lost = false;
     }
 
-    /// Drops all changes and all tokens, because facts about these contents were lost.
+    /// Drops all changes and all tokens. Called when tokens or extra keys of contents were lost.
     pub(crate) fn forget(&mut self) {
         self.batch.clear();
         self.batch.lost = true;
@@ -376,9 +376,9 @@ impl Feed {
     }
 }
 
-/// A log of facts about contents that the pool itself does not store: the extra keys of contents that
-/// were hashed with any, and the tokens of contents of KV-cache groups. It has the same bound as a
-/// feed. If it overflows, the caller calls [`Feed::forget`] on the feed.
+/// A log of data about contents that the pool does not store: extra keys, if a content was hashed with
+/// any, and the tokens of contents if there are KV-cache groups. It has the same bound as a feed. If it
+/// overflows, the caller calls [`Feed::forget`] on the feed.
 #[derive(Debug, Default)]
 pub(crate) struct LearnedLog {
     capacity: usize,
@@ -390,7 +390,7 @@ impl LearnedLog {
         Self { capacity, ..Self::default() }
     }
 
-    /// Records the hash units that a request has registered or computed.
+    /// Records the extra keys and tokens of the hash units that a request has registered or computed.
     pub(crate) fn published(&mut self, slot: usize, units: Range<usize>, manager: &CacheManager) {
         let Some(request) = manager.request_at(slot).filter(|_| self.capacity > 0) else { return };
         let (cursor, groups) = (request.cursor, manager.groups());
@@ -410,7 +410,7 @@ impl LearnedLog {
         };
         for (group, spec) in groups.specs().iter().enumerate() {
             let per_block = spec.block_tokens / groups.unit();
-            // Visits each block of which the last hash unit is in `units`.
+            // Record each block whose last hash unit is in `units`.
             for at in units.start / per_block..units.end / per_block {
                 self.learn(cursor, group as u16, at * per_block..(at + 1) * per_block, extra.as_ref());
             }
@@ -442,21 +442,22 @@ impl LearnedLog {
         self.batch.learned.push(Learned { hash, group, parent, tokens, extra, first_token });
     }
 
-    /// Returns the facts learned since the last call; `None` if some were lost.
+    /// Returns the extra keys and tokens that were recorded since the last call. `None` if some were
+    /// lost.
     pub(crate) fn take(&mut self) -> Option<FeedBatch> {
         let batch = std::mem::take(&mut self.batch);
         (!batch.lost).then_some(batch)
     }
 }
 
-/// A block with a computed content.
+/// A block that has a computed content, with the content's hash and position.
 pub(crate) struct Held {
     block: BlockId,
     content: ContentView,
     parent: Option<BlockHash>,
 }
 
-/// Returns all blocks with a computed content. O(blocks).
+/// Returns all blocks that have a computed content. O(blocks).
 pub(crate) fn held(pool: &BlockPool) -> Vec<Held> {
     let blocks = pool.blocks();
     let ids = (1..blocks.len() as u32).map(BlockId::new);

@@ -2,11 +2,11 @@
 //!
 //! | observer | call |
 //! |---|---|
-//! | events: contents that became matchable, or no longer are | [`PoolWatch::take_events`] |
+//! | events: contents that lookups can now find, or can no longer find | [`PoolWatch::take_events`] |
 //! | a feed: events with tokens, for a publisher in another thread | [`PoolWatch::take_feed`] |
 //! | batches of KV events for routers, in the formats of vLLM, SGLang and Dynamo | [`publish`] |
 //! | payloads: user data of a content, returned at its eviction | [`PoolWatch::set_payloads`] |
-//! | a digest of the state: equal histories have equal digests | [`PoolWatch::state_digest`] |
+//! | a digest of the state: equal sequences of calls give equal digests | [`PoolWatch::state_digest`] |
 //! | the scrubber: checks a few blocks per step | [`Scrubber`], [`ManagerScrubber`] |
 //! | the advisor: hit rates at other sizes, with other policies, by tenant | [`PoolWatch::advice`] |
 //! | the explainer: why prompts missed the cache | [`ManagerWatch::explain`] |
@@ -14,9 +14,9 @@
 //!
 //! Call [`PoolWatch::watched`] to watch a pool, and [`ManagerWatch::watched`] to watch a manager. Most
 //! of the calls in the table exist in both traits. A pool or manager notifies one observer
-//! ([`kvpool::observe`]). The observer of this crate contains all parts that the configuration enables.
-//! To write your own observer, implement the same trait of the core. For the pools of
-//! [`kvpool::Tiers`], use [`TierWatch`], which watches each tier separately.
+//! ([`kvpool::observe`]). The observer of this crate is one object with all the parts that the
+//! configuration enables. To write your own observer, implement the same trait of the core. For the
+//! pools of [`kvpool::Tiers`], use [`TierWatch`], which watches each tier separately.
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

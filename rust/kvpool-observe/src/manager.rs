@@ -3,10 +3,10 @@
 //! A watched manager has these parts: the observers of each tier's pool ([`Watch`]), the explainer of
 //! misses, and the scrubber.
 //!
-//! The digest of a manager starts at 0. `take_in` of the `digest` module mixes in the digest of every
-//! tier in order, and then the values of `scalars` in order. The digest does not cover which request
-//! holds a block. If a block table differs, its request later releases different references, and then
-//! the digests differ.
+//! The digest of a manager starts at 0. The function `take_in` of the `digest` module combines it with
+//! the digest of every tier in order, and then with the values of `scalars` in order. The digest does
+//! not cover which request holds a block. If a block table differs, its request later releases
+//! different references, and then the digests differ.
 
 use std::ops::Range;
 
@@ -24,7 +24,7 @@ use crate::metrics::PoolMetrics;
 use crate::scrub::{ManagerScrubber, ScrubReport};
 use crate::watch::{PoolWatch, Watch, WatchConfig, insert_feed};
 
-/// Which observers a manager gets.
+/// Selects the observers of a manager.
 ///
 /// ```
 /// use kvpool::{CacheManager, ManagerConfig};
@@ -58,14 +58,14 @@ pub struct ManagerWatchConfig {
     pub more: (),
 }
 
-/// The observer of a manager, in addition to the observers of its pools.
+/// The observer of a manager. The observers of its pools are separate objects.
 #[derive(Debug, Default)]
 struct Requests {
     explainer: Option<Box<Explainer>>,
     scrubber: ManagerScrubber,
     /// The number of blocks to scrub when a step completes.
     scrub_blocks: usize,
-    /// The log of facts that the feeds need and the pools do not store.
+    /// The log of tokens and extra keys, which the feeds need and the pools do not store.
     learning: Option<Box<LearnedLog>>,
     /// Whether tiers beneath the device have metrics, so that the time must be passed to them.
     metered: bool,
@@ -127,7 +127,7 @@ impl ManagerObserver for Requests {
     }
 }
 
-/// Passes the time to the observers of the tiers from `first` on.
+/// Passes the time to the observers of the tiers, beginning with tier `first`.
 fn set_tier_times(manager: &mut CacheManager, now: f64, first: usize) {
     for tier in first..manager.tiers().len() {
         if let Some((watch, _)) = manager.tier_observer_mut::<Watch>(tier) {
@@ -136,7 +136,7 @@ fn set_tier_times(manager: &mut CacheManager, now: f64, first: usize) {
     }
 }
 
-/// The calls of a manager that is watched.
+/// The methods of a manager for its observers.
 ///
 /// ```
 /// use kvpool::{CacheManager, ExtraKeys, ManagerConfig};
@@ -193,16 +193,16 @@ pub trait ManagerWatch: Sized {
     fn take_feed(&mut self, tier: usize, batch: &mut FeedBatch);
 
     /// Returns a digest of the state of the manager; `None` without [`ManagerWatchConfig::digest`]. It
-    /// may be called after any operation. Equal histories give equal digests, on any host. O(blocks
-    /// that changed since the last call).
+    /// may be called after any operation. Equal sequences of calls give equal digests, on any host.
+    /// O(blocks that changed since the last call).
     fn state_digest(&mut self) -> Option<u64>;
 
     /// Computes the value of [`Self::state_digest`] from scratch, from every block of every tier. Needs
     /// no digest. O(blocks).
     fn state_digest_from_scratch(&self) -> u64;
 
-    /// Checks the next `blocks` blocks of each tier, and as many entries of block tables. Continues
-    /// where the scrubbing of steps stopped: see [`ManagerScrubber`]. O(`blocks`).
+    /// Checks the next `blocks` blocks of each tier, and as many entries of block tables. Continues at
+    /// the block where the scrubbing at completed steps stopped: see [`ManagerScrubber`]. O(`blocks`).
     ///
     /// # Errors
     /// As [`ManagerScrubber::scrub`].
@@ -269,8 +269,8 @@ impl ManagerWatch for CacheManager {
     fn watch(&mut self, config: &ManagerWatchConfig) -> Result<(), ManagerError> {
         let ManagerWatchConfig { event_capacity, digest, advisor, explain, scrub_blocks, metrics, more } =
             config.clone();
-        // The tiers beneath the device have only a digest and metrics, because a manager returns only
-        // the events of the device.
+        // The slower tiers get only a digest and metrics, because a manager returns only the events of
+        // the device.
         let below = WatchConfig { event_capacity: 0, digest, advisor: None, payloads: false, metrics, more };
         let device = WatchConfig { event_capacity, advisor, ..below.clone() };
         let units_per_block = self.groups().map_or(1, Groups::units_per_block);
@@ -348,7 +348,7 @@ impl ManagerWatch for CacheManager {
 
     fn take_feed(&mut self, tier: usize, batch: &mut FeedBatch) {
         let learning = self.observer_mut::<Requests>().and_then(|requests| requests.learning.as_mut());
-        // The log of facts covers only contents of the device.
+        // The log of tokens and extra keys covers only contents of the device.
         let learned = learning.filter(|_| tier == 0).map(|learning| learning.take());
         if matches!(learned, Some(None))
             && let Some(feed) = self.tier_observer_mut::<Watch>(0).and_then(|(watch, _)| watch.feed_mut())

@@ -7,9 +7,9 @@
 //! it has no payload there.
 //!
 //! The number of payloads is bounded, and no payload is lost. Payloads of evicted contents wait until
-//! the caller [takes](crate::PoolWatch::take_evicted) them. While as many payloads wait as the pool has
-//! blocks, no more payloads can be [set](crate::PoolWatch::set_payloads). So there are never more than
-//! two payloads per block.
+//! the caller [takes](crate::PoolWatch::take_evicted) them. If the number of waiting payloads reaches
+//! the number of blocks of the pool, no more payloads can be [set](crate::PoolWatch::set_payloads). So
+//! there are never more than two payloads per block.
 //!
 //! Costs: about 90 bytes per block with a payload, plus the bytes of [`Payload::Bytes`]. For each
 //! content that leaves its block, there is one lookup in a map.
@@ -36,7 +36,7 @@ pub enum Payload {
 /// A content that left its block, with its payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Evicted {
-    /// The block that held it.
+    /// The block that held the content.
     pub block: BlockId,
     /// Its hash.
     pub hash: BlockHash,
@@ -56,33 +56,33 @@ pub enum PayloadError {
     /// The number of payloads differs from the number of blocks.
     #[error("{payloads} payloads for {blocks} blocks: the numbers must be equal")]
     Lengths {
-        /// The number of blocks.
+        /// The number of blocks that were passed.
         blocks: usize,
-        /// The number of payloads.
+        /// The number of payloads that were passed.
         payloads: usize,
     },
-    /// A block has no content.
+    /// One of the blocks has no content to attach a payload to.
     #[error("block {block} is not registered: no payload can be attached (position {position} of this call)")]
     NotRegistered {
         /// The block.
         block: BlockId,
-        /// Its position in the call.
+        /// The position of this block in the list that was passed.
         position: usize,
     },
-    /// The caller has not taken the payloads of too many evicted contents.
+    /// Too many payloads of evicted contents wait for the caller to take them.
     #[error("{waiting} payloads of evicted contents wait, the limit is {most}: take them first")]
     NotTaken {
-        /// The number of payloads that wait.
+        /// The number of payloads that wait to be taken.
         waiting: usize,
-        /// The maximum: the number of blocks of the pool.
+        /// The maximum number of waiting payloads, which is the number of blocks of the pool.
         most: usize,
     },
-    /// The pool refuses work.
+    /// The pool refused the call with this error.
     #[error(transparent)]
     Pool(#[from] PoolError),
 }
 
-/// The payloads of a pool.
+/// The payloads of a pool's contents, and those that wait to be taken.
 #[derive(Debug, Default)]
 pub(crate) struct Payloads {
     kept: HashMap<BlockId, Evicted>,
@@ -119,11 +119,12 @@ impl Payloads {
         self.waiting.extend(self.kept.remove(&block));
     }
 
-    /// Moves all payloads to the waiting ones, because all contents were removed.
+    /// Moves all payloads to the list of those that wait for the caller, because all contents were
+    /// removed.
     pub(crate) fn cleared(&mut self) {
         let first = self.waiting.len();
         self.waiting.extend(self.kept.drain().map(|(_, gone)| gone));
-        // The payloads are sorted, so that their order is the same on any host.
+        // Sort the payloads, so that their order is the same on any host.
         self.waiting[first..].sort_unstable_by_key(|gone| gone.block);
     }
 

@@ -1,5 +1,5 @@
-//! The scrubber: checks a few blocks per call while the pool works. It compares all that is recorded
-//! about a block.
+//! The scrubber: checks a few blocks per call while the pool works. It compares everything that the
+//! pool stores about a block.
 //!
 //! The scrubber stores only the position of its next check. It calls checks of the pool and of the
 //! manager:
@@ -9,7 +9,7 @@
 //!   [`CacheManager::check_entry`]). After all requests, it checks that tables, fences, pins and swaps
 //!   account for every reference ([`CacheManager::check_references`]).
 //! - With a digest ([`WatchConfig::digest`](crate::WatchConfig::digest)), the scrubber also checks that
-//!   nothing but operations has changed references, fences and contents (D1), and that the counters
+//!   reference counts, fences and contents were changed only by operations (D1), and that the counters
 //!   match the blocks (D2). Without a digest, it does not detect a reference count that was changed
 //!   from one plausible number to another.
 //!
@@ -33,7 +33,7 @@ pub struct ScrubReport {
     pub blocks: usize,
     /// The number of requests whose tables this call has finished; 0 for a pool.
     pub requests: usize,
-    /// How many times everything has been checked so far.
+    /// The number of times that the scrubber has checked the whole pool or manager.
     pub passes: u64,
 }
 
@@ -58,8 +58,8 @@ pub struct Scrubber {
 }
 
 impl Scrubber {
-    /// Checks the next `blocks` blocks, each at most once, and the sums. Starts where the last call
-    /// stopped, and wraps around.
+    /// Checks the next `blocks` blocks, each at most once, and the totals of the pool. Starts where the
+    /// last call stopped, and wraps around.
     ///
     /// # Errors
     /// [`PoolError::Poisoned`] with the violated invariant and the details. All later calls return it
@@ -72,7 +72,7 @@ impl Scrubber {
         self.check(pool, blocks).map_err(|violation| pool.poison(&violation))
     }
 
-    /// Like [`Self::scrub`], for a pool with a digest that is up to date.
+    /// Like [`Self::scrub`]. The caller has brought the pool's digest up to date, if there is one.
     fn check(&mut self, pool: &BlockPool, blocks: usize) -> Result<ScrubReport, InvariantViolation> {
         let blocks = blocks.min(pool.num_blocks());
         let digest = pool.observer::<Watch>().and_then(Watch::digest);
@@ -147,8 +147,8 @@ impl ManagerScrubber {
     /// it finished.
     fn check_tables(&mut self, manager: &CacheManager, entries: usize) -> Result<usize, InvariantViolation> {
         let (mut left, mut finished) = (entries, 0);
-        // The loop has one iteration more than there are slots, because a table that was started in the
-        // middle is visited a second time, from its start.
+        // Visit one slot more than exist. If the first table is started in the middle, it is then
+        // visited a second time, from its start.
         for _ in 0..=manager.num_slots() {
             if self.slot >= manager.num_slots() {
                 manager.check_references()?;

@@ -5,7 +5,7 @@ use kvpool::{PoolError, TierError, Tiers};
 use crate::events::EventBatch;
 use crate::watch::{PoolWatch, Watch, WatchConfig};
 
-/// The calls of tiers whose pools are watched.
+/// The methods of [`Tiers`] for the observers of their pools.
 ///
 /// ```
 /// use kvpool::{PoolConfig, Tiers};

@@ -1,5 +1,5 @@
-//! `Watch`: the observer of a pool that contains all parts. `PoolWatch`: the calls of a pool that is
-//! watched.
+//! `Watch`: the observer of a pool, which consists of parts such as events, metrics and the advisor.
+//! `PoolWatch`: the methods that a pool gets from them.
 //!
 //! `Watch` stores which parts a pool has, and passes each notification of the pool to the parts that
 //! need it. Each part has a module of its own.
@@ -19,7 +19,7 @@ use crate::feed::{Feed, FeedBatch, held};
 use crate::metrics::{Meter, PoolMetrics};
 use crate::payloads::{Evicted, Payload, PayloadError, Payloads};
 
-/// Which observers a pool gets.
+/// Selects the observers of a pool.
 ///
 /// ```
 /// use kvpool::{BlockPool, PoolConfig};
@@ -108,8 +108,7 @@ impl Watch {
         })
     }
 
-    /// Makes an observer that contains only a digest of `pool`: see [`PoolWatch::keep_digest`].
-    /// O(blocks).
+    /// Makes an observer that contains only a digest of `pool`. O(blocks).
     pub(crate) fn of_digest(pool: &BlockPool) -> Result<Box<Self>, PoolError> {
         let mut watch = Box::new(Self::new(&WatchConfig::default(), pool)?);
         watch.keep_digest(pool.blocks())?;
@@ -130,7 +129,8 @@ impl Watch {
         self.events.take()
     }
 
-    /// Whether the next [`Self::take_feed`] needs the contents that the pool holds.
+    /// Whether the next [`Self::take_feed`] has to report all contents of the pool, because changes
+    /// were lost.
     pub(crate) fn is_feed_lost(&self) -> bool {
         self.feed.as_ref().is_some_and(|feed| feed.is_lost())
     }
@@ -280,7 +280,7 @@ impl PoolObserver for Watch {
     fn grow(&mut self, num_blocks: usize) -> Result<(), PoolError> {
         let advisor = self.advisor.as_ref().map(|advisor| advisor.prepare_resize(num_blocks - 1));
         let resized = advisor.transpose()?;
-        // If a later step fails, the additional memory of the metrics stays unused.
+        // If a later allocation fails, the metrics keep this memory unused.
         self.meter.as_mut().map_or(Ok(()), |meter| meter.grow(num_blocks))?;
         self.digest.as_mut().map_or(Ok(()), |digest| digest.grow(num_blocks))?;
         self.feed.as_mut().map_or(Ok(()), |feed| feed.grow(num_blocks))?;
@@ -298,8 +298,8 @@ impl PoolObserver for Watch {
     }
 }
 
-/// An observer that only requests that the pool tracks parents. It is installed first, so that a lack
-/// of memory is reported before anything has changed.
+/// An observer without any effect, except that the pool must track the parents of blocks for it. It is
+/// installed before the real one, so that a lack of memory is reported before anything has changed.
 #[derive(Debug)]
 struct Parents;
 
@@ -334,7 +334,7 @@ pub(crate) fn insert_feed<O, E>(
     observe(owner, Box::new(watch))
 }
 
-/// The calls of a pool that a [`Watch`] observes.
+/// The methods of a pool for its observers ([`Watch`]).
 ///
 /// ```
 /// use kvpool::{BlockPool, PoolConfig};
@@ -440,13 +440,13 @@ pub trait PoolWatch: Sized {
 
     /// Returns the payloads of contents that have left their blocks since the last call, for any
     /// reason, in the order in which they left. If all contents left at once, the payloads are sorted
-    /// by block. Empty without [`WatchConfig::payloads`]. While as many payloads wait to be taken as
-    /// the pool has blocks, no more payloads can be set.
+    /// by block. Empty without [`WatchConfig::payloads`]. If the number of waiting payloads reaches the
+    /// number of blocks of the pool, no more payloads can be set.
     fn take_evicted(&mut self) -> Vec<Evicted>;
 
     /// Returns a digest of the state of the pool; `None` without [`WatchConfig::digest`]. It may be
-    /// called after any operation. Equal histories give equal digests, on any host. O(blocks that
-    /// changed since the last call).
+    /// called after any operation. Equal sequences of calls give equal digests, on any host. O(blocks
+    /// that changed since the last call).
     fn state_digest(&mut self) -> Option<u64>;
 
     /// Computes the value of [`Self::state_digest`] from scratch, from every block. Needs no digest.

@@ -96,7 +96,7 @@ fn memory_does_not_grow() {
             table.reverse();
             pool.release(&table).unwrap();
             drop(found);
-            // From this turn on, the pool's own lists no longer grow.
+            // From this turn on, the lists of the pool itself no longer grow.
             if turn == 500 {
                 held.0 = counting::counts().1;
             } else if turn > 500 {

@@ -1,5 +1,5 @@
-//! Memory of an explainer: it allocates all memory at construction, as much as documented. A manager
-//! without an explainer allocates nothing for it.
+//! Tests the memory of an explainer: it allocates all memory at construction, and its size is the
+//! documented one. A manager without an explainer allocates nothing for it.
 //!
 //! This is a test binary of its own because it counts the allocations of the whole process.
 
@@ -38,8 +38,8 @@ fn a_record_takes_the_documented_memory() {
     let each = (large - small) as f64 / f64::from((1 << 18) - (1 << 16));
     println!("{each:.2} bytes per record, {small} in all of 2^16");
     assert!(each <= (95 + 4 * BLOCK) as f64, "{each} bytes per record");
-    // The default is twice the number of the pool's blocks, between 1,024 and 2^20. All other memory of
-    // the explainer is less than a megabyte.
+    // By default, the record has room for twice the number of the pool's blocks, at least 1,024 and at
+    // most 2^20. All other memory of the explainer is less than a megabyte.
     for (num_blocks, records) in [(10, 1 << 10), (10_001, 20_000), (1 << 21, 1 << 20)] {
         let held = bytes(num_blocks, None) as f64 / (95 + 4 * BLOCK) as f64;
         let most = f64::from(records) + (1 << 20) as f64 / (95 + 4 * BLOCK) as f64;

@@ -47,7 +47,6 @@ fn large_blocks_are_remembered_as_long_as_small_ones() {
         let explain = Some(ExplainConfig::default());
         let watch = ManagerWatchConfig { explain, ..Default::default() };
         let mut manager = watched(blocks, specs.clone(), &watch);
-        // The prompts have 5,120 hash units. The pool has room for 3,200 of them.
         (0..80).for_each(|prompt| run(&mut manager, i64::from(prompt), prompt));
         run(&mut manager, 100, 5);
         let explanation = manager.explain(100).unwrap();
@@ -58,8 +57,8 @@ fn large_blocks_are_remembered_as_long_as_small_ones() {
     }
 }
 
-/// Two pools that hold the same number of tokens get the same advice for the same traffic. The sizes of
-/// a curve are in blocks of the pool.
+/// Two pools that hold the same number of tokens get the same advice for the same traffic. The cache
+/// sizes in the advice are in blocks of the pool.
 #[test]
 fn advice_is_the_same_for_large_and_small_blocks() {
     let advised = |blocks, specs| {

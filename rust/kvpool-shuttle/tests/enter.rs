@@ -3,13 +3,13 @@
 //! is free-threaded and has a garbage collector that stops all threads.
 //!
 //! With the global lock, an attached thread prevents other threads from running. Without it, an
-//! attached thread prevents the collector from stopping the threads. If a thread waits for a lock while
-//! it is attached, it can block all other threads. Shuttle reports this as a deadlock.
+//! attached thread prevents the collector from stopping the threads. A thread that waits for a lock
+//! while it is attached can therefore block all other threads. Shuttle reports this as a deadlock.
 
 #![expect(clippy::expect_used, reason = "helpers of tests may panic as tests do")]
 
-// The included file has `use pyo3::prelude::*`. This declaration makes the name refer to the module
-// below.
+// The included file has `use pyo3::prelude::*`. This declaration makes `pyo3` refer to the simulated
+// module below.
 extern crate self as pyo3;
 
 mod common;
@@ -27,8 +27,8 @@ use prelude::{PyErr, PyResult, Python};
 use shuttle::sync::{Condvar, Mutex};
 
 std::thread_local! {
-    /// Number of calls that have begun. A plain cell is sufficient, because one thread of the operating
-    /// system runs all threads of a model.
+    /// Number of calls that have begun. A plain cell is sufficient, because shuttle runs all threads of
+    /// a model on one thread of the operating system.
     static BEGUN: Cell<usize> = const { Cell::new(0) };
 }
 
@@ -49,7 +49,7 @@ mod sync {
     pub(crate) use shuttle::thread_local;
 
     /// A mutex that panics if a thread calls `lock` while it is attached, because the call might wait.
-    /// A mutex that protects nothing is an exception, because it is held only for a short time.
+    /// A mutex over `()` is an exception, because it is held only for a short time.
     pub(crate) struct Mutex<T>(shuttle::sync::Mutex<T>);
 
     impl<T> Mutex<T> {
@@ -71,8 +71,8 @@ mod sync {
     pub(crate) mod atomic {
         pub(crate) use shuttle::sync::atomic::Ordering;
 
-        /// The counter from which the queue takes its tickets. A thread that increments it takes a
-        /// ticket. From then on, the thread is waiting.
+        /// The counter of the queue's tickets. A thread that increments it takes a ticket, and counts
+        /// as waiting from then on.
         pub(crate) struct AtomicUsize(shuttle::sync::atomic::AtomicUsize);
 
         impl AtomicUsize {
@@ -129,7 +129,7 @@ pub mod prelude {
     /// The return value or the exception of a call.
     pub type PyResult<T> = Result<T, PyErr>;
 
-    /// Proof that a thread is attached.
+    /// Proof that a thread is attached to the interpreter, like `Python<'py>` of pyo3.
     #[derive(Clone, Copy)]
     pub struct Python<'py>(pub(crate) &'py crate::Interpreter);
 
@@ -187,7 +187,7 @@ impl Interpreter {
     }
 }
 
-/// The state that the lock protects. It detects if two calls use it at the same time.
+/// The state that the lock protects. It panics if two calls use it at the same time.
 #[derive(Default)]
 struct State {
     busy: bool,
@@ -211,7 +211,6 @@ fn shared(global_lock: bool) -> Shared {
     Arc::new((Interpreter { global_lock, ..Interpreter::default() }, Locked::new(State::default())))
 }
 
-/// Makes a Python thread that makes several calls.
 fn thread(shared: &Shared, calls: impl Fn(Python<'_>, &Shared) + Send + 'static) -> Box<dyn FnOnce() + Send> {
     let shared = shared.clone();
     Box::new(move || shared.0.attach(|py| calls(py, &shared)))
@@ -239,9 +238,9 @@ fn calls_are_one_after_the_other_without_a_global_lock() {
     check(|| calls_of_every_kind(false));
 }
 
-/// A step whose policy is written in Python runs while the lock is held. The policy must not call the
-/// same object again. Its destructor and code that the collector runs must not do so either. If they
-/// try, they get an exception. Only the calling thread gets this exception, after its call.
+/// A step whose policy is written in Python runs while the lock is held. If the policy, its destructor
+/// or code that the collector runs calls the same object again, that call raises an exception. Only the
+/// calling thread gets this exception, after its call.
 fn step_with_policy(py: Python<'_>, shared: &Shared) {
     struct Destructor<'a>(Python<'a>, &'a Shared);
     impl Drop for Destructor<'_> {
@@ -290,8 +289,8 @@ fn only_a_reentrant_policy_is_refused_without_a_global_lock() {
     check(|| policies(false));
 }
 
-/// At most one call of each other thread overtakes a waiting call. Therefore two schedulers that never
-/// pause do not starve a reader, and readers do not starve a scheduler.
+/// While a call waits, at most one call of each other thread runs before it. Therefore two schedulers
+/// that never pause do not starve a reader, and readers do not starve a scheduler.
 #[test]
 fn a_call_waits_for_one_call_of_each_other_thread() {
     const THREADS: usize = 3;
@@ -311,8 +310,9 @@ fn a_call_waits_for_one_call_of_each_other_thread() {
                             assert!(overtaken < THREADS, "{overtaken} calls of {THREADS} threads went first");
                         }
                         BEGUN.set(BEGUN.get() + 1);
-                        // Without a policy, the thread that holds the lock is detached. With a policy,
-                        // another thread may be attached.
+                        // Without a policy, the thread that holds the lock is detached, so another
+                        // thread may be attached. With a policy, the thread that holds the lock is
+                        // attached.
                         state.call(|| {
                             if guarded {
                                 py.0.run_python();

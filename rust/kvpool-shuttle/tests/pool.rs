@@ -1,7 +1,8 @@
-//! Several threads use a real pool and manager under shuttle. A lock protects them, as in the bindings.
+//! Tests a real pool and manager that several threads use under shuttle. A lock protects them, as in
+//! the Python bindings.
 //!
-//! Each model checks a statement that must be true under every schedule. For most models there is a
-//! second one that violates the protocol and must fail. It proves that the check can fail.
+//! Each model checks a statement that must be true under every schedule. Most models have a variant
+//! that violates the protocol and must fail, which proves that the check can fail.
 
 #![expect(clippy::expect_used, clippy::panic, reason = "helpers of tests may panic as tests do")]
 
@@ -22,7 +23,7 @@ use shuttle::thread::yield_now;
 
 const BLOCK: usize = 4;
 
-/// The lock of the bindings, together with the state that it protects.
+/// The lock of the Python bindings, together with the pool or manager that it protects.
 struct Locked<T>(Mutex<T>);
 
 impl<T> Locked<T> {
@@ -63,10 +64,10 @@ fn prompt(hasher: &Arc<BlockHasher>, first: u32, blocks: usize, epoch: u64) -> H
 
 type Task<R> = Box<dyn FnOnce() -> R + Send>;
 
-// --- Prompts are hashed outside of the lock while the weights change ---
+// The next tests hash prompts outside of the lock while the weights change.
 
-/// For each block, the epoch of the weights with which an engine computed its content. Like KV memory,
-/// this is not part of the manager.
+/// For each block, the epoch of the weights with which an engine computed its content. This map stands
+/// for the KV memory, which is not part of the manager.
 type Written = Arc<Mutex<Vec<Option<u64>>>>;
 
 /// Serves a request: hashes in the current epoch without holding the lock, then admits, computes and
@@ -81,8 +82,7 @@ fn serve(manager: &Locked<CacheManager>, written: &Written, id: i64, careless: b
         let mut cursor = prompt(&hasher, 7, 3, epoch); // without holding the lock
         let mut locked = manager.lock();
         if careless && locked.pool().epoch() != epoch {
-            // A careless caller moves the cursor to the new epoch, but computes KV with the old
-            // weights.
+            // A faulty caller: moves the cursor to the new epoch, but computes KV with the old weights.
             cursor.rebase(locked.pool().epoch()).expect("no extra keys");
         }
         let now = locked.pool().epoch();
@@ -153,7 +153,7 @@ fn a_stale_prompt_with_only_a_new_label_hits_other_weights() {
     check(|| prompts_and_epochs(true, &Counter::new(0)));
 }
 
-// --- Steps are planned first and committed later ---
+// The next tests plan a step first and commit it later.
 
 fn planned_steps(check_then_act: bool, outcomes: &[Counter; 2]) {
     let manager = manager(8);
@@ -259,7 +259,7 @@ fn a_check_before_a_separate_commit_can_be_stale() {
     check(move || planned_steps(true, &outcomes));
 }
 
-// --- A block has one owner ---
+// The next tests check that a block has only one owner.
 
 /// For each block that was newly allocated, its owner and the content that the owner wrote.
 struct Memory {
@@ -283,8 +283,8 @@ fn hands(look_first: bool) {
                     (own.chain(), 1000 * (worker * 10 + turn))
                 };
                 let found = if look_first {
-                    // Looks up the blocks first and acquires them later. Another request may own them
-                    // by then.
+                    // A faulty caller: looks up the blocks first and acquires them later. Another
+                    // request may own them by then.
                     let seen: Vec<BlockId> = {
                         let locked = pool.lock();
                         let copies = |hash: &BlockHash| locked.copies(hash).first().copied();
@@ -350,7 +350,7 @@ fn a_lookup_with_a_separate_acquire_can_return_other_content() {
     check(|| hands(true));
 }
 
-// --- Another thread ends fences ---
+// In the next tests, another thread ends fences.
 
 /// A device that runs steps in order, later than the scheduler. When it runs a step, it writes to the
 /// blocks of this step.
@@ -407,7 +407,7 @@ fn without_a_fence_a_step_writes_to_other_requests() {
     check(|| fences(false));
 }
 
-// --- A consumer reads events ---
+// In the next tests, a consumer reads the events of the pool.
 
 fn apply(live: &mut HashSet<BlockHash>, events: Vec<BlockEvent>) {
     for event in events {
@@ -438,7 +438,7 @@ fn events(consumers: usize) {
         let (pool, hasher) = (pool.clone(), hasher.clone());
         Box::new(move || {
             for turn in 0..3 {
-                // Both workers use the same two contents, and there are not enough blocks for all
+                // Both workers use the same two contents, and the pool has too few blocks for all
                 // requests.
                 let cursor = prompt(&hasher, 100 * ((worker + turn) % 2), 2, 0);
                 let found = pool.lock().match_and_acquire(cursor.chain(), 2).expect("a chain of this pool");
@@ -489,7 +489,7 @@ fn two_consumers_of_one_stream_lose_its_order() {
     check(|| events(2));
 }
 
-// --- Another thread reads statistics ---
+// In the next tests, another thread reads statistics.
 
 fn check_sums(stats: &PoolStats) {
     let PoolStats { usable, free, cached_free, active, fenced, .. } = *stats;

@@ -6,7 +6,8 @@
 
 mod common;
 
-/// Contains the items that the included file expects in its parent module, and the models.
+/// The module around the included file, with the items that the file expects in its parent module, and
+/// the models.
 #[path = "../../kvpool-replay/src/replay"]
 mod replay {
     #[expect(dead_code, reason = "one of its forms of prompts is enough here")]

@@ -22,7 +22,7 @@ fn store() -> Arc<Store> {
     // This byte is never read. It only describes the layout of a block.
     let mut byte = [0_u8; 1];
     let regions = vec![Region { base: byte.as_mut_ptr() as u64, stride: 1, nbytes: 1 }];
-    // SAFETY: the one block is the byte above, and nothing is copied from or to it.
+    // SAFETY: the only block is the byte above, and nothing is copied from it or to it.
     let like = unsafe { Store::new(regions, 1, Device::Cpu, vec![], false, None) }.expect("a layout");
     let options = HostOptions { pinned: Some(false), ..HostOptions::default() };
     let store = Store::host(BLOCKS as u64, &like, &options).expect("memory");
@@ -51,7 +51,7 @@ fn content(store: &Store, block: i64) -> u8 {
 }
 
 /// No wake-up is lost: threads that wait for one transfer, wait for all transfers, or poll are notified
-/// of every end.
+/// of every finished transfer.
 #[test]
 fn every_end_is_reported_to_waiting_threads() {
     check(|| {
@@ -79,15 +79,15 @@ fn every_end_is_reported_to_waiting_threads() {
         };
         together(vec![Box::new(waits), Box::new(submits), Box::new(polls)]);
         assert_eq!((engine.num_in_flight(), content(&store, 1)), (0, 1));
-        // Some waits may have reported ends before they were polled. Afterwards no unreported end
-        // remains.
+        // A wait may have reported a finished transfer before a poll did. After both, no finished
+        // transfer is unreported.
         assert!(polled.load(Ordering::Relaxed) <= 2);
         assert!(engine.poll().expect("no device").is_empty());
         engine.close();
     });
 }
 
-/// Each end is reported once, by `poll` to one of the polling threads.
+/// `poll` reports each finished transfer once, to one of the polling threads.
 #[test]
 fn an_end_is_polled_once() {
     check(|| {
@@ -113,9 +113,10 @@ fn an_end_is_polled_once() {
     });
 }
 
-/// The number of transfers that an engine keeps is bounded under every schedule. At the limit, a thread
-/// that submits waits for the oldest transfer, and this wait ends. `MAX_UNREPORTED` is 2 under shuttle,
-/// so the engine keeps 4 transfers. Each thread's transfers wait for one another across two engines.
+/// The number of transfers that an engine stores is bounded under every schedule. At the limit, a
+/// thread that submits waits for the oldest transfer, and this wait ends. `MAX_UNREPORTED` is 2 under
+/// shuttle, so the engine stores 4 transfers. Each thread uses two engines, and its transfers wait for
+/// one another.
 #[test]
 fn a_thread_that_submits_too_much_waits() {
     let untold = Arc::new(Counter::new(0));
@@ -205,8 +206,8 @@ fn two_threads_can_close_an_engine_at_once() {
     });
 }
 
-/// An engine that is dropped first finishes the transfers that it accepted. The worker thread may hold
-/// the last reference to the engine.
+/// Before an engine is dropped, it finishes the transfers that it accepted, even if the worker thread
+/// holds the last reference to the engine.
 #[test]
 fn a_dropped_engine_finishes_its_work() {
     check(|| {
@@ -221,7 +222,7 @@ fn a_dropped_engine_finishes_its_work() {
     });
 }
 
-/// Transfers of two engines form a chain, in which each transfer waits for the one before.
+/// Transfers of two engines finish if each one waits for the previous one, which the other engine runs.
 #[test]
 fn engines_wait_for_each_other() {
     check(|| {
@@ -237,7 +238,7 @@ fn engines_wait_for_each_other() {
 }
 
 /// Copies in both directions between two stores exclude each other. None of them waits forever, because
-/// an engine acquires guards in a fixed order.
+/// an engine locks the stores in a fixed order.
 #[test]
 fn copies_in_both_directions_do_not_wait_for_each_other() {
     let outcomes = Arc::new([const { Counter::new(0) }; 2]);
@@ -270,7 +271,7 @@ fn copies_in_both_directions_do_not_wait_for_each_other() {
             Box::new(copies(&to, &from, (1, 0))),
             Box::new(reads),
         ]);
-        // One copy ran first, and the other one copied its result back.
+        // One of the two copies ran first, and the other one copied its result back.
         let last = content(&from, 0);
         assert_eq!(last, content(&to, 1));
         counted[usize::from(last == 9)].fetch_add(1, Ordering::Relaxed);

@@ -13,32 +13,32 @@ use std::collections::BTreeMap;
 use super::{Kv, ReferencePool};
 use kvpool::{Computed, Covered, Loaded, Part, RequestState, Until};
 
-/// A tier and a block.
+/// The number of a tier, and a block in it.
 type Place = (usize, usize);
 
-/// A request. While it is preempted, its table is empty.
+/// A request of the model. While it is preempted, its table is empty.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReferenceRequest {
     /// The state of the request, which determines where its blocks are.
     pub state: RequestState,
-    /// The tier of its blocks.
+    /// The tier of the request's blocks.
     pub tier: usize,
-    /// The salt of its prompt.
+    /// The salt of the request's prompt.
     pub salt: Vec<u8>,
     /// The tokens of the prompt, followed by the appended tokens.
     pub tokens: Vec<u32>,
-    /// The block table. Trimmed entries are 0.
+    /// The block table. Entries before a sliding window, whose blocks were released, are 0.
     pub blocks: Vec<usize>,
     /// Number of tokens whose KV is written.
     pub computed: usize,
-    /// Number of leading blocks that are in the index.
+    /// Number of leading blocks that lookups can find.
     pub published: usize,
     /// Number of leading blocks that were released because a window has moved past them.
     pub trimmed: usize,
     /// Position of the first token after those that a connector loads.
     pub external: Option<usize>,
-    /// Positions and blocks that were released because a window moved past them, and that remained
-    /// registered.
+    /// The positions and ids of blocks that were released because a window moved past them, and that
+    /// were registered.
     left: Vec<(usize, usize)>,
     /// The pending release of the request. It takes effect once no swap moves the request and no
     /// connector loads tokens for it.
@@ -65,11 +65,11 @@ impl ReferenceRequest {
     }
 }
 
-/// One operation of a step plan.
+/// One operation of a step plan, as the model executes it.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ReferenceStep {
-    /// A new request: its id, tokens and salt, the part to allocate blocks for, and the number of
-    /// tokens that the plan hits.
+    /// A new request: its id, tokens and salt, the part of the prompt to allocate blocks for, and the
+    /// number of cached tokens that the plan uses.
     Admit(i64, Vec<u32>, Vec<u8>, Part, usize),
     /// A preempted request that is resumed.
     Resume(i64, Part, usize),
@@ -83,7 +83,7 @@ pub enum ReferenceStep {
     Release(i64, Until),
 }
 
-/// The result of an operation that was committed.
+/// The result of a planned operation after the plan was committed.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ReferenceOutcome {
     /// The table, and the number of its blocks that were cached.
@@ -179,8 +179,7 @@ impl ReferenceManager {
         covered.div_ceil(self.block_size)
     }
 
-    /// Allocates blocks after an acquired match. Returns the table, and the number of its blocks that
-    /// were cached.
+    /// Allocates blocks after an acquired match. Returns the number of blocks that were cached.
     fn install(
         &mut self,
         id: i64,
@@ -201,8 +200,8 @@ impl ReferenceManager {
         Some(cached)
     }
 
-    /// Looks up at most this number of blocks and allocates the others. Works on a copy of the model,
-    /// so a call that does not fit changes nothing.
+    /// Admits a request with a hit of at most `most` blocks, and allocates the other blocks. Works on a
+    /// copy of the model, so a call that does not fit changes nothing.
     fn place_behind(
         &mut self,
         id: i64,
@@ -221,8 +220,8 @@ impl ReferenceManager {
         Some(cached)
     }
 
-    /// Like `place_behind`, but chooses the longest hit for which enough blocks are available, or no
-    /// hit.
+    /// Like `place_behind`, with the longest hit for which enough blocks are available. That may be a
+    /// hit of no blocks.
     fn place(&mut self, id: i64, request: &ReferenceRequest, part: Part) -> Option<usize> {
         if part.external_tokens >= request.tokens.len() {
             return None;
@@ -268,14 +267,14 @@ impl ReferenceManager {
         (cached, fitting(cached))
     }
 
-    /// Returns the number of slots that an append covers if the caller asks for `asked`. Tokens in
-    /// existing blocks already have slots.
+    /// Returns the number of token slots that the table has to cover after an append of `more` tokens,
+    /// if the caller asks for `asked`. New tokens that fit into existing blocks always count.
     fn slots(&self, request: &ReferenceRequest, more: usize, asked: usize) -> usize {
         asked.max((request.tokens.len() + more).min(request.blocks.len() * self.block_size))
     }
 
-    /// Returns the positions of existing blocks in the table that are written: the blocks with slots
-    /// after the last token.
+    /// Returns the positions in the table of the existing blocks that the next tokens are written to:
+    /// those with slots after the last token.
     fn touched(&self, request: &ReferenceRequest, slots: usize) -> std::ops::Range<usize> {
         self.touched_after(request, request.tokens.len(), slots)
     }
@@ -296,9 +295,9 @@ impl ReferenceManager {
         slots.div_ceil(self.block_size).saturating_sub(request.blocks.len())
     }
 
-    /// Returns the number of blocks that an append takes, and how many of them are copies of registered
-    /// blocks without another holder. `given_up` counts the references that other requests of the batch
-    /// release because they copy the block.
+    /// Returns the number of blocks that an append allocates, and how many of them are avoidable:
+    /// copies of registered blocks that no other request holds. `given_up` contains by block the number
+    /// of references that earlier requests of the batch release by copying it.
     fn needed(&self, id: i64, slots: usize, given_up: &mut BTreeMap<usize, usize>) -> (usize, usize) {
         let request = &self.requests[&id];
         let (mut needed, mut avoidable) = (self.missing(request, slots), 0);
@@ -314,8 +313,8 @@ impl ReferenceManager {
         (needed, avoidable)
     }
 
-    /// Returns the maximum number of tokens that a step may have computed. Tokens beyond the known ones
-    /// only count if they are in blocks that no other request holds.
+    /// Returns the maximum number of tokens that a step may have computed. Slots after the request's
+    /// last token only count if no other request holds their block.
     fn computable(&self, request: &ReferenceRequest) -> usize {
         let covered = request.blocks.len() * self.block_size;
         let is_own = |&slot: &usize| {
@@ -334,8 +333,8 @@ impl ReferenceManager {
         (needed - avoidable <= available).then_some(needed > available)
     }
 
-    /// Appends tokens to several requests. Running requests get blocks. Returns the rows, positions and
-    /// blocks that changed.
+    /// Appends tokens to several requests. Running requests get blocks. Returns the changes of the
+    /// block tables, each as request (row), position and block.
     pub fn append_ragged(
         &mut self,
         rows: &[(i64, Vec<u32>)],
@@ -345,8 +344,8 @@ impl ReferenceManager {
         self.append_rows(rows, computed, covered, None)
     }
 
-    /// Like `append_ragged`, but a plan may already have decided whether cached content is overwritten
-    /// in place.
+    /// Like `append_ragged`. If a step's plan has already decided whether cached content is overwritten
+    /// in place, that decision is passed.
     fn append_rows(
         &mut self,
         rows: &[(i64, Vec<u32>)],
@@ -359,7 +358,8 @@ impl ReferenceManager {
         if (0..rows.len()).any(|at| twice(at) || !appendable(rows[at].0)) {
             return None;
         }
-        // For each row, computes its slots, and its computed tokens if the call gives them.
+        // Returns for each request (row) the number of its slots, and the number of its computed tokens
+        // if the call contains it.
         let (mut given_up, mut needed, mut avoidable, mut targets) = (BTreeMap::new(), 0, 0, Vec::new());
         for (row, (id, tokens)) in rows.iter().enumerate() {
             let request = &self.requests[id];
@@ -387,7 +387,8 @@ impl ReferenceManager {
         }
         let short = self.can_grow(needed, avoidable)?;
         let in_place = in_place.unwrap_or(short);
-        // Computed tokens are committed first, so that they are in the index when blocks are evicted.
+        // Commit computed tokens first, because their blocks must be in the index when blocks are
+        // evicted.
         for ((id, tokens), &(_, _, computed)) in rows.iter().zip(&targets) {
             self.requests.get_mut(id)?.tokens.extend(tokens);
             if let Some(computed) = computed {
@@ -404,15 +405,16 @@ impl ReferenceManager {
         Some(changes)
     }
 
-    /// Appends one token to each of several requests. Returns the rows, positions and blocks that
-    /// changed.
+    /// Appends one token to each of several requests. Returns the changes of the block tables, each as
+    /// request (row), position and block.
     pub fn append(&mut self, rows: &[(i64, u32)], commit: bool) -> Option<Vec<(usize, usize, usize)>> {
         let rows: Vec<_> = rows.iter().map(|&(id, token)| (id, vec![token])).collect();
         let computed = if commit { Computed::AllButLast } else { Computed::Nothing };
         self.append_ragged(&rows, computed, Covered::All)
     }
 
-    /// Appends tokens to a request, with room for more. Returns the positions and blocks that changed.
+    /// Appends tokens to a request, with room for more. Returns the changes of its block table, each as
+    /// position and block.
     pub fn append_tokens(
         &mut self,
         id: i64,
@@ -424,8 +426,8 @@ impl ReferenceManager {
         Some(changes.into_iter().map(|(_, index, block)| (index, block)).collect())
     }
 
-    /// Makes the table of a running request cover a number of slots. Returns the positions and blocks
-    /// that changed.
+    /// Makes the table of a running request cover a number of token slots. Returns the changes of the
+    /// table, each as position and block.
     pub fn extend(&mut self, id: i64, slots: usize) -> Option<Vec<(usize, usize)>> {
         let request = self.requests.get(&id).filter(|_| self.is(id, RequestState::Running))?;
         let (before, slots) = (request.tokens.len(), self.slots(request, 0, slots));
@@ -439,7 +441,7 @@ impl ReferenceManager {
     fn grow(&mut self, id: i64, before: usize, slots: usize, in_place: bool) -> Option<Vec<(usize, usize)>> {
         let mut request = self.requests.get(&id)?.clone();
         let mut changes = Vec::new();
-        // The slots of accepted drafts are already written.
+        // The slots of accepted drafts already contain KV.
         for index in self.touched_after(&request, before.max(request.computed), slots) {
             let block = request.blocks[index];
             if self.device().users(block) == 1 && in_place {
@@ -463,7 +465,8 @@ impl ReferenceManager {
         Some(changes)
     }
 
-    /// Returns where the content of a block is until the plan is executed.
+    /// Returns the block that contains the content of a given block now. If a planned copy will fill
+    /// the given block, that is the source of the copy.
     fn resolve(&self, place: Place) -> Place {
         self.planned.iter().find(|copy| copy.1 == place).map_or(place, |copy| copy.0)
     }
@@ -504,13 +507,14 @@ impl ReferenceManager {
         Ok(())
     }
 
-    /// Returns the planned copies, in order.
+    /// Returns the copies that are planned and not yet taken by the engine, in order.
     #[must_use]
     pub fn planned_copies(&self) -> Vec<(Place, Place)> {
         self.planned.iter().map(|&(src, dst, _)| (src, dst)).collect()
     }
 
-    /// Returns the planned copies whose destinations are still needed, and removes them from the plan.
+    /// Returns the planned copies, except for those whose destination is no longer needed, and empties
+    /// the plan.
     pub fn take_plan(&mut self) -> Vec<(Place, Place)> {
         let wanted = |(tier, block): Place| {
             let pool = &self.pools[tier];
@@ -567,7 +571,7 @@ impl ReferenceManager {
         Some(registered)
     }
 
-    /// Creates a second request over the same blocks.
+    /// Creates a second request that shares the blocks of the first.
     pub fn fork(&mut self, parent: i64, child: i64) -> bool {
         if !self.is(parent, RequestState::Running) || self.requests.contains_key(&child) {
             return false;
@@ -578,7 +582,8 @@ impl ReferenceManager {
         true
     }
 
-    /// Forks a parent once for each row that contains it. All parents must be running before the call.
+    /// Forks the parent of each row into the child of the row. All parents must be running before the
+    /// call.
     pub fn fork_batch(&mut self, rows: &[(i64, i64)]) -> bool {
         let mut changed = self.clone();
         let done = rows.iter().all(|&(parent, _)| self.is(parent, RequestState::Running))
@@ -647,7 +652,7 @@ impl ReferenceManager {
         Some(gone.len())
     }
 
-    /// Returns whether the fence exists after which the blocks are to be released.
+    /// Returns whether the condition of a release is valid: if it is a fence, the fence must be open.
     fn is_sound(&self, until: Until) -> bool {
         match until {
             Until::Ticket(ticket) => self.device().open_tickets().contains(&ticket.get()),
@@ -655,9 +660,9 @@ impl ReferenceManager {
         }
     }
 
-    /// Takes references to blocks that a request released because a window moved past them. Takes only
-    /// those that still have their content and no references. So they enter the order of eviction
-    /// together with the other blocks of the release.
+    /// Acquires again the blocks that a request released because a window moved past them, if they
+    /// still have their content and no references. So they enter the order of eviction together with
+    /// the other blocks of the request when these are released.
     fn take_left(&mut self, id: i64) -> Vec<usize> {
         let (pool, request) = (&mut self.pools[0], &self.requests[&id]);
         if request.tier != 0 || request.epoch != pool.epoch {
@@ -781,8 +786,8 @@ impl ReferenceManager {
     }
 
     /// Executes a plan of these operations. First all matches are acquired, then blocks are released,
-    /// then blocks are allocated. Returns `None` if an operation does not fit. In that case the plan
-    /// was wrong, and the model must not be used any more.
+    /// then blocks are allocated. Returns `None` if an operation does not fit. In that case the
+    /// manager's plan was wrong, and the model must not be used any more.
     pub fn commit_step(&mut self, planned: &[ReferenceStep]) -> Option<Vec<ReferenceOutcome>> {
         let mut matched = BTreeMap::new();
         for operation in planned {
@@ -923,7 +928,8 @@ impl ReferenceManager {
     }
 }
 
-/// Returns the references to the sources or destinations of a swap's moves, last block first.
+/// Returns the source or destination blocks of a swap's moves, last block first, each as often as it
+/// has references.
 fn references(moved: &[Moved], end: impl Fn(&Moved) -> usize) -> Vec<usize> {
     moved.iter().rev().flat_map(|known| vec![end(known); known.references]).collect()
 }

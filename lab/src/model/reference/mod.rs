@@ -1,12 +1,12 @@
 //! Slow and simple reference models of the pool and of the manager ([`ReferenceManager`]).
 //!
 //! The models hash nothing: a block's content is its whole prefix, token by token, with its extra keys
-//! and epoch. Their lists are plain vectors. Their decisions must equal those of the core: results,
-//! ids, and the orders of the free list and of eviction.
+//! and epoch. Their lists are plain vectors. Their results and block ids must equal those of the core,
+//! and so must the orders of the free list and of eviction.
 //!
 //! Their blocks contain KV ([`Kv`]), which depends on the weights. So the model can check which
 //! contents a pool removes, and whether the remaining contents are those that the current weights would
-//! compute. [`ReferencePool::check_kv`] makes the second check.
+//! compute. [`ReferencePool::check_kv`] checks the remaining contents.
 
 mod manager;
 
@@ -20,13 +20,14 @@ pub use manager::{ReferenceManager, ReferenceOutcome, ReferenceRequest, Referenc
 /// the block's end.
 pub type Content = (Vec<u8>, u64, Vec<u32>);
 
-/// The KV of a computed token. It depends on all tokens before it and on the weights.
+/// A stand-in for the KV of a computed token. It depends on the tokens up to this one and on the
+/// weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kv {
     /// The number of the weights that computed the KV. Every reset and every new epoch changes the
     /// weights.
     pub weights: u64,
-    /// A hash of the prefix from which it was computed.
+    /// A hash of the prefix from which the KV was computed.
     pub prefix: u64,
 }
 
@@ -43,7 +44,7 @@ impl Kv {
 #[derive(Clone, Debug, Default)]
 struct Block {
     references: usize,
-    /// Number of references that fences hold, and number that pins hold.
+    /// Number of references that fences hold, and number of references that pins hold.
     fences: usize,
     pins: usize,
     content: Option<Content>,
@@ -58,7 +59,7 @@ pub struct ReferencePool {
     blocks: Vec<Block>,
     block_size: usize,
     drop_duplicates: bool,
-    /// The free list. Its first block is allocated next.
+    /// The free blocks. The first one is allocated next.
     pub free: Vec<usize>,
     /// The order of eviction. The first block is evicted next. If the last holder of a pinned block
     /// releases it, the block keeps its place in the order until it would be evicted.
@@ -103,7 +104,7 @@ impl ReferencePool {
         (salt.to_vec(), self.epoch, tokens[..(position + 1) * self.block_size].to_vec())
     }
 
-    /// Returns (free, cached-free, active, fenced).
+    /// Returns the numbers of blocks that are free, cached-free, active and fenced.
     #[must_use]
     pub fn sums(&self) -> (usize, usize, usize, usize) {
         let held = self.blocks.iter().filter(|b| b.references > 0).count();
@@ -188,7 +189,7 @@ impl ReferencePool {
     }
 
     fn allocate_one(&mut self) -> usize {
-        // A pinned block that would be evicted only leaves the order.
+        // If a pinned block is the next to be evicted, it is only removed from the order of eviction.
         let mut next = || if self.free.is_empty() { self.evictable.remove(0) } else { self.free.remove(0) };
         let mut block = next();
         while self.blocks[block].references > 0 {
@@ -274,8 +275,7 @@ impl ReferencePool {
             if self.blocks[b].references == 0 {
                 self.free.insert(0, b);
             }
-            // Children of the copy that is dropped must not be evicted later than the copy that
-            // remains.
+            // The remaining copy must not be evicted before the children of the dropped copy.
             let waits = |&twin: &usize| {
                 let Block { references, pins, .. } = self.blocks[twin];
                 self.evictable.contains(&twin) || pins > 0 && references == pins
@@ -385,8 +385,8 @@ impl ReferencePool {
         }
         for &b in &ended {
             self.blocks[b].references -= 1;
-            // A block that was released while it was pinned is already in the order, unless its turn to
-            // be evicted has come.
+            // A block that was released while it was pinned is already in the order of eviction, unless
+            // it was removed when it would have been evicted.
             if self.blocks[b].references == 0 && !self.evictable.contains(&b) {
                 self.unregister(b);
                 self.free.insert(0, b);
@@ -394,13 +394,11 @@ impl ReferencePool {
         }
     }
 
-    /// Adds a reference to a block that is active or cached-free.
     fn hold(&mut self, block: usize) {
         self.evictable.retain(|&other| other != block);
         self.blocks[block].references += 1;
     }
 
-    /// Returns the content of a registered and computed block.
     fn content_of(&self, block: usize) -> Option<&Content> {
         self.blocks[block].content.as_ref().filter(|_| self.blocks[block].computed)
     }
@@ -413,12 +411,11 @@ impl ReferencePool {
         content.and_then(|content| self.copies.get(content)).map_or(&[], Vec::as_slice)
     }
 
-    /// Returns the computed block that a lookup of this content returns.
+    /// Returns the block that a lookup of this content returns. Such a block is always computed.
     fn find(&self, content: &Content) -> Option<usize> {
         self.copies.get(content)?.first().copied().filter(|&b| self.blocks[b].computed)
     }
 
-    /// Registers a held block with this content, and marks it as computed.
     fn register_copy(&mut self, block: usize, content: &Content) {
         if self.blocks[block].content.is_none() {
             self.copies.entry(content.clone()).or_default().push(block);
@@ -455,8 +452,8 @@ impl ReferencePool {
             self.blocks[b].computed = true;
             let ring = self.copies.entry(content).or_default();
             ring.retain(|&copy| copy != b);
-            // The copy is placed after the copies that became computed earlier, and before all copies
-            // that are not computed.
+            // Move the copy behind the copies that became computed earlier, and before all copies that
+            // are not computed.
             let computed = ring.iter().take_while(|&&copy| self.blocks[copy].computed).count();
             ring.insert(computed, b);
         }
@@ -471,8 +468,8 @@ impl ReferencePool {
         found
     }
 
-    /// Returns the blocks of the longest computed run of a prompt that begins at block `start`. With
-    /// `refresh`, the lookup makes them the most recently used blocks.
+    /// Returns the longest list of consecutive cached blocks of a prompt, beginning at block `start`.
+    /// With `refresh`, the lookup makes them the most recently used blocks.
     pub fn find_run(
         &mut self,
         salt: &[u8],
@@ -617,8 +614,8 @@ impl ReferencePool {
         Some(changes)
     }
 
-    /// Like `find`, but does not return a block that left the order of eviction while only pins held
-    /// it. The parents of such a block may be gone.
+    /// Like `find`, but does not return a block that was removed from the order of eviction while only
+    /// pins held it. The parents of such a block may have been evicted.
     fn find_in_place(&self, content: &Content) -> Option<usize> {
         let overtaken =
             |b: usize| self.blocks[b].references == self.blocks[b].pins && !self.evictable.contains(&b);
@@ -642,7 +639,6 @@ impl ReferencePool {
         let mut victims = Vec::new();
         while victims.len() < n && !self.eviction_order().is_empty() {
             let next = self.evictable.remove(0);
-            // A pinned block that would be evicted only leaves the order.
             victims.extend((self.blocks[next].references == 0).then_some(next));
         }
         victims.iter().for_each(|&b| self.unregister(b));
@@ -678,20 +674,20 @@ impl ReferencePool {
         freed.into_iter().for_each(|b| self.free.insert(0, b));
     }
 
-    /// Adds free blocks at the end.
+    /// Adds free blocks with the next ids, as a resize of the pool does.
     pub fn resize(&mut self, num_blocks: usize) {
         self.free.extend(self.blocks.len()..num_blocks);
         self.blocks.resize(num_blocks, Block::default());
     }
 }
 
-/// Converts ids of the core to those of the model.
+/// Converts the block ids of the core to the numbers by which the model identifies blocks.
 #[must_use]
 pub fn indices(blocks: &[BlockId]) -> Vec<usize> {
     blocks.iter().map(|block| block.index()).collect()
 }
 
-/// Converts ids of the model to those of the core.
+/// Converts the numbers by which the model identifies blocks to block ids of the core.
 #[must_use]
 pub fn block_ids(blocks: &[usize]) -> Vec<BlockId> {
     blocks.iter().map(|&block| BlockId::new(block as u32)).collect()

@@ -4,10 +4,10 @@
 /// Allowed growth in bytes. It leaves room for the tables of every configuration to double once more.
 const BOUND: i64 = 1 << 19;
 
-/// Minimum number of samples from which growth is judged.
+/// Minimum number of samples. With fewer samples, growth is not judged.
 const LEAST: usize = 8;
 
-/// The use of heap over a run.
+/// The use of heap memory during a soak.
 #[derive(Clone, Copy, Debug, Default, serde::Serialize)]
 pub struct Heap {
     /// Whether growth was judged: the bytes of heap were counted, and the run was long enough.
@@ -23,7 +23,8 @@ pub struct Heap {
 }
 
 impl Heap {
-    /// Judges samples, which are in the order of time. The first quarter is ignored as warm-up.
+    /// Judges samples of the bytes in use, in the order of time. Ignores the first quarter, which is
+    /// the warm-up.
     #[must_use]
     pub fn of(samples: &[i64]) -> Self {
         let quarter = samples.len() / 4;

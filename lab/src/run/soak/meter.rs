@@ -11,9 +11,8 @@ use kvpool_journal::{ManagerCall, Words};
 /// A minute in nanoseconds. Longer times are recorded as a minute.
 const LONGEST: u64 = 60_000_000_000;
 
-/// Creates a histogram of nanoseconds, with three significant digits.
 fn histogram() -> Histogram<u64> {
-    // The library accepts these bounds.
+    // This cannot fail, because the library accepts these bounds.
     #[expect(clippy::expect_used, reason = "fails for other constants only")]
     Histogram::new_with_bounds(1, LONGEST, 3).expect("bounds")
 }
@@ -41,7 +40,7 @@ impl Times {
     }
 }
 
-/// The times so far.
+/// Measures the times of calls, as histograms.
 #[derive(Debug)]
 pub(crate) struct Meter {
     /// For each call, the times of accepted and of refused calls.
@@ -56,7 +55,6 @@ impl Meter {
         Self { calls, all: histogram(), lately: histogram() }
     }
 
-    /// Returns the number of calls.
     pub(crate) fn count(&self) -> u64 {
         self.all.len()
     }
@@ -73,14 +71,14 @@ impl Meter {
         self.lately.saturating_record(time);
     }
 
-    /// Returns the times since this method was last called.
+    /// Returns the times of the calls since this method was last called.
     pub(crate) fn lately(&mut self) -> Times {
         let times = Times::of(&self.lately);
         self.lately.reset();
         times
     }
 
-    /// Returns the times of each call, and of all calls.
+    /// Returns the times by the name of the call, and the times of all calls together.
     pub(crate) fn table(&self) -> Vec<(String, Times)> {
         let names = ManagerCall::NAMES.iter().zip(&self.calls);
         let each = names.flat_map(|(name, [answered, refused])| {

@@ -41,7 +41,7 @@ use crate::world::prompts::Prompts;
 use crate::world::requests::id;
 use meter::Meter;
 
-/// Number of bytes that determine one call: more than any call needs.
+/// Number of random bytes from which one call is drawn. No call needs as much.
 const BYTES: usize = 512;
 
 /// A defect that a test plants in the runner, to show that the soak detects it.
@@ -49,7 +49,7 @@ const BYTES: usize = 512;
 pub enum Planted {
     /// Each call leaks 64 bytes.
     Leak,
-    /// A request is never released.
+    /// One request is never released.
     Reference,
     /// The weights change, but the manager is not reset.
     StaleHit,
@@ -60,9 +60,9 @@ pub enum Planted {
 pub struct Settings {
     /// The seed of all choices.
     pub seed: u64,
-    /// When to stop. The current round is always completed.
+    /// When the soak stops. It always completes the current round.
     pub until: Until,
-    /// Number of blocks of each device.
+    /// Number of blocks of each manager's device pool.
     pub blocks: usize,
     /// Number of tokens of a block.
     pub block_size: usize,
@@ -70,7 +70,7 @@ pub struct Settings {
     pub presets: Vec<Preset>,
     /// Number of calls of a round.
     pub round: u64,
-    /// Number of calls from one check by all oracles to the next.
+    /// Number of calls between two checks by all oracles.
     pub check_every: u64,
     /// The time between two lines of output.
     pub line_every: Duration,
@@ -112,22 +112,23 @@ pub struct Line {
     pub heap: i64,
 }
 
-/// The manager of a configuration, and its sums over the run.
+/// The manager of one configuration, with its statistics over the run.
 #[derive(Debug)]
 struct Driver {
     preset: Preset,
     world: ManagerWorld,
     random: ChaCha8Rng,
     calls: u64,
-    /// Number of checks, and the sums of held and of cached blocks over these checks.
+    /// Number of checks. `held` and `cached` are sums over these checks, from which the averages of the
+    /// report are computed.
     checks: u64,
     held: f64,
     cached: f64,
-    /// Number of evicted blocks, and number of contents that resets removed.
+    /// Number of cached blocks that resets removed.
     forgotten: u64,
-    /// A digest of all answers.
+    /// A digest of all answers of the manager.
     digest: u64,
-    /// The memory of a planted leak.
+    /// Memory that is never freed, if the test plants a leak.
     leaked: Vec<[u64; 8]>,
 }
 
@@ -185,8 +186,8 @@ impl Driver {
         same("whether there is advice", &advice.is_some(), &self.preset.advisor)
     }
 
-    /// Returns a running request that has grown beyond the maximum length of a prompt, so that it must
-    /// end.
+    /// Returns a running request that is longer than the maximum length of a prompt. The soak then ends
+    /// it.
     fn longest(&self) -> Option<i64> {
         let setting = &self.world.setting;
         let most = 2 * setting.scale.prompt * setting.block_size;
@@ -202,11 +203,12 @@ impl Driver {
                 Some(number) if nth % 2 == 0 => Some(release(number)),
                 _ => draw(&mut Bytes::new(&buffer), &mut self.world),
             };
-            // A new epoch removes all cached content. The drawn frequency suits a small pool, but would
-            // be too high for a large one.
+            // A new epoch removes all cached content. The draw does this too often for a large pool, so
+            // skip most of these calls.
             let is_early = matches!(drawn, Some(ManagerCall::BumpEpoch {})) && nth % 16 > 0;
             if let Some(call) = drawn.filter(|_| !is_early) {
-                // An engine must not write KV to a block before a planned copy to that block is made.
+                // Take the plan first, because an engine must not write KV to a block before a planned
+                // copy to that block is made.
                 if writes(&call) && self.world.manager().tiers().num_planned() > 0 {
                     self.make(&ManagerCall::TakePlan {}, meter, settings.check_every)?;
                 }
@@ -235,7 +237,7 @@ impl Driver {
         for &number in numbers.iter().skip(skipped) {
             let state = self.world.info(number).map(|info| info.state);
             let request = Name::Id(id(number));
-            // A request whose release is pending ends when its load ends.
+            // If a load delays the release of a request, end the load.
             if matches!(state, Some(RequestState::Loading | RequestState::Releasing)) {
                 calls.push(ManagerCall::ExternalDone { request, loaded: LoadedRecord::All });
             }
@@ -243,7 +245,7 @@ impl Driver {
         calls.extend(numbers.iter().skip(skipped).map(|&number| release(number)));
         calls.push(ManagerCall::TakePlan {});
         calls.extend(self.world.tickets.iter().map(|&ticket| ManagerCall::EndFence { ticket }));
-        // The calls use step numbers at most two after the latest completed step.
+        // Releases wait at most for the step two after the latest completed step.
         calls.push(ManagerCall::CompleteStep { step: self.world.step() + 2 });
         for call in &calls {
             self.make(call, meter, u64::MAX)?;
@@ -273,7 +275,7 @@ impl Driver {
     }
 }
 
-/// Returns whether the engine or a connector writes KV for a call.
+/// Returns whether the engine or a connector writes KV before or during a call.
 const fn writes(call: &ManagerCall) -> bool {
     use ManagerCall::{Append, Commit, CommitBatch, ExternalDone};
     matches!(call, Append { .. } | Commit { .. } | CommitBatch { .. } | ExternalDone { .. })

@@ -1,6 +1,6 @@
 //! The configurations of a soak: one for each eviction policy. Together they use every way to verify
-//! hits and every policy for duplicates. Some have retention, an advisor, a watermark or a host tier,
-//! and others do not.
+//! hits and every policy for duplicates. Some have retention, an advisor, a watermark (reserved blocks)
+//! or a host tier.
 
 use kvpool::hash::Verify;
 use kvpool::{DuplicatePolicy, EvictionPolicy};
@@ -12,11 +12,11 @@ use crate::world::manager::{Scale, Setting};
 pub struct Preset {
     /// The eviction policy. Its name is also the name of the configuration.
     pub policy: EvictionPolicy,
-    /// How hits are verified.
+    /// How the manager verifies hits.
     pub verify: Verify,
-    /// Whether a released duplicate stays cached.
+    /// Whether a block stays cached after its release if another block has the same content.
     pub duplicates: DuplicatePolicy,
-    /// Whether there are hints and tenants.
+    /// Whether the manager accepts retention hints and tenants.
     pub retention: bool,
     /// Whether an advisor (which estimates hit rates of other pool sizes) samples lookups.
     pub advisor: bool,
@@ -92,11 +92,11 @@ impl Preset {
         words.join(", ")
     }
 
-    /// Returns the settings of the laboratory.
+    /// Returns the settings of the laboratory's world for this configuration.
     pub(super) fn setting(&self, blocks: usize, block_size: usize, check_every: u64) -> Setting {
         let Self { policy, verify, duplicates, retention, watermark, host_share, .. } = *self;
-        // With this number of requests, prompts of half the maximum length would together need twice
-        // the pool.
+        // The maximum length of a prompt follows from this number: requests with prompts of half that
+        // length would need twice the blocks of the pool.
         let requests = (blocks / 4).clamp(8, 200);
         Setting {
             num_blocks: blocks,
@@ -113,8 +113,8 @@ impl Preset {
                 requests: requests as i64,
                 blocks: blocks + 64,
                 prompt: (4 * blocks / requests).clamp(4, 64),
-                // Capacity for the events between two reads of the event log, which are two checks
-                // apart.
+                // The log must have room for the events between two reads, because the oracle reads it
+                // at every second check.
                 events: 128 * check_every as usize,
             },
             groups: Vec::new(),

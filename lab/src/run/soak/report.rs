@@ -13,7 +13,7 @@ use super::{Driver, Heap, Line, Settings, Times};
 /// The report of one configuration.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Configuration {
-    /// The name of its policy.
+    /// The name of the configuration's eviction policy.
     pub name: &'static str,
     /// Its other settings.
     pub settings: String,
@@ -50,17 +50,18 @@ pub struct Report {
     pub commit: String,
     /// The seed.
     pub seed: u64,
-    /// A digest of all answers. It is equal for equal seeds, settings and numbers of rounds.
+    /// A digest of all answers. Two soaks with equal seeds, settings and numbers of rounds have the
+    /// same digest.
     pub digest: String,
     /// Number of blocks of each device, and number of tokens of a block.
     pub blocks: (usize, usize),
-    /// The output lines of the run. The last line describes its end.
+    /// The lines that the run printed. The last line has its final numbers.
     pub lines: Vec<Line>,
     /// Times of calls.
     pub times: Vec<(String, Times)>,
     /// The configurations.
     pub configurations: Vec<Configuration>,
-    /// The use of memory.
+    /// The use of heap memory.
     pub heap: Heap,
 }
 
@@ -221,7 +222,7 @@ impl Configuration {
     }
 }
 
-/// Returns a table whose columns are aligned to the right, except the first `left`.
+/// Returns a Markdown table. The first `left` columns are aligned to the left, the others to the right.
 fn table(head: &[&str], left: usize, rows: impl Iterator<Item = Vec<String>>) -> Table {
     let mut table = Table::new();
     table.load_style(ASCII_MARKDOWN).set_header(head).add_rows(rows);
@@ -231,7 +232,6 @@ fn table(head: &[&str], left: usize, rows: impl Iterator<Item = Vec<String>>) ->
     table
 }
 
-/// Formats nanoseconds as microseconds.
 fn microseconds(nanoseconds: u64) -> String {
     format!("{:.1}", nanoseconds as f64 / 1e3)
 }

@@ -1,9 +1,10 @@
 //! `kinds!`: defines the kinds of arguments from a table with one row per kind.
 
-/// Defines kinds of arguments of a subject. A row has three types: that of the record, that of the
-/// argument, and that of the value that a replay owns and lends. Three closures follow, which convert
-/// between these types. The last item describes the argument in words. If the name of the
-/// `Slot` variant differs from that of the kind, it is given in parentheses.
+/// Defines kinds of arguments of the calls of a subject, which is a pool or a manager. A row has three
+/// types: the type that a journal stores, the type that the call takes, and the type of the value that
+/// a replay owns and lends to the call. Three closures follow, which convert between these types. The
+/// last item returns the argument as readable text. If the name of the `Slot` variant differs from that
+/// of the kind, it is given in parentheses.
 macro_rules! kinds {
     ($any:tt $subject:ty; $(
         $(#[$doc:meta])*
@@ -61,7 +62,7 @@ macro_rules! kind {
     };
 }
 
-/// Makes the `Slot` variant of a kind.
+/// Names the variant of the enum `Slot` for a kind. It may have another name than the kind.
 macro_rules! slot {
     ($kind:ident) => {
         $crate::calls::Slot::$kind
@@ -71,8 +72,8 @@ macro_rules! slot {
     };
 }
 
-/// Defines kinds whose arguments are copied. A row has the kind, the types of record and argument, the
-/// two conversions, and the description in words.
+/// Defines kinds whose arguments implement `Copy`. A row has the kind, the types of record and
+/// argument, the two conversions, and a function that returns the argument as readable text.
 macro_rules! copied {
     ($($(#[$doc:meta])* $kind:ident: $record:ty, $live:ty, $to:expr, $of:expr, $words:expr;)*) => {
         $crate::calls::kind::kinds! { [S: $crate::Recordable] S; $(
@@ -96,7 +97,7 @@ macro_rules! copied {
 }
 
 /// Defines kinds whose arguments are slices that are recorded unchanged. A row has the kind, the type
-/// of an item, and the description in words.
+/// of an item, and a function that returns the argument as readable text.
 macro_rules! slices {
     ($($(#[$doc:meta])* $kind:ident: $item:ty, $words:expr;)*) => {
         $crate::calls::kind::kinds! { [S: $crate::Recordable] S; $(

@@ -10,7 +10,7 @@ use super::words;
 use crate::{ChainRecord, Ids, LinkRecord, MatchRecord, RetentionRecord, SignalRecord};
 
 copied! {
-    /// A number of blocks.
+    /// A number of blocks that a call allocates or evicts.
     Count: usize, usize, |n| n, |n| n, |n| words::counted(n, "block");
     /// The largest number of blocks of a prompt to match.
     AtMost: usize, usize, |n| n, |n| n, words::at_most;
@@ -33,7 +33,7 @@ copied! {
         |tenant| tenant.map_or_else(String::new, |tenant| format!("; tenant {tenant}"));
     /// A block that the caller holds.
     Block: u32, BlockId, BlockId::get, BlockId::new, |n| n.to_string();
-    /// The retention of blocks.
+    /// The retention hint for blocks: priority, time to live, pin.
     Hint: RetentionRecord, Retention, Retention::into, |record| record.retention(),
         |record| words::retention(record.retention());
     /// How a request ended.
@@ -45,7 +45,7 @@ lists! {
     Held,
     /// Blocks of a prompt that the caller holds, beginning at a position.
     Part,
-    /// All blocks of a table.
+    /// All blocks of a block table.
     Table,
     /// Any block ids.
     Named,
@@ -62,11 +62,11 @@ kinds! { [] BlockPool;
             to.journal.chain(chain, tokens, if is_indexed { to.indexed } else { 0 })
         },
         |record, from| from.chain(record), |chain| chain, words::chain;
-    /// The position in a prompt at which a block is registered. No earlier chain in the journal
-    /// contains this content.
+    /// The link with which a block is registered: its content and its position in a prompt. No earlier
+    /// chain in the journal contains this content.
     Link: LinkRecord, &'a ChainLink, ChainLink,
         |link, to| to.journal.link(link), |record, from| from.link(record), |link| link, words::link;
-    /// The position in a prompt that a call looks up.
+    /// The position in a prompt from which a call looks up blocks.
     Place (Link): LinkRecord, &'a ChainLink, ChainLink,
         |link, _| LinkRecord::new(link), |record, from| from.link(record), |link| link, words::link;
     /// A match that an earlier lookup returned.

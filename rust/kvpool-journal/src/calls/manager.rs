@@ -29,9 +29,9 @@ type Answer<T> = Result<T, ManagerError>;
 calls! {
     /// A call of a [`CacheManager`].
     pub enum ManagerCall of CacheManager;
-    /// The calls of a [`CacheManager`], which are recorded if there is a journal. Calls that consume an
-    /// argument are methods of `Journaled<CacheManager>` instead. So are calls whose records contain
-    /// digests that the manager computed.
+    /// The calls of a [`CacheManager`]. Each method runs the call and, if there is a journal, records
+    /// it. Two kinds of calls are methods of `Journaled<CacheManager>` instead: those that take
+    /// ownership of an argument, and those whose records contain digests that the manager computed.
     ///
     /// The type of a parameter is shown as `<Kind as Argument<CacheManager>>::Live<'_>`. These are the
     /// types of the kinds:
@@ -125,7 +125,7 @@ calls! {
     /// selects the blocks.
     EvictNext evict(blocks: Count) -> Answer<Vec<BlockId>>, "{blocks}";
     ReleaseBatch release_batch(requests: Requests, until: Reuse) -> Answer<()>, "{requests}{until}";
-    /// The arguments are parent requests, and a child for each.
+    /// Forks each parent request into the child request at the same position.
     ForkBatch fork_batch(forks: Forks) -> Answer<()>, "{forks}",
         |manager| manager.fork_batch(forks.0, forks.1);
     ExtendEncoder extend_encoder(request: Request, tokens: Length) -> Answer<Vec<TableChange>>,
@@ -133,21 +133,22 @@ calls! {
     ReleaseBatchWith release_batch_with(ended: Ending, until: Reuse) -> Answer<()>, "{ended}{until}";
 }
 
-/// Returns 1 if the manager looked up the whole batch, otherwise 0. It does so unless it refuses the
-/// call because of a request id.
+/// Returns 1 if the manager accepted every request id of a batch, otherwise 0. With 1, the batch is
+/// recorded by the slots of its requests, and with 0 by their ids.
 const fn looked_up<T>(answer: &Answer<T>) -> usize {
     matches!(answer, Ok(_) | Err(ManagerError::OutOfBlocks(_))) as usize
 }
 
-/// Returns the number of cached blocks of a prompt that earlier records contain. Returns 0 if all
-/// groups are windows, chunks, or uncached, because a hit then needs no particular block to be cached.
+/// Returns the number of leading blocks of a prompt that the admission hits. Earlier records contain
+/// these blocks, so the record of the prompt omits them. Returns 0 if all groups are windows, chunks,
+/// or uncached, because a hit then needs no particular block to be cached.
 fn cached(manager: &CacheManager, cursor: &HashCursor, cached_tokens: usize) -> usize {
     let full = |groups: &Groups| groups.specs().iter().any(|spec| spec.kind.is_full() && spec.is_cached());
     if manager.groups().is_none_or(full) { cached_tokens / cursor.hasher().block_size() } else { 0 }
 }
 
-/// Makes the record of a planned operation. For an append, the record does not contain the blocks that
-/// it fills.
+/// Makes the record of a planned operation. For an append, the keys of the blocks that it fills are
+/// unknown here, so the record does not contain them.
 fn planned(manager: &CacheManager, journal: &mut Journal, planned: &PlannedOperation) -> Planned {
     let name = |id: &RequestId| name(manager, id.as_ref());
     match planned {
@@ -176,8 +177,8 @@ fn planned(manager: &CacheManager, journal: &mut Journal, planned: &PlannedOpera
     }
 }
 
-/// Returns the steady append and the blocks that it filled. `None` if its record has other arguments
-/// than a [`SteadyAppend`].
+/// Returns the short record of an append, and the blocks that the append filled. `None` if the append
+/// does not fit into a [`SteadyAppend`], or its batch differs from the previous one.
 fn steady(
     manager: &CacheManager,
     journal: &Journal,
@@ -195,7 +196,6 @@ fn steady(
     Some((append, filled))
 }
 
-/// Makes the record of an append.
 fn appended(
     manager: &CacheManager,
     journal: &mut Journal,
@@ -291,8 +291,8 @@ impl Journaled<CacheManager> {
     }
 
     /// Records [`CacheManager::append_turn`], or [`CacheManager::append_tokens`] if there are no
-    /// multimodal items. The record does not contain the items. The keys of the filled blocks depend on
-    /// them.
+    /// multimodal items. The record omits the items, because it contains the keys of the filled blocks,
+    /// which depend on the items.
     ///
     /// # Errors
     /// The errors of that method.

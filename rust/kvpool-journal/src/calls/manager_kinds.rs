@@ -35,7 +35,6 @@ pub(super) fn name(manager: &CacheManager, id: RequestRef<'_>) -> Name {
     manager.slot_of(id).map_or_else(|| Name::Id(id.to_owned()), |slot| Name::Slot(slot as u32))
 }
 
-/// Returns the record of a batch's requests: by id if `looked_up` is 0, otherwise by slot.
 pub(super) fn batch(
     manager: &CacheManager,
     journal: &mut Journal,
@@ -56,8 +55,8 @@ kinds! { [] CacheManager;
     Requests: Vec<Name>, &'a [RequestRef<'a>], Vec<RequestId>,
         |ids, to| ids.iter().map(|&id| name(to.subject, id)).collect(), |names, from| from.ids(names),
         |ids| &refs(ids), |names: &[Name]| words::list(names.iter().map(words::name));
-    /// The requests of a batch. The record is made after the call. It contains their slots if the
-    /// manager has looked up all of them, otherwise their ids.
+    /// The requests of a batch. The record is made after the call. It contains the slots of the
+    /// requests if the manager found all of them, otherwise their ids.
     Batch: Rows, &'a [RequestRef<'a>], Vec<RequestId>,
         |ids, to| batch(to.subject, to.journal, ids, to.indexed), |rows, from| from.batch(rows),
         |ids| &refs(ids), words::rows;
@@ -86,7 +85,7 @@ kinds! { [] CacheManager;
             Ok(from.ids(&record.requests)?.into_iter().zip(signals).collect())
         },
         |ended| &ended.iter().map(|(id, signal)| (id.as_ref(), *signal)).collect::<Vec<_>>(), words::ending;
-    /// A prompt whose cached blocks earlier records contain.
+    /// A prompt. Earlier records contain its cached blocks, so its own record omits them.
     Prompt: PromptRecord, &'a HashCursor, HashCursor,
         |cursor, to| {
             let found = to.subject.pool().probe(cursor.chain(), usize::MAX);
@@ -103,7 +102,7 @@ kinds! { [] CacheManager;
         |ranges, _| ranges.iter().map(RangeRecord::from).collect(),
         |ranges, _| Ok(ranges.iter().map(RangeRecord::range).collect()), |ranges| ranges,
         |ranges: &[RangeRecord]| words::ranges(ranges);
-    /// The external tokens that have arrived.
+    /// The external tokens that a connector has loaded.
     Load: LoadedRecord, Loaded<'a>, LoadedRecord,
         |loaded, _| loaded.into(), |record, _| Ok(record.clone()), |record| record.loaded(), words::loaded;
     /// The blocks of a prompt that was hashed again.

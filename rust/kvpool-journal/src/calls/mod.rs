@@ -36,43 +36,44 @@ use crate::journaled::Recordable;
 use crate::value::Answer;
 use crate::{Check, Journal};
 
-/// The context in which the arguments of a call are recorded: the subject and its journal.
+/// The pool or manager and its journal, which are needed to record the arguments of a call.
 #[derive(Debug)]
 pub struct Recorder<'a, S> {
     subject: &'a S,
     journal: &'a mut Journal,
-    /// Number of leading blocks of a chain that earlier records contain. The last of these blocks must
-    /// be in the index. For a batch, 1 if the manager has looked up its requests.
+    /// Number of leading blocks of a chain that earlier records contain, so that this record omits
+    /// them. The pool's index must contain the last of them. For the requests of a batch: 1 if the
+    /// manager found all of them, otherwise 0.
     indexed: usize,
 }
 
-/// A kind of argument of the calls of `S`. A kind represents a meaning, not a type: for example,
-/// several kinds are lists of block ids.
+/// A kind of argument of the calls of `S`, which is a pool or a manager. A kind stands for a meaning,
+/// not for a Rust type: for example, several kinds are lists of block ids.
 pub trait Argument<S: Recordable> {
-    /// The form that a journal stores. Its encoding is part of the format.
+    /// The form of the argument that a journal stores. Its encoding is part of the format of journals.
     type Record;
-    /// The form that the subject's method takes. It is borrowed, so that a call without a journal
-    /// copies nothing.
+    /// The form of the argument that the called method takes. It is borrowed, so that a call without a
+    /// journal copies nothing.
     type Live<'a>: Copy;
-    /// The form that a replay owns and lends to the method.
+    /// The form of the argument that a replay owns and lends to the called method.
     type Own;
 
     /// Makes the record of an argument.
     fn record(live: Self::Live<'_>, to: &mut Recorder<'_, S>) -> Self::Record;
 
-    /// Makes the argument that a record describes.
+    /// Makes an argument from its record.
     ///
     /// # Errors
     /// [`ReplayError`] if the record describes an impossible argument.
     fn own(record: &Self::Record, from: &mut S::Memory) -> Result<Self::Own, ReplayError>;
 
-    /// Calls `call` with the argument in borrowed form.
+    /// Converts the argument to the borrowed form, and calls `call` with it.
     fn lend<R>(own: &Self::Own, call: impl FnOnce(Self::Live<'_>) -> R) -> R;
 
     /// Returns the argument as readable text.
     fn words(record: &Self::Record) -> String;
 
-    /// Returns the record as the [`Slot`] variant of its kind.
+    /// Returns the record as a [`Slot`], so that code can match on the kind of the argument.
     fn slot(record: &mut Self::Record) -> Slot<'_>;
 }
 
@@ -91,13 +92,13 @@ pub trait Slots: Clone {
     where
         Self: DeserializeOwned,
     {
-        /// Zero bytes to decode the arguments of any call from. No call needs more.
+        /// Zero bytes, from which the arguments of any call can be decoded. No call needs more than 64.
         const ZEROS: [u8; 64] = [0; 64];
         postcard::from_bytes(&[&[position], &ZEROS[..]].concat()).ok()
     }
 }
 
-/// Converts a reply into the answer that a replay compares.
+/// Converts the return value of a call into the answer that a replay compares.
 pub(crate) fn answer(reply: &impl crate::value::Reply) -> Answer {
     Answer {
         check: Check::of(reply),

@@ -42,13 +42,14 @@ impl Moved {
         }
     }
 
-    /// Learns new ids from the answers of a call in the recorded run and in this run.
+    /// Compares the answers of a call in the recorded run and in this run, and adds the new ids in them
+    /// to the maps.
     pub fn learn(&mut self, recorded: &Answer, own: &Answer) {
         self.blocks.extend(recorded.blocks.iter().copied().zip(own.blocks.iter().copied()));
         self.swaps.extend(recorded.swap.zip(own.swap));
     }
 
-    /// Removes all ids, because a new process begins.
+    /// Empties both maps of ids. Called where the journal continues in a new process.
     pub(crate) fn clear(&mut self) {
         self.blocks.clear();
         self.swaps.clear();

@@ -18,7 +18,7 @@ type Answer<T> = Result<T, PoolError>;
 calls! {
     /// A call of a [`BlockPool`].
     pub enum PoolCall of BlockPool;
-    /// The calls of a [`BlockPool`], which are recorded if there is a journal.
+    /// The calls of a [`BlockPool`]. Each method runs the call and, if there is a journal, records it.
     pub trait PoolCalls;
 
     Allocate allocate(blocks: Count) -> Answer<Vec<BlockId>>, "{blocks}";

@@ -1,4 +1,5 @@
-//! Makes the arguments of an operation smaller: fewer tokens, blocks and requests.
+//! Makes the arguments of a recorded call smaller, so that the shrinker can try fewer tokens, blocks
+//! and requests.
 
 use super::slot::plain;
 use super::{Slot, Slots};
@@ -9,8 +10,8 @@ use crate::{
 
 /// A call whose arguments can be made smaller.
 pub trait Simpler: Sized {
-    /// Returns the operation with one argument made smaller. There are several ways to do this, and
-    /// `which` is the number of one of them. Returns `None` if there are fewer ways.
+    /// Returns the call with one argument made smaller. The possible changes are numbered, and `which`
+    /// selects one of them. Returns `None` if `which` is not below their number.
     fn simpler(&self, which: usize) -> Option<Self>;
 }
 
@@ -25,8 +26,9 @@ fn with_tokens(chain: &ChainRecord, tokens: usize) -> ChainRecord {
     ChainRecord { tokens, keys, fingerprints, ..chain.clone() }
 }
 
-/// Returns the way with the number `which` out of those that are possible. If there are fewer possible
-/// ways, subtracts their number from `which`.
+/// Returns the item with index `which` of the changes that are possible. If `which` is too large,
+/// returns `None`, and subtracts the number of possible changes from `which`, so that the caller can
+/// continue with the next argument.
 fn take<T: Copy>(which: &mut usize, ways: &[T], is_possible: impl Fn(T) -> bool) -> Option<T> {
     let ways: Vec<T> = ways.iter().copied().filter(|&way| is_possible(way)).collect();
     let way = ways.get(*which).copied();
@@ -34,18 +36,18 @@ fn take<T: Copy>(which: &mut usize, ways: &[T], is_possible: impl Fn(T) -> bool)
     way
 }
 
-/// Returns the position of an item that can be removed. A single remaining item cannot be removed.
+/// Like [`take`]: returns the position of an item to remove from a list. The only item of a list is
+/// never removed.
 fn one_of(items: usize, which: &mut usize) -> Option<usize> {
     take(which, &(0..items).collect::<Vec<_>>(), |_| items > 1)
 }
 
-/// Removes one item. Returns whether it did.
 fn one_less<T>(items: &mut Vec<T>, which: &mut usize) -> bool {
     one_of(items.len(), which).map(|at| items.remove(at)).is_some()
 }
 
-/// Makes an argument smaller in the way with the number `which`. If the argument has fewer ways,
-/// subtracts their number from `which`.
+/// Applies to an argument the change with the number `which`. If the argument has fewer possible
+/// changes, returns false, and subtracts their number from `which`.
 fn make_smaller(slot: Slot<'_>, which: &mut usize) -> bool {
     let ids = |ids: &mut Ids, which: &mut usize, only_the_last: bool| {
         let mut all = ids.unpack();
@@ -61,8 +63,7 @@ fn make_smaller(slot: Slot<'_>, which: &mut usize) -> bool {
     match slot {
         Slot::Count(number) | Slot::Length(number) => count(number, which),
         Slot::Held(list) | Slot::Table(list) | Slot::Named(list) => ids(list, which, false),
-        // The remaining blocks must keep their positions in the chain, so only the last block can be
-        // removed.
+        // A position in these lists is a position in the chain, so only the last block can be removed.
         Slot::Part(list) | Slot::Free(list) => ids(list, which, true),
         Slot::Numbers(blocks) | Slot::Objects(blocks) | Slot::Freed(blocks) => one_less(blocks, which),
         Slot::Chain(chain) => {
@@ -79,7 +80,6 @@ fn make_smaller(slot: Slot<'_>, which: &mut usize) -> bool {
             });
             way.map(|tokens| *chain = with_tokens(chain, tokens)).is_some()
         }
-        // Each row has one token.
         Slot::Append(AppendRecord { rows: Rows::Ids(ids), tokens, offsets, .. }) if offsets.is_empty() => {
             let is_fewer = one_less(ids, which);
             *tokens = (*tokens).min(ids.len());

@@ -1,4 +1,4 @@
-//! The arguments of calls as an enum with a variant for each kind.
+//! Defines an enum of the arguments of recorded calls, with a variant for each kind of argument.
 
 use kvpool_vllm::Key;
 
@@ -8,8 +8,8 @@ use crate::{
     RetentionRecord, Rows, SignalRecord, StartRecord, TurnRecord, UntilRecord,
 };
 
-/// The record of an argument, as a variant of its kind. The kinds are defined in [`super::kinds`],
-/// [`super::manager_kinds`] and [`super::vllm_kinds`].
+/// A recorded argument. Its variant is the kind of the argument. The kinds are defined in
+/// [`super::kinds`], [`super::manager_kinds`] and [`super::vllm_kinds`].
 #[derive(Debug)]
 #[expect(missing_docs, reason = "as the kinds of these names")]
 pub enum Slot<'a> {
@@ -71,7 +71,8 @@ pub enum Slot<'a> {
     Plan(&'a mut PlanRecord),
 }
 
-/// An id in an argument. Another run may use a different id for the same object.
+/// A request id, block id or other id in an argument. Another run of the same calls may use a different
+/// id for the same object.
 #[derive(Debug)]
 #[expect(missing_docs, reason = "the names describe them")]
 pub enum Mention<'a> {
@@ -85,7 +86,7 @@ pub enum Mention<'a> {
     Swap(&'a mut u64),
 }
 
-/// The kinds whose arguments contain no [`Mention`], and that a shrinker does not change.
+/// Matches the kinds of arguments that contain no id ([`Mention`]) and that a shrinker does not change.
 macro_rules! plain {
     () => {
         Slot::AtMost(_)

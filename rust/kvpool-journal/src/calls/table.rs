@@ -19,8 +19,8 @@
 //!   For a call written by hand, this is how a replay runs the call. The form
 //!   `|subject, memory| result` also receives the memory of the replay.
 
-/// Runs a call with borrowed arguments. Each argument is lent to a closure, which lends the next
-/// argument.
+/// Runs a call with borrowed arguments. The macro nests one closure per argument, because each argument
+/// is borrowed only inside of the closure that it is passed to.
 macro_rules! lend {
     ([$subject:ty] $call:expr;) => { $call };
     ([$subject:ty] $call:expr; $field:ident: $kind:ident $(, $more:ident: $mores:ident)*) => {
@@ -30,7 +30,8 @@ macro_rules! lend {
     };
 }
 
-/// Runs a call, and makes its record before or after the call.
+/// Runs a call, and records it. The record is made before the call, or after the call if it depends on
+/// the answer.
 macro_rules! recorded {
     ($this:ident $run:ident $record:ident) => {
         $crate::calls::table::recorded!($this $run $record known 0)
@@ -56,7 +57,7 @@ macro_rules! recorded {
     };
 }
 
-/// Defines the method of a call. Does nothing if the method is written by hand.
+/// Defines the trait's method for a call. Expands to nothing if that method is written by hand.
 macro_rules! method {
     ({ $($by_hand:tt)+ } $($row:tt)*) => {};
     (
@@ -170,7 +171,8 @@ macro_rules! calls {
         }
 
         impl $calls {
-            /// Runs the call on a subject, with arguments that are made from the record.
+            /// Runs the recorded call on a pool or manager, with arguments that are made from the
+            /// record.
             pub(crate) fn run(
                 &self,
                 subject: &mut $crate::Journaled<$subject>,

@@ -24,8 +24,8 @@ type Answer<T> = Result<T, VllmError>;
 calls! {
     /// A call of vLLM's [`Pool`].
     pub enum VllmCall of Pool;
-    /// The calls of vLLM's [`Pool`], which are recorded if there is a journal. Calls whose arguments
-    /// are lists or closures are methods of `Journaled<Pool>` instead.
+    /// The calls of vLLM's [`Pool`]. Each method runs the call and, if there is a journal, records it.
+    /// Calls whose arguments are lists or closures are methods of `Journaled<Pool>` instead.
     pub trait VllmCalls;
 
     Allocate allocate(blocks: Count) by hand, "{blocks}",
@@ -56,7 +56,7 @@ calls! {
     SetRefCount set_ref_count(block: Object, count: References) -> (), "block {block} to {count}";
     SetHash set_hash(block: Object, key: Hash, num_tokens: Tokens) -> (), "block {block}: {key}";
     ResetHash reset_hash(block: Object) -> (), "block {block}";
-    /// Only the first call per group is recorded.
+    /// Only the first call for each group is recorded, because later calls have no effect.
     ChainGroup chain_group(group: Group) -> (), only |pool| !pool.is_chained(group), "group {group}";
     QueuePop pop_from_queue(blocks: Count) -> Ids<Vec<u32>>, "{blocks}",
         |pool| Ids(pool.pop_from_queue(blocks));
@@ -68,7 +68,7 @@ calls! {
     Signal signal(blocks: Numbers, signal: Ended) -> Answer<()>, "{blocks}; {signal}";
 }
 
-/// An answer that consists of block ids. The number of ids is not part of its check.
+/// An answer that consists of block ids. The check of the answer covers the ids, but not their number.
 #[derive(Clone, Debug)]
 pub struct Ids<T>(pub T);
 
@@ -88,8 +88,8 @@ impl<T: AsRef<[u32]> + std::fmt::Debug> Reply for Ids<T> {
     }
 }
 
-/// The journal of this pool has no digests. Each operation has the check of its answer, and the ids
-/// that an allocation returns depend on the order of the whole queue.
+/// The journal of vLLM's pool has no digests of the state. The checks of the answers are enough: the
+/// block ids that an allocation returns depend on the order of the whole queue.
 impl Recordable for Pool {
     type Config = VllmConfig;
     type Watch = ();
@@ -149,7 +149,7 @@ impl Journaled<Pool> {
         self.call(|_, _| (), run, |(), _, _, _| Some(VllmCall::Claim { blocks: blocks.to_vec() }))
     }
 
-    /// Records [`Pool::free`], without the null block. If there is a journal, the blocks are iterated
+    /// Records [`Pool::free`], without the null block. If there is a journal, iterates over the blocks
     /// twice.
     ///
     /// # Errors
@@ -162,7 +162,7 @@ impl Journaled<Pool> {
         self.call(record, run, |blocks, _, _, _| Some(VllmCall::Free { blocks }))
     }
 
-    /// Records [`Pool::cache_full`]. If there is a journal, the key of each block is requested twice.
+    /// Records [`Pool::cache_full`]. If there is a journal, calls `key_of` twice for each block.
     ///
     /// # Errors
     /// The errors of that method.

@@ -11,7 +11,7 @@ copied! {
     Id: u32, u32, |n| n, |n| n, |n| n.to_string();
     /// The id of a block that Python passes as an object.
     Object: u32, u32, |n| n, |n| n, |n| n.to_string();
-    /// The position at which a run of blocks begins in its table.
+    /// The position in a block table at which the blocks of the call begin.
     At: StartRecord, Start, Start::into, StartRecord::into, |start| start.first.to_string();
     /// A key.
     Hash: Key, Key, |key| key, |key| key, |key| words::hash(&key);
@@ -25,7 +25,7 @@ copied! {
     References: i32, i32, |n| n, |n| n, |n| n.to_string();
     /// A truth value.
     Flag: bool, bool, |is| is, |is| is, |_| String::new();
-    /// The end of the queue to use: true is the front, false is the back.
+    /// The end of the free queue to which blocks are added: true is the front, false is the back.
     QueueEnd: bool, bool, |is| is, |is| is, |is| if is { "front" } else { "back" }.into();
 }
 

@@ -34,7 +34,6 @@ pub(super) fn list<T: std::fmt::Display>(items: impl ExactSizeIterator<Item = T>
     let left = items.len().saturating_sub(SHOWN);
     let mut text = String::new();
     for item in items.take(SHOWN) {
-        // Writing to a string cannot fail.
         let _ = write!(text, "{}{item}", if text.is_empty() { "" } else { " " });
     }
     if left > 0 {
@@ -124,7 +123,6 @@ pub(super) fn retention(retention: Retention) -> String {
     text
 }
 
-/// Describes how a request ended.
 pub(super) fn ended(record: SignalRecord) -> String {
     let signal = record.signal();
     let tokens = signal.output_tokens.map(|tokens| format!("{tokens} tokens of output"));

@@ -1,8 +1,8 @@
 //! Writes the arguments of calls as Rust or Python expressions.
 //!
 //! A recorded prompt is replaced by made-up tokens. Each of its blocks consists of zeros, except for
-//! the last token, which is the number of the block's content. So the numbers of its blocks and the
-//! length of its tail describe a prompt.
+//! the last token, which is the number of the block's content. So a test describes a prompt by the
+//! numbers of its blocks' contents and by the number of tokens in its last, partial block.
 
 use crate::{
     AppendRecord, ChainRecord, ComputedRecord, CoveredRecord, EndedRecord, Filled, IdRecord, Ids,
@@ -14,15 +14,15 @@ use kvpool::{AdmitOptions, HashAlgorithm, Part, RequestId, RetentionRange, Signa
 use super::text::{self, Language};
 use crate::numbers::Numbers;
 
-/// A function that returns the number of tokens that a request has before a call. Its second argument
-/// is the number of tokens that the call appends.
+/// A function that returns the number of tokens that a request had before a call that appended tokens.
+/// Its second argument is the number of appended tokens.
 pub(super) type Length<'a> = dyn Fn(&RequestId, usize) -> usize + 'a;
 
-/// Writes arguments. The fields are the same for all calls of a test.
+/// Writes the arguments of calls. Its fields stay the same during the export of a test.
 pub(super) struct Arguments {
     pub(super) language: Language,
     pub(super) block_size: usize,
-    /// The name of the pool's setting for the verification of hits.
+    /// The value of the pool's setting `verify`, which determines how hits are verified.
     pub(super) verify: &'static str,
     pub(super) numbers: Numbers,
 }
@@ -32,7 +32,7 @@ impl Arguments {
         self.language == Language::Rust
     }
 
-    /// Returns the prefix of an argument that a Rust call borrows.
+    /// Returns `&` for Rust, and an empty text for Python. It precedes an argument that Rust borrows.
     pub(super) fn and(&self) -> &'static str {
         if self.is_rust() { "&" } else { "" }
     }
@@ -42,7 +42,8 @@ impl Arguments {
         numbers.join(", ")
     }
 
-    /// Returns the numbers of the first `start` blocks of the prompt whose later blocks are `part`.
+    /// Returns the content numbers of the first `start` blocks of a prompt. `part` contains the blocks
+    /// after them.
     pub(super) fn leading(&self, part: &ChainRecord, start: usize) -> Vec<u32> {
         let first = part.keys.unpack().next();
         let mut path = first.map_or_else(Vec::new, |key| self.numbers.path(key, start as u32));
@@ -55,12 +56,12 @@ impl Arguments {
         if self.is_rust() { format!("&ids(&{ids:?})") } else { format!("{ids:?}") }
     }
 
-    /// Returns an expression for a chain. `leading` are the numbers of the blocks before it.
+    /// Returns an expression for a chain. `leading` are the content numbers of the blocks before the
+    /// chain.
     pub(super) fn chain(&self, chain: &ChainRecord, leading: &[u32]) -> String {
         let and = self.and();
         let kind = self.kind_of_chain(chain.algorithm, !chain.fingerprints.is_empty());
         let (size, epoch) = (chain.block_size, chain.epoch);
-        // Digests that were computed elsewhere have no fingerprints.
         let is_hashed = chain.has_tokens || chain.keys.is_empty() || !chain.fingerprints.is_empty();
         let function = if is_hashed { "chain" } else { "digests" };
         let mut contents: Vec<String> = leading.iter().map(ToString::to_string).collect();
@@ -69,8 +70,8 @@ impl Arguments {
         format!("{and}{function}({kind}, {size}, {and}[{}], {epoch})", contents.join(", "))
     }
 
-    /// Returns two arguments that describe how a chain was hashed: its algorithm, and how hits on it
-    /// are verified.
+    /// Returns two arguments for the functions of the test that make chains: the algorithm of the
+    /// chain, and how hits on it are verified.
     pub(super) fn kind_of_chain(&self, algorithm: u8, has_fingerprints: bool) -> String {
         let algorithm = HashAlgorithm::ALL.get(usize::from(algorithm)).map_or("", |known| known.name());
         let verify = if has_fingerprints { self.verify } else { "none" };
@@ -79,7 +80,7 @@ impl Arguments {
 
     pub(super) fn id(&self, id: &RequestId) -> String {
         match id {
-            // A method call binds closer than a sign.
+            // Parenthesize a negative number, because Rust applies the method before the sign.
             RequestId::Int(number @ ..0) if self.is_rust() => format!("({number}i64)"),
             RequestId::Int(number) if self.is_rust() => format!("{number}i64"),
             RequestId::Int(number) => number.to_string(),
@@ -90,7 +91,6 @@ impl Arguments {
         }
     }
 
-    /// Returns a list of requests that the manager knows.
     pub(super) fn names(&self, names: &[Name]) -> String {
         self.batch(names.iter().filter_map(|name| if let Name::Id(id) = name { Some(id) } else { None }))
     }
@@ -145,7 +145,6 @@ impl Arguments {
         reason.into_iter().chain(tokens).collect::<Vec<_>>().join(", ")
     }
 
-    /// Returns requests, and for each request the signal with which it ended.
     pub(super) fn ended(&self, EndedRecord { requests: names, signals }: &EndedRecord) -> String {
         let ids = names.iter().filter_map(|name| if let Name::Id(id) = name { Some(id) } else { None });
         if self.is_rust() {
@@ -175,15 +174,17 @@ impl Arguments {
         }
     }
 
-    /// Returns a list of `tokens` made-up tokens for a request that already has `length` tokens.
+    /// Returns an expression for `tokens` made-up tokens, which are appended to a request that has
+    /// `length` tokens.
     pub(super) fn spelled(&self, length: usize, tokens: usize, filled: &Filled) -> String {
         let mut spelled = vec![0; tokens];
         self.spell(length, &mut spelled, &mut filled.keys.unpack());
         format!("{}{spelled:?}", self.and())
     }
 
-    /// Fills in made-up tokens that follow the first `length` tokens of a request. A token that
-    /// completes a block becomes the number of the block's content. The other tokens stay as they are.
+    /// Replaces zeros by made-up tokens, which follow the first `length` tokens of a request. A token
+    /// that completes a block becomes the number of the block's content. The other tokens stay as they
+    /// are.
     fn spell(&self, length: usize, tokens: &mut [u32], keys: &mut impl Iterator<Item = u64>) {
         let first = self.block_size - 1 - length % self.block_size;
         for at in (first..tokens.len()).step_by(self.block_size) {
@@ -192,7 +193,6 @@ impl Arguments {
         }
     }
 
-    /// Returns the arguments of a call that appends tokens to the requests of a batch.
     pub(super) fn append(&self, append: &AppendRecord, length: &Length<'_>) -> String {
         let mut keys = append.filled.keys.unpack();
         let mut spelled = vec![0; append.tokens];
@@ -208,7 +208,8 @@ impl Arguments {
         self.ragged(self.rows(&append.rows), tokens, offsets, computed, covered, *most_changes)
     }
 
-    /// Returns the rows of a batch: one `Rows` literal in Rust, several arguments in Python.
+    /// Returns the arguments of an append for the requests (rows) of a batch: one `Rows` literal in
+    /// Rust, several arguments in Python.
     pub(super) fn ragged(
         &self,
         requests: String,

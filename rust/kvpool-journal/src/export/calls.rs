@@ -1,4 +1,5 @@
-//! Writes the calls of pools and managers. Some methods have other names than the calls in the tables.
+//! Writes the calls of pools and managers into an exported test. The names of some methods differ from
+//! the names of the recorded calls.
 
 use kvpool::RequestId;
 use kvpool::hash::HashCursor;
@@ -33,7 +34,7 @@ pub(super) fn pool(
     source.call(name, &arguments, &step.answer)
 }
 
-/// Writes one call of a manager. `manager` is in the state after the call.
+/// Writes one call of a manager. `manager` is the replayed manager, in its state after the call.
 pub(super) fn manager(
     source: &mut Source<'_>,
     step: &Step<ManagerCall>,
@@ -52,7 +53,8 @@ pub(super) fn manager(
         ManagerCall::Append { .. } => "append_ragged",
         ManagerCall::CommitStep { plan } => {
             source.plan_step(plan.stale)?;
-            // The manager ignores the operations of a stale plan.
+            // A stale plan was made for an earlier state of the manager. The manager refuses it, so the
+            // test need not contain its operations.
             for one in plan.planned.iter().filter(|_| !plan.stale) {
                 let (name, arguments) = source.arguments.planned(one, &length);
                 source.plan(name, &arguments)?;

@@ -27,8 +27,9 @@ pub(super) fn comment(out: &mut dyn Write, line: &str, next: &str) -> Result<()>
     broken(out, line, next, |rest, room| rest[..=room].rfind(' ').or(Some(room)))
 }
 
-/// Writes a line as several lines. `cut` gets the rest of the line and the number of columns that it may
-/// fill, and returns the end of the part to write. If `cut` finds no break, writes the rest as one line.
+/// Writes a text as several lines. `cut` receives the remaining text and the number of columns that fit
+/// into the next line, and returns where to break. If it finds no break, the remaining text becomes one
+/// line.
 fn broken(
     out: &mut dyn Write,
     line: &str,
@@ -45,10 +46,12 @@ fn broken(
     writeln!(out, "{}", rest.trim_end())
 }
 
-/// Finds a break of code in the first `room` columns of `rest`, which begins inside `depth` brackets.
+/// Finds a position for a line break in the first `room` columns of the code `rest`. Its first column
+/// is inside `depth` nested brackets.
 ///
-/// Returns the number of brackets around the break, and its column. Prefers the break inside the fewest
-/// brackets, and among equal ones the last. Breaks after an opening bracket only if there is no other break.
+/// Returns the number of brackets around the position, and its column. Prefers the position inside the
+/// fewest brackets, and among equal ones the last. Breaks after an opening bracket only if no other
+/// position is legal.
 fn outermost_break(rest: &str, room: usize, depth: usize) -> Option<(usize, usize)> {
     let is_break = |at: usize| {
         let before = &rest[..at];

@@ -2,9 +2,9 @@
 //! answers.
 //!
 //! The test contains no recorded digest. Its prompts are made-up tokens, which the test hashes again.
-//! Two made-up prompts are equal where the recorded prompts were equal. Block ids are those of the
-//! journal, because the same calls return the same ids. The expected answers are those of this build,
-//! up to the first answer that differs from the journal. After every call the test checks all
+//! Two made-up prompts have the same first blocks if the recorded prompts had. Block ids are those of
+//! the journal, because the same calls return the same ids. The expected answers are those of this
+//! build, up to the first answer that differs from the journal. After every call the test checks all
 //! invariants. A test of vLLM's pool does not check them, because vLLM may break them temporarily.
 //!
 //! Costs: the exporter runs the journal at most twice. It writes the text while it runs. Its memory contains
@@ -33,7 +33,7 @@ use crate::subject::{Step, Subject};
 use source::Source;
 pub use text::Language;
 
-/// The default for the largest number of operations of a test. A longer test is too long to read.
+/// The default limit for the number of operations of a test. Longer tests are hard to read.
 pub const EXPORT_LIMIT: u64 = 10_000;
 
 /// Exports a journal as a test. Writes the text to `out` piece by piece, and returns the number of

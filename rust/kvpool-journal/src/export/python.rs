@@ -7,8 +7,8 @@ use crate::Kind;
 /// Returns the method that makes a call in Python, and its arguments.
 ///
 /// `name` and `arguments` are those that the table of calls declares. A Python method accepts one
-/// request or a batch, so it has one name for both. Methods that a scheduler's step does not need
-/// belong to facets like `retention`.
+/// request or a batch, so it has one name for both. Methods that a scheduler does not need in every
+/// step are methods of an attribute of the manager, such as `retention`.
 pub(super) fn call<'a>(kind: Kind, name: &'a str, arguments: &'a str) -> (&'a str, Cow<'a, str>) {
     let plain = Cow::Borrowed(arguments);
     match (kind, name) {
@@ -47,7 +47,7 @@ fn with<'a>(arguments: &str, more: &str) -> Cow<'a, str> {
     Cow::Owned(format!("{arguments}, {more}"))
 }
 
-/// Turns the last argument into a keyword argument.
+/// Turns the last argument into a keyword argument with this name.
 fn last_named<'a>(arguments: &'a str, name: &str) -> Cow<'a, str> {
     match arguments.rsplit_once(", ") {
         Some((before, last)) => Cow::Owned(format!("{before}, {name}={last}")),

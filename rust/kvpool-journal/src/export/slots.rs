@@ -12,7 +12,8 @@ use crate::{
     PromptRecord, RangeRecord, StartRecord, TurnRecord,
 };
 
-/// Returns why Python cannot make the arguments of a call, or `None` if it can.
+/// Returns the reason why the Python package cannot make the arguments of a call, or `None` if it can
+/// make them.
 pub(super) fn unmade(slots: Vec<Slot<'_>>) -> Option<&'static str> {
     slots.into_iter().find_map(|slot| match slot {
         Slot::Hint(record) => match record.retention().ttl {
@@ -61,7 +62,7 @@ impl Arguments {
                 format!("{and}link({kind}, {}, {and}{path:?}, {})", link.block_size, link.epoch)
             }
             Slot::Found(MatchRecord { blocks, chain, start }) => {
-                // The start of an empty match has no effect.
+                // The start of an empty match has no effect, so write 0.
                 let start = if blocks.is_empty() { 0 } else { *start };
                 let (blocks, chain) = (self.blocks(blocks), self.chain(chain, &self.leading(chain, start)));
                 pick(
@@ -117,7 +118,8 @@ impl Arguments {
             }
             Slot::Length(n) => n.to_string(),
             Slot::Lengths(counts) => format!("{}{counts:?}", self.and()),
-            // The manager of the test hashes the tokens again.
+            // The call of the test has no such argument, because its manager hashes the prompt again
+            // itself.
             Slot::Rehashed(_) => String::new(),
             Slot::Append(append) => self.append(append, length),
             Slot::Turn(turn) => self.turn(turn, length),
@@ -127,7 +129,6 @@ impl Arguments {
         }
     }
 
-    /// Returns the arguments of a call that appends tokens to one request.
     fn turn(&self, turn: &TurnRecord, length: &Length<'_>) -> String {
         let TurnRecord { request, tokens, lookahead, filled } = turn;
         let before = if let Name::Id(id) = request { length(id, *tokens) } else { 0 };
@@ -136,7 +137,8 @@ impl Arguments {
         text::listed([self.name(request), self.spelled(before, *tokens, filled), ahead])
     }
 
-    /// Returns the method that plans an operation of a step, and its arguments after the plan.
+    /// Returns the name of the method that adds an operation to the plan of a step, and its arguments.
+    /// The plan itself is not among the arguments.
     pub(super) fn planned(&self, planned: &Planned, length: &Length<'_>) -> (&'static str, String) {
         let (name, texts) = match planned {
             Planned::Admit { request, prompt, options } => {

@@ -14,8 +14,8 @@ use crate::numbers::Numbers;
 use crate::value::Answer;
 use crate::value::Value;
 
-/// The largest number of operations in one function of a Rust test. A function of twice the length
-/// takes the compiler more than twice the time.
+/// The largest number of operations in one function of a Rust test. The time to compile a function
+/// grows faster than its length.
 const PART: u64 = 250;
 
 /// Writes one test.
@@ -25,13 +25,13 @@ pub(super) struct Source<'a> {
     num_blocks: usize,
     /// Whether the manager has KV-cache groups.
     grouped: bool,
-    /// The expression that creates the pool. A Rust test creates its pool at the end of the file.
+    /// The expression that creates the pool. A Rust test contains it at the end of the file.
     made: String,
     pub(super) arguments: Arguments,
     out: &'a mut dyn Write,
     /// The number of operations written so far.
     operations: u64,
-    /// The number of functions of a Rust test.
+    /// The number of functions into which the Rust test is divided.
     parts: u64,
 }
 
@@ -136,7 +136,7 @@ impl<'a> Source<'a> {
         Err(ReplayError::NoCall { operation: number, reason })
     }
 
-    /// Begins an operation: writes a comment with its number and its answer.
+    /// Writes the comment before an operation, with the number of the operation and its answer.
     pub(super) fn begin(&mut self, number: u64, answer: &Answer) -> Result<(), ReplayError> {
         if self.is_rust() && self.operations.is_multiple_of(PART) {
             if self.parts > 0 {
@@ -150,17 +150,20 @@ impl<'a> Source<'a> {
         self.remark(&format!("{number}: {}", answer.told))
     }
 
-    /// Writes a check of the answer of a Rust expression, and of all invariants.
+    /// Writes Rust code that evaluates an expression, compares its answer with the recorded check, and
+    /// checks all invariants.
     pub(super) fn expect_rust(&mut self, expression: &str, check: u32) -> Result<(), ReplayError> {
         self.line(&format!("same({expression}, 0x{check:08x});"))?;
         self.recount()
     }
 
-    /// Writes a check of the answer of a Python expression, and of all invariants.
+    /// Writes Python code that evaluates an expression, compares its answer with the recorded value,
+    /// and checks all invariants.
     pub(super) fn expect_python(&mut self, expression: &str, value: &Value) -> Result<(), ReplayError> {
         let is = if matches!(value, Value::Nothing | Value::Flag(_)) { "is" } else { "==" };
         let (call, value_text) = (format!("assert {expression} {is}"), text::value_in(value, self.grouped));
-        // A line cannot be broken before a message, so a long message has lines of its own.
+        // `Self::line` would not break before an error message, so a long message gets a line of its
+        // own, in brackets.
         let is_long = 4 + call.len() + 1 + value_text.len() > COLUMNS;
         if is_long && matches!(value, Value::Text(_)) {
             self.line(&format!("{call} (\n        {value_text}\n    )"))?;
@@ -178,7 +181,8 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// Writes the start of a step's plan. A stale plan needs a call after it that makes it stale.
+    /// Writes the start of a step's plan. If the recorded plan was made for an earlier state, also
+    /// writes a call that changes the state.
     pub(super) fn plan_step(&mut self, stale: bool) -> Result<(), ReplayError> {
         match self.language {
             Language::Rust => self.line("let mut plan = manager.plan_step();")?,
@@ -195,7 +199,7 @@ impl<'a> Source<'a> {
         Ok(())
     }
 
-    /// Writes a call that adds an operation to the plan of a step.
+    /// Writes a call that adds an operation to the plan of a scheduler's step.
     pub(super) fn plan(&mut self, name: &str, arguments: &str) -> Result<(), ReplayError> {
         match self.language {
             Language::Rust => self.line(&format!("let _ = manager.plan_{name}(&mut plan, {arguments});")),
@@ -205,7 +209,6 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// Writes a call and its expected answer.
     pub(super) fn call(&mut self, name: &str, arguments: &str, answer: &Answer) -> Result<(), ReplayError> {
         let subject = self.subject();
         match self.language {
@@ -222,8 +225,8 @@ impl<'a> Source<'a> {
                 let object = if name == "commit_step" { "plan" } else { subject };
                 let (method, arguments) = python::call(self.kind, name, arguments);
                 let comma = if arguments.is_empty() { "" } else { ", " };
-                // `append_ragged` is also a function of the test, which returns the changes of a batch
-                // one by one.
+                // The test defines its own function `append_ragged`, which returns the changes of a
+                // batch one by one.
                 let call =
                     if method == "append_ragged" { method.into() } else { format!("{object}.{method}") };
                 self.expect_python(&format!("answer({call}{comma}{arguments})"), &answer.value)

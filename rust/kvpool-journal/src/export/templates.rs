@@ -1,4 +1,4 @@
-//! The first part of each exported test, and the expression that creates its pool.
+//! Returns the text at the start of each exported test, and the expression that creates its pool.
 
 use crate::Kind;
 use kvpool::ManagerConfig;
@@ -17,8 +17,8 @@ pub(super) const fn class(kind: Kind) -> &'static str {
     }
 }
 
-/// Returns a seed if the algorithm is one of vLLM's, which need a seed. The journal stores none, because
-/// no answer depends on it.
+/// Returns a seed if the algorithm is one of vLLM's, because they need one. The journal does not
+/// contain the recorded seed, but no answer depends on the seed.
 fn seed(config: &ManagerConfig) -> Option<&'static str> {
     config.algorithm.name().starts_with("vllm").then_some("0")
 }
@@ -41,7 +41,6 @@ fn python_retention(retention: &RetentionConfig) -> String {
     format!("retention=kvpool.RetentionConfig(pin_budget={pins}, tenants=[{tenants}])")
 }
 
-/// Returns a Rust expression that creates the pool.
 pub(super) fn rust_pool(config: &ManagerConfig, event_capacity: usize, kind: Kind, caching: bool) -> String {
     if kind == Kind::VllmPool {
         let (blocks, eviction) = (config.num_blocks, config.eviction.name());
@@ -83,7 +82,6 @@ pub(super) fn rust_pool(config: &ManagerConfig, event_capacity: usize, kind: Kin
     )
 }
 
-/// Returns a Python expression that creates the pool.
 pub(super) fn python_pool(
     config: &ManagerConfig,
     event_capacity: usize,
@@ -119,7 +117,6 @@ pub(super) fn python_pool(
     format!("kvpool.{}(\n{arguments}    )\n", class(kind))
 }
 
-/// Returns a Rust expression that creates the KV-cache groups.
 fn rust_groups(groups: &Groups) -> String {
     let group = |&GroupSpec { kind, block_tokens, keep, margin, partial_hits, sink_tokens }: &GroupSpec| {
         let new = format!("GroupSpec::new(GroupKind::{kind:?}, {block_tokens})");
@@ -134,7 +131,8 @@ fn rust_groups(groups: &Groups) -> String {
     format!("Groups::new(vec![{}], Some({unit})).ok()", specs.join(", "))
 }
 
-/// Returns the Python expressions that create the KV-cache groups, separated by commas.
+/// Returns the Python expressions that create the KV-cache groups, separated by commas, without
+/// brackets.
 fn python_groups(groups: &Groups) -> String {
     let group = |spec: &GroupSpec| {
         let named = if matches!(spec.kind, GroupKind::Sliding { .. }) { "window" } else { "chunk" };

@@ -8,10 +8,10 @@ use crate::value::Value;
 /// The language of an exported test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Language {
-    /// A file for the folder `tests/` of a crate that depends on `kvpool`, `kvpool-journal`,
+    /// A Rust file for the folder `tests/` of a crate that depends on `kvpool`, `kvpool-journal`,
     /// `kvpool-observe` and `kvpool-policies`, and for a journal of vLLM's pool also on `kvpool-vllm`.
     Rust,
-    /// A file that pytest runs.
+    /// A Python file that pytest runs.
     Python,
 }
 
@@ -20,17 +20,19 @@ pub(super) fn listed(texts: impl IntoIterator<Item = String>) -> String {
     texts.into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>().join(", ")
 }
 
-/// The largest number of columns of a literal, without its quotes. It fits into a line with its brackets.
+/// The largest number of columns of a literal, without its quotes. A line with such a literal, its
+/// indentation and its brackets is not too long.
 const LITERAL: usize = 80;
 
-/// Returns a text as a literal of Rust. A text that is too long for one literal is a `concat!` of several.
+/// Returns a text as a Rust string literal. A long text is split into several literals inside
+/// `concat!`.
 pub(super) fn rust(text: &str) -> String {
     let literals = quoted(text, "\", \"", |letter| format!("\\u{{{:x}}}", u32::from(letter)));
     let is_one = literals.len() <= LITERAL + 2;
     if is_one { literals } else { format!("concat!({literals})") }
 }
 
-/// Returns a text as a literal of Python. A text that is too long for one literal is several adjacent ones.
+/// Returns a text as a Python string literal. A long text is split into several adjacent literals.
 /// Escapes have a fixed length, so the character after an escape is never part of it.
 pub(super) fn python(text: &str) -> String {
     quoted(text, "\" \"", |letter| match u32::from(letter) {
@@ -94,27 +96,25 @@ pub(super) fn seconds(seconds: f64, is_rust: bool) -> String {
     }
 }
 
-/// Returns bytes as hexadecimal digits, two per byte.
 pub(super) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Returns a Python expression for bytes.
 pub(super) fn bytes(bytes: &[u8]) -> String {
     format!("bytes.fromhex(\"{}\")", hex(bytes))
 }
 
-/// Returns an item as text, or `None`, for Python.
+/// Returns the item in the `Option` as Python source text, or `None` for no item.
 pub(super) fn or_none<T: std::fmt::Display>(item: Option<T>) -> String {
     item.map_or_else(|| "None".into(), |item| item.to_string())
 }
 
-/// Returns a value as a Python expression.
 pub(super) fn value(answer: &Value) -> String {
     value_in(answer, false)
 }
 
-/// Like [`value`]. If `grouped`, each change of a table includes the number of its group.
+/// Like [`value`]. If `grouped`, each change of a block table includes the number of its KV-cache
+/// group.
 pub(super) fn value_in(answer: &Value, grouped: bool) -> String {
     match answer {
         Value::Nothing => "None".into(),

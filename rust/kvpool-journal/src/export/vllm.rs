@@ -1,5 +1,5 @@
 //! Writes the calls of vLLM's pool. Rust calls `kvpool_vllm::Pool`. Python calls `VllmPool`, the class
-//! under the plug-in's `BlockPool`.
+//! on which the plug-in's `BlockPool` is built.
 
 use kvpool_vllm::Key;
 
@@ -29,7 +29,6 @@ pub(super) fn call(
 
 fn in_rust(name: &str, arguments: &str) -> String {
     match name {
-        // The test has functions with these names.
         "allocate" | "cache_full" => format!("{name}(pool, {arguments})"),
         "claim" => format!("pool.claim({arguments}, None)"),
         "insert_hash" => format!("pool.insert_hash_behind({arguments})"),
@@ -66,7 +65,6 @@ fn in_python(call: &mut VllmCall, arguments: &str, num_blocks: usize) -> Result<
         VllmCall::CacheFull { blocks, keys, .. } => {
             format!("answer({name}, pool, {arguments}, {})", group(blocks, keys)?)
         }
-        // The test has functions with these names.
         VllmCall::Allocate { .. }
         | VllmCall::Claim { .. }
         | VllmCall::SetRefCount { .. }
@@ -76,8 +74,8 @@ fn in_python(call: &mut VllmCall, arguments: &str, num_blocks: usize) -> Result<
     })
 }
 
-/// Returns the group of keys. In Python the keys of one call belong to one group, and the null block
-/// has no key.
+/// Returns the KV-cache group of a call's keys. All keys of one Python call belong to the same group,
+/// and the null block has no key.
 fn group(blocks: &[u32], keys: &[Option<Key>]) -> Result<u32, &'static str> {
     if blocks.iter().zip(keys).any(|(&block, key)| block == 0 && key.is_some()) {
         return Err("it caches the null block");

@@ -7,13 +7,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::Keys;
 
-/// Returns the position of an algorithm in [`HashAlgorithm::ALL`].
 fn number(algorithm: HashAlgorithm) -> u8 {
     HashAlgorithm::ALL.iter().position(|&known| known == algorithm).unwrap_or(0) as u8
 }
 
-/// The first eight bytes of a block's digest, and of its fingerprint. The second number is 0 if there
-/// is no fingerprint.
+/// The first eight bytes of a block's digest, and the first eight bytes of its fingerprint, or 0 if it
+/// has no fingerprint.
 pub type ContentKey = (u64, u64);
 
 pub(crate) fn content_key(chain: &HashChain, position: usize, verified: bool) -> Option<ContentKey> {
@@ -24,8 +23,8 @@ pub(crate) fn content_key(chain: &HashChain, position: usize, verified: bool) ->
 
 /// The record of a hash chain, with the number of its tokens.
 ///
-/// The first blocks may be *known*: they form a chain whose last block an earlier record contains. The
-/// record lists only the other blocks.
+/// The first blocks may be *known*: an earlier record contains the last of them, and through it the
+/// blocks before. The record lists only the blocks after the known blocks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChainRecord {
     /// Number of tokens, including those of the last block if it is partial.
@@ -40,14 +39,15 @@ pub struct ChainRecord {
     pub known: Option<(usize, ContentKey)>,
     /// The keys of the blocks after the known blocks.
     pub keys: Keys,
-    /// The first eight bytes of these blocks' fingerprints. Empty if there are no fingerprints.
+    /// The first eight bytes of the fingerprint of each block in `keys`. Empty if hits are not verified
+    /// by fingerprints.
     pub fingerprints: Keys,
     /// Whether the recorded chain contained tokens.
     pub has_tokens: bool,
 }
 
 impl ChainRecord {
-    /// Makes the record. Omits fingerprints unless hits are verified.
+    /// Makes the record of a chain. Omits fingerprints unless hits are verified.
     pub(crate) fn new(chain: &HashChain, tokens: usize, known: usize, verified: bool) -> Self {
         let last = known.checked_sub(1).and_then(|last| chain.hashes().get(last));
         let known = if last.is_some() { known } else { 0 };
@@ -99,7 +99,7 @@ pub struct LinkRecord {
     pub key: u64,
     /// The first eight bytes of the block's fingerprint, if it has one.
     pub fingerprint: Option<u64>,
-    /// The key of the block before it.
+    /// The key of the previous block in the chain.
     pub parent: Option<u64>,
     /// Position of the block in the chain.
     pub depth: u32,

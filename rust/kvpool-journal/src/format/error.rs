@@ -50,7 +50,8 @@ pub enum JournalError {
         /// The reason.
         reason: String,
     },
-    /// The frames are not consecutive: some operations occur twice or are missing.
+    /// The numbers of the operations are not consecutive from one frame to the next, so some operations
+    /// occur twice or are missing.
     #[error(
         "the frame at byte {at} begins with operation {found}, and operation {expected} comes next: {}. \
          The first {at} bytes are a journal up to there", if found < expected {
@@ -64,7 +65,7 @@ pub enum JournalError {
         at: usize,
         /// Number of the first operation in the frame.
         found: u64,
-        /// Number of the operation that should be next.
+        /// Number of the first operation that the frame should have.
         expected: u64,
     },
     /// The header contains an eviction policy that only earlier versions had.

@@ -1,4 +1,4 @@
-//! Frames: the layout of records in a file.
+//! Frames: units of a journal's file. Each has a header with a checksum, and contains records.
 //!
 //! ```text
 //! file    = magic frame(header) frame(records)*
@@ -15,8 +15,8 @@ use xxhash_rust::xxh3::xxh3_64;
 /// The first bytes of a journal. The last two digits are the version of the format.
 pub const MAGIC: [u8; 8] = *b"KVPJRN04";
 
-/// The first bytes of a journal of a manager with KV-cache groups. The groups follow the header.
-/// Readers that do not support groups refuse the journal because of its version.
+/// The first bytes of a journal of a manager with KV-cache groups. Its version differs, so that readers
+/// without support for groups refuse the journal. The groups follow the header.
 pub const MAGIC_OF_GROUPS: [u8; 8] = *b"KVPJRN05";
 
 /// One entry of a journal.
@@ -35,7 +35,7 @@ pub(crate) const PREFIX: usize = HEAD + RECORDS;
 /// Number of bytes of a payload before its records.
 pub(super) const RECORDS: usize = 12;
 
-/// Lets postcard append to a list of bytes.
+/// Appends the bytes that postcard encodes to a list.
 struct Push<'a>(&'a mut Vec<u8>);
 
 impl Flavor for Push<'_> {
@@ -60,18 +60,19 @@ impl Flavor for Push<'_> {
     }
 }
 
-/// Begins a frame whose first operation has the number `first`.
+/// Begins a frame in an empty buffer. Its first operation has the number `first`.
 pub(crate) fn open(frame: &mut Vec<u8>, first: u64) {
     frame.extend_from_slice(&[0; HEAD]);
     frame.extend_from_slice(&first.to_le_bytes());
     frame.extend_from_slice(&[0; 4]);
 }
 
-/// Appends a value to a frame.
+/// Appends a value to a frame, in postcard's encoding.
 pub(crate) fn push(frame: &mut Vec<u8>, value: &impl Serialize) {
     let before = frame.len();
     if postcard::serialize_with_flavor(value, Push(frame)).is_err() {
-        // No type of this crate fails to serialize. If one did, remove the incomplete record.
+        // No type of this crate fails to serialize. If one did, the incomplete record must not stay in
+        // the frame.
         frame.truncate(before);
     }
 }

@@ -48,7 +48,8 @@ pub struct JournalHeader {
     watermark: f64,
     host_blocks: usize,
     block_bytes: u64,
-    /// Whether blocks of vLLM's pool keep their hashes. True for other subjects.
+    /// Whether blocks of vLLM's pool keep their hashes, as with prefix caching. True for other pools
+    /// and managers.
     pub caching: bool,
     /// The KV-cache groups of a hybrid model. If there are any, they are written after the header.
     #[serde(skip)]
@@ -127,7 +128,6 @@ impl JournalHeader {
         }
     }
 
-    /// Reads a header that [`Self::write`] wrote.
     pub(crate) fn read(bytes: &[u8], grouped: bool) -> Result<Self, JournalError> {
         let (header, groups): (Self, _) =
             postcard::take_from_bytes(bytes).map_err(|_| JournalError::NoHeader)?;
@@ -151,7 +151,7 @@ impl JournalHeader {
         Groups::new(specs, Some(self.block_size)).map(Some).map_err(refused)
     }
 
-    /// Whether the recorded subject verified its hits.
+    /// Whether the recorded pool verified its hits, by tokens or by fingerprints.
     pub(crate) fn verified(&self) -> bool {
         self.verify != Verify::None.name()
     }

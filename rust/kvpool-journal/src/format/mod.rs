@@ -1,13 +1,12 @@
 //! The format of journals: the records of calls, a check of each answer, and the frames that contain
 //! them.
 //!
-//! Owns: the header, and the checks of answers ([`Check`]). A [`Journal`] writes records either to a
-//! bounded ring in memory or to a thread that writes them. A [`JournalReader`] reads them from bytes or
-//! from a [`JournalFile`], with one frame at a time in memory. This module only defines the format. It
-//! runs no calls.
+//! A [`Journal`] writes records either to a bounded ring in memory or to a thread that writes them. A
+//! [`JournalReader`] reads them from bytes or from a [`JournalFile`], with one frame at a time in
+//! memory. This module only defines the format. It runs no calls.
 //!
-//! - *No tokens*: of each full block, a journal stores the first eight bytes of its digest (salted like
-//!   the request), and the first eight bytes of its fingerprint if hits are verified. A replay
+//! - *No tokens*: for each full block, a journal stores the first eight bytes of its digest, and of its
+//!   fingerprint if hits are verified. If the request has a salt, it is part of the digest. A replay
 //!   therefore distinguishes the same contents as the recorded run, unless two digests have the same
 //!   first eight bytes. A prompt cannot be read from a journal. Request ids are stored unchanged.
 //! - *Answers* are compared by a 32-bit check per operation. The state is compared by a 64-bit digest
@@ -22,9 +21,10 @@
 //! - A *ring* that has dropped its oldest frames can be read but not replayed, because the operations
 //!   before its first one are lost.
 //!
-//! Costs: a few bytes per operation. A steady decode step takes 8 bytes for a batch of any size, and 8
-//! bytes per block that it fills. A new block of a prompt takes 8 bytes, and a block id that a caller
-//! passes to a pool takes 4. In large pools, digests cost 24 bytes of memory per block.
+//! Costs: a few bytes per operation. A decode step of an unchanged batch takes 8 bytes, whatever the
+//! size of the batch, and 8 bytes per block that it fills. A new block of a prompt takes 8 bytes, and a
+//! block id that a caller passes to a pool takes 4. In large pools, digests cost 24 bytes of memory per
+//! block.
 
 mod chain;
 mod error;
@@ -114,7 +114,8 @@ impl JournalConfig {
     }
 }
 
-/// Number of chain ends that the journal remembers, so that it does not write a repeated prompt again.
+/// Number of recorded chains whose last block the journal remembers, so that it does not write the
+/// blocks of a repeated prompt again.
 const KNOWN_ENDS: usize = 1024;
 
 /// Writes a journal.
@@ -123,7 +124,8 @@ pub struct Journal {
     sink: Sink,
     /// Whether hits are verified. If so, fingerprints are written, too.
     verified: bool,
-    /// Whether any block with a fingerprint was registered by a link.
+    /// Whether a block was registered by a link while hits are verified. From then on, each record of a
+    /// chain lists all blocks.
     linked: bool,
     /// The payload of the frame that is being filled.
     payload: Vec<u8>,
@@ -133,13 +135,13 @@ pub struct Journal {
     operations: u64,
     /// Number of operations since the last digest.
     since_digest: u32,
-    /// The last blocks of recorded chains, oldest first. `known` maps each of them to the length of its
-    /// chain.
+    /// The key of the last block of each recorded chain, oldest first. `known` maps this key to the
+    /// number of blocks in the chain.
     ends: VecDeque<ContentKey>,
     known: HashMap<ContentKey, usize>,
     /// The request slots of the batch that was recorded last.
     rows: Vec<usize>,
-    /// The first bytes of the record of the last steady append.
+    /// The encoded record of the last steady append, up to the blocks that it filled.
     steady: Encoded,
 }
 
@@ -242,8 +244,8 @@ impl Journal {
         self.operations
     }
 
-    /// Returns the number of bytes that were written, or that the ring contains. Does not count
-    /// collected bytes and frames that are waiting to be written.
+    /// Returns the number of bytes that were written, or that the ring contains. Bytes that are
+    /// collected or waiting to be written do not count.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.sink.bytes()
@@ -294,8 +296,8 @@ impl Journal {
         self.record_as(operation, check, None)
     }
 
-    /// Like [`Self::record`]. If `steady` is given, it contains all arguments of the operation, and
-    /// [`Self::repeat`] can copy the recorded bytes.
+    /// Like [`Self::record`]. If `steady` is given, it contains all arguments of the operation, so
+    /// [`Self::repeat`] can later copy the bytes of this record.
     pub(crate) fn record_as(
         &mut self,
         operation: &impl Serialize,
@@ -334,7 +336,8 @@ impl Journal {
         Some(self.count())
     }
 
-    /// Appends the last part of an append's record: the filled blocks and the check.
+    /// Writes the last part of an append's record: the blocks that it filled, and the check of its
+    /// answer.
     #[inline]
     fn push_end(&mut self, Filled { keys, fingerprints }: &Filled, check: u32) {
         self.payload.reserve(32); // enough for most records
@@ -343,7 +346,7 @@ impl Journal {
         frame::push_number(&mut self.payload, check as usize);
     }
 
-    /// Whether the batch that was recorded last has these slots.
+    /// Whether these are the slots of the batch that was recorded last.
     #[must_use]
     #[inline]
     pub(crate) fn is_batch(&self, slots: &[usize]) -> bool {
@@ -387,20 +390,19 @@ impl Journal {
         self.sink.frame(&mut self.payload);
     }
 
-    /// Makes the record of a link that registers a block.
     pub(crate) fn link(&mut self, link: &ChainLink) -> LinkRecord {
         self.linked |= self.verified;
         LinkRecord::new(link)
     }
 
-    /// Makes the record of a chain. Its first `indexed` blocks are in the index, so earlier records
-    /// contain them.
+    /// Makes the record of a chain. The pool's index contains the first `indexed` blocks, so earlier
+    /// records contain them, and this record omits them.
     #[inline]
     pub(crate) fn chain(&mut self, chain: &HashChain, num_tokens: usize, indexed: usize) -> ChainRecord {
         let end = chain.len().checked_sub(1).and_then(|last| chain::content_key(chain, last, self.verified));
         let whole = end.is_some_and(|end| self.known.get(&end) == Some(&chain.len()));
-        // The record of a link does not contain the fingerprints of the blocks before it, so those
-        // blocks have to be written again.
+        // The record of a link lacks the fingerprints of earlier blocks, so these blocks have to be
+        // written again.
         let indexed = if self.linked { 0 } else { indexed.min(chain.len()) };
         let known = if whole { chain.len() } else { indexed };
         if let Some(end) = end.filter(|_| !whole) {
@@ -416,7 +418,6 @@ impl Journal {
         ChainRecord::new(chain, num_tokens, known, self.verified)
     }
 
-    /// Makes the record of the part of a chain that a match covers.
     #[must_use]
     pub(crate) fn part(&self, found: &Match) -> ChainRecord {
         ChainRecord::of_match(found, self.verified)

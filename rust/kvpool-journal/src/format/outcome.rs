@@ -9,8 +9,8 @@ use kvpool::{
 use kvpool_observe::{BlockEvent, EventBatch};
 use kvpool_vllm::{Removed, VllmError};
 
-/// Combines numbers into a check. The result depends on their order. The multiplier is that of
-/// Fibonacci hashing (from the golden ratio), and is part of the format.
+/// Combines numbers into a check. The result depends on their order. The multiplier, which is that of
+/// Fibonacci hashing, is part of the format of journals.
 #[derive(Clone, Copy, Debug)]
 pub struct Check(u64);
 
@@ -33,9 +33,9 @@ impl Check {
     }
 }
 
-/// The answer of an operation.
+/// An answer from which a check can be computed.
 pub trait Outcome {
-    /// Adds every part of the answer that a replay has to reproduce.
+    /// Adds to the check each part of the answer that a replay has to reproduce.
     fn add_to(&self, check: &mut Check);
 }
 
@@ -213,7 +213,8 @@ impl Outcome for Refusal {
     }
 }
 
-// Each kind of error has a number, which is part of the format. New kinds get new numbers.
+// Each kind of error adds its own number to the check. These numbers are part of the format of
+// journals, so new kinds of errors get new numbers.
 
 impl Outcome for PoolError {
     fn add_to(&self, check: &mut Check) {
@@ -242,7 +243,6 @@ impl Outcome for PoolError {
             Self::TooDeep { .. } => 120,
             Self::UnknownTicket { .. } => 121,
             Self::StaleMatch { .. } => 122,
-            // The number is the same as for an error of a manager.
             _ => 199,
         });
     }
@@ -285,7 +285,7 @@ impl Outcome for ManagerError {
             Self::BadOffset { .. } => 413,
             Self::BadExternalCount { .. } => 414,
             Self::TooManyChanges { .. } => 415,
-            // Errors that were added later. Assign a number here when you add an error.
+            // Assign a new number here when you add an error.
             _ => 499,
         });
     }
@@ -304,7 +304,8 @@ impl Outcome for Removed {
     }
 }
 
-// Each kind of error has a number, which is part of the format. New kinds get new numbers.
+// Each kind of error adds its own number to the check. These numbers are part of the format of
+// journals, so new kinds of errors get new numbers.
 impl Outcome for VllmError {
     fn add_to(&self, check: &mut Check) {
         check.add(match self {
@@ -315,7 +316,7 @@ impl Outcome for VllmError {
             Self::KeyTooLong { .. } => 505,
             Self::Pool(PoolError::Poisoned { .. }) => 506,
             Self::Pool(_) => 507,
-            // Errors that were added later. Assign a number here when you add an error.
+            // Assign a new number here when you add an error.
             _ => 599,
         });
     }

@@ -1,5 +1,5 @@
-//! Lists of numbers that are stored as byte strings, so that one call copies a list. A list is
-//! validated when it is read.
+//! Lists of numbers that are stored as byte strings, so that a whole list is copied at once. The length
+//! of the bytes is validated when a list is read.
 
 use kvpool::BlockId;
 use kvpool::hash::{BlockHash, Fingerprint};
@@ -20,7 +20,6 @@ impl<const N: usize> Packed<N> {
         Self(items.collect::<Vec<_>>().into_flattened())
     }
 
-    /// Returns the bytes of all items.
     #[inline]
     pub(crate) fn as_bytes(&self) -> &[u8] {
         &self.0

@@ -44,7 +44,7 @@ impl Frame {
     }
 }
 
-/// The complete frames of a journal, in order.
+/// Reads the complete frames of a journal, in order.
 #[derive(Clone, Debug)]
 struct Frames<'a> {
     source: JournalSource<'a>,
@@ -97,7 +97,7 @@ impl Frames<'_> {
     }
 }
 
-/// Reads a complete or truncated journal.
+/// Reads a journal, which may be truncated.
 ///
 /// ```
 /// use kvpool::{BlockPool, PoolConfig};
@@ -155,7 +155,7 @@ impl<'a> JournalReader<'a> {
         let (mut first, mut next) = (None, None);
         let mut at = walk.at;
         while let Some(frame) = walk.next()? {
-            // A ring may begin with any operation number.
+            // The first frame of a ring may begin with any operation number.
             let expected = next.unwrap_or(frame.first);
             if frame.first != expected {
                 return Err(JournalError::OutOfOrder { at, found: frame.first, expected });
@@ -182,13 +182,13 @@ impl<'a> JournalReader<'a> {
     }
 
     /// Number of the operation after the last one. This is the number of all recorded operations,
-    /// without those that were lost at the end.
+    /// except for those that are missing at the end of a truncated journal.
     #[must_use]
     pub const fn operations(&self) -> u64 {
         self.operations
     }
 
-    /// Returns whether the last frame is complete.
+    /// Returns how the journal ends: with a complete frame, or with a truncated or changed one.
     #[must_use]
     pub const fn tail(&self) -> Tail {
         self.tail
@@ -224,7 +224,7 @@ pub struct Records<'a, O> {
     /// Position of the next record in the payload of the present frame.
     at: usize,
     number: u64,
-    /// Number of the operation after the last one of the frame, as the head of the frame specifies it.
+    /// Number of the operation after the last one of the frame, from the head of the frame.
     end: u64,
     /// Number of the operation after the last operation of the journal.
     last: u64,

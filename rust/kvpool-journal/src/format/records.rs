@@ -34,8 +34,8 @@ pub struct PromptRecord {
     pub foreign: bool,
 }
 
-/// Tokens that are appended to the requests of a batch, and how many of them are computed and covered
-/// by blocks.
+/// Tokens that are appended to the requests of a batch, the number of tokens that are computed, and the
+/// number that blocks cover.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "as those of `kvpool::Rows`")]
 pub struct AppendRecord {
@@ -46,12 +46,13 @@ pub struct AppendRecord {
     pub computed: ComputedRecord,
     pub covered: CoveredRecord,
     pub most_changes: Option<usize>,
-    /// The blocks that became full, one row after the other.
+    /// The blocks that became full: those of the first request, then those of the second, and so on.
     pub filled: Filled,
 }
 
 impl AppendRecord {
-    /// Returns the rows as an argument, with these requests and tokens.
+    /// Returns the arguments of the append that this record describes, with the given requests and
+    /// tokens.
     #[must_use]
     pub fn rows<'a>(&'a self, requests: &'a [RequestRef<'a>], tokens: &'a [u32]) -> kvpool::Rows<'a> {
         let Self { offsets, computed, covered, most_changes, .. } = self;
@@ -59,7 +60,7 @@ impl AppendRecord {
         kvpool::Rows { requests, tokens, offsets, computed, covered, most_changes }
     }
 
-    /// Returns the range of a row's tokens in the list of all tokens.
+    /// Returns the range of one request's tokens in the list of all appended tokens.
     #[must_use]
     pub fn ends(&self, row: usize) -> Range<usize> {
         match self.offsets.get(row..row + 2) {
@@ -77,7 +78,7 @@ pub struct TurnRecord {
     /// Number of tokens.
     pub tokens: usize,
     pub lookahead: usize,
-    /// The blocks that became full.
+    /// The blocks that became full by this append.
     pub filled: Filled,
 }
 
@@ -113,8 +114,8 @@ pub enum Planned {
     Admit { request: IdRecord, prompt: ChainRecord, options: OptionsRecord },
     /// [`kvpool::CacheManager::plan_resume_with`]
     Resume { request: Name, part: PartRecord, rehashed: Option<Filled> },
-    /// [`kvpool::CacheManager::plan_append_ragged`], one operation per row. `covered` is the number of
-    /// slots that the block table has afterwards.
+    /// [`kvpool::CacheManager::plan_append_ragged`], one operation per request. `covered` is the number
+    /// of token slots that the request's blocks have afterwards.
     Append { request: Name, tokens: usize, covered: usize, filled: Filled },
     /// [`kvpool::CacheManager::plan_preempt`]
     Preempt { request: Name, until: UntilRecord },
@@ -134,7 +135,7 @@ impl From<Part> for PartRecord {
 }
 
 impl PartRecord {
-    /// Returns the argument that this record describes.
+    /// Returns the part of a prompt that this record describes.
     #[must_use]
     pub const fn part(&self) -> Part {
         Part { allocate_tokens: self.0, external_tokens: self.1, compute_all: self.2 }
@@ -162,7 +163,7 @@ impl From<Until> for UntilRecord {
 }
 
 impl UntilRecord {
-    /// Returns the argument that this record describes.
+    /// Returns the condition of a release that this record describes.
     #[must_use]
     pub const fn until(&self) -> Until {
         match *self {
@@ -173,7 +174,7 @@ impl UntilRecord {
     }
 }
 
-/// The tokens of a batch whose KV is computed.
+/// Which tokens of a batch's requests have computed KV.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "as those of `Computed`")]
 pub enum ComputedRecord {
@@ -194,7 +195,7 @@ impl From<Computed<'_>> for ComputedRecord {
 }
 
 impl ComputedRecord {
-    /// Returns the argument that this record describes.
+    /// Returns the argument of an append that this record describes.
     #[must_use]
     pub fn computed(&self) -> Computed<'_> {
         match self {
@@ -205,7 +206,7 @@ impl ComputedRecord {
     }
 }
 
-/// The tokens of a batch that need blocks.
+/// Which tokens of a batch's requests need blocks.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "as those of `Covered`")]
 pub enum CoveredRecord {
@@ -226,7 +227,7 @@ impl From<Covered<'_>> for CoveredRecord {
 }
 
 impl CoveredRecord {
-    /// Returns the argument that this record describes.
+    /// Returns the argument of an append that this record describes.
     #[must_use]
     pub fn covered(&self) -> Covered<'_> {
         match self {
@@ -237,7 +238,7 @@ impl CoveredRecord {
     }
 }
 
-/// The external tokens that have arrived.
+/// The external tokens that a connector has loaded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "as those of `Loaded`")]
 pub enum LoadedRecord {
@@ -257,7 +258,7 @@ impl From<Loaded<'_>> for LoadedRecord {
 }
 
 impl LoadedRecord {
-    /// Returns the argument that this record describes.
+    /// Returns the result of a load that this record describes.
     #[must_use]
     pub fn loaded(&self) -> Loaded<'_> {
         match self {
@@ -291,12 +292,13 @@ pub enum Rows {
     Ids(Vec<IdRecord>),
 }
 
-/// The retention of blocks.
+/// A retention hint for blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RetentionRecord {
-    /// 0 to 100: a priority; 101: pinned; 102: demoted.
+    /// The kind of hint. 0 to 100: a priority; 101: pinned; 102: demoted.
     keep: u8,
-    /// Time to live in seconds. False: the time since the last use. True: an absolute time.
+    /// Time to live in seconds. The flag is true for an absolute time, and false for a time since the
+    /// last use.
     ttl: Option<(bool, f64)>,
     demote_then: bool,
 }
@@ -324,7 +326,7 @@ impl From<Signal> for SignalRecord {
 }
 
 impl SignalRecord {
-    /// Returns the argument that this record describes.
+    /// Returns the signal that this record describes.
     #[must_use]
     pub const fn signal(self) -> Signal {
         let finish = match self.finish {
@@ -357,7 +359,7 @@ impl From<Retention> for RetentionRecord {
 }
 
 impl RetentionRecord {
-    /// Returns the argument that this record describes.
+    /// Returns the retention hint that this record describes.
     #[must_use]
     pub fn retention(&self) -> Retention {
         let keep = match self.keep {
@@ -373,7 +375,7 @@ impl RetentionRecord {
     }
 }
 
-/// The retention of a range of tokens.
+/// A retention hint for a range of tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RangeRecord {
     start: usize,
@@ -388,7 +390,7 @@ impl From<&RetentionRange> for RangeRecord {
 }
 
 impl RangeRecord {
-    /// Returns the argument that this record describes.
+    /// Returns the range with its hint that this record describes.
     #[must_use]
     pub fn range(&self) -> RetentionRange {
         RetentionRange { start: self.start, end: self.end, retention: self.retention.retention() }
@@ -413,7 +415,7 @@ impl From<&AdmitOptions> for OptionsRecord {
 }
 
 impl OptionsRecord {
-    /// Returns the argument that this record describes.
+    /// Returns the options of an admission that this record describes.
     #[must_use]
     pub fn options(&self) -> AdmitOptions {
         let ranges = self.ranges.iter().map(RangeRecord::range).collect();

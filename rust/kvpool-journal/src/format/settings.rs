@@ -25,7 +25,7 @@ pub(crate) enum RequestIdRecord {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct RetentionSettings {
     pin_budget: usize,
-    /// For each tenant: its id, floor, and ceiling.
+    /// For each tenant: its id, and its smallest and largest number of blocks.
     tenants: Vec<(u32, usize, Option<usize>)>,
 }
 
@@ -90,7 +90,8 @@ pub(crate) struct GroupSettings {
     /// Name of the kind, and the size in tokens if the kind has one.
     kind: (String, usize),
     block_tokens: usize,
-    /// Name of the rule that determines which blocks are kept, and its interval if it has one.
+    /// Name of the rule that determines which blocks the group caches, and the interval of the rule if
+    /// it has one.
     keep: (String, usize),
     margin: usize,
     partial_hits: bool,
@@ -129,12 +130,11 @@ impl GroupSettings {
     }
 }
 
-/// Parses the name of a setting's value.
+/// Parses the named value of a setting. An unknown name is an error.
 pub(crate) fn known<T: std::str::FromStr>(field: &'static str, name: &str) -> Result<T, JournalError> {
     name.parse().map_err(|_| JournalError::UnknownSetting { field, value: name.into() })
 }
 
-/// Returns the policy with this name, out of the policies that the reader knows.
 pub(crate) fn named(
     field: &'static str,
     name: &str,
@@ -165,7 +165,7 @@ mod tests {
         assert_eq!(&postcard::from_bytes::<T>(bytes).unwrap(), value);
     }
 
-    /// These bytes must never change, because older journals contain them.
+    /// Journals contain these bytes, so they must never change.
     #[test]
     fn the_format_is_unchanged() {
         assert_written(&Name::Id(RequestId::Int(-1)), &[1, 0, 1]);

@@ -6,7 +6,7 @@ use super::writer::{Background, Flush};
 
 /// The destination of a journal's frames.
 pub(crate) enum Sink {
-    /// The header, and the latest frames.
+    /// A ring in memory, with the header and the latest frames.
     Ring { header: Vec<u8>, frames: VecDeque<Vec<u8>>, bytes: usize, capacity: usize },
     /// A file, or another writer.
     Writer(Background),
@@ -17,7 +17,7 @@ impl Sink {
         Self::Ring { header: Vec::new(), frames: VecDeque::new(), bytes: 0, capacity }
     }
 
-    /// Writes the magic number and the header.
+    /// Writes the frame of the header, after the magic number.
     pub(crate) fn header(&mut self, magic: [u8; 8], frame: &[u8]) {
         let mut first = [&magic, frame].concat();
         match self {
@@ -44,7 +44,8 @@ impl Sink {
                 }
                 place.clear();
                 if frame.capacity() / 2 > frame.len() {
-                    // The buffer is much larger than the frame, so copy the frame.
+                    // The buffer has much more capacity than the frame needs, so copy the frame to save
+                    // memory.
                     place = frame.clone();
                     frame.clear();
                 } else {
@@ -57,7 +58,7 @@ impl Sink {
         }
     }
 
-    /// Starts to write all frames.
+    /// Starts to write all frames that are waiting.
     pub(crate) fn flush(&mut self) -> Flush {
         match self {
             Self::Ring { .. } => Flush::DONE,
@@ -107,8 +108,7 @@ mod tests {
         let (mut model, mut seed) = (Vec::<Vec<u8>>::new(), 1_u64);
         for _ in 0..3000 {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            // Small frames, frames of usual size, and one frame in sixteen that fills the ring or does
-            // not fit into it.
+            // A random size. One frame in sixteen fills the ring or does not fit into it.
             let len = match seed >> 60 {
                 0 => 900 + (seed >> 40) as usize % 300,
                 1..=7 => 1 + (seed >> 40) as usize % 20,

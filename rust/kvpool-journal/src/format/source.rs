@@ -55,7 +55,7 @@ impl JournalFile {
         self.bytes
     }
 
-    /// Fills `buffer` with the bytes at a position.
+    /// Fills `buffer` with the bytes of the file from the position `at` on.
     fn read(&self, at: usize, buffer: &mut [u8]) -> Result<(), JournalError> {
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         let read = file.seek(SeekFrom::Start(at as u64)).and_then(|_| file.read_exact(buffer));
@@ -68,7 +68,7 @@ impl JournalFile {
     }
 }
 
-/// Where a reader finds the bytes of a journal.
+/// The place from which a reader takes the bytes of a journal.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum JournalSource<'a> {
@@ -88,7 +88,7 @@ impl JournalSource<'_> {
         }
     }
 
-    /// Whether there are no bytes.
+    /// Whether the journal has no bytes.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len() == 0
@@ -119,8 +119,8 @@ impl<'a> From<&'a JournalFile> for JournalSource<'a> {
     }
 }
 
-/// A range of bytes of a journal. It is borrowed if the journal is in memory. Otherwise it is read into
-/// a buffer that is reused.
+/// A range of bytes of a journal. If the journal is in memory, the range borrows them. If it is a file,
+/// the range reads them into a buffer, which is reused.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Stretch {
     start: usize,
@@ -129,7 +129,8 @@ pub(crate) struct Stretch {
 }
 
 impl Stretch {
-    /// Moves the range to `length` bytes at the position `at`. The journal must have these bytes.
+    /// Moves the range to `length` bytes at the position `at`. The caller has checked that the journal
+    /// is long enough.
     pub(crate) fn read(
         &mut self,
         source: JournalSource<'_>,
@@ -139,7 +140,7 @@ impl Stretch {
         (self.start, self.length) = (at, 0);
         if let JournalSource::File(file) = source {
             self.buffer.clear();
-            // The length comes from the file. It may be very large, so the allocation may fail.
+            // The file specifies the length, so it may be very large, and the allocation may fail.
             if self.buffer.try_reserve(length).is_err() {
                 let reason = format!("{}: no memory for a frame of {length} bytes", file.path.display());
                 return Err(JournalError::Io(reason));

@@ -1,12 +1,12 @@
 //! Steady appends: appends that differ from the previous append only in the blocks that they fill, like
 //! most decode steps.
 //!
-//! Owns: the arguments of the last steady append, and the first bytes of its record, which are the same
-//! for the next steady append. If a record contains only a [`SteadyAppend`] and [`Filled`], it need not
-//! be made and encoded again.
+//! Owns: the arguments of the last steady append, and the encoded bytes of its record up to the filled
+//! blocks. If the next append has the same arguments, the journal copies these bytes and encodes only
+//! the filled blocks.
 //!
-//! Invariant: the bytes are those of a record of the previous batch with the stored arguments, up to
-//! its filled blocks.
+//! Invariant: the stored bytes are the record of an append to the previous batch with the stored
+//! arguments.
 
 use kvpool::hash::HashCursor;
 use kvpool::{Computed, Covered, Rows};
@@ -14,8 +14,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::Keys;
 
-/// The keys and fingerprints of the blocks that tokens have filled, in order. The record of an append
-/// ends with them.
+/// The keys and fingerprints of the blocks that the appended tokens have filled, in order. The record
+/// of an append ends with this list.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Filled {
     /// The first eight bytes of the blocks' digests.
@@ -42,7 +42,7 @@ impl Filled {
         }
     }
 
-    /// Adds the blocks of a prompt, without the first `before` blocks.
+    /// Adds the blocks of a prompt, except for its first `before` blocks.
     fn add(&mut self, cursor: &HashCursor, before: usize) {
         let chain = cursor.chain();
         chain.hashes().iter().skip(before).for_each(|hash| self.keys.push(hash.key()));
@@ -50,8 +50,8 @@ impl Filled {
     }
 }
 
-/// An append of one token to each row of the previous batch. Contains all arguments, but not the filled
-/// blocks.
+/// An append of one token to each request of the previous batch: all arguments of the call, but not the
+/// blocks that it filled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SteadyAppend {
     tokens: usize,
@@ -61,8 +61,8 @@ pub(crate) struct SteadyAppend {
 }
 
 impl SteadyAppend {
-    /// Returns the steady append, if each row has one token, and the computed and covered tokens are
-    /// the same for all rows.
+    /// Converts an append to a steady append. Returns `None` unless each request gets one token, and
+    /// the rules for computed and covered tokens are the same for all requests.
     #[must_use]
     pub(crate) const fn of(rows: &Rows<'_>) -> Option<Self> {
         let all_but_last_computed = match rows.computed {
@@ -98,13 +98,11 @@ impl Encoded {
         self.append = Some(append);
     }
 
-    /// Whether the stored append equals this one.
     #[inline]
     pub(crate) fn is(&self, append: SteadyAppend) -> bool {
         self.append == Some(append)
     }
 
-    /// Returns the first bytes of the stored append's record.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes
     }

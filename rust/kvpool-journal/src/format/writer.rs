@@ -29,11 +29,11 @@ const SPARES: usize = 4;
 
 enum Message {
     Frame(Vec<u8>),
-    /// A request to reply when all frames before this message are written and flushed.
+    /// A message that asks the thread to reply once all earlier frames are written and flushed.
     Flush(Sender<()>),
 }
 
-/// State that the thread and the journal share.
+/// State that the thread that writes shares with the journal.
 #[derive(Default)]
 struct Progress {
     waiting: AtomicUsize,
@@ -47,7 +47,7 @@ struct Progress {
 pub struct Flush(Option<Receiver<()>>);
 
 impl Flush {
-    /// A flush that has nothing to wait for.
+    /// Returns a flush that is already complete. A journal in memory uses it.
     pub(crate) const DONE: Self = Self(None);
 
     /// Waits until everything is written or writing has failed. After a failure,
@@ -133,12 +133,11 @@ impl Background {
         Flush(Some(reached))
     }
 
-    /// Returns the number of bytes that were written.
     pub(crate) fn bytes(&self) -> u64 {
         self.progress.written.load(Ordering::Acquire)
     }
 
-    /// Returns the reason if writing has stopped.
+    /// Returns the reason if the thread has stopped to write.
     pub(crate) fn error(&self) -> Option<&str> {
         self.stopped.as_deref().or_else(|| self.progress.failed.get().map(String::as_str))
     }
@@ -161,7 +160,7 @@ impl Background {
 
     fn send(&self, message: Message) {
         if let Some(thread) = &self.thread {
-            // Ignore the error: a thread that has ended has recorded its reason.
+            // Ignore the error: if the thread has ended, it has already recorded the reason.
             let _gone = thread.frames.send(message);
         }
     }
@@ -171,13 +170,13 @@ impl Drop for Background {
     fn drop(&mut self) {
         let Some(thread) = self.thread.take() else { return };
         if self.is_fork() {
-            // Do not drop these in a forked child: the drop could wait for ever for a lock that the
-            // missing thread held.
+            // A forked child must not drop the channel and the thread handle. The thread does not exist
+            // in the child, and the drop could wait forever for a lock that the thread held.
             std::mem::forget(thread);
             return;
         }
         drop(thread.frames);
-        // Ignore the error: a thread that panicked has recorded its reason.
+        // Ignore the error: if the thread panicked, it has already recorded the reason.
         let _panic = thread.handle.join();
     }
 }
@@ -218,10 +217,11 @@ fn write(
                 }
                 progress.waiting.fetch_sub(bytes.len(), Ordering::AcqRel);
                 bytes.clear();
-                // Ignore the error: either enough buffers are kept, or the journal was dropped.
+                // Ignore the error, which means that enough buffers are kept or that the journal was
+                // dropped.
                 let _kept = spares.try_send(bytes);
             }
-            // Ignore the error: the waiting caller may have stopped waiting.
+            // Ignore the error, because the caller may no longer wait for the reply.
             Message::Flush(reached) => drop(reached.send(())),
         }
     }

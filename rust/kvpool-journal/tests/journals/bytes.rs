@@ -22,7 +22,7 @@ fn recorded(config: ManagerConfig, calls: &[super::world::Call]) -> Vec<u8> {
 }
 
 /// If two appends are equal, the record of the second copies the bytes of the first. If they differ,
-/// their records contain every difference.
+/// the record of the second contains every difference.
 #[test]
 fn records_of_appends_contain_the_arguments() {
     let config = ManagerConfig { num_blocks: 64, block_size: 4, ..ManagerConfig::default() };
@@ -37,7 +37,8 @@ fn records_of_appends_contain_the_arguments() {
     let (mut asked, mut random) = (Vec::new(), 1_u64);
     for step in 0..1000 {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        // One in four steps has random arguments. All other steps have the same kind.
+        // One step in four is of a random kind. All other steps are of the same kind, so that many
+        // appends are equal.
         let kind = if random >> 62 == 0 { random >> 32 } else { 0 };
         let rows: &[usize] = [&[0, 1][..], &[0], &[1], &[1, 0]][(kind % 4) as usize];
         let requests: Vec<_> = rows.iter().map(|&row| both[row]).collect();
@@ -55,7 +56,8 @@ fn records_of_appends_contain_the_arguments() {
             Rows { requests: &requests, tokens: &tokens, offsets: &offsets, computed, covered, most_changes };
         let answer = manager.append(&rows_asked);
         if answer.is_err() {
-            // The requests are full, so both begin again. They keep the order of their slots.
+            // The append was refused. Release both requests and admit them again; each gets the same
+            // slot as before.
             for (id, request) in [("a", both[0]), ("b", both[1])] {
                 manager.release(request, Until::Now).unwrap();
                 admit(&mut manager, id);
@@ -94,8 +96,8 @@ fn records_of_appends_contain_the_arguments() {
     assert_eq!(replay(&image, Options::default(), &mut |_| true).unwrap().difference, None);
 }
 
-/// No checksum covers the version. If one bit of it flips, a journal with groups looks like one without
-/// groups.
+/// The reader refuses a journal with KV-cache groups whose version has a flipped bit. No checksum
+/// covers the version, and the flipped version is the one of journals without groups.
 #[test]
 fn a_journal_with_groups_is_not_read_as_one_without() {
     let groups = Groups::new(vec![GroupSpec::new(GroupKind::Full, 4)], Some(4)).unwrap();
@@ -138,7 +140,8 @@ proptest! {
         }
     }
 
-    /// A flipped bit is detected: all operations before its frame are replayed, and none after it.
+    /// A flipped bit is detected: all operations before the frame with this bit are replayed, and none
+    /// after it.
     #[test]
     fn a_flipped_bit_ends_the_journal(config in any_settings(), calls in calls(120),
         at in any::<u32>(), bit in 0u8..8) {
@@ -170,7 +173,8 @@ proptest! {
         let _ = replay(&file, Options::default(), &mut |_| true);
     }
 
-    /// Valid frames that contain impossible records, with random operations, ids and chains.
+    /// A replay of valid frames that contain impossible records ends without a panic. Records are
+    /// exchanged, so they refer to unknown ids and chains.
     #[test]
     fn impossible_records_are_refused(config in any_settings(), calls in calls(60),
         from in any::<u32>(), to in any::<u32>()) {
@@ -222,7 +226,8 @@ fn a_disk_that_is_full_stops_the_journal_and_not_the_pool() {
         let blocks = pool.allocate(3).unwrap();
         pool.release(&blocks).unwrap();
     }
-    // The writing thread has failed because the disk is full, so no further calls are recorded.
+    // The thread that writes has failed because the simulated disk is full, so no further calls are
+    // recorded.
     pool.flush_journal();
     let operations = pool.journal().unwrap().operations();
     assert!(pool.journal().unwrap().error().unwrap().contains("no space left"));
@@ -263,7 +268,7 @@ fn another_answer_is_reported_as_a_difference() {
     let image = pool.take_journal().unwrap().image().unwrap();
     let reader = JournalReader::new(&image).unwrap();
     let mut entries: Vec<_> = reader.records::<PoolCall>().map(|entry| entry.unwrap()).collect();
-    // Change the answer of the release in the file, so that this build gives a different answer.
+    // Change the recorded answer of the release, so that the replay finds a different answer.
     if let Entry::Operation(_, check) = &mut entries[2].1 {
         *check ^= 1;
     }
@@ -276,7 +281,6 @@ fn another_answer_is_reported_as_a_difference() {
     let apart = compare(&image, &forged).unwrap().unwrap();
     assert_eq!(apart.operation, 1);
 
-    // Change a digest in the file.
     let mut entries: Vec<_> = reader.records::<PoolCall>().map(|entry| entry.unwrap()).collect();
     if let Entry::Digest(digest) = &mut entries[3].1 {
         *digest ^= 1;
@@ -325,8 +329,8 @@ fn in_frames() -> (Vec<u8>, Vec<Vec<u8>>) {
     (header, frames)
 }
 
-/// Two processes wrote the same file, or one frame is missing. All frames are valid, but the file is
-/// not a valid journal.
+/// A journal is refused if its valid frames do not belong together, because two processes wrote the
+/// same file, or because one frame is missing.
 #[test]
 fn operations_that_are_repeated_or_missing_are_refused() {
     let (header, frames) = in_frames();

@@ -1,5 +1,5 @@
-//! Exported tests: they equal the expected files in this folder, their size is limited, and they are
-//! written piece by piece.
+//! Tests the export of journals as tests. Exported tests equal the expected files in this folder, their
+//! size is limited, and they are written piece by piece.
 
 use std::io::Write;
 
@@ -22,9 +22,10 @@ pub(crate) fn exported(image: &[u8], language: Language) -> Result<String, Repla
     Ok(String::from_utf8(text).unwrap())
 }
 
-/// The exported texts equal the expected files. These files compile and run, because
-/// `exported_manager.rs` and the others are tests of this crate. `make journal-check` compiles and runs
-/// exports that contain every call. With `KVPOOL_BLESS=1`, this test writes the expected files again.
+/// The exported texts equal the expected files. That these files compile and run is tested elsewhere:
+/// `exported_manager.rs` and the others are themselves tests of this crate. `make journal-check`
+/// compiles and runs exports that contain every call. With `KVPOOL_BLESS=1`, this test writes the
+/// expected files again.
 #[test]
 fn exported_tests_are_these() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
@@ -72,7 +73,6 @@ proptest! {
     }
 }
 
-/// Returns a pool's journal with `operations` operations.
 fn long(operations: usize) -> Vec<u8> {
     let mut pool =
         Journaled::<BlockPool>::with_journal(PoolConfig { num_blocks: 9, ..PoolConfig::default() }, ring(0))
@@ -139,13 +139,14 @@ fn an_export_is_written_while_it_is_made() {
     }
 }
 
-/// Rust supports calls of vLLM's pool that Python does not support.
+/// If Python does not support a call of vLLM's pool, the export to Python is refused and names the
+/// operation. Rust supports such calls.
 #[test]
 fn what_python_cannot_ask_is_refused_by_name() {
     let mut pool = super::vllm::recorded(9, true, kvpool_policies::LRU);
     let mut held = Vec::new();
     pool.allocate(2, &mut held, None).unwrap();
-    // The export omits a call that was refused.
+    // A refused call changes nothing, so the export omits it.
     pool.touch(&[99]).unwrap_err();
     pool.cache_full(
         Start::at(0),
@@ -185,7 +186,7 @@ fn a_hint_that_python_cannot_make_is_refused_by_name() {
     }
 }
 
-/// Generates calls of these kinds. The arguments are the same in every run.
+/// Generates calls of these kinds ([`super::world::Call`]). The arguments are the same in every run.
 fn script(kinds: impl IntoIterator<Item = u8>, seed: u32) -> Vec<super::world::Call> {
     let mut state = seed;
     let mut next = || {
@@ -210,7 +211,7 @@ fn scripted_settings() -> ManagerConfig {
 const LONG_ID: &str =
     "a fork, \"of\" the request 93 \\, whose id does not fit into one literal of an exported test";
 
-/// Makes calls that a manager rarely accepts if their arguments are random.
+/// Makes calls with valid arguments. With random arguments, a manager would refuse most of them.
 fn accepted(manager: &mut Journaled<CacheManager>) {
     let prompt = |manager: &CacheManager, last: u32| {
         manager.prepare(&[1, 2, 3, 4, last], ExtraKeys::default()).unwrap()
@@ -239,8 +240,8 @@ fn accepted(manager: &mut Journaled<CacheManager>) {
     manager.plan_release(&mut plan, 90, Some(3)).unwrap();
     manager.commit_step(&mut plan).unwrap();
     manager.complete_step(3).unwrap();
-    // The same prompt is used before and after an epoch bump. It is also used by a request that was
-    // preempted before the bump.
+    // Use one prompt before and after the start of a new epoch, and for a request that is preempted
+    // before and resumed after it.
     manager.preempt(92.into(), kvpool::Until::Now).unwrap();
     manager.bump_epoch().unwrap();
     manager.admit("again".into(), prompt(manager, 6), &AdmitOptions::default()).unwrap();
@@ -270,8 +271,7 @@ fn scripted_groups() -> Vec<u8> {
     let config = ManagerConfig { num_blocks: 128, retention: None, groups, ..scripted_settings() };
     let mut manager = recorded_manager(config, 8, ring(1));
     for turn in 0..3 {
-        // The end of a prompt is a boundary. If a commit ends there, the state at this position remains
-        // cached.
+        // If a commit ends at the end of a prompt, the state at this position remains cached.
         let prompt = manager.prepare(&[1, 2, 3, 4, 5, 6, 7, 8, turn], ExtraKeys::default()).unwrap();
         let part = Part { allocate_tokens: Some(8), external_tokens: 0, compute_all: turn == 2 };
         let options = AdmitOptions { part, ..AdmitOptions::default() };
@@ -299,7 +299,7 @@ fn an_exported_python_test_knows_the_groups() {
          kvpool.GroupSpec(\"full\", 2, keep=\"none\")]",
         "allocate_tokens=8, reuse=False",
         "    columns = 4\n",
-        // Two blocks of the group that caches the encoder's output.
+        // This call allocates two blocks of the group that caches the encoder's output.
         "answer(manager.extend, \"kept\", 3, encoder=True) == [[0, 20, 3], [1, 21, 3]]",
     ] {
         assert!(text.contains(part), "{part}");

@@ -1,5 +1,5 @@
-//! A journal in a file is read frame by frame. The result is the same as for its bytes in memory. If
-//! the file changes while it is read, the reader returns an error.
+//! Tests that a journal in a file, which is read frame by frame, gives the same result as its bytes in
+//! memory. If the file changes while it is read, the reader returns an error.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -68,7 +68,8 @@ fn told<'a>(source: impl Into<JournalSource<'a>>) -> Vec<String> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// The file is complete, truncated at any byte, or has one flipped bit.
+    /// A reader gives the same result for a file and for its bytes, if the file is complete, truncated
+    /// at any byte, or has one flipped bit.
     #[test]
     fn a_file_reads_as_its_bytes(
         config in any_settings(),
@@ -134,9 +135,9 @@ fn a_file_that_changes_while_it_is_read_is_an_error() {
         }
         assert!(matches!(error, Some(JournalError::Io(_))), "{change}: {error:?}");
         assert!(0 < read && read < all, "{change}: {read} of {all}");
-        // The iterator has ended.
+        // After an error, the iterator over the records has ended.
         assert!(records.next().is_none());
-        // A new reader reads the file as it is now.
+        // A new reader accepts the file in its present, changed form.
         let now = kept.open();
         assert!(JournalReader::new(&now).unwrap().operations() < reader.operations());
     }

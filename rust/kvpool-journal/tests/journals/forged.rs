@@ -9,8 +9,8 @@ fn frame(operations: u32, records: &[u8]) -> Vec<u8> {
     [&(payload.len() as u32).to_le_bytes()[..], &checksum.to_le_bytes(), &payload].concat()
 }
 
-/// Returns a journal that begins with the magic number and the header of another journal, followed by
-/// these entries.
+/// Returns a journal with the magic number and the header of another journal, followed by the given
+/// entries.
 pub(crate) fn journal<O: Serialize>(image: &[u8], entries: &[(u64, Entry<O>)]) -> Vec<u8> {
     let at = MAGIC.len();
     let length = u32::from_le_bytes(image[at..at + 4].try_into().unwrap()) as usize;

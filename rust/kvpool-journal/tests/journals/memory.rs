@@ -33,7 +33,7 @@ fn a_journal_that_asks_for_too_much_is_refused() {
 #[test]
 #[ignore = "runs with little memory, started by another"]
 fn of_a_huge_pool_of_vllms() {
-    // The lists of this pool would fit into memory, but its keys do not.
+    // The arrays of this pool fit into memory, but the table of its keys does not.
     let header =
         JournalHeader::of_vllm_pool(20_000_000, kvpool_policies::LRU, None, true, JournalConfig::default());
     let mut journal = ring(0);
@@ -55,8 +55,8 @@ fn of_a_huge_append() {
     assert!(matches!(refused, ReplayError::TooManyTokens { tokens: 1_099_511_627_776, .. }), "{refused}");
 }
 
-/// A record of a few bytes specifies four billion tokens, which would fit into the memory of many
-/// machines.
+/// A record of a few bytes that specifies four billion tokens is refused, although many machines have
+/// enough memory for them.
 #[test]
 fn an_append_with_more_tokens_than_a_call_can_have_is_refused() {
     let config = ManagerConfig { num_blocks: 8, ..ManagerConfig::default() };
@@ -79,8 +79,8 @@ fn an_append_with_more_tokens_than_a_call_can_have_is_refused() {
     }
 }
 
-/// Number of bytes in each long request id. The second constant is the number of such ids. Together
-/// they make the journal long.
+/// Number of bytes in each long request id. `NAMES` is the number of such ids. Together they make the
+/// journal long.
 const NAME: usize = 1 << 20;
 const NAMES: usize = 128;
 
@@ -100,7 +100,7 @@ fn a_journal_in_a_file_is_read_with_less_memory_than_it_has_bytes() {
         manager.release((&*name).into(), Until::Now).unwrap_err();
     }
     drop(manager);
-    // The new process inherits the limit.
+    // Set the limit here, because the new process inherits it.
     let limited = "ulimit -v 114688; exec \"$0\" \"$@\"";
     let done = Command::new("sh")
         .args(["-c", limited])
@@ -121,7 +121,7 @@ fn of_a_long_journal() {
     let mut going = |_| true;
     let file = JournalFile::open(&path).unwrap();
     assert!(file.bytes() > NAME * NAMES);
-    // All bytes at once do not fit into memory.
+    // The whole journal does not fit into memory at once.
     assert_eq!(std::fs::read(&path).unwrap_err().kind(), std::io::ErrorKind::OutOfMemory);
 
     let (summary, lines) = show(&file, None, 2).unwrap();

@@ -8,7 +8,7 @@ use kvpool_observe::{AdvisorConfig, WatchConfig};
 use kvpool_policies::{ADVISED, ALL, Recency, eviction_policy};
 
 const MINE: EvictionPolicy = eviction_policy!("mine", Recency::new);
-/// A policy whose name a policy of kvpool had in earlier versions.
+/// A policy with the name of a policy that only earlier versions of kvpool had.
 const SIEVE: EvictionPolicy = eviction_policy!("sieve", Recency::new);
 
 fn image(config: &PoolConfig, watch: &WatchConfig) -> Vec<u8> {
@@ -16,7 +16,7 @@ fn image(config: &PoolConfig, watch: &WatchConfig) -> Vec<u8> {
     Journaled::<BlockPool>::with_watch(config.clone(), watch, journal).unwrap().journal_image().unwrap()
 }
 
-/// A journal contains names of policies. The reader looks them up in the list of policies that it
+/// A journal contains the name of a policy, and the reader looks it up in the list of policies that it
 /// knows.
 #[test]
 fn a_journal_is_read_with_the_policies_of_its_reader() {
@@ -37,7 +37,8 @@ fn a_journal_is_read_with_the_policies_of_its_reader() {
     }
 }
 
-/// Pools, managers and advisors of earlier versions may have used policies that no longer exist.
+/// A pool, manager or advisor in a journal of an earlier version may have a policy that no longer
+/// exists. The error names that policy, and the one to use instead.
 #[test]
 fn a_journal_of_a_removed_policy_is_refused_with_the_policy_to_use_instead() {
     let evicted = PoolConfig { num_blocks: 8, eviction: SIEVE, ..PoolConfig::default() };
@@ -60,7 +61,7 @@ fn a_journal_of_a_removed_policy_is_refused_with_the_policy_to_use_instead() {
                  this one with the version that wrote it"
             )
         );
-        // If the reader has its own policy with that name, the journal is accepted.
+        // A reader that has its own policy with that name accepts the journal.
         let header = JournalReader::new(&image).unwrap().header().clone();
         assert_eq!(header.pool_config(&[ALL, &[SIEVE]].concat()).unwrap().eviction, config.eviction);
     }

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 use super::world::{Call, any_settings, calls, ring, run_manager};
 
-/// Settings with each observer alone, and with all of them together.
+/// Returns settings with each observer alone, and with all of them together.
 fn observers() -> [ManagerWatchConfig; 7] {
     let none = ManagerWatchConfig::default;
     let (explain, advisor) = (Some(ExplainConfig::default()), Some(AdvisorConfig::default()));

@@ -1,4 +1,4 @@
-//! A caller's policy panics during an operation. Only half of the operation was done, so the pool
+//! A caller's policy panics during an operation. The operation is then only partly done, so the pool
 //! refuses all work from then on, even if the caller catches the panic. The journal contains the
 //! operations that led to the panic.
 
@@ -94,7 +94,7 @@ fn a_policy_that_panics_poisons_its_pool_and_leaves_the_journal() {
     pool.release_table(&table).unwrap();
     assert!(catch_unwind(AssertUnwindSafe(|| pool.allocate(2))).is_err());
     assert_eq!(pool.journal().map(Journal::operations), Some(4));
-    // Calls that only read still work, and do not repair the pool.
+    // After the panic, calls that only read still work, and do not repair the pool.
     assert_eq!((pool.num_usable(), pool.stats().registered), (3, 3));
     for _ in 0..2 {
         assert_eq!(pool.allocate(1).unwrap_err().to_string(), REASON);
@@ -139,8 +139,8 @@ fn a_policy_that_panics_poisons_its_manager_and_leaves_the_journal() {
     assert_eq!(manager.journal().map(Journal::operations), Some(3));
     let refused = manager.prepare(&[7, 8], ExtraKeys::default()).unwrap_err();
     assert!(refused.to_string().contains("panicked in the middle of an operation"), "{refused}");
-    // No call was made after the panic. The operations that led to it are written when the manager is
-    // dropped.
+    // Without a call after the panic, nothing is written yet. The operations that led to it are written
+    // when the manager is dropped.
     assert!(sink.operations::<ManagerCall>().is_empty());
     drop(manager);
     let written = sink.operations::<ManagerCall>();
@@ -164,7 +164,7 @@ fn an_operation_of_vllms_pool_that_panics_is_the_only_one_lost() {
         let (start, blocks, removed) = (Start::at(0), &*table, &mut Vec::new());
         catch_unwind(AssertUnwindSafe(|| pool.cache_full(start, blocks, key_of, 2, removed, None)))
     };
-    // This call reads the keys before it changes anything.
+    // `cache_full` reads all keys before it changes the pool, so this panic leaves the pool intact.
     assert!(cache(|at| [None][at]).is_err());
     cache(|at| Key::new(&[at as u8; 32], 0).ok()).unwrap().unwrap();
     pool.free(table.iter().copied()).unwrap();

@@ -47,12 +47,12 @@ impl Write for Shared {
 
 fn pool(sink: &Shared) -> Journaled<BlockPool> {
     let config = PoolConfig { num_blocks: 16, ..PoolConfig::default() };
-    // The scrubber needs a digest. A journal of such a small pool does not provide one.
+    // The scrubber needs a pool that updates a digest at every change. The journal of such a small pool
+    // does not enable that.
     let watch = WatchConfig { digest: true, ..WatchConfig::default() };
     let mut pool = Journaled::<BlockPool>::with_watch(config, &watch, sink.journal()).unwrap();
     let blocks = pool.allocate(3).unwrap();
     pool.release(&blocks[..1]).unwrap();
-    // There are so few operations that none of them has been written yet.
     assert!(sink.operations::<PoolCall>().is_empty());
     let _counted = pool.unrecorded(Recordable::digest);
     assert!(pool.unrecorded(|pool| pool.inject(Fault::References(blocks[2], 5))));

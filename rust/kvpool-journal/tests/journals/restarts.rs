@@ -1,5 +1,5 @@
-//! Compares a recorded run with the same run that is restarted. With LRU there is no difference. With
-//! other settings the comparison reports the difference.
+//! Compares a recorded run with the same run on a pool or manager that is restarted. With LRU there is
+//! no difference. With other settings the comparison reports the difference.
 
 use super::numbers::Numbers;
 use kvpool::groups::{GroupKind, GroupSpec, Groups};
@@ -41,7 +41,6 @@ impl Engine {
         (0..length).map(|at| if at < 5 { 1 } else { 10 * family + at as u32 % 3 }).collect()
     }
 
-    /// Removes a random id from the list and returns it.
     fn any(numbers: &mut Numbers, ids: &mut Vec<i64>) -> Option<i64> {
         (!ids.is_empty()).then(|| ids.swap_remove(numbers.below(ids.len())))
     }
@@ -107,7 +106,7 @@ impl Engine {
                 self.manager.resize(num_blocks).unwrap();
             }
             15 => {
-                // The request ends while one of its steps is still running.
+                // Release a request while one of its steps is still running.
                 if let Some(id) = Self::any(&mut self.numbers, &mut self.running) {
                     let ticket = self.manager.fence().unwrap();
                     let until = Until::from(ticket);
@@ -158,7 +157,7 @@ impl Engine {
         for id in std::mem::take(&mut self.running).into_iter().chain(std::mem::take(&mut self.preempted)) {
             self.manager.release(id.into(), Until::Now).unwrap();
         }
-        // Planned copies hold both their source and their destination blocks, so take the plan.
+        // Take the plan of copies, because it holds the source and destination blocks until then.
         self.manager.take_plan().unwrap();
     }
 
@@ -167,8 +166,8 @@ impl Engine {
     }
 }
 
-/// The weights change while requests are waiting. Their prompts are hashed again, and share blocks with
-/// other requests in every possible way.
+/// A long run replays with the same block ids. In it, the weights change while requests are waiting, so
+/// that their prompts are hashed again and share blocks with other requests in every possible way.
 #[test]
 fn a_long_day_replays_bit_by_bit() {
     for seed in 0..3 {
@@ -256,7 +255,7 @@ fn a_restarted_pool_gives_the_same_answers() {
                 table.extend(new);
                 if numbers.below(3) > 0 {
                     pool.register(&table[hits..], chain, hits).unwrap();
-                    // When the request ends, some of its blocks are not computed.
+                    // Leave some blocks of the request without computed contents until it ends.
                     let computed = hits + numbers.below(table.len() - hits + 1);
                     pool.mark_computed(&table[hits..computed]).unwrap();
                 } else {

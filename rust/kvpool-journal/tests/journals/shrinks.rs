@@ -11,7 +11,7 @@ use super::world::{EVENTS, any_settings, calls, recorded_manager, ring, run_mana
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// The remaining items still fail, and none of them can be removed.
+    /// The items that [`minimize`] leaves still fail, and none of them can be removed.
     #[test]
     fn the_shrunk_list_is_minimal(items in prop::collection::vec(0u8..20, 0..40),
         needed in prop::collection::vec(0u8..20, 1..4)) {

@@ -42,7 +42,7 @@ pub(crate) fn settings() -> impl Strategy<Value = ManagerConfig> {
     )
 }
 
-/// Generates settings of a manager for a hybrid model, in which hits are not verified.
+/// Generates settings of a manager for a hybrid model. Such a manager does not verify its hits.
 pub(crate) fn hybrid_settings() -> impl Strategy<Value = ManagerConfig> {
     let keep = prop_oneof![
         Just(groups::Keep::All),
@@ -100,7 +100,7 @@ fn retention(a: u32) -> Retention {
     Retention { keep, ttl, then: if a.is_multiple_of(2) { Then::Normal } else { Then::Demote } }
 }
 
-/// Makes prompts that share prefixes. A prompt is a run of equal tokens, followed by tokens that
+/// Makes prompts that share prefixes. A prompt begins with equal tokens, followed by tokens that
 /// alternate between two values.
 fn prompt(a: u32, b: u32) -> Vec<u32> {
     let same = a as usize % 12;
@@ -291,7 +291,7 @@ fn until(c: u32, after: Option<u64>) -> Until {
     if c.is_multiple_of(7) { Ticket::new(u64::from(c % 8)).into() } else { after.into() }
 }
 
-/// Makes a call for a batch whose rows have different lengths.
+/// Appends different numbers of tokens to the requests of a batch, in one call.
 fn ragged(manager: &mut Journaled<CacheManager>, a: u32, b: u32, c: u32) {
     let ids: Vec<_> = (0..b % 4).map(|at| RequestRef::from(i64::from((a + at) % 6))).collect();
     let mut offsets = vec![0];
@@ -349,10 +349,8 @@ pub(crate) fn pool_settings(config: &ManagerConfig) -> PoolConfig {
     }
 }
 
-/// Capacity of the event log. It is small, so that some events are lost.
 pub(crate) const EVENTS: usize = 64;
 
-/// Returns a manager with an event log and a journal.
 pub(crate) fn recorded_manager(
     config: ManagerConfig,
     event_capacity: usize,
@@ -362,7 +360,6 @@ pub(crate) fn recorded_manager(
     Journaled::with_watch(config, &watch, journal).unwrap()
 }
 
-/// Returns a pool with these settings, an event log and a journal.
 pub(crate) fn recorded_pool(
     config: &ManagerConfig,
     event_capacity: usize,

@@ -30,7 +30,8 @@ impl Write for Gate {
     }
 }
 
-/// A journal whose header is already written. Every further write waits for a message on `words`.
+/// A journal whose header is already written. Every later write waits until the test sends a message on
+/// `words`.
 struct Gated {
     journal: Journal,
     begun: Receiver<()>,
@@ -83,7 +84,7 @@ fn a_blocked_writer_stops_no_operation_and_a_flush_waits_for_it() {
     begun.recv().unwrap();
     let journal = pool.journal().unwrap();
     assert_eq!((journal.operations(), journal.bytes(), journal.error()), (200, header, None));
-    // A caller waits for a flush without holding the pool, while other calls use the pool.
+    // While a caller waits for a flush of the journal, other calls can use the pool.
     let flush = pool.start_flush().unwrap();
     (0..100).for_each(|_| turn(&mut pool));
     drop(words);
@@ -125,7 +126,7 @@ fn a_journal_that_waits_loses_nothing() {
     let most = QUEUE_BYTES / (4 << 20) + 4;
     std::thread::scope(|scope| {
         let recorded = scope.spawn(|| (0..most).for_each(|_| large(&mut pool)));
-        // The writer blocks, and the queue of frames is full.
+        // The writer blocks, so the queue of frames has become full.
         begun.recv().unwrap();
         drop(words);
         recorded.join().unwrap();

@@ -6,20 +6,21 @@ use kvpool::retention::TenantId;
 /// Estimates of hit rates at other sizes, with other policies and by tenant, from the pool's own
 /// traffic.
 ///
-/// All counts and rates give old references less weight: a reference n windows ago counts 2^-n or less.
-/// Rates are shares of block references, 0 to 1, and 0 without references.
+/// A reference is a block that a lookup requested. After every [`window`](Self::window) references all
+/// counts are halved, so a reference of n windows ago counts 2^-n or less. Rates are shares of block
+/// references, 0 to 1, and 0 if there were no references.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Advice {
-    /// The number of usable blocks of the pool, which is the size of the ghost caches.
+    /// The number of usable blocks of the pool. Other policies are simulated at this size.
     pub capacity_blocks: u64,
-    /// The share of the blocks in the advisor's sample.
+    /// The share of all blocks that the advisor samples.
     pub rate: f64,
     /// The number of block references after which all counts are halved.
     pub window: u64,
-    /// The total number of block references, without halving.
+    /// The number of block references since the advisor was created. This count is never halved.
     pub seen: u64,
-    /// The number of block references in the window.
+    /// The number of block references, halved at the end of each window like all counts.
     pub references: u64,
     /// The number of these references that are references to sampled blocks. The relative standard
     /// error of the estimates is a factor of about 0.5 to 1, divided by the square root of this number.
@@ -61,12 +62,12 @@ pub struct PolicyAdvice {
     pub block_hit_rate: f64,
     /// The size of the pool, in blocks.
     pub capacity_blocks: u64,
-    /// The number of block references in the window, but only those since the ghost cache was last
-    /// empty. A resize empties it.
+    /// The number of block references in the window since the simulated cache of this policy was last
+    /// empty. A resize of the pool empties it.
     pub references: u64,
 }
 
-/// The estimates for one tenant.
+/// The estimated hit rates of one tenant.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct TenantAdvice {
@@ -82,6 +83,6 @@ pub struct TenantAdvice {
     /// share it (LRU).
     pub curve: Vec<CurvePoint>,
     /// The estimated hit rates of the tenant if it had an LRU cache of its own, up to the pool's size.
-    /// They show the value of a floor or a ceiling for the tenant.
+    /// They show the effect of a smallest or largest number of blocks for the tenant.
     pub alone: Vec<CurvePoint>,
 }

@@ -5,9 +5,9 @@ use kvpool::PoolError;
 
 /// Settings of the advisor of a pool.
 ///
-/// The sampling rate is computed from the settings, so that the keys of eight pools fit into
-/// [`max_sampled_blocks`](Self::max_sampled_blocks). The rate is at most one in
-/// [`sample_every`](Self::sample_every).
+/// The advisor follows only a sample of the blocks. The sampling rate is chosen so that the sample of a
+/// cache of eight times the pool's size fits into [`max_sampled_blocks`](Self::max_sampled_blocks). The
+/// rate is at most one in [`sample_every`](Self::sample_every).
 ///
 /// ```
 /// use kvpool_observe::AdvisorConfig;
@@ -18,11 +18,11 @@ use kvpool::PoolError;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdvisorConfig {
-    /// The maximum number of sampled blocks, 64 to 2^24. Use a multiple of 8, because an eighth of it
-    /// represents the pool. Default 16,384.
+    /// The maximum number of sampled blocks, 64 to 2^24. Use a multiple of 8, because the pool itself
+    /// corresponds to an eighth of it. Default 16,384.
     pub max_sampled_blocks: usize,
-    /// At most one block in this number is sampled, 1 or more. A larger number means less work on a
-    /// small pool. Default 1.
+    /// The sampling rate is at most one block in this number, 1 or more. A larger number means less
+    /// work on a small pool. Default 1.
     pub sample_every: u32,
     /// Policies to compare. For each of them, the advisor simulates a cache of the pool's size. A
     /// policy may occur once, and must not need access times. Default: [`kvpool_policies::ADVISED`].
@@ -30,7 +30,7 @@ pub struct AdvisorConfig {
     /// The maximum number of tenants that are counted separately at a time, 0 to 1,024. Default 8.
     pub max_tenants: usize,
     /// The number of references after which all counts are halved, 1 or more. `None` means 16 times the
-    /// hash units that fit into the pool, and at least 65,536.
+    /// pool's size in hash units (usually blocks), and at least 65,536.
     pub window: Option<u64>,
     /// A seed that determines which blocks are sampled. All seeds are equally good. Default 0.
     pub seed: u64,
@@ -98,19 +98,19 @@ impl AdvisorConfig {
     }
 }
 
-/// The depth of the stack, as a multiple of the pool's size.
+/// The largest cache size that is estimated, as a multiple of the pool's size.
 pub(super) const DEEPEST: usize = 8;
 
-/// The scale of an advisor's sample.
+/// The sizes of an advisor's sample. They depend on the size of the pool.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Scale {
-    /// The number of hash units of the pool. It is the number of blocks, unless there are groups with
-    /// larger blocks.
+    /// The size of the pool in hash units: the pieces in which prompts are hashed. A hash unit is a
+    /// block, unless a KV-cache group has larger blocks.
     pub(super) usable: u64,
-    /// The number of sampled hash units that represent the pool.
+    /// The size of the pool in sampled hash units, which is the size of the simulated caches.
     pub(super) slots: usize,
-    /// The sampling rate: slots per hash unit.
+    /// The sampling rate: `slots` divided by `usable`.
     pub(super) rate: f64,
-    /// The number of references between two halvings.
+    /// The number of references after which all counts are halved.
     pub(super) window: u64,
 }

@@ -24,7 +24,7 @@ impl Fenwick {
         Self { tree: vec![0; entries + 1], total: 0 }
     }
 
-    /// Adds to an entry. Does nothing after the last entry. O(log entries).
+    /// Adds `count` to an entry. Does nothing if the entry does not exist. O(log entries).
     pub fn add(&mut self, entry: u32, count: u32) {
         if entry as usize + 1 < self.tree.len() {
             self.total += count;
@@ -32,8 +32,8 @@ impl Fenwick {
         }
     }
 
-    /// Subtracts from an entry at most what was added to it. Does nothing after the last entry. O(log
-    /// entries).
+    /// Subtracts `count` from an entry, which must be at least `count`. Does nothing if the entry does
+    /// not exist. O(log entries).
     pub fn subtract(&mut self, entry: u32, count: u32) {
         if entry as usize + 1 < self.tree.len() {
             self.total -= count;
@@ -49,7 +49,7 @@ impl Fenwick {
         }
     }
 
-    /// The sum over the entries after `entry`. O(log entries).
+    /// Returns the sum of the counts of all entries after `entry`. O(log entries).
     #[must_use]
     pub fn after(&self, entry: u32) -> u32 {
         let mut place = (entry as usize + 1).min(self.tree.len() - 1);
@@ -66,7 +66,8 @@ impl Fenwick {
         let ones = ones.min(self.tree.len() - 1);
         for (place, sum) in self.tree.iter_mut().enumerate() {
             let before = place & place.wrapping_sub(1);
-            // The difference is at most `ones`, a number of entries, which fits 32 bits.
+            // The difference is at most `ones`. It fits in 32 bits, because a tree has fewer than 2^32
+            // entries.
             *sum = (place.min(ones) - before.min(ones)) as u32;
         }
         self.total = ones as u32;

@@ -25,41 +25,39 @@ use kvpool::{InvariantViolation, PoolError};
 fn evictor_bytes(policy: EvictionPolicy) -> usize {
     match policy.name() {
         "lru" => 16,
-        // The shadow caches of `adaptive` have at least the size for 8,192 blocks, even in a small
-        // cache.
+        // `adaptive` simulates caches of its own, with at least 8,192 blocks, even for a small pool.
         "adaptive" => 480,
         _ => 96,
     }
 }
-/// The memory of an evictor that does not depend on its size, in bytes. `hazard` has a table of
-/// classes.
+/// The memory of an evictor in bytes, in addition to its memory per block. `hazard` has a table of its
+/// classes of blocks.
 fn fixed_bytes(policy: EvictionPolicy) -> usize {
     if policy.name() == "hazard" { 340_000 } else { 4096 }
 }
 
-/// A sampled key of a lookup.
+/// The key of a sampled block in a lookup.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sampled {
     pub(super) key: u64,
-    /// The position in its chain.
+    /// The position of the block in its hash chain.
     pub(super) depth: u32,
 }
 
-/// A cache of keys under one policy.
+/// A simulated cache, which stores keys instead of blocks and uses one eviction policy.
 #[derive(Debug)]
 pub(super) struct GhostCache {
     pub(super) policy: EvictionPolicy,
     evictor: Box<dyn Evictor>,
     history: bool,
     keys: KeyTable,
-    /// The blocks of the current lookup.
+    /// The slots that the current lookup uses, as the evictor's blocks.
     held: Vec<Candidate>,
-    /// The weight of the references that hit.
+    /// The number of references that hit. It is halved at the end of each window.
     pub(super) hits: f64,
 }
 
 impl GhostCache {
-    /// Makes an empty cache and allocates all of its memory.
     pub(super) fn new(policy: EvictionPolicy, slots: usize) -> Result<Self, PoolError> {
         let evictor = policy.build(slots + 1, None)?;
         let history = evictor.wants_history();
@@ -69,8 +67,9 @@ impl GhostCache {
         Ok(ghost)
     }
 
-    /// Looks up the sampled keys of a lookup, root first, and stores the missing ones. `parent` is the
-    /// key of the block before the first one, if it is known. Returns the number of hits.
+    /// Simulates a lookup: finds its sampled keys, first block first, and stores the missing ones.
+    /// `parent` is the key of the block before the first one, if it is known. Returns the number of
+    /// hits.
     pub(super) fn refer(&mut self, sampled: &[Sampled], parent: Option<u64>) -> usize {
         // The order of the operations is the same as in a pool: acquire the blocks that are found,
         // evict blocks for all missing ones, and store those.

@@ -9,7 +9,7 @@
 use kvpool::PoolError;
 use kvpool::parts::try_reserve;
 
-/// Weights by distance. Distances start at 1.
+/// A weighted histogram of stack distances. Distances start at 1.
 ///
 /// ```
 /// use kvpool_observe::advisor::DistanceHistogram;
@@ -40,8 +40,8 @@ impl DistanceHistogram {
         Ok(histogram)
     }
 
-    /// Adds a weight, which may be negative. A distance above the largest is ignored, because no cache
-    /// of a relevant size hits it.
+    /// Adds a weight, which may be negative, to a distance. Ignores a distance above the largest,
+    /// because a cache would have to be irrelevantly large to hit it.
     pub fn add(&mut self, distance: u64, weight: f64) {
         let bucket = self.bucket_of(distance);
         if let Some(sum) = self.weights.get_mut(bucket) {
@@ -49,8 +49,8 @@ impl DistanceHistogram {
         }
     }
 
-    /// The weight of distances up to `distance`. The bucket that contains `distance` is counted in
-    /// part, in proportion to its width.
+    /// Returns the total weight of distances up to `distance`. Counts only a share of the bucket that
+    /// contains `distance`, as if the weight of this bucket were evenly distributed.
     #[must_use]
     pub fn at_most(&self, distance: u64) -> f64 {
         if distance == 0 {
@@ -63,7 +63,7 @@ impl DistanceHistogram {
         whole + share * self.weights.get(last).copied().unwrap_or(0.0)
     }
 
-    /// The largest distance and the weight of each bucket, in ascending order.
+    /// Iterates over the buckets: the largest distance and the weight of each, in ascending order.
     pub fn buckets(&self) -> impl Iterator<Item = (u64, f64)> + '_ {
         self.weights.iter().enumerate().map(|(bucket, &weight)| (self.upper_end(bucket), weight))
     }
@@ -78,24 +78,22 @@ impl DistanceHistogram {
         self.weights.fill(0.0);
     }
 
-    /// Heap memory, in bytes.
+    /// Returns the size of the heap memory in bytes.
     #[must_use]
     pub fn heap_bytes(&self) -> usize {
         8 * self.weights.capacity()
     }
 
-    /// The bucket of a distance of 1 or more.
+    /// Returns the index of the bucket for a distance of 1 or more.
     fn bucket_of(&self, distance: u64) -> usize {
         let index = distance.saturating_sub(1);
         if index >> self.fine_bits == 0 {
             return index as usize;
         }
-        // `octave` is 1 for the first octave after the fine buckets.
         let octave = u64::from(index.ilog2() - self.fine_bits) + 1;
         (octave * self.per_octave() + (index >> octave)) as usize
     }
 
-    /// The largest distance of a bucket.
     fn upper_end(&self, bucket: usize) -> u64 {
         let bucket = bucket as u64;
         if bucket >> self.fine_bits == 0 {

@@ -1,4 +1,4 @@
-//! `KeyTable`: a bounded set of keys, each with a small number.
+//! `KeyTable`: a bounded set of 64-bit keys, each with a small number.
 //!
 //! Numbers are from 1 to the capacity, so they can serve as block ids of an evictor or as indices of
 //! arrays. The number of a removed key is reused.
@@ -13,17 +13,15 @@ use kvpool_policies::parts::Slots;
 
 #[derive(Clone, Debug)]
 pub(super) struct KeyTable {
-    /// Keys, indexed by number. Entry 0 is unused.
+    /// The keys, indexed by their numbers. Entry 0 is unused.
     keys: Vec<u64>,
-    /// Numbers below `keys.len()` without a key.
+    /// Numbers below `keys.len()` that are not assigned to a key.
     unused: Vec<u32>,
-    /// The index from keys to numbers.
     slots: Slots,
     capacity: usize,
 }
 
 impl KeyTable {
-    /// Makes an empty table of capacity 0.
     pub(super) fn new() -> Self {
         Self { keys: vec![0], unused: Vec::new(), slots: Slots::new(), capacity: 0 }
     }
@@ -40,7 +38,6 @@ impl KeyTable {
         self.capacity
     }
 
-    /// Makes room for `capacity` keys.
     pub(super) fn grow(&mut self, capacity: usize) -> Result<(), PoolError> {
         let capacity = capacity.min(u32::MAX as usize / 2);
         if capacity <= self.capacity {
@@ -50,7 +47,6 @@ impl KeyTable {
         try_reserve(&mut self.keys, capacity + 1)?;
         try_reserve(&mut self.unused, capacity)?;
         self.capacity = capacity;
-        // Numbers without a key are in `unused`.
         let mut in_use = vec![true; self.keys.len()];
         in_use[0] = false;
         self.unused.iter().for_each(|&number| in_use[number as usize] = false);
@@ -59,12 +55,10 @@ impl KeyTable {
         Ok(())
     }
 
-    /// Returns the number of `key`.
     pub(super) fn find(&self, key: u64) -> Option<u32> {
         self.slots.find(&self.keys, key)
     }
 
-    /// Returns the key of a number that is in use.
     pub(super) fn key(&self, number: u32) -> u64 {
         self.keys.get(number as usize).copied().unwrap_or(0)
     }
@@ -88,7 +82,6 @@ impl KeyTable {
         Some(number)
     }
 
-    /// Removes the key with this number.
     pub(super) fn remove(&mut self, number: u32) {
         let key = self.key(number);
         if self.find(key) == Some(number) {
@@ -103,7 +96,6 @@ impl KeyTable {
         self.slots.clear();
     }
 
-    /// Heap memory, in bytes.
     pub(super) fn heap_bytes(&self) -> usize {
         8 * self.keys.capacity() + 4 * self.unused.capacity() + self.slots.heap_bytes()
     }
@@ -119,8 +111,8 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Compares the table with a map: exactly its keys are found, with the numbers that they were
-        /// assigned, and a full table refuses keys.
+        /// The table agrees with a map of the same keys: it finds exactly these keys, with the assigned
+        /// numbers, and refuses new keys when it is full.
         #[test]
         fn a_table_is_a_map(operations in vec((0..3_u8, 0..40_u64), 0..300), capacity in 1..20_usize) {
             let mut table = KeyTable::new();

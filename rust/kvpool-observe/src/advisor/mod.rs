@@ -2,13 +2,13 @@
 //! the pool's own traffic.
 //!
 //! [`PoolWatch::advice`](crate::PoolWatch::advice) returns the estimates. They use a sample of the
-//! blocks that lookups request, in bounded memory. Without an advisor, these answers require a recorded
-//! trace and `kvpool size`.
+//! blocks that lookups request, in bounded memory. Without an advisor, these estimates require a
+//! recorded trace and the command `kvpool size`.
 //!
 //! | question | estimator |
 //! |---|---|
 //! | LRU at an eighth to eight times the pool's size | a [`SampledStack`] of all tenants |
-//! | other policies at the pool's size | a ghost cache each: the policy's evictor over sampled keys |
+//! | other policies at the pool's size | one simulated cache per policy, over sampled keys |
 //! | each tenant, in the shared pool and in one of its own | distances in both stacks |
 //!
 //! This module contains `Advisor`, with its window and its tenants. An advisor consists of
@@ -102,7 +102,7 @@ use tally::{Tally, Tenant};
 /// The sizes for which hit rates are estimated, in eighths of the pool's size.
 const EIGHTHS: [u64; 11] = [1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64];
 
-/// The estimators of one pool.
+/// The advisor of one pool: the estimators, and the counts of references.
 #[derive(Debug)]
 pub(crate) struct Advisor {
     config: AdvisorConfig,
@@ -111,25 +111,26 @@ pub(crate) struct Advisor {
     stack: SampledStack,
     all: Tally,
     ghosts: Vec<GhostCache>,
-    /// The number of references, and the weight of the sampled ones, since the ghost caches were made.
+    /// The number of references since the simulated caches were last empty, and the number that the
+    /// sampled ones represent. Both are halved with the other counts.
     ghosts_since: (f64, f64),
     tenants: Vec<Tenant>,
-    /// Allocated slots that no tenant uses yet.
     spare_tenants: Vec<Tenant>,
     untracked: f64,
     seen: u64,
-    /// The number of references since the last halving.
+    /// The number of references since all counts were last halved.
     in_window: u64,
-    /// The sample of the current lookup or registration. It is stored here to reuse its memory.
+    /// The sampled keys of the current lookup or registration. The list is stored here so that its
+    /// memory is reused.
     scratch: Sample,
 }
 
-/// The sampled keys of a run of blocks in one chain, root first.
+/// The sampled keys of consecutive blocks of one hash chain, first block first.
 #[derive(Clone, Debug, Default)]
 struct Sample {
     kept: Vec<Sampled>,
-    /// The number of sampled keys that exceed the bound of the list. They are deeper than all listed
-    /// keys, and therefore deeper than any size that is estimated.
+    /// The number of sampled keys that do not fit into `kept`. No cache of an estimated size contains
+    /// these blocks, because it would also have to contain the blocks before them.
     beyond: usize,
 }
 
@@ -219,8 +220,7 @@ impl Advisor {
         }
     }
 
-    /// Adds the registered blocks `start..end` of a chain. Blocks that a lookup requested before are
-    /// already known.
+    /// Adds the registered blocks `start..end` of a chain. Does not count them as references.
     pub(crate) fn registered(&mut self, hashes: &[BlockHash], start: usize, end: usize) {
         let new = |hash: &BlockHash| self.stack.is_sampled(hash.key()) && !self.stack.contains(hash.key());
         if !hashes.get(start..end).unwrap_or(&[]).iter().any(new) {
@@ -238,7 +238,7 @@ impl Advisor {
         self.scratch = sample;
     }
 
-    /// Collects the sampled keys of a run of blocks. The first block is at position `depth` of its
+    /// Collects the sampled keys of consecutive blocks. The first block is at position `depth` of its
     /// chain.
     fn sample(&self, hashes: &[BlockHash], depth: u32, into: &mut Sample) {
         into.kept.clear();
@@ -256,7 +256,7 @@ impl Advisor {
         }
     }
 
-    /// Counts references, and halves all counts at the end of a window.
+    /// Counts `references` towards the window, and halves all counts at the end of a window.
     fn pass(&mut self, references: u64) {
         self.seen = self.seen.saturating_add(references);
         if self.in_window >= self.scale.window {
@@ -283,7 +283,7 @@ impl Advisor {
         self.ghosts.iter_mut().for_each(|ghost| ghost.hits *= 0.5);
     }
 
-    /// The index of a tenant's counts. `None` if no slot is free.
+    /// Returns the index of a tenant's counts. `None` if no slot is free.
     fn tenant(&mut self, tenant: TenantId, references: u64) -> Option<usize> {
         if let Some(at) = self.tenants.iter().position(|known| known.id == tenant) {
             return Some(at);
@@ -297,7 +297,8 @@ impl Advisor {
         Some(self.tenants.len() - 1)
     }
 
-    /// Empties the stacks and ghost caches, because all cached content was removed.
+    /// Empties the LRU stacks and the simulated caches, because the pool has removed all cached
+    /// contents.
     pub(crate) fn forget(&mut self) {
         self.stack.clear();
         self.ghosts.iter_mut().for_each(GhostCache::clear);
@@ -306,14 +307,15 @@ impl Advisor {
         }
     }
 
-    /// Allocates ghost caches for another pool size. The advisor does not change yet.
+    /// Allocates simulated caches for another pool size. Does not change the advisor, so that an error
+    /// changes nothing.
     pub(crate) fn prepare_resize(&self, usable: usize) -> Result<Resized, PoolError> {
         let scale = self.config.scale(usable.saturating_mul(self.units_per_block));
         let ghosts = if scale == self.scale { None } else { Some(ghosts_of(&self.config, scale)?) };
         Ok(Resized { scale, ghosts })
     }
 
-    /// Completes a resize of the pool.
+    /// Completes a resize of the pool with the caches that were allocated for it.
     pub(crate) fn resize(&mut self, resized: Resized) {
         self.scale = resized.scale;
         let Some(ghosts) = resized.ghosts else { return };
@@ -382,9 +384,9 @@ impl Advisor {
             + size_of::<Sampled>() * self.scratch.kept.capacity()
     }
 
-    /// Checks the invariants from scratch. AV1: counts do not exceed the references seen. AV2: ghost
-    /// caches hold no block between lookups. AV3: stacks contain only sampled keys, each once, and no
-    /// more than their bound.
+    /// Checks the invariants from scratch. AV1: counts do not exceed the number of references. AV2:
+    /// simulated caches hold no block between lookups. AV3: LRU stacks contain only sampled keys, each
+    /// once, and no more than their bound.
     pub(crate) fn check_invariants(&self) -> Result<(), InvariantViolation> {
         ensure(self.all.is_sound(), "AV1 (counts do not exceed the references seen)", || {
             format!("{:?}", self.all)
@@ -412,7 +414,7 @@ impl Advisor {
     }
 }
 
-/// The memory that was allocated for a resize.
+/// The simulated caches that were allocated for a resize, with the new sampling rate.
 #[derive(Debug)]
 pub(crate) struct Resized {
     scale: Scale,

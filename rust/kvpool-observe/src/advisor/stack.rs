@@ -34,7 +34,7 @@ use kvpool::parts::try_reserve;
 
 /// 2^64, the number of different hashes.
 const FULL: f64 = 18_446_744_073_709_551_616.0;
-/// The minimum capacity of an [`Order`].
+/// The minimum number of positions of an [`Order`].
 const LEAST_PLACES: usize = 64;
 
 /// How a [`SampledStack`] limits the number of keys that it follows.
@@ -53,11 +53,11 @@ const LEAST_PLACES: usize = 64;
 pub enum Bound {
     /// No limit. Memory grows with the number of keys.
     None,
-    /// At most this number of keys. The keys with the largest hashes are dropped permanently, and the
-    /// rate falls accordingly.
+    /// At most this number of keys. If there are more, the keys with the largest hashes are dropped
+    /// permanently, which lowers the sampling rate.
     LowerRate(usize),
-    /// At most this number of keys. If there are more, the least recently used key is dropped, and is
-    /// new at its next use. The rate does not change.
+    /// At most this number of keys. If there are more, the least recently used key is dropped, and its
+    /// next use counts as its first. The sampling rate does not change.
     Depth(usize),
 }
 
@@ -70,10 +70,10 @@ impl Bound {
     }
 }
 
-/// The use of a sampled key.
+/// The report of a [`SampledStack`] about one use of a sampled key.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Touch {
-    /// The number of uses that this use represents: 1 / rate.
+    /// The number of uses in the whole stream that this use represents: 1 / sampling rate.
     pub weight: f64,
     /// The stack distance: the size in blocks of the smallest cache in which this use hits. `None` if
     /// the key is new or was dropped.
@@ -102,13 +102,13 @@ pub struct SampledStack {
     rate: f64,
     bound: Bound,
     keys: KeyTable,
-    /// The position of each key in the order, indexed by the number of the key.
+    /// The position of each key in `order`, indexed by the number of the key.
     places: Vec<u32>,
     order: Order,
     /// The hashes and numbers of the keys, largest hash first. Used only with [`Bound::LowerRate`].
     largest: BinaryHeap<(u64, u32)>,
-    /// The first position that the current lookup may have assigned, and the number of keys that it has
-    /// touched.
+    /// The first position that the current lookup has assigned to a key, and the number of keys that
+    /// this lookup has used.
     lookup: (u32, u32),
 }
 
@@ -147,13 +147,13 @@ impl SampledStack {
         Ok(stack)
     }
 
-    /// The share of the keys that are sampled now.
+    /// Returns the present sampling rate: the share of all keys that are sampled.
     #[must_use]
     pub fn rate(&self) -> f64 {
         self.rate
     }
 
-    /// The number of keys that are followed now.
+    /// Returns the number of sampled keys in the stack.
     #[must_use]
     pub fn followed(&self) -> usize {
         self.keys.len()
@@ -166,7 +166,7 @@ impl SampledStack {
         self.hash(key) <= self.last
     }
 
-    /// Whether `key` is followed.
+    /// Whether `key` is in the stack.
     #[must_use]
     pub fn contains(&self, key: u64) -> bool {
         self.is_sampled(key) && self.keys.find(key).is_some()
@@ -179,8 +179,8 @@ impl SampledStack {
         (key ^ self.seed).wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }
 
-    /// Starts a lookup. All keys touched until the next call of `begin` belong to one prefix, and are
-    /// touched tail first.
+    /// Starts a lookup. Until the next call of `begin`, the calls of [`Self::touch`] pass the keys of
+    /// one prefix, from its last block to its first.
     pub fn begin(&mut self) {
         self.lookup = (self.order.next(), 0);
     }
@@ -198,7 +198,8 @@ impl SampledStack {
         };
         let place = self.places[number as usize];
         let own = place >= self.lookup.0;
-        // The followed keys above this one represent `above / rate` blocks. The conversion saturates.
+        // The number of followed keys above this one, which were used later. They represent
+        // `above / rate` blocks. A key of this lookup counts as the topmost.
         let above = if own { 0 } else { self.order.after(place) - self.lookup.1 };
         let distance = ((f64::from(above) * weight).round() as u64).saturating_add(1);
         self.forget_place(place);
@@ -206,8 +207,8 @@ impl SampledStack {
         Some(Touch { weight, distance: Some(distance) })
     }
 
-    /// Starts to follow a new key. If the bound is reached, drops another key, or does not follow the
-    /// new one.
+    /// Starts to follow a new key. If the bound is reached, drops another key, or ignores the new key
+    /// if its hash is the largest.
     fn follow(&mut self, key: u64, hash: u64) {
         if self.keys.len() >= self.bound.most() {
             match self.bound {
@@ -217,7 +218,7 @@ impl SampledStack {
                 }
                 _ => {
                     let given_up = self.largest.peek().copied().filter(|&(largest, _)| largest > hash);
-                    // Different keys have different hashes: no other key has this hash, and all
+                    // Drop the key with the largest hash. Different keys have different hashes, so all
                     // remaining hashes are lower.
                     let end = given_up.map_or(hash, |(largest, _)| largest);
                     self.last = end.saturating_sub(1);
@@ -290,12 +291,12 @@ impl SampledStack {
         self.lookup = (0, 0);
     }
 
-    /// The keys that are followed, least recently used first.
+    /// Iterates over the keys in the stack, least recently used first.
     pub fn keys(&self) -> impl Iterator<Item = u64> + '_ {
         (0..self.order.next()).filter_map(|place| self.order.at(place)).map(|number| self.keys.key(number))
     }
 
-    /// Heap memory, in bytes.
+    /// Returns the size of the heap memory in bytes.
     #[must_use]
     pub fn heap_bytes(&self) -> usize {
         let largest = size_of::<(u64, u32)>() * self.largest.capacity();
@@ -303,16 +304,15 @@ impl SampledStack {
     }
 }
 
-/// Returns the largest hash that is sampled at this rate.
 fn last_of(rate: f64) -> u64 {
     ((rate * FULL) as u64).saturating_sub(u64::from(rate < 1.0)) // the conversion saturates at a rate of 1
 }
 
-/// The numbers of keys in the order of their last use.
+/// The keys in the order of their last use. A key is represented by its number.
 #[derive(Clone, Debug)]
 struct Order {
-    /// The key number at each position, least recently used first. 0 if the key has moved to a later
-    /// position.
+    /// The key number at each position, least recently used first. 0 for an empty position: the key has
+    /// moved to a later one or was removed.
     numbers: Vec<u32>,
     counts: Fenwick,
     room: usize,
@@ -327,7 +327,6 @@ impl Default for Order {
 }
 
 impl Order {
-    /// Grows to `room` positions in all.
     fn make_room(&mut self, room: usize) -> Result<(), PoolError> {
         let room = room.max(LEAST_PLACES);
         if room > self.room {
@@ -354,7 +353,7 @@ impl Order {
         self.numbers.len() == self.room
     }
 
-    /// Adds a number as the most recently used. The caller has checked that the order is not full.
+    /// Adds a key's number as the most recently used. The caller has checked that a position is left.
     fn push(&mut self, number: u32) -> u32 {
         let place = self.next();
         self.numbers.push(number);
@@ -372,7 +371,7 @@ impl Order {
         true
     }
 
-    /// The number of keys that were used after the key at position `place`.
+    /// Returns the number of keys whose last use is later than that of the key at position `place`.
     fn after(&self, place: u32) -> u32 {
         self.counts.after(place)
     }
@@ -384,8 +383,8 @@ impl Order {
         self.numbers.get(self.first).copied()
     }
 
-    /// Moves all numbers to the first positions and keeps their order. At most half of the positions
-    /// are occupied.
+    /// Moves all numbers to the first positions, in the same order, so that positions at the end become
+    /// free. The caller ensures that at most half of all positions are occupied.
     fn renumber(&mut self, places: &mut [u32]) {
         self.numbers.retain(|&number| number != 0);
         for (place, &number) in self.numbers.iter().enumerate() {

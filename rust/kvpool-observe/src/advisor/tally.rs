@@ -6,12 +6,12 @@ use super::stack::{Bound, SampledStack};
 use kvpool::PoolError;
 use kvpool::retention::TenantId;
 
-/// Distances are stored with an error of at most 3 %.
+/// Bits of the histograms' resolution. Distances are stored with an error of at most 3 %.
 const FINE_BITS: u32 = 6;
 /// The largest distance that the histograms store, in hash units.
 const LARGEST: u64 = 1 << 35;
 
-/// Counts of references. The counts are halved periodically, so that old traffic loses weight.
+/// Counts of references. All of them are halved periodically, so that old traffic loses weight.
 #[derive(Debug)]
 pub(super) struct Tally {
     references: f64,
@@ -19,9 +19,10 @@ pub(super) struct Tally {
     hits: f64,
     /// The number of references to sampled blocks.
     sampled: f64,
-    /// The number of references that the sampled ones represent.
+    /// The number of references that the sampled references represent: `sampled` divided by the
+    /// sampling rate.
     counted: f64,
-    /// Distances of the sampled references in the stack of all tenants.
+    /// Stack distances of the sampled references, in the LRU stack of all tenants.
     pub(super) distances: DistanceHistogram,
 }
 
@@ -61,12 +62,11 @@ impl Tally {
         self.sampled
     }
 
-    /// The measured hit rate of the pool.
     pub(super) fn hit_rate(&self) -> f64 {
         if self.references > 0.0 { self.hits / self.references } else { 0.0 }
     }
 
-    /// Estimates a hit rate from `found` estimated hits.
+    /// Converts a number of estimated hits to a hit rate.
     pub(super) fn rate(&self, found: f64) -> f64 {
         rate(found, self.references, self.counted)
     }
@@ -80,8 +80,9 @@ impl Tally {
     }
 }
 
-/// Computes a hit rate from a sample. The difference between the number of all references and the
-/// number that the sample represents, positive or negative, is counted as hits (see [`super`]).
+/// Computes a hit rate from `found` estimated hits. The sample represents `counted` references. Their
+/// difference to the number of all references, which may be negative, is added to the hits; [`super`]
+/// explains why.
 pub(super) fn rate(found: f64, references: f64, counted: f64) -> f64 {
     if references > 0.0 && counted > 0.0 {
         ((found + references - counted) / references).clamp(0.0, 1.0)
@@ -90,18 +91,19 @@ pub(super) fn rate(found: f64, references: f64, counted: f64) -> f64 {
     }
 }
 
-/// A tenant's counts, and the stack of its own blocks.
+/// The counts of a tenant, and the LRU stack of the blocks that it requested.
 #[derive(Debug)]
 pub(super) struct Tenant {
     pub(super) id: TenantId,
     pub(super) tally: Tally,
     pub(super) stack: SampledStack,
-    /// Distances in the tenant's own stack.
+    /// Stack distances of the tenant's references, in its own LRU stack.
     pub(super) alone: DistanceHistogram,
 }
 
 impl Tenant {
-    /// Allocates a slot for a tenant, with all its memory. Its stack can be as deep as the pool.
+    /// Allocates a slot for a tenant, with all its memory. Its LRU stack can contain as many blocks as
+    /// the pool.
     pub(super) fn new(config: &AdvisorConfig, scale: Scale) -> Result<Self, PoolError> {
         let depth = Bound::Depth(config.max_sampled_blocks / DEEPEST);
         Ok(Self {
@@ -117,7 +119,6 @@ impl Tenant {
         self.alone.halve();
     }
 
-    /// Clears all counts, so that the slot can be assigned to another tenant.
     pub(super) fn clear(&mut self) {
         self.tally.clear();
         self.stack.clear();

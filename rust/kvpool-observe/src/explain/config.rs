@@ -49,7 +49,6 @@ impl ExplainConfig {
         Ok(())
     }
 
-    /// The number of contents that are remembered for a pool of `units` hash units.
     pub(super) fn num_records(&self, units: usize) -> usize {
         let twice = units.min(MAX_BLOCKS).saturating_mul(2).clamp(1 << 10, 1 << 20);
         self.records.unwrap_or(twice)

@@ -1,12 +1,12 @@
 //! `Contexts`: remembers the extra keys of the first blocks of prompts.
 //!
-//! Two different hashes show that two prompts differ, but not whether their tokens or their extra keys
-//! differ. So for each first block, this type stores a fingerprint of the tokens alone, and
-//! fingerprints of the extra keys that apply to the block: adapter, salt, tenant, user, multimodal
+//! Two different hashes show that two prompts differ, but not whether the difference is in their tokens
+//! or in their extra keys. So for each first block, this type stores a fingerprint of the tokens alone,
+//! and fingerprints of the extra keys that apply to the block: adapter, salt, tenant, user, multimodal
 //! items and epoch. The keys themselves are not stored.
 //!
-//! The memory is bounded: the last [`Contexts::FIRST_BLOCKS`] first blocks, with the last
-//! [`Contexts::EACH`] contexts of each.
+//! The memory is bounded: the latest [`Contexts::FIRST_BLOCKS`] first blocks are remembered, and for
+//! each of them the latest [`Contexts::EACH`] combinations of extra keys (contexts).
 //!
 //! Costs: O(1) per prompt whose first block was missed; 160 bytes per first block.
 
@@ -28,7 +28,8 @@ pub(super) struct Context {
     others: u64,
 }
 
-/// A fingerprint of optional bytes. `kind` separates the kinds of keys.
+/// Returns a fingerprint of an optional extra key. `kind` ensures that equal bytes in keys of two kinds
+/// give different fingerprints.
 fn fingerprint(kind: u64, bytes: Option<&[u8]>) -> u64 {
     bytes.map_or(0, |bytes| xxh3_64_with_seed(bytes, kind) | 1)
 }
@@ -40,7 +41,7 @@ impl Context {
             fingerprint(2, Some(&adapter.id)) ^ fingerprint(3, path).rotate_left(1)
         });
         let principal = principal(extra, None) ^ fingerprint(4, extra.salt.as_deref());
-        // The order of the items has no effect: the hasher sorts items, too.
+        // The sum ignores the order of the multimodal items, because the hasher sorts them.
         let items = extra.multimodal.iter().filter(|item| item.length > 0 && item.offset < block_size as u64);
         let items = items.map(|item| fingerprint(item.offset << 32 ^ item.length, Some(&item.identifier)));
         Self {
@@ -51,7 +52,8 @@ impl Context {
         }
     }
 
-    /// Returns the number of extra keys in which two contexts differ, and the reason to report.
+    /// Returns the number of extra keys in which two contexts differ, and the reason that an
+    /// explanation then reports.
     fn difference(&self, other: &Self) -> (usize, MissReason) {
         let differs = [
             (self.epoch != other.epoch, MissReason::OtherEpoch { epoch: other.epoch }),
@@ -69,7 +71,7 @@ impl Context {
 }
 
 /// Computes a fingerprint of the principal of a request: its salt, tenant and user, and its tenant for
-/// retention. An explanation discloses ids of requests only within one principal.
+/// retention. An explanation discloses the id of another request only if both have the same principal.
 pub(super) fn principal(extra: &ExtraKeys, tenant: Option<u32>) -> u64 {
     fingerprint(4, extra.salt.as_deref())
         ^ fingerprint(5, extra.tenant.as_deref()).rotate_left(1)
@@ -79,7 +81,7 @@ pub(super) fn principal(extra: &ExtraKeys, tenant: Option<u32>) -> u64 {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
-    /// The last contexts, oldest first.
+    /// The latest combinations of extra keys with which the first block was seen, oldest first.
     contexts: [Context; Contexts::EACH],
     len: u8,
 }
@@ -87,7 +89,7 @@ struct Seen {
 /// The remembered first blocks, each with the contexts in which it was seen.
 #[derive(Debug)]
 pub(super) struct Contexts {
-    /// Keys, indexed by number. Entry 0 is unused.
+    /// The fingerprints of the tokens of first blocks, indexed by number. Entry 0 is unused.
     keys: Vec<u64>,
     seen: Vec<Seen>,
     slots: Slots,
@@ -115,8 +117,8 @@ impl Contexts {
     }
 
     /// Returns why a first block with these tokens is unknown in this context. The reason is the
-    /// difference to the remembered context that differs least; among equals, to the latest one. `None`
-    /// if the tokens are unknown in every context.
+    /// difference to the most similar remembered context, or to the latest of several equally similar
+    /// ones. `None` if the tokens are unknown in every context.
     pub(super) fn find(&self, tokens: &[u32], context: &Context) -> Option<MissReason> {
         let seen = &self.seen[self.slots.find(&self.keys, Self::key(tokens))? as usize];
         let differences =

@@ -17,7 +17,7 @@ use super::record::Status;
 use super::{AdmissionContext, Explainer, before};
 use crate::digest::group_key;
 
-/// A group, with the data to look up its contents in the record.
+/// One KV-cache group: its number and specification, and the list of all groups.
 #[derive(Clone, Copy)]
 struct Group<'a> {
     groups: &'a Groups,
@@ -26,19 +26,19 @@ struct Group<'a> {
 }
 
 impl Group<'_> {
-    /// The range of tokens that a block covers.
     fn tokens(&self, block: usize) -> std::ops::Range<usize> {
         self.spec.tokens(Blocks(block)).0..self.spec.tokens(Blocks(block + 1)).0
     }
 
-    /// Makes a span for a block that is missing in the group for a hit of a given length.
+    /// Describes why a hit of a given length is impossible: a block of the group is missing.
     fn lacks(&self, block: usize, tokens: std::ops::Range<usize>, reason: MissReason) -> MissSpan {
         MissSpan { blocks: block..block + 1, tokens, reason }
     }
 }
 
 impl Explainer {
-    /// Returns the reach of each group for the prompt, and the reasons why it is not longer.
+    /// Returns the reach of each group: how long a hit on the prompt it could serve, and the reasons
+    /// why not a longer one.
     pub(super) fn reach(&self, asked: &AdmissionContext<'_>, groups: &Groups) -> Vec<GroupReach> {
         let each = groups.specs().iter().zip(asked.admitted.reach).enumerate();
         let mut reach: Vec<_> = each
@@ -71,8 +71,8 @@ impl Explainer {
         matches!(status, Some(Status::Cached | Status::Gone(..) | Status::Written))
     }
 
-    /// Returns why a group with this reach cannot serve a longer hit. Empty if no longer hit is
-    /// possible.
+    /// Returns the reasons why a group cannot serve a hit of more than `reach` tokens. Empty if the
+    /// prompt allows no longer hit.
     fn ends(&self, asked: &AdmissionContext<'_>, group: Group<'_>, reach: usize) -> Vec<MissSpan> {
         let Group { groups, spec, .. } = group;
         let limit = Tokens(asked.request.cursor.num_tokens().saturating_sub(1));
@@ -86,13 +86,15 @@ impl Explainer {
         let step = groups.alignment().0;
         let was_cached =
             |block| matches!(self.status_in(asked, group, block), Some(Status::Cached | Status::Gone(..)));
-        // A hit of any length needs the sink blocks that lie before its end.
+        // A hit needs all sink blocks (the first blocks of the prompt, which always stay visible) that
+        // lie before its end.
         let Blocks(sinks) = spec.sink_blocks();
         let never_sink = (0..sinks).find(|&block| !was_cached(block)).unwrap_or(usize::MAX);
         let mut at = spec.needed(Tokens(reach + step)).0.0;
-        // `behind` is the position after the last block so far that the group never cached. `once` is
-        // the longest hit that the group could have served at an earlier time. `written` is the longest
-        // hit that the group could serve if it had cached all computed tokens.
+        // The loop tries longer and longer hits. `behind` is the position after the last block that the
+        // group never cached. `once` is the longest hit that the group could have served at an earlier
+        // time. `written` is the longest hit that the group could serve if it had cached all computed
+        // tokens.
         let (mut behind, mut once, mut written) = (0, None, None);
         for length in (reach + step..=most.0).step_by(step) {
             let (Blocks(first), Blocks(end)) = spec.needed(Tokens(length));
@@ -131,7 +133,8 @@ impl Explainer {
         ends
     }
 
-    /// Returns the first block after the reach of a full-attention group that is missing in the group.
+    /// Describes the first missing block of a full-attention group after its reach. That block prevents
+    /// a longer hit.
     fn end_of_full(
         &self,
         asked: &AdmissionContext<'_>,
@@ -163,7 +166,7 @@ impl Explainer {
         }
     }
 
-    /// Returns why a group no longer has a block that it had cached.
+    /// Returns the reason why a group lacks a block whose tokens were computed.
     fn gone_from(&self, asked: &AdmissionContext<'_>, group: Group<'_>, block: usize) -> MissReason {
         match self.status_in(asked, group, block) {
             Some(Status::Gone(cause, operation, admission)) => {
@@ -185,7 +188,8 @@ impl Explainer {
     }
 
     /// Returns why a hash unit of the prompt was missed. `unserved` is true if all units between the
-    /// hit and this unit were missed because of another group.
+    /// end of the hit and this unit are cached, and were missed only because another group could not
+    /// serve them.
     pub(super) fn reason_in_groups(
         &self,
         asked: &AdmissionContext<'_>,
@@ -199,7 +203,8 @@ impl Explainer {
             let group = reach.iter().find(|group| group.limits).map(|group| group.group);
             MissReason::Unserved { group }
         };
-        // Finds the full-attention group that has the fewest cached blocks, before hits are aligned.
+        // Find the full-attention group with the fewest cached tokens from the start of the prompt. Do
+        // not use `reach`, because it is rounded down to the alignment of hits.
         let limit = Tokens(asked.request.cursor.num_tokens().saturating_sub(1));
         let end_of = |group: &&GroupReach| {
             let asked_for = group.spec.tokens(group.spec.full_blocks(limit)).0;

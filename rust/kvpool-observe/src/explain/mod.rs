@@ -1,10 +1,10 @@
 //! Explanations of misses: [`ManagerWatch::explain`](crate::ManagerWatch::explain) returns, for each
 //! block of a prompt that was not found, the reason.
 //!
-//! The explainer stores the contents that were seen (`record`), their contexts (`contexts`), the
-//! operations that evicted them, and the explanations of requests. It gets its data from the change log
-//! of the pool and from notifications of the manager. It changes nothing: a manager with an explainer
-//! returns the same blocks as a manager without.
+//! The explainer stores the contents that prompts requested (`record`), the extra keys of their first
+//! blocks (`contexts`), the operations that evicted contents, and the explanations of requests. It gets
+//! its data from the change log of the pool and from notifications of the manager. It changes nothing:
+//! a manager with an explainer returns the same blocks as a manager without.
 //!
 //! A miss is explained once, when it happens: at the admission (for a planned step, when the step is
 //! committed) or at the resumption. That takes O(1) per missed block, and nothing per block that hits.
@@ -12,17 +12,17 @@
 //! [`MissReason::Behind`] is given to a block that was missed only because a block before it is
 //! unknown.
 //!
-//! The explainer has no clock. The time of an event is the number of admissions until then, and the
-//! latest time that the caller passed to retention.
+//! The explainer has no clock. Instead of a time, an event has the number of admissions until then, and
+//! the latest time that the caller passed for retention.
 //!
 //! **Privacy.** An explanation reveals what others requested: that their tokens were equal up to some
 //! token, or equal under another salt. It is meant for the operator of the engine. It discloses ids of
 //! requests only within one principal: the same salt, tenant and user, and the same tenant for
 //! retention. About any other request, it only states that the request existed.
 //!
-//! Invariants, recounted by [`CacheManager::check_invariants`](kvpool::CacheManager::check_invariants):
-//! X1 and X2 of `record`; X3: the tokens by reason add up to the tokens that were computed or that a
-//! connector supplied.
+//! Invariants, which are checked by
+//! [`CacheManager::check_invariants`](kvpool::CacheManager::check_invariants): X1 and X2 of `record`;
+//! X3: the tokens by reason add up to the tokens that were computed or that a connector supplied.
 //!
 //! Costs: see [`ExplainConfig`]. All memory is allocated at construction, except for the explanations
 //! (one list of spans per request) and the ids of requests.
@@ -51,7 +51,7 @@ use contexts::{Context, Contexts, principal};
 pub use reason::{Explanation, GroupReach, MissCounts, MissReason, MissSpan, MissStats, Requester, When};
 use record::{Before, Record, Status};
 
-/// Why no explanation is available.
+/// The reason why no explanation is available for a request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExplainError {
@@ -66,7 +66,7 @@ pub enum ExplainError {
     },
 }
 
-/// An operation that removed contents from the index.
+/// An operation of the manager that removed contents from a pool's index.
 #[derive(Debug)]
 struct Operation {
     time: Option<f64>,
@@ -74,17 +74,17 @@ struct Operation {
     request: Option<(RequestId, u64)>,
 }
 
-/// An admission that is being explained.
+/// The admission or resumption that is being explained, with its request.
 #[derive(Clone, Copy)]
 struct AdmissionContext<'a> {
     admitted: &'a Admitted<'a>,
     request: RequestView<'a>,
     manager: &'a CacheManager,
-    /// The principal of the request.
+    /// A fingerprint of the request's salt, tenant and user (see [`principal`]).
     principal: u64,
 }
 
-/// The state from which misses are explained.
+/// Everything that is remembered to explain misses.
 #[derive(Debug)]
 pub(crate) struct Explainer {
     record: Record,
@@ -101,7 +101,7 @@ pub(crate) struct Explainer {
     policy: &'static str,
     misses: MissStats,
     log: ChangeLog,
-    /// A buffer for changes, which every call reuses.
+    /// A buffer for the changes that are read from `log`. Every call reuses its memory.
     changes: Vec<Change>,
 }
 
@@ -116,18 +116,16 @@ fn computes(manager: &CacheManager, slot: usize, position: usize, key: u64, epoc
         && request.cursor.chain().hashes().get(position).is_some_and(|hash| hash.key() == key)
 }
 
-/// Returns the principal of a request.
 fn principal_of(request: RequestView<'_>) -> u64 {
     principal(request.cursor.extra(), request.tenant.map(|tenant| tenant.0))
 }
 
-/// The number of admissions so far, including resumptions.
 fn num_admitted(manager: &CacheManager) -> u64 {
     let stats = manager.stats();
     stats.admissions + stats.resumptions
 }
 
-/// Returns the predecessor of the block at `position`.
+/// Returns a reference to the block before the one at `position`.
 fn before(cursor: &HashCursor, position: usize) -> Before {
     let parent = position.checked_sub(1).and_then(|at| cursor.chain().hashes().get(at));
     parent.map_or(Before::Start, |hash| Before::Key(hash.key()))
@@ -197,7 +195,8 @@ impl Explainer {
         }
     }
 
-    /// Returns the reason to report for a content that left the index for this cause.
+    /// Converts the cause for which a content left the index to the reason in the explanation.
+    /// Discloses the id of another request only if it has this principal.
     fn departure(&self, cause: Cause, operation: u64, admission: u64, principal: u64) -> MissReason {
         let at = operation.checked_sub(self.first_operation).and_then(|at| usize::try_from(at).ok());
         let operation = at.and_then(|at| self.operations.get(at));
@@ -225,8 +224,8 @@ impl Explainer {
         }
     }
 
-    /// Returns why the block at `position` has no entry in the record. `parent` is the entry of the
-    /// block before it.
+    /// Returns the reason for a missed block that has no entry in the record. `parent` is the entry of
+    /// the previous block.
     fn unknown(&self, cursor: &HashCursor, position: usize, parent: Option<u32>, hit: bool) -> MissReason {
         let block_size = cursor.hasher().block_size();
         let tokens = cursor.chain().block_tokens(position).unwrap_or_default();
@@ -235,14 +234,15 @@ impl Explainer {
         {
             return reason;
         }
-        // If the block before it is neither cached nor remembered, this block has no reason of its own.
+        // If the previous block has no entry either, nothing is known about this block.
         let Some(parent) = parent else {
             return if hit { MissReason::NotRemembered } else { MissReason::Behind };
         };
         let common = |seen: &[u32]| seen.iter().zip(tokens).take_while(|(a, b)| a == b).count();
         let longest = self.record.behind(parent).map(common).max();
         match longest {
-            // Another entry has these tokens after the same prompt, so the extra keys must differ.
+            // Another entry has the same tokens after the same previous block, so the extra keys must
+            // differ.
             Some(longest) if longest == block_size => MissReason::OtherKeys,
             Some(longest) if longest > 0 => MissReason::Diverged { token: position * block_size + longest },
             _ if self.record.in_doubt(parent) => MissReason::NotRemembered,
@@ -251,7 +251,7 @@ impl Explainer {
         }
     }
 
-    /// Returns why a remembered content is not cached.
+    /// Returns the reason for a missed block whose content has an entry in the record.
     fn standing(&self, asked: &AdmissionContext<'_>, position: usize, number: u32) -> MissReason {
         let AdmissionContext {
             admitted: Admitted { slot: own, .. },
@@ -292,7 +292,8 @@ impl Explainer {
             spans: Vec::new(),
             groups: manager.groups().map_or_else(Vec::new, |groups| self.reach(asked, groups)),
         };
-        // With several groups: whether all units so far are cached in the full-attention groups.
+        // With several KV-cache groups: whether the full-attention groups have cached all hash units up
+        // to this one.
         let mut unserved = true;
         let mut parent = self.record.parent(before(cursor, hits));
         for (position, hash) in cursor.chain().hashes().iter().enumerate().skip(hits) {
@@ -320,7 +321,8 @@ impl Explainer {
         explanation
     }
 
-    /// Adds entries for the blocks of a request at consecutive positions.
+    /// Adds entries to the record for the blocks of a request at consecutive positions. Calls `each`
+    /// with every entry.
     fn enter(
         &mut self,
         request: RequestView<'_>,
@@ -344,8 +346,8 @@ impl Explainer {
     /// Records that the request computes the blocks that it missed.
     fn begin(&mut self, admitted: &Admitted<'_>, request: RequestView<'_>, manager: &CacheManager) {
         let (slot, hits, cursor) = (admitted.slot, admitted.hits, request.cursor);
-        // If a block collides, the cached block with its hash has other tokens. Neither the block nor
-        // its descendants are ever published.
+        // A collision means that a cached block has the same hash but other tokens. Then lookups will
+        // never find the blocks that this request computes.
         let end = if admitted.collided { hits } else { cursor.chain().len() };
         let (hashes, epoch) = (cursor.chain().hashes(), cursor.epoch());
         self.enter(request, hits..end, |record, number, position| {
@@ -365,8 +367,8 @@ impl Explainer {
     /// allocated.
     pub(crate) fn admitted(&mut self, admitted: &Admitted<'_>, manager: &CacheManager) {
         if let Some(request) = manager.request_at(admitted.slot) {
-            // The evictions that this allocation caused are applied later, because those contents were
-            // still cached at the time of the lookup.
+            // Explain before applying the evictions that this admission caused, because those contents
+            // were still cached at the time of the lookup.
             let principal = principal_of(request);
             let explanation = self.explain(&AdmissionContext { admitted, request, manager, principal });
             self.misses.add(&explanation);
@@ -376,7 +378,8 @@ impl Explainer {
         self.take_in(Some(admitted.slot), manager);
     }
 
-    /// Records that the request in `slot` published the blocks at some positions of its table.
+    /// Records that the blocks at some positions of a request's table are computed and can be found by
+    /// lookups. `slot` is the slot of the request.
     pub(crate) fn published(&mut self, slot: usize, positions: Range<usize>, manager: &CacheManager) {
         if let Some(request) = manager.request_at(slot) {
             let in_groups = manager.groups().is_some();
@@ -389,7 +392,6 @@ impl Explainer {
         }
     }
 
-    /// Records that the request in `slot` is a fork of the request in slot `parent`.
     pub(crate) fn forked(&mut self, parent: usize, slot: usize, manager: &CacheManager) {
         if let (Some(Some(parent)), Some(child)) = (self.explanations.get(parent), manager.request_at(slot)) {
             let explanation = Explanation { request: child.id.clone(), ..(**parent).clone() };
@@ -397,7 +399,6 @@ impl Explainer {
         }
     }
 
-    /// Records that the request in `slot` was released.
     pub(crate) fn released(&mut self, slot: usize) {
         if let Some(explanation) = self.explanations.get_mut(slot).and_then(Option::take) {
             if self.past.len() >= self.max_past {
@@ -409,12 +410,10 @@ impl Explainer {
         }
     }
 
-    /// The number of tokens by reason.
     pub(crate) fn misses(&self) -> MissStats {
         self.misses.clone()
     }
 
-    /// Returns the explanation of a request.
     pub(crate) fn explanation(
         &self,
         id: RequestRef<'_>,
@@ -438,7 +437,6 @@ impl Explainer {
         self.record.check_invariants(&cached)?;
         let MissStats { admitted, resumed, .. } = &self.misses;
         let stats = manager.stats();
-        // Tokens that a connector supplied were also misses of the cache, so they are included.
         let computed = stats.computed_tokens + stats.external_tokens;
         let expected = (computed, stats.resumed_tokens - stats.resumed_hit_tokens);
         ensure(

@@ -26,20 +26,21 @@ pub enum Requester {
     Request(RequestId),
     /// A request with another tenant, salt or user. Its id is not disclosed.
     Another,
-    /// The request is not remembered.
+    /// The explainer does not remember the request.
     Unknown,
 }
 
-/// Why a block of a prompt had to be computed.
+/// The reason why a block of a prompt had to be computed.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum MissReason {
     /// No earlier prompt had these tokens.
     NeverSeen,
-    /// No such prompt is remembered. Either there was none, or it was removed from the record.
+    /// No prompt with these tokens is remembered. Either there was none, or it was removed from the
+    /// bounded record.
     NotRemembered,
-    /// The prompt agrees with an earlier prompt up to this token, and differs from there on. Among the
-    /// last eight prompts that diverge from it, the report uses the one with the longest common part.
+    /// The prompt equals an earlier prompt up to this token, and differs at it. If there are several
+    /// such prompts, the latest eight are compared, and the one with the longest common part counts.
     Diverged {
         /// The first token that differs, counted from the start of the prompt.
         token: usize,
@@ -102,21 +103,23 @@ pub enum MissReason {
     OtherKeys,
     /// A running request has the same content and has not committed it yet.
     BeingComputed {
-        /// The request that computes it.
+        /// The request that computes the content.
         by: Requester,
     },
-    /// The block was requested before, but never committed: its request finished, was preempted, or
-    /// cannot publish.
+    /// The block was requested before, but never became available to other requests: its request
+    /// finished or was preempted before it computed the block, or does not share its blocks.
     NotComputed,
-    /// The cached blocks with the same hash have another content.
+    /// The hash collides: the cached blocks with the same hash have another content.
     Collision,
-    /// The block is cached, but a lookup does not reach it, because a block before it is missing.
+    /// The block is cached, but a lookup does not reach it, because an earlier block of the prompt is
+    /// missing.
     Unreachable,
-    /// A block before it was never seen, or is not remembered, so nothing is known about this block.
+    /// An earlier block of the prompt was never seen or is not remembered, so nothing is known about
+    /// this block.
     Behind,
     /// The whole prompt is cached, but the engine always has to compute the last token.
     LastToken,
-    /// The last tokens of the prompt do not fill a block, and only full blocks are cached.
+    /// The block is the last block of the prompt and not full. Only full blocks are cached.
     TooShort,
     /// With several KV-cache groups: the block is cached in the full-attention groups (or, without such
     /// groups, was computed before), but not all groups can serve a hit that covers it.
@@ -130,7 +133,7 @@ pub enum MissReason {
 }
 
 impl MissReason {
-    /// The names of all reasons, as shown to users.
+    /// The names of all reasons, as they appear in explanations and metrics.
     pub const NAMES: [&'static str; 22] = [
         "never-seen",
         "not-remembered",
@@ -156,7 +159,6 @@ impl MissReason {
         "not-kept",
     ];
 
-    /// The position of this reason in [`Self::NAMES`].
     pub(super) const fn index(&self) -> usize {
         match self {
             Self::NeverSeen => 0,
@@ -249,7 +251,7 @@ impl MissReason {
         if let Self::Evicted { outlook, .. } = self { *outlook } else { None }
     }
 
-    /// Whether two reasons are equal except for the time and the outlook.
+    /// Whether two reasons are equal. Ignores the time and the estimate of further use.
     fn continues(&self, before: &Self) -> bool {
         match (self, before) {
             (
@@ -272,8 +274,8 @@ pub struct MissSpan {
     pub blocks: Range<usize>,
     /// The positions of the blocks' tokens in the prompt.
     pub tokens: Range<usize>,
-    /// The reason. For an eviction, the time and the outlook are those of the first block of the span.
-    /// It was evicted last, because blocks are evicted from the end of a chain.
+    /// The reason. For an eviction, the time and the estimate of further use are those of the first
+    /// block. It was evicted last, because a chain is evicted from its end.
     pub reason: MissReason,
 }
 
@@ -306,7 +308,7 @@ pub struct Explanation {
 pub struct GroupReach {
     /// The group.
     pub group: u16,
-    /// The specification of the group.
+    /// The specification of the KV-cache group.
     pub spec: GroupSpec,
     /// The length in tokens of the longest hit that the group could have served.
     pub reach_tokens: usize,
@@ -331,7 +333,7 @@ impl Explanation {
     /// [`MissReason::Behind`].
     pub const MAX_SPANS: usize = 64;
 
-    /// Adds one block with its reason.
+    /// Adds the next missed block with its reason.
     pub(super) fn push(&mut self, reason: MissReason) {
         let block = self.spans.last().map_or(self.cached_tokens / self.block_size, |span| span.blocks.end);
         let end = ((block + 1) * self.block_size).min(self.prompt_tokens);
@@ -345,7 +347,7 @@ impl Explanation {
     }
 }
 
-/// The number of tokens that were computed, by reason.
+/// The number of tokens that had to be computed, by the reason of the miss.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MissCounts([u64; MissReason::NAMES.len()]);
 
@@ -361,7 +363,7 @@ impl MissCounts {
         MissReason::NAMES.into_iter().zip(self.0)
     }
 
-    /// The number of tokens for all reasons together.
+    /// Returns the number of tokens for all reasons together.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.0.iter().sum()
@@ -374,8 +376,8 @@ impl MissCounts {
     }
 }
 
-/// The number of tokens that requests had to compute, by reason, at first admissions and at
-/// resumptions.
+/// The number of tokens that requests had to compute, by reason. First admissions and resumptions are
+/// counted separately.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MissStats {

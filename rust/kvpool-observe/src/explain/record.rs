@@ -37,27 +37,28 @@ use kvpool_policies::parts::Slots;
 
 use crate::changes::Cause;
 
-/// The maximum number of children of a content that are compared, starting with the latest.
+/// The maximum number of contents after the same previous block that a lookup in the record compares,
+/// starting with the latest.
 pub(super) const SIBLINGS: usize = 8;
 
-/// The numbers of the two lists of entries: contents that are not cached, and cached contents.
+/// The numbers of the two lists of entries: `GONE` for contents that are not cached, and `CACHED`.
 const GONE: usize = 0;
 const CACHED: usize = 1;
 
-/// The number that means "no entry" or "no request".
+/// The number that stands for no entry, and for no request.
 const NONE: u32 = 0;
 const NO_REQUEST: u32 = u32::MAX;
 
-/// The predecessor of a content in its chain.
+/// A reference to the previous content in a hash chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Before {
     /// No predecessor: the content is the first block of prompts.
     Start,
-    /// The content with this key.
+    /// The previous content, by its key.
     Key(u64),
 }
 
-/// The status of a content.
+/// The status of a content in the record: cached, removed from the cache, computed, or only requested.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Status {
     Cached,
@@ -68,8 +69,8 @@ pub(super) enum Status {
     Written,
     /// Requested, but never computed.
     NotComputed,
-    /// Requested, and not computed after that. It may have been computed earlier, before its entry was
-    /// removed.
+    /// Requested, and not computed since. The content may have been computed before, because an earlier
+    /// entry of it may have been removed.
     Unknown,
 }
 
@@ -80,36 +81,37 @@ struct Entry {
     cause: Cause,
     operation: u64,
     admission: u64,
-    /// The slots of up to two requests that compute the content: the latest one, and an earlier one
-    /// that was still computing it when the latest was admitted.
+    /// The slots of up to two requests that compute the content: the latest request, and an earlier one
+    /// that was still computing the content when the latest was admitted.
     owners: [u32; 2],
-    /// The number of contents that have used this entry so far.
+    /// The number of contents that have used this entry so far. It shows whether a stored link to the
+    /// entry still means the same content.
     generation: u32,
     parent: u32,
-    /// The generation of the parent when it was linked.
+    /// The `generation` of the parent's entry at the time of the link.
     parent_generation: u32,
-    /// The latest child of this content.
+    /// The entry of the latest content that follows this one in a chain.
     child: u32,
-    /// The neighbouring children of the same parent: the next later and the next earlier one.
+    /// The entries of the next later and the next earlier content with the same parent.
     later: u32,
     earlier: u32,
     flags: u8,
 }
 
 impl Entry {
-    /// The content has been cached.
+    /// Flag: the content has been cached.
     const COMPUTED: u8 = 1;
-    /// Entries of the content's children may have been removed.
+    /// Flag: entries of contents that follow this one may have been removed.
     const DOUBT: u8 = 2;
-    /// The content is the first block of prompts.
+    /// Flag: the content is the first block of prompts.
     const START: u8 = 4;
-    /// The entry is linked to its siblings.
+    /// Flag: the entry is in the list of its parent's children.
     const LINKED: u8 = 8;
-    /// The tokens of the content are known.
+    /// Flag: the tokens of the content are known.
     const TOKENS: u8 = 16;
-    /// The content had never been seen when its entry was made.
+    /// Flag: the content had never been seen when its entry was made.
     const NEW: u8 = 32;
-    /// The tokens of the content were computed, whether or not a KV-cache group cached them.
+    /// Flag: the tokens of the content were computed, whether or not a KV-cache group cached them.
     const WRITTEN: u8 = 64;
 
     const EMPTY: Self = Self {
@@ -134,7 +136,8 @@ impl Entry {
 pub(super) struct Record {
     capacity: usize,
     block_size: usize,
-    /// The keys, indexed by number. Entry 0 represents the start of prompts.
+    /// The keys of the contents, indexed by the number of the entry. Entry 0 represents the start of
+    /// prompts.
     keys: Vec<u64>,
     entries: Vec<Entry>,
     tokens: Vec<u32>,
@@ -154,7 +157,6 @@ impl fmt::Debug for Record {
 }
 
 impl Record {
-    /// Makes an empty record with room for `capacity` contents.
     pub(super) fn new(capacity: usize, block_size: usize) -> Result<Self, PoolError> {
         let too_many = |_: PoolError| {
             PoolError::config(
@@ -209,16 +211,16 @@ impl Record {
         self.entry(number).owners.into_iter().filter(|&owner| owner != NO_REQUEST).map(|owner| owner as usize)
     }
 
-    /// Records that the request in `slot` computes the content, too. `still` returns whether an earlier
-    /// request still computes it.
+    /// Records that the request in `slot` computes the content. `still` returns whether an earlier
+    /// request still computes it too.
     pub(super) fn own(&mut self, number: u32, slot: usize, still: impl Fn(usize) -> bool) {
         let first = self.owners(number).find(|&owner| owner != slot && still(owner));
         let slot = u32::try_from(slot).unwrap_or(NO_REQUEST);
         self.entry_mut(number).owners = first.map_or([slot, NO_REQUEST], |first| [first as u32, slot]);
     }
 
-    /// Returns the entry of a predecessor, `None` if it has no entry. The start of prompts always has
-    /// one.
+    /// Returns the entry of the previous content, or `None` if it has none. The start of prompts always
+    /// has an entry.
     pub(super) fn parent(&self, before: Before) -> Option<u32> {
         match before {
             Before::Start => Some(NONE),
@@ -226,12 +228,11 @@ impl Record {
         }
     }
 
-    /// Whether entries of the children of an entry may have been removed.
     pub(super) fn in_doubt(&self, parent: u32) -> bool {
         self.entry(parent).is(Entry::DOUBT)
     }
 
-    /// The tokens of the latest children of an entry.
+    /// Iterates over the tokens of the latest contents that follow this entry's content.
     pub(super) fn behind(&self, parent: u32) -> impl Iterator<Item = &[u32]> {
         let first = self.entry(parent).child;
         let siblings = std::iter::successors(Some(first), |&at| Some(self.entry(at).earlier));
@@ -243,8 +244,8 @@ impl Record {
         })
     }
 
-    /// Returns the entry of a content, and adds it if necessary. `hint` is a number that may be the
-    /// entry of the predecessor.
+    /// Returns the entry of a content, and adds it if necessary. `hint` is the number of the entry that
+    /// probably belongs to the previous content; it saves a lookup.
     pub(super) fn enter(&mut self, key: u64, before: Before, tokens: Option<&[u32]>, hint: u32) -> u32 {
         let found = self.find(key);
         let number = found.unwrap_or_else(|| self.begin(key));
@@ -276,7 +277,7 @@ impl Record {
         number
     }
 
-    /// Records that the tokens of an entry were computed, whether or not they get cached.
+    /// Records that the tokens of an entry were computed, whether or not they are then cached.
     pub(super) fn written(&mut self, number: u32) {
         self.entry_mut(number).flags |= Entry::WRITTEN;
     }
@@ -309,7 +310,6 @@ impl Record {
         entry.flags |= Entry::COMPUTED;
     }
 
-    /// Returns the entry of a content, and adds one without tokens or predecessor if necessary.
     fn enter_key(&mut self, key: u64) -> u32 {
         self.find(key).unwrap_or_else(|| {
             let number = self.begin(key);
@@ -318,15 +318,15 @@ impl Record {
         })
     }
 
-    /// Puts an entry at the back of a list.
+    /// Moves an entry to the end of a list, so that it is removed last.
     fn put(&mut self, number: u32, list: usize) {
         let number = BlockId::new(number);
         self.lists.remove(number);
         self.lists.push_back(list, number);
     }
 
-    /// Assigns a number to a new content: an unused number, or the number of an entry that is removed
-    /// for it.
+    /// Makes an entry for a new content. If the record is full, removes another entry and reuses its
+    /// number.
     fn begin(&mut self, key: u64) -> u32 {
         let number = if self.keys.len() <= self.capacity {
             self.keys.push(0);
@@ -360,7 +360,7 @@ impl Record {
         number
     }
 
-    /// Makes `number` the latest child of `parent`, unless it is a child already.
+    /// Links the entry `number` to `parent` as its latest child, unless it is already linked to it.
     fn link(&mut self, number: u32, parent: u32) {
         let generation = self.entry(parent).generation;
         let entry = self.entry(number);
@@ -380,8 +380,8 @@ impl Record {
         entry.flags |= Entry::LINKED;
     }
 
-    /// Unlinks `number` from its siblings. The siblings stay linked even if the entry of their parent
-    /// was removed.
+    /// Removes the entry `number` from the list of its parent's children. The list remains valid even
+    /// if the parent's entry was removed.
     fn unlink(&mut self, number: u32) {
         let Entry { parent, parent_generation, later, earlier, .. } = self.entry(number);
         if !self.entry(number).is(Entry::LINKED) {
@@ -418,8 +418,8 @@ impl Record {
         for number in 1..=used as u32 {
             let (key, entry) = (self.keys[number as usize], self.entry(number));
             let is_cached = self.lists.list_of(BlockId::new(number)) == Some(CACHED);
-            // If the entry of a cached content was removed, and the content was then requested again,
-            // its new entry does not show that the content is cached.
+            // Accept a cached content whose entry says otherwise: if the entry was removed and the
+            // content then requested again, the new entry does not show that it is cached.
             let unknown = !entry.is(Entry::COMPUTED) && !entry.is(Entry::NEW);
             let is_right = is_cached == cached.binary_search(&key).is_ok() || (unknown && !is_cached);
             let right = self.find(key) == Some(number) && is_right;

@@ -14,7 +14,7 @@ impl fmt::Display for When {
     }
 }
 
-/// Formats " for request ..." if the requester is known, otherwise nothing.
+/// Writes " for request ..." if the request that needed the block is known.
 struct ForRequester<'a>(&'a Requester);
 
 impl fmt::Display for ForRequester<'_> {
@@ -91,7 +91,7 @@ impl fmt::Display for MissSpan {
     }
 }
 
-/// Formats the longest hit of the group, and why it is not longer.
+/// Writes the longest hit that the group could have served, and why not a longer one.
 impl fmt::Display for GroupReach {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { group, spec, reach_tokens, limits, ends } = self;
@@ -106,7 +106,8 @@ impl fmt::Display for GroupReach {
     }
 }
 
-/// Formats one line for the request, one per group if there are several, and one per span.
+/// Writes one line for the request, one per KV-cache group if there are several, and one per span of
+/// blocks.
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { request, admission, prompt_tokens, cached_tokens, .. } = self;

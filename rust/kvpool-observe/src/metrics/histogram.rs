@@ -1,8 +1,8 @@
 //! `Histogram`: counts in fixed buckets, and their sum.
 //!
 //! The buckets of a histogram never change. So histograms of several pools, or of one pool at several
-//! times, can be added and subtracted bucket by bucket. Cost: `add` searches about twenty bounds,
-//! whatever the number of `times`.
+//! times, can be added and subtracted bucket by bucket. Cost: `add` compares the value with about
+//! twenty bounds, once for all `times`.
 
 /// Counts of values, in buckets with fixed upper bounds.
 ///
@@ -18,7 +18,7 @@
 #[derive(Clone, Debug, PartialEq)]
 pub struct Histogram {
     bounds: &'static [f64],
-    /// The counts. The last count is that of values above all bounds.
+    /// The number of values in each bucket. The last bucket is for values above all bounds.
     counts: Vec<u64>,
     sum: f64,
 }
@@ -44,7 +44,7 @@ impl Histogram {
         self.sum += value * times as f64;
     }
 
-    /// The upper bounds of all buckets except for the last, which has none.
+    /// Returns the upper bounds of the buckets. The last bucket has none, so it is left out.
     #[must_use]
     pub const fn bounds(&self) -> &'static [f64] {
         self.bounds

@@ -20,10 +20,9 @@
 //! | idle before eviction | it became computed, or its last hit | its eviction |
 //! | hits before eviction | | the number of hits, without a unit |
 //!
-//! A hit is a block that a lookup acquired. If a caller shares a block by its id, that is not a hit.
-//! Evicted blocks are those that made room for others, and those with an ended retention. Blocks that
-//! were dropped by id, or cleared together with all others, are counted separately, and are in no
-//! histogram.
+//! A hit is a block that a lookup acquired. If a caller shares a block by its id, that is not a hit. A
+//! block is evicted to make room for others, or because its retention has ended. Blocks that were
+//! dropped by id, or cleared together with all others, are counted separately, and are in no histogram.
 //!
 //! Invariants: N1: the number of contents that were stored and not removed equals the number of
 //! computed contents of the pool. N2: each histogram has at most as many values as events were counted.
@@ -82,7 +81,6 @@ pub struct PoolMetrics {
     pub tenants: TenantCounts,
 }
 
-/// The names of the causes of evictions.
 const EVICTION_CAUSES: [&str; 5] = ["policy", "priority", "end-of-life", "expired", "tenant-ceiling"];
 
 impl PoolMetrics {
@@ -115,7 +113,8 @@ impl PoolMetrics {
     }
 }
 
-/// The times and hits of a block's content.
+/// The time at which a block's content became computed, the time of its last hit, and its number of
+/// hits.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     /// The time at which the content became computed; NaN if unknown.
@@ -162,7 +161,6 @@ impl Meter {
     /// Sets the time. An earlier time than the current one is ignored, because it comes from another
     /// clock.
     pub(crate) fn time_passed(&mut self, now: f64) {
-        // `now > NaN` is false, so the first time needs a check of its own.
         if now.is_finite() && (self.now.is_nan() || now > self.now) {
             self.now = now;
         }
@@ -187,7 +185,7 @@ impl Meter {
         let asked = lookup.hashes.len();
         self.metrics.tenants.count(lookup.tenant, lookup.hits, asked.saturating_sub(lookup.hits));
         let Self { now, seen, metrics } = self;
-        // Neighbours in a chain mostly have the same times. A run of them is counted at once.
+        // Consecutive blocks mostly have the same times, so count them together.
         let (mut born, mut used, mut run) = (f64::NAN, f64::NAN, 0);
         let mut count = |born: f64, used: f64, run: u64| {
             metrics.age_at_hit.add(*now - born, run);
@@ -240,13 +238,12 @@ impl Meter {
         }
     }
 
-    /// Counts all contents as cleared. Their times are overwritten when the blocks become computed
-    /// again.
+    /// Counts all contents as cleared. Leaves the times of the blocks, which are overwritten when the
+    /// blocks become computed again.
     pub(crate) fn cleared(&mut self) {
         self.metrics.cleared += self.cached();
     }
 
-    /// The number of blocks that are computed now.
     fn cached(&self) -> u64 {
         let PoolMetrics { stored, dropped, cleared, .. } = self.metrics;
         stored.saturating_sub(dropped + cleared + self.metrics.evicted())

@@ -1,8 +1,8 @@
 //! Counts of hits and misses for a bounded number of tenants.
 //!
-//! The first tenants are counted separately and all others together, because a label of a metric must
-//! have a bounded number of values. The advisor also counts tenants, but its counts are halved
-//! periodically. The counts here only grow.
+//! The first tenants are counted separately and all others together, because a metric with a label for
+//! the tenant must have a bounded number of values. The advisor also counts tenants, but its counts are
+//! halved periodically. The counts here only grow.
 
 use kvpool::retention::TenantId;
 
@@ -30,9 +30,9 @@ impl TenantHits {
 pub struct TenantCounts {
     /// The tenants that are counted separately, sorted by id.
     known: Vec<(TenantId, TenantHits)>,
-    /// All tenants after the first [`MAX_TENANTS`], together.
+    /// The sums of all tenants after the first [`MAX_TENANTS`].
     pub others: TenantHits,
-    /// Lookups without a tenant.
+    /// The blocks of lookups that were made without a tenant.
     pub nobody: TenantHits,
 }
 

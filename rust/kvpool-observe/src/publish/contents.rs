@@ -1,5 +1,5 @@
 //! `Contents`: a copy of the contents of a worker's pools, by tier, with their tokens. It also stores
-//! which contents consumers know.
+//! which contents were reported to consumers.
 //!
 //! A pool reports only which hashes were stored and removed. Consumers also need the tokens of each
 //! hash and its position in its chain, and they must not get contents that no lookup can reach. So this
@@ -37,11 +37,10 @@ const NONE: u32 = u32::MAX;
 /// The maximum number of tiers.
 pub const MAX_TIERS: u8 = 8;
 
-/// The tiers in a bit set, fastest first.
+/// Iterates over the numbers of the tiers in a bit set, fastest first.
 fn tiers(mut bits: u8) -> impl Iterator<Item = u8> {
     std::iter::from_fn(move || {
         let tier = bits.trailing_zeros();
-        // Clears the lowest bit. The iteration ends when all bits are 0.
         bits &= bits.checked_sub(1)?;
         Some(tier as u8)
     })
@@ -60,7 +59,7 @@ fn tiers(mut bits: u8) -> impl Iterator<Item = u8> {
 pub struct Keys {
     /// The keys that the block shares with the other blocks of its request.
     pub label: Arc<Label>,
-    /// The keys of this block only.
+    /// The extra keys that only this block has.
     pub extra: Option<Arc<[Extra]>>,
 }
 
@@ -68,11 +67,11 @@ pub struct Keys {
 struct Node {
     digest: Digest,
     group: u16,
-    /// The tiers that have the content, one bit per tier.
+    /// The tiers that have the content, as a set of bits.
     tiers: u8,
-    /// The tiers in which consumers know the content, one bit per tier.
+    /// The tiers in which the content was reported to consumers, as a set of bits.
     reported: u8,
-    /// The tiers in which the content is open, one bit per tier.
+    /// The tiers in which a lookup can reach the content ("open"), as a set of bits.
     open: u8,
     has_tokens: bool,
     /// Whether the node is in the list of changed nodes, which the next [`Contents::settle`] reports.
@@ -89,7 +88,7 @@ struct Node {
 pub(crate) enum Change {
     /// All contents were removed. Earlier reports are no longer valid.
     Cleared,
-    /// A run of nodes was stored. Each node is the parent of the next.
+    /// Several contents were stored. Each one is the parent of the next.
     Stored { tier: u8, nodes: Vec<u32> },
     /// Contents of a group were removed.
     Removed { tier: u8, group: u16, digests: Vec<Digest> },
@@ -121,24 +120,25 @@ pub struct Contents {
     /// For each group, the number of tokens of a block, and whether a hit on a block needs the block's
     /// parent.
     groups: Vec<(usize, bool)>,
-    /// The number of token slots of each node.
+    /// The number of tokens for which each node has room: the block size of the largest group.
     stride: usize,
     nodes: Vec<Node>,
     tokens: Vec<u32>,
     table: HashTable<u32>,
     free: Vec<u32>,
-    /// The first node without a parent. Such nodes are starts of chains.
+    /// The first of the nodes without a parent, which are the starts of chains.
     first_root: u32,
     dirty: Vec<u32>,
-    /// Whether the next report must begin with [`Change::Cleared`], because earlier reports are no
-    /// longer valid.
+    /// Whether the next report must begin with [`Change::Cleared`], because all contents were removed
+    /// or earlier reports are no longer valid.
     cleared: bool,
     /// The number of contents in each tier.
     counts: [usize; MAX_TIERS as usize],
-    /// The node of the latest arrival, which is usually the parent of the next.
+    /// The node that was stored last. It is usually the parent of the node that is stored next.
     latest: u32,
     ignored: u64,
-    /// The work list of [`Self::update`]. It is stored here to reuse its memory.
+    /// The nodes that [`Self::update`] still has to process. The list is stored here so that its memory
+    /// is reused.
     waiting: Vec<u32>,
 }
 
@@ -191,7 +191,8 @@ impl Contents {
     }
 
     fn slot_of(hash: &BlockHash, group: u16) -> u64 {
-        // The bytes of a digest are practically random. The high bits choose the tag of a bucket.
+        // The bytes of a digest are practically random. Multiply, because the hash table also uses the
+        // high bits.
         (hash.key() ^ u64::from(group)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }
 
@@ -238,7 +239,7 @@ impl Contents {
         at
     }
 
-    /// The first child of a node. For [`NONE`], the first start of a chain.
+    /// Returns the first child of a node. For [`NONE`], returns the first node that has no parent.
     fn head_mut(&mut self, parent: u32) -> &mut u32 {
         match self.nodes.get_mut(parent as usize) {
             Some(node) => &mut node.first_child,
@@ -271,8 +272,8 @@ impl Contents {
         }
     }
 
-    /// Frees a node if no tier has it, it has no children, and no change of it is unreported. Then does
-    /// the same for its parent.
+    /// Frees a node that is not needed: no tier has its content, it has no children, and all its
+    /// changes are reported. Then does the same for its parent.
     fn free_if_idle(&mut self, at: u32) {
         let mut at = at;
         while let Some(node) = self.nodes.get(at as usize) {
@@ -309,16 +310,17 @@ impl Contents {
         }
     }
 
-    /// The tiers in which a node is open by the rule.
+    /// Returns the tiers in which a lookup can reach a node's content, as a set of bits (see the module
+    /// documentation).
     fn may_open(&self, at: u32) -> u8 {
         let Some(node) = self.node(at).filter(|node| node.has_tokens) else { return 0 };
         let parent = self.node(node.parent).filter(|_| self.is_chained(node.group));
-        // The tier must not be faster than the fastest tier in which the parent is open.
         let fastest = parent.map_or(0, |parent| parent.open.trailing_zeros());
         node.tiers & 0xff_u8.checked_shl(fastest).unwrap_or(0)
     }
 
-    /// Opens or closes a node and its descendants, according to the rule in the module documentation.
+    /// Computes again in which tiers lookups can reach a node and its descendants, and marks the nodes
+    /// that change.
     fn update(&mut self, at: u32) {
         let mut waiting = std::mem::take(&mut self.waiting);
         waiting.push(at);
@@ -329,7 +331,7 @@ impl Contents {
             };
             let fastest = node.open.trailing_zeros();
             node.open = open;
-            // Children depend only on the fastest tier in which the node is open.
+            // Children need an update only if the fastest tier in which the node is open has changed.
             let mut child = if open.trailing_zeros() == fastest { NONE } else { node.first_child };
             self.mark(at);
             while let Some(node) = self.node(child) {
@@ -350,7 +352,6 @@ impl Contents {
         known
     }
 
-    /// Adds a content to a tier.
     pub(crate) fn stored(&mut self, arrival: Arrival<'_>) {
         let Arrival { tier, digest, group, parent, tokens } = arrival;
         if !self.is_known(tier, group) {
@@ -376,7 +377,7 @@ impl Contents {
         self.give_tokens(at, tokens);
         self.mark(at);
         self.update(at);
-        // The parent's node may be unused, because a content that was already present keeps its earlier
+        // The parent's node may be unused now: if the content was already present, it keeps its earlier
         // parent.
         self.free_if_idle(before);
     }
@@ -395,7 +396,7 @@ impl Contents {
         })
     }
 
-    /// Moves a node to another parent, unless that would make a cycle.
+    /// Moves a node to another parent, unless that parent is the node itself or one of its descendants.
     fn reparent(&mut self, at: u32, before: u32) {
         let Some(parent) = self.node(at).map(|node| node.parent).filter(|&parent| parent != before) else {
             return;
@@ -407,8 +408,7 @@ impl Contents {
         }
     }
 
-    /// Whether a node is `other` or a descendant of `other`. `other` cannot become a child of such a
-    /// node.
+    /// Whether a node is `other` or a descendant of `other`.
     fn is_below(&self, at: u32, other: u32) -> bool {
         let mut at = at;
         while let Some(node) = self.node(at) {
@@ -458,7 +458,6 @@ impl Contents {
         self.update(at);
     }
 
-    /// Removes a content from a tier.
     pub(crate) fn removed(&mut self, tier: u8, digest: &Digest, group: u16) {
         if !self.is_known(tier, group) {
             return;
@@ -477,7 +476,6 @@ impl Contents {
         self.update(at);
     }
 
-    /// Removes all contents from a tier.
     pub(crate) fn cleared(&mut self, tier: u8) {
         if tier >= MAX_TIERS {
             return;
@@ -488,7 +486,7 @@ impl Contents {
             }
         }
         if self.is_empty() {
-            // One event clears everything, instead of one removal per content.
+            // Report one event that removes everything, instead of one removal per content.
             self.cleared = true;
             for node in &mut self.nodes {
                 node.reported = 0;
@@ -496,7 +494,7 @@ impl Contents {
         }
     }
 
-    /// The parts of a node that an event contains: its digest, its tokens and its extra keys.
+    /// Returns the parts of a node that an event contains: its digest, its tokens and its extra keys.
     pub(crate) fn reported(&self, at: u32) -> Option<(Digest, &[u32], Option<&Keys>)> {
         let node = self.node(at)?;
         let len = self.block_tokens(node.group);
@@ -504,13 +502,12 @@ impl Contents {
         Some((node.digest, self.tokens.get(start..start + len)?, node.keys.as_deref()))
     }
 
-    /// The group of a node, and the digest of its parent.
+    /// Returns the KV-cache group of a node, and the digest of its parent.
     pub(crate) fn place(&self, at: u32) -> Option<(u16, Option<Digest>)> {
         let node = self.node(at)?;
         Some((node.group, self.node(node.parent).map(|parent| parent.digest)))
     }
 
-    /// The tokens of a block of a group.
     pub(crate) fn block_tokens(&self, group: u16) -> usize {
         self.groups.get(usize::from(group)).map_or(0, |&(tokens, _)| tokens)
     }

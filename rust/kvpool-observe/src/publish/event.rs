@@ -64,7 +64,7 @@ impl Digest {
     }
 }
 
-/// An extra key of a block. As in vLLM's events, it has no tag that names its kind.
+/// An extra key of a block. In an event it has no tag that names its kind, as in vLLM's events.
 ///
 /// ```
 /// use kvpool_observe::publish::Extra;
@@ -74,11 +74,11 @@ impl Digest {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Extra {
-    /// The name of an adapter, or a salt.
+    /// A text: the name of an adapter, or a salt.
     Text(String),
     /// A multimodal item, and its start relative to the block's first token.
     Item(String, i64),
-    /// A digest of embeddings.
+    /// Bytes: a digest of embeddings.
     Bytes(Vec<u8>),
 }
 
@@ -116,11 +116,11 @@ pub struct Label {
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GroupName {
-    /// Its number; `None` omits the number from events.
+    /// The number of the KV-cache group. `None` omits the number from events.
     pub index: Option<u16>,
-    /// Its kind, for example `full_attention`.
+    /// The kind of the KV-cache group, for example `full_attention`.
     pub kind: Option<Arc<str>>,
-    /// The size of its window, in tokens.
+    /// The size of the group's sliding window, in tokens.
     pub window: Option<u32>,
 }
 
@@ -135,7 +135,7 @@ pub struct GroupName {
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub enum Event<'a> {
-    /// A run of contents was stored. Each content is the parent of the next.
+    /// Several contents were stored. Each one is the parent of the next.
     Stored {
         /// The tier; 0 is the device.
         tier: u8,
@@ -149,7 +149,7 @@ pub enum Event<'a> {
         tokens: &'a [u32],
         /// The number of tokens of each content.
         block_tokens: usize,
-        /// The keys that the contents share.
+        /// The extra keys that all contents of the event share.
         label: &'a Label,
         /// The extra keys of each content: one entry per hash. If it is empty, the field is omitted.
         extra: &'a [Option<Arc<[Extra]>>],

@@ -37,7 +37,7 @@ pub enum HashForm {
     Bytes,
 }
 
-/// The form of the events that a sink gets.
+/// The form in which events are encoded for a consumer.
 ///
 /// ```
 /// use kvpool_observe::publish::{Dialect, Form, HashForm, Layout};
@@ -65,7 +65,7 @@ pub struct UnknownForm {
 }
 
 impl Form {
-    /// The forms that have names.
+    /// The forms of events that can be selected by a name.
     pub const NAMES: [(&'static str, Self); 6] = [
         ("vllm", Self::of(Layout::Map, Dialect::Vllm, HashForm::Last8)),
         ("vllm-array", Self::of(Layout::Array, Dialect::Vllm, HashForm::Last8)),

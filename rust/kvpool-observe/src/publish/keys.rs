@@ -7,7 +7,7 @@
 //! | tenant, user | a part of the salt, as `tenant=...;user=...;salt=...` |
 //! | multimodal items | extra keys of the blocks that they overlap, with their start |
 //!
-//! Tenant and user are a part of the salt. So a router that does not know them finds no match, and does
+//! Tenant and user are a part of the salt, so a router that does not know them finds no match, and does
 //! not route a request to the blocks of another tenant or user.
 //!
 //! Bytes that are not UTF-8 are written as hex digits.

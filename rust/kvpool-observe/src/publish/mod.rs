@@ -9,8 +9,8 @@
 //!      sockets     not in this crate: in the Python package, or any other transport
 //! ```
 //!
-//! Publishing does not run within an engine step. A step only pays for the feed of its pool.
-//! `docs/events.md` specifies the bytes and how consumers process them.
+//! Publishing does not run within an engine step. In a step, the pool only adds its changes to the
+//! feed. `docs/events.md` specifies the bytes and how consumers process them.
 //!
 //! ```
 //! use std::time::{Instant, SystemTime, UNIX_EPOCH};

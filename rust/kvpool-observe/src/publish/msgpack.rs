@@ -10,7 +10,7 @@
 /// The number of tokens that are encoded in a buffer before they are appended.
 const AT_ONCE: usize = 64;
 
-/// Appends values to bytes.
+/// Appends values in `MessagePack` format to a list of bytes.
 #[derive(Debug, Default)]
 pub(crate) struct Writer {
     bytes: Vec<u8>,
@@ -89,19 +89,19 @@ impl Writer {
         self.bytes.push(0x80 | len);
     }
 
-    /// Like `map`, with the longer header that a packer reserves before it has counted the entries.
+    /// Like `map`, with the longer header. Encoders that write the header before they have counted the
+    /// entries use it.
     pub(crate) fn reserved_map(&mut self, len: u8) {
         self.bytes.extend_from_slice(&[0xde, 0, len]);
     }
 
-    /// An array of tokens.
     pub(crate) fn tokens(&mut self, tokens: &[u32]) {
         self.array(tokens.len());
         let mut scratch = [0_u8; AT_ONCE * 5 + 8];
         for some in tokens.chunks(AT_ONCE) {
             let mut end = 0;
             for &token in some {
-                // The encoded bytes, left-aligned in a word, and how many of them are used.
+                // `word` has the encoded bytes at its most significant end, and `len` is their number.
                 let value = u64::from(token);
                 let (word, len) = match token {
                     0..=0x7f => (value << 56, 1),

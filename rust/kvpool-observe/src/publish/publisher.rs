@@ -8,8 +8,8 @@
 //!   earlier incarnation again, or a lower one. Consumers drop batches with a lower number than the
 //!   last, some of them silently.
 //! - The first batch begins with `AllBlocksCleared`. The existing contents follow as ordinary stores.
-//! - A sink that lost a batch gets a full report next. One number is skipped, which shows every
-//!   consumer that a batch is missing. Then `AllBlocksCleared` and all contents follow.
+//! - A sink that lost a batch gets a full report next. Its number is one higher than usual, so every
+//!   consumer notices that a batch is missing. Then `AllBlocksCleared` and all contents follow.
 //! - If nothing changes, an empty batch is sent as a heartbeat. When a consumer that joined late
 //!   receives a heartbeat, it requests the batches that it missed.
 //!
@@ -41,7 +41,7 @@ const SNAPSHOT_CONTENTS: usize = 8192;
 /// ```
 #[must_use]
 pub const fn base(unix_seconds: u64) -> u64 {
-    // Only the low 43 bits of the seconds fit. After 280,000 years, numbers would start again from 0.
+    // The number has room for 43 bits of seconds, which is enough for 280,000 years.
     (unix_seconds & ((1 << 43) - 1)) << 20
 }
 
@@ -55,9 +55,9 @@ pub const fn base(unix_seconds: u64) -> u64 {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
-    /// Its number, kind and window.
+    /// The number, the kind and the window of the group.
     pub name: GroupName,
-    /// The tokens of a block.
+    /// The number of tokens of a block of the group.
     pub block_tokens: usize,
     /// Whether a hit on a block needs the block's parent, as in full attention.
     pub chained: bool,
@@ -111,7 +111,7 @@ pub enum PublisherError {
     /// No sink has this number.
     #[error("there is no sink {sink}: there are {sinks}")]
     UnknownSink {
-        /// The number that was passed.
+        /// The number of a sink that was passed.
         sink: usize,
         /// The number of sinks.
         sinks: usize,
@@ -129,13 +129,13 @@ pub struct Batch {
     pub payload: Arc<[u8]>,
 }
 
-/// All contents. A consumer that starts to follow a sink needs them.
+/// A snapshot of all contents. A consumer that starts to receive the batches of a sink needs it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
     /// The first batch number of this incarnation of the worker.
     pub epoch: u64,
-    /// The number of the last batch of the sink that the snapshot covers. Apply only batches with
-    /// higher numbers to the snapshot. `None` before the first batch.
+    /// The number of the last batch of the sink that is included in the snapshot. Apply only batches
+    /// with higher numbers to the snapshot. `None` before the first batch.
     pub cut: Option<u64>,
     /// Batches of ordinary stores, in which parents come before their children.
     pub payloads: Vec<Arc<[u8]>>,
@@ -154,7 +154,7 @@ enum State {
 struct Sink {
     config: SinkConfig,
     state: State,
-    /// Whether the sink is paused, so that no batches are made for it.
+    /// Whether the sink is paused. No batches are made for a paused sink.
     held: bool,
     next: u64,
     /// The time at which the last batch was made for the sink.
@@ -204,7 +204,7 @@ pub struct Publisher {
     foreign: Vec<Arc<[u8]>>,
 }
 
-/// vLLM's name for the kind of a KV-cache group, and its window.
+/// Returns vLLM's name for the kind of a KV-cache group, and the size of its window.
 fn kind_of(kind: GroupKind) -> (&'static str, Option<usize>) {
     match kind {
         GroupKind::Full => ("full_attention", None),
@@ -217,7 +217,7 @@ fn kind_of(kind: GroupKind) -> (&'static str, Option<usize>) {
 }
 
 impl Group {
-    /// The group of a pool with a single, full-attention group.
+    /// Returns the description of the only group of a pool without KV-cache groups: full attention.
     #[must_use]
     pub fn full(block_tokens: usize) -> Self {
         Self::of(0, GroupKind::Full, block_tokens)
@@ -285,13 +285,13 @@ impl Publisher {
         self.sinks.len() - 1
     }
 
-    /// The contents of the worker's pools, and which of them consumers know.
+    /// Returns the contents of the worker's pools, and which of them were reported.
     #[must_use]
     pub const fn contents(&self) -> &Contents {
         &self.contents
     }
 
-    /// The first batch number of this incarnation.
+    /// Returns the first batch number that this publisher uses.
     #[must_use]
     pub const fn base(&self) -> u64 {
         self.base
@@ -341,8 +341,8 @@ impl Publisher {
             match *event {
                 FeedEvent::Stored { hash, group, depth, tokens, .. } => {
                     let parent = batch.parent(at);
-                    // A content in the middle of a chain with an unknown parent must not be taken for
-                    // the start of a chain.
+                    // If the parent of a content in the middle of a chain is unknown, leave out the
+                    // tokens. Otherwise it would be published as the start of a chain.
                     let placed = depth == 0 || parent.is_some();
                     let tokens = tokens.filter(|_| placed).map(|span| batch.tokens(span));
                     self.stored(tier, group, digest(hash), parent.map(digest), tokens);
@@ -360,7 +360,7 @@ impl Publisher {
         }
     }
 
-    /// Passes on an encoded batch from another source. The next flush sends it to every sink, after the
+    /// Adds an encoded batch from another source. The next flush sends it to every sink, after the
     /// changes. Snapshots and full reports do not contain its contents.
     pub fn pass_on(&mut self, payload: Vec<u8>) {
         self.foreign.push(payload.into());
@@ -469,7 +469,7 @@ impl Publisher {
         Ok(Snapshot { epoch: self.base, cut, payloads })
     }
 
-    /// Encodes all contents that consumers know, split into batches.
+    /// Encodes all contents that were reported to consumers, split into batches.
     fn everything(&self, form: Form, now: f64, cleared: bool) -> Vec<Arc<[u8]>> {
         let mut batches = Vec::new();
         let mut some = Vec::new();
@@ -501,7 +501,7 @@ impl Publisher {
         encode(form, now, self.rank, &events).into()
     }
 
-    /// Collects the data of a change, so that an [`Event`] can borrow them.
+    /// Copies the data of a change, so that an [`Event`] can borrow them.
     fn reported(&self, change: &Change, plain: &Arc<Label>) -> Option<EventData> {
         match change {
             Change::Cleared => Some(EventData::Cleared),
@@ -559,14 +559,14 @@ impl Publisher {
     }
 }
 
-/// Batches that are equal for all sinks with the same form and state.
+/// Encoded batches that all sinks with the same form share, if they need the same kind of report.
 struct Shared {
     form: Form,
     anew: bool,
     payloads: Vec<Arc<[u8]>>,
 }
 
-/// The data that an [`Event`] borrows.
+/// The data of one event, which an [`Event`] borrows.
 enum EventData {
     Cleared,
     Stored {

@@ -19,8 +19,8 @@ fn manager(blocks: usize, groups: Vec<GroupSpec>) -> CacheManager {
     explaining(ManagerConfig { num_blocks: blocks + 1, block_size: BLOCK, groups, ..Default::default() }, ALL)
 }
 
-/// Admits, computes and releases a request. The chunks of the computation end at the lengths `ends` and
-/// at the end of the prompt.
+/// Admits, computes and releases a request. The prompt is computed in chunks, which end at the
+/// positions `ends` and at the end of the prompt.
 fn run_in_chunks(manager: &mut CacheManager, id: &str, tokens: &[u32], ends: &[usize]) {
     let prompt = manager.prepare(tokens, ExtraKeys::default()).unwrap();
     let part = Part { allocate_tokens: Some(0), ..Part::WHOLE };
@@ -56,8 +56,8 @@ fn spans(explanation: &Explanation) -> Vec<(usize, usize, &'static str, Option<u
     spans.map(|span| (span.tokens.start, span.tokens.end, span.reason.name(), span.reason.group())).collect()
 }
 
-/// A prompt that is computed in one step keeps one state, at its end. A prompt that diverges before
-/// that position gets no hit in the state group.
+/// If a prompt is computed in one step, the group of states caches one state, at the end of the prompt.
+/// A prompt that diverges before that position gets no hit in this group.
 #[test]
 fn a_state_was_not_kept_where_prompts_part() {
     let mut manager = manager(40, vec![FULL, kept(GroupKind::State, Keep::Junctions)]);
@@ -79,8 +79,8 @@ fn a_state_was_not_kept_where_prompts_part() {
     assert_eq!(misses.admitted.get("unserved"), Some(manager.stats().unserved_tokens));
 }
 
-/// The state group can serve only 8 tokens, up to the last state that was kept, while full attention
-/// can serve 32.
+/// The state group can serve only 8 tokens, up to the last cached state, while full attention can serve
+/// 32.
 #[test]
 fn states_further_on_were_not_kept() {
     let mut manager = manager(60, vec![FULL, kept(GroupKind::State, Keep::Every(8))]);
@@ -111,12 +111,11 @@ fn a_hit_ends_inside_a_block() {
     assert_eq!(spans(&explanation), [(20, 28, "diverged", None)]);
 }
 
-/// A state that was kept is dropped by its id. The explanation gives the reason `dropped-by-id`.
+/// If a cached state is dropped by its block id, the explanation gives the reason `dropped-by-id`.
 #[test]
 fn a_dropped_state_limits_a_hit() {
     let mut manager = manager(12, vec![FULL, kept(GroupKind::State, Keep::Every(8))]);
     run_in_chunks(&mut manager, "a", &tokens(0, 4), &[8]);
-    // Drops both states of `a` by their ids. The group of full attention keeps all of its blocks.
     let states = (1..=12).map(kvpool::BlockId::new);
     let of_states =
         |block: &kvpool::BlockId| manager.pool().name_of(*block).is_some_and(|name| name.group == 1);
@@ -128,7 +127,7 @@ fn a_dropped_state_limits_a_hit() {
     assert_eq!(reach(&explanation), [(16, false, vec![]), (0, true, vec![(16, "dropped-by-id")])]);
 }
 
-/// Two blocks of a sliding window are dropped. The hit ends at the last position for which the whole
+/// If blocks of a sliding window are dropped, the hit ends at the last position for which the whole
 /// window is still cached.
 #[test]
 fn a_window_lost_a_block() {
@@ -142,8 +141,8 @@ fn a_window_lost_a_block() {
             manager.pool().name_of(block).is_some_and(|name| name.group == 1 && *name.hash == hash)
         })
     };
-    // A token at 24 reads tokens from 20 on, and a token at 20 reads from 16 on. Those are the blocks 4
-    // and 5.
+    // With a hit of 24 tokens, the next token reads the tokens from 20 on; with a hit of 20, from 16
+    // on. Those tokens are in the blocks 4 and 5.
     let gone = [of_window(4).unwrap(), of_window(5).unwrap()];
     manager.drop_cached(&gone).unwrap();
     assert_eq!(admit(&mut manager, "b", &tokens(0, 7)), 16);
@@ -153,8 +152,8 @@ fn a_window_lost_a_block() {
     assert_eq!(spans(&explanation)[0], (16, 24, "unserved", Some(1)));
 }
 
-/// A window with `Keep::Junctions` is kept only at the ends of prompts. Everywhere else its blocks are
-/// released without being cached.
+/// With `Keep::Junctions`, a sliding-window group caches only the blocks at the ends of prompts. All
+/// other blocks are released without being cached.
 #[test]
 fn a_window_was_given_up() {
     let mut manager = manager(40, vec![FULL, kept(GroupKind::Sliding { window: 5 }, Keep::Junctions)]);
@@ -189,8 +188,8 @@ fn full_attention_can_limit_a_hit() {
     assert!(!spans(&explanation).iter().any(|span| span.2 == "unserved"), "{explanation}");
 }
 
-/// A prompt was never computed. Every group reports that as the reason, and no single group is reported
-/// as the limit.
+/// If a prompt was never computed, every group reports that as its reason, and no single group is
+/// reported as the limit.
 #[test]
 fn a_prompt_that_was_never_computed_limits_no_group() {
     let groups = vec![FULL, kept(GroupKind::State, Keep::All), GroupSpec::new(GroupKind::Cross, BLOCK)];
@@ -209,8 +208,8 @@ fn a_prompt_that_was_never_computed_limits_no_group() {
     assert!(ends.into_iter().all(|end| matches!(end.reason, MissReason::BeingComputed { .. })));
 }
 
-/// The same digest in two groups is two contents, even at the same position. If one is dropped, the
-/// other remains.
+/// Blocks with the same digest in two KV-cache groups are two contents. If one is dropped, the other
+/// remains.
 #[test]
 fn groups_drop_one_digest_separately() {
     let mut manager = manager(40, vec![FULL, FULL]);
@@ -241,8 +240,8 @@ fn a_fork_evicts_for_its_states() {
     assert_eq!(manager.stats().pool.evicted, 1);
 }
 
-/// The policy chose a block while a planned copy pinned it. The block is evicted when the plan is
-/// taken.
+/// If the policy chooses a block for eviction while a planned copy pins it, the block is evicted when
+/// the caller takes the plan.
 #[test]
 fn a_block_pinned_by_a_copy_leaves_with_the_plan() {
     let state = GroupSpec { keep: Keep::Junctions, ..GroupSpec::new(GroupKind::State, 2) };

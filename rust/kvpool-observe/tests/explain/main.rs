@@ -32,7 +32,6 @@ fn admit_with(manager: &mut CacheManager, id: &str, tokens: &[u32], extra: Extra
     manager.admit(id, cursor).unwrap().cached_tokens
 }
 
-/// Admits, computes and releases a request.
 fn run(manager: &mut CacheManager, id: &str, tokens: &[u32]) {
     run_with(manager, id, tokens, ExtraKeys::default());
 }
@@ -55,7 +54,6 @@ fn spans(manager: &CacheManager, id: &str) -> Vec<(usize, usize, MissReason)> {
     explanation.spans.into_iter().map(|span| (span.blocks.start, span.blocks.end - 1, span.reason)).collect()
 }
 
-/// Like `spans`, with only the names of the reasons.
 fn names(manager: &CacheManager, id: &str) -> Vec<(usize, usize, &'static str)> {
     spans(manager, id).into_iter().map(|(first, last, reason)| (first, last, reason.name())).collect()
 }

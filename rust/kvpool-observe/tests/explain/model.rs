@@ -1,6 +1,6 @@
-//! A model of `explain` that remembers everything: each content by its whole hash, with its tokens, why
-//! it left the cache and for which request. It also remembers the retention hints of each block.
-//! Nothing in the model is bounded, and it never reads the product's record.
+//! A model of `explain` that remembers everything: each content by its whole hash, its tokens, why it
+//! left the cache and for which request. It also remembers the retention hints of each block. Nothing
+//! in the model is bounded, and it does not use the record of the explainer under test.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,11 +10,11 @@ use kvpool_observe::{Explanation, MissReason};
 
 use super::BLOCK;
 
-/// The reasons for which a content left the cache, as the model recorded them.
+/// When and why a content left the cache, as recorded by the model.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Departure {
-    /// The names of the possible reasons, and for an eviction the name of the policy. There are several
-    /// reasons if several copies left at the same time.
+    /// The names of the possible reasons, and the name of the policy if the content was evicted.
+    /// Several reasons are possible if several copies were removed by the same operation.
     pub(super) causes: BTreeSet<(&'static str, Option<String>)>,
     admission: u64,
     time: Option<f64>,
@@ -26,8 +26,8 @@ pub(super) struct Departure {
 struct Content {
     parent: Option<BlockHash>,
     tokens: Vec<u32>,
-    /// The position in the order of first requests. If many contents have the same parent, the
-    /// explainer compares only the latest ones.
+    /// The number of contents that were requested before this one. The explainer compares only the
+    /// latest contents with the same parent.
     order: usize,
     cached: bool,
     departure: Option<Departure>,
@@ -35,12 +35,11 @@ struct Content {
     asked: usize,
 }
 
-/// The retention hints of a block.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct BlockHints {
     pub(super) demoted: bool,
     pub(super) priority: bool,
-    /// The time at which its time to live ends, and whether the block is demoted then.
+    /// The time at which the block's time to live ends, and whether the block is demoted at that time.
     pub(super) deadline: Option<(f64, bool)>,
     pub(super) expired: bool,
 }
@@ -56,12 +55,12 @@ impl BlockHints {
     }
 }
 
-/// The whole history of a manager.
+/// The model: the whole history of a manager.
 #[derive(Debug, Default)]
 pub(super) struct Model {
     contents: BTreeMap<BlockHash, Content>,
-    /// For the tokens of each first block, the extra keys with which they were seen: at most the last
-    /// four.
+    /// The extra keys with which the tokens of each first block were seen. Only the last four per first
+    /// block are stored.
     contexts: BTreeMap<Vec<u32>, Vec<ExtraKeys>>,
     /// Like `contexts`, without a limit on the number of keys.
     all_contexts: BTreeMap<Vec<u32>, Vec<ExtraKeys>>,
@@ -84,8 +83,8 @@ fn same_principal(a: &ExtraKeys, b: &ExtraKeys) -> bool {
     a.salt == b.salt && a.tenant == b.tenant && a.user == b.user
 }
 
-/// Returns the reason to report if the same tokens were seen with other extra keys, and the number of
-/// keys that differ.
+/// Compares the extra keys of two prompts with the same tokens. Returns the reason that an explanation
+/// has to report, and the number of keys that differ.
 fn difference(own: &ExtraKeys, other: &ExtraKeys) -> (usize, MissReason) {
     let mut reasons = Vec::new();
     if own.epoch != other.epoch {
@@ -104,7 +103,6 @@ fn difference(own: &ExtraKeys, other: &ExtraKeys) -> (usize, MissReason) {
     }
 }
 
-/// The prompt of a request.
 #[derive(Clone, Copy)]
 pub(super) struct Prompt<'a> {
     pub(super) tokens: &'a [u32],
@@ -112,20 +110,21 @@ pub(super) struct Prompt<'a> {
     pub(super) extra: &'a ExtraKeys,
 }
 
-/// A running request. It contains the fields that are needed to explain requests with the same blocks.
+/// A running request, with the fields that are needed to explain the misses of other requests for the
+/// same blocks.
 pub(super) struct Runner {
     pub(super) id: RequestId,
     pub(super) extra: ExtraKeys,
     pub(super) hashes: Vec<BlockHash>,
-    /// Number of blocks of its prompt. The request appended the other blocks, so the record may not
-    /// contain them.
+    /// Number of blocks of its prompt. The later blocks were appended, so the record of the explainer
+    /// may not contain them.
     pub(super) asked: usize,
     pub(super) published: usize,
 }
 
 impl Model {
-    /// Makes a model for a pool with this policy. `strict` is true if the record under test also
-    /// remembers everything.
+    /// Makes a model for a pool with this policy. `strict` is true if the record of the explainer under
+    /// test is large enough to remember everything.
     pub(super) fn new(policy: &str, strict: bool) -> Self {
         Self { policy: policy.into(), strict, ..Self::default() }
     }
@@ -214,7 +213,7 @@ impl Model {
 
     /// Returns every correct reason for the block at `position`. There are several only if they are
     /// equally correct. Tests cannot construct a [`When`], so the result copies the time of `given`. If
-    /// the time belongs to the block itself (`own_time`), it is checked first.
+    /// it is the time of this block (`own_time`), checks it first.
     fn reasons(
         &self,
         explanation: &Explanation,
@@ -246,8 +245,7 @@ impl Model {
                 MissReason::BeingComputed { by }
             })
             .collect();
-        // If more than two requests have requested the same content, the record does not remember all
-        // of them.
+        // The record remembers at most two of the requests that requested the same content.
         if by.iter().all(|runner| runner.asked <= position) || content.asked > 2 {
             reasons.extend(self.departed(content, (given, own_time), extra));
         }
@@ -337,8 +335,8 @@ impl Model {
         })
     }
 
-    /// Returns whether the first block's tokens were ever seen with extra keys that differ in the way
-    /// that `right` states.
+    /// Returns whether the first block's tokens were ever seen with extra keys for which `right` is the
+    /// reason to report.
     pub(super) fn differs(
         &self,
         Prompt { tokens, extra, .. }: Prompt<'_>,
@@ -348,8 +346,7 @@ impl Model {
         seen.is_some_and(|seen| seen.iter().any(|seen| right(&difference(extra, seen).1)))
     }
 
-    /// Returns, for each block of an explanation, the reason that was given and the reasons that are
-    /// correct.
+    /// Pairs the reason that an explanation gives for each block with the reasons that are correct.
     pub(super) fn expected(
         &mut self,
         explanation: &Explanation,
@@ -380,7 +377,6 @@ impl Model {
     }
 }
 
-/// Returns whether the manager reports this request as running.
 pub(super) fn is_running(manager: &CacheManager, id: &RequestId) -> bool {
     manager.request(id).is_ok_and(|info| info.state == RequestState::Running)
 }

@@ -1,6 +1,6 @@
 //! Compares explanations with the model under random operations, with every policy, with and without
-//! retention. One record has room for everything. Another one has room for 16 contents, and has to
-//! report when it does not remember a content.
+//! retention. The tests use an explainer that has room for everything, and one that has room for 16
+//! contents, which has to report if it does not remember a content.
 
 use std::collections::BTreeMap;
 
@@ -63,7 +63,7 @@ fn extra(keys: u8) -> ExtraKeys {
     }
 }
 
-/// The test's data of a request.
+/// A request of the test, with the data that the comparison needs.
 #[derive(Debug)]
 struct Request {
     id: String,
@@ -134,8 +134,8 @@ impl World {
         }
     }
 
-    /// Passes a request's retention hints for blocks of its table to the model, according to the rules
-    /// of retention.
+    /// Passes the retention hints for blocks of a request's table to the model, as a manager applies
+    /// them.
     fn say(&mut self, request: usize, positions: std::ops::Range<usize>, ends: bool) {
         let Request { id, since, own_from, hints, .. } = &self.requests[request];
         let (hints, until, now) = (hints.clone(), since + LIFE, self.now);
@@ -204,7 +204,7 @@ impl World {
             let computing = |runner: &Runner| {
                 runner.published <= position && runner.hashes.get(position) == hashes.get(position)
             };
-            // The record may also have lost the entry that shows that the content is cached.
+            // A small record may have lost the entry that shows that the content is cached.
             let computed = matches!(given, MissReason::BeingComputed { .. }) && runners.iter().any(computing);
             let honest = right.contains(&given)
                 || (!self.remembers && computed)
@@ -243,12 +243,13 @@ impl World {
             MissReason::OtherKeys => {
                 self.model.differs(prompt, |reason| *reason != MissReason::NotRemembered)
             }
-            // The record may lose the time and the requester, but not the reason itself.
+            // A small record may lose the time of an eviction and the request that caused it, but not
+            // the reason itself.
             _ if given.when().is_some() => {
                 right.iter().any(|right| right.name() == given.name()) && given.requester().is_none_or(alike)
             }
-            // The record may lose the fact that another request computed the block before. It may not
-            // lose the reason for which the content then left the cache.
+            // A small record may forget that another request computed the block before. It may not
+            // forget why the content then left the cache.
             _ => right.iter().any(|right| right.name() == given.name()),
         }
     }

@@ -12,7 +12,6 @@ use kvpool_observe::{
 
 use super::{ALL, BLOCK, admit, admit_with, explaining, names, run, run_with, spans, tokens};
 
-/// Returns a manager with `blocks` usable blocks.
 fn manager(blocks: usize) -> CacheManager {
     manager_of(ManagerConfig { num_blocks: blocks + 1, ..ManagerConfig::default() })
 }
@@ -44,7 +43,8 @@ fn never_seen() {
     assert_eq!(spans(&manager, "a"), [(0, 0, MissReason::NeverSeen), (1, 2, MissReason::Behind)]);
 }
 
-/// The prompt continues a known prompt, so there is no known content from which its tokens differ.
+/// A prompt that continues a known prompt diverges from no known content. The reason for the new blocks
+/// is that they were never seen.
 #[test]
 fn never_seen_after_a_known_prompt() {
     let mut manager = manager(8);
@@ -61,8 +61,8 @@ fn diverged_at_a_token() {
     other[6] = 99;
     assert_eq!(admit(&mut manager, "b", &other), 4);
     assert_eq!(spans(&manager, "b"), [(1, 1, MissReason::Diverged { token: 6 }), (2, 3, MissReason::Behind)]);
-    // If several contents differ, the one with the longest common part is reported. If a block differs
-    // at its first token, the prompt diverges at the start of the block.
+    // If the prompt diverges from several known contents, the one with the longest common part is
+    // reported. If a block differs at its first token, the prompt diverges at the start of the block.
     let mut third = tokens(0, 2);
     third[7] = 77;
     admit(&mut manager, "c", &third);
@@ -101,8 +101,9 @@ fn evicted_when_by_which_policy_and_for_whom() {
     }
 }
 
-/// The class of an eviction follows from the block, its uses and the hints of its request. The time is
-/// that of the caller's clock, if there is one.
+/// An explanation reports the class that the policy assigns to the evicted block. The class depends on
+/// the block, its uses and the hints of its request. The time is that of the caller's clock, if the
+/// caller passes one.
 #[test]
 fn evicted_by_a_policy_that_reports_its_expectation() {
     for clock in [false, true] {
@@ -287,8 +288,8 @@ fn dropped_by_id_makes_later_blocks_unreachable() {
     assert_eq!(at(reason), (1, None));
 }
 
-/// One of two copies is evicted, and the other is dropped by id. The content leaves the cache with the
-/// second copy, so the reason is the drop.
+/// If one of two copies is evicted and then the other is dropped by id, the reason is the drop, because
+/// the content leaves the cache with the second copy.
 #[test]
 fn the_last_copy_counts() {
     let mut manager = manager(3);
@@ -347,7 +348,7 @@ fn other_epoch() {
         admit(&mut manager, "b", &tokens(0, 2));
         let spans = spans(&manager, "b");
         assert_eq!(spans[0].2, MissReason::OtherEpoch { epoch: 1 }, "{algorithm}: {spans:?}");
-        // In an encoding without the epoch, the hashes are the same in every epoch.
+        // If the encoding of hashes does not include the epoch, the hashes are the same in every epoch.
         let behind = if algorithm == HashAlgorithm::Sha256 { "behind" } else { "other-epoch" };
         assert_eq!(spans.last().unwrap().2.name(), behind);
     }
@@ -383,7 +384,8 @@ fn other_adapter() {
     run(&mut manager, "a", &tokens(0, 2));
     admit_with(&mut manager, "b", &tokens(0, 2), adapted(b"lora"));
     assert_eq!(spans(&manager, "b")[0].2, MissReason::OtherAdapter);
-    // If several known contents differ, the one that differs least is reported.
+    // If the tokens were seen with several combinations of extra keys, the most similar combination is
+    // reported.
     let both = ExtraKeys { salt: Some((*b"one").into()), ..adapted(b"lora") };
     admit_with(&mut manager, "c", &tokens(0, 2), both);
     assert_eq!(spans(&manager, "c")[0].2, MissReason::OtherSalt);
@@ -400,8 +402,8 @@ fn other_keys() {
         admit_with(&mut manager, id, &tokens(0, 2), extra);
         assert_eq!(spans(&manager, id)[0].2, MissReason::OtherKeys, "{id}");
     }
-    // One image is in the first block. The other is in a later block, and the prompts are equal up to
-    // that block.
+    // With an image in its first block, a prompt differs from the start. With an image in a later
+    // block, it equals the earlier prompt up to that block.
     let image = |offset| ExtraKeys {
         multimodal: vec![MultimodalItem { identifier: (*b"cat").into(), offset, length: 2 }],
         ..ExtraKeys::default()
@@ -419,7 +421,6 @@ fn being_computed_and_not_computed() {
     manager.commit("a", 4).unwrap();
     admit(&mut manager, "b", &tokens(0, 3));
     assert_eq!(spans(&manager, "b"), [(1, 2, MissReason::BeingComputed { by: request("a") })]);
-    // One request is aborted while the other one still computes the content.
     manager.release("b", None).unwrap();
     admit(&mut manager, "c", &tokens(0, 3));
     assert_eq!(spans(&manager, "c"), [(1, 2, MissReason::BeingComputed { by: request("a") })]);
@@ -432,8 +433,8 @@ fn being_computed_and_not_computed() {
     assert_eq!(spans(&manager, "e"), [(1, 2, MissReason::NotComputed)]);
 }
 
-/// The request that computes the content belongs to another tenant, so the explanation does not name
-/// it.
+/// If the request that computes the content belongs to another tenant, the explanation does not name
+/// the request.
 #[test]
 fn being_computed_by_another_tenants_request() {
     let mut manager = retaining(8, vec![]);
@@ -466,7 +467,8 @@ fn too_short() {
     assert_eq!(manager.explain("c").unwrap().spans[0].tokens, 4..5);
 }
 
-/// The record has room for 16 contents, and 17 were stored.
+/// If a content was removed from the record, the reason is that it is not remembered. The record has
+/// room for 16 contents, and 17 were stored.
 #[test]
 fn not_remembered() {
     let config = ManagerConfig { num_blocks: 3, block_size: BLOCK, ..ManagerConfig::default() };
@@ -479,18 +481,20 @@ fn not_remembered() {
     manager.release("b", None).unwrap();
     run(&mut manager, "c", &tokens(99_000, 1));
     admit(&mut manager, "d", &tokens(1000, 1));
-    // The record contains the first tokens of this prompt, with the same keys.
+    // The record contains the first block of this prompt, with the same extra keys.
     assert_eq!(names(&manager, "d"), [(0, 0, "not-remembered")]);
     manager.release("d", None).unwrap();
-    // A later request requested the content and did not compute it. That does not prove that the
+    // Another request has requested the content without computing it. That does not prove that the
     // content was never computed.
     admit(&mut manager, "d", &tokens(1000, 1));
     assert_eq!(names(&manager, "d"), [(0, 0, "not-remembered")]);
     manager.release("d", None).unwrap();
-    // The record cannot distinguish a content that was never seen from one that it has lost.
+    // The record is full, so it cannot distinguish a content that was never seen from one that it has
+    // lost.
     admit(&mut manager, "e", &tokens(77_000, 1));
     assert_eq!(names(&manager, "e"), [(0, 0, "not-remembered")]);
-    // The distinction is possible after a known parent, if no child of the parent was lost.
+    // If the parent is known and the record has lost no child of it, the record can distinguish the
+    // two.
     manager.commit("e", 4).unwrap();
     manager.release("e", None).unwrap();
     // The explanation of only one released request is stored.
@@ -528,8 +532,8 @@ fn collision() {
     assert_eq!(names(&manager, "c"), [(0, 0, "collision"), (1, 1, "unreachable"), (2, 2, "never-seen")]);
 }
 
-/// Blocks after a collision are never published. So a request with the same blocks gets another reason
-/// than `BeingComputed`.
+/// The blocks after a collision never become available to other requests. So a request with the same
+/// blocks gets another reason than `BeingComputed`.
 #[test]
 fn blocks_after_a_collision_are_not_being_computed() {
     let mut manager = colliding(17);

@@ -1,5 +1,6 @@
-//! The advisor in a pool and in a manager: which calls count as references, windows, tenants, epochs,
-//! resizes, and random histories. Tests of `kvpool-replay` compare its estimates with exact curves.
+//! Tests the advisor of a pool and of a manager: which calls count as references, windows, tenants,
+//! epochs, resizes, and random sequences of calls. Tests of `kvpool-replay` compare its estimates with
+//! exact curves.
 
 use kvpool::hash::ChainLink;
 use kvpool::retention::{RetentionConfig, TenantId};
@@ -109,8 +110,8 @@ fn requests_count_for_their_tenants() {
     assert_eq!((counted, advice.references), (vec![(4, 30), (9, 7)], 39));
 }
 
-/// In a chat, each turn hits the answer of the previous turn, which no lookup has requested before. The
-/// advisor has to include registered blocks, or it would treat the answer as new.
+/// In a chat, each turn hits the answer of the previous turn, which no lookup has requested before. If
+/// the advisor ignored registered blocks, it would treat the answer as new.
 #[test]
 fn registered_answers_count_as_references() {
     let mut manager = manager(401);
@@ -162,12 +163,13 @@ fn single_blocks_are_references() {
     let (advice, stats) = (pool.advice().unwrap(), pool.stats());
     assert_eq!((advice.seen, stats.hits, stats.misses), (24, 12, 12));
     assert_eq!(advice.hit_rate, 0.5);
-    // If the first lookup of `promote` had stored the block, the second one would be counted as a hit.
+    // `promote` makes two lookups. If the first one had stored the block in the simulated cache, the
+    // second one would count as a hit.
     assert_eq!((at(&advice, 16), advice.policies[0].block_hit_rate), (0.75, 0.75));
     pool.check_invariants().unwrap();
 }
 
-/// In a ghost cache, as in the pool, a block whose parent is not cached is not a hit.
+/// In the simulated caches, as in the pool, a block whose parent is not cached is not a hit.
 #[test]
 fn a_block_after_a_gap_is_not_a_hit() {
     let hasher = BlockHasher::new(HasherConfig { block_size: 1, ..HasherConfig::default() }).unwrap();
@@ -215,8 +217,8 @@ fn counts_are_halved_at_the_end_of_each_window() {
     let advice = pool.advice().unwrap();
     assert_eq!((advice.references, advice.seen, advice.window), (48, 88, 80));
     assert_eq!(advice.tenants[0].references, 48);
-    // Hits of the old window are halved like references. The old window has 9 * 4 / 2 hits of 40
-    // references, and the new one 4 of 8.
+    // Hits of the old window are halved like references. The previous window has 9 * 4 hits, which
+    // count half, and 40 references. The new one has 4 hits and 8 references.
     assert_eq!(advice.hit_rate, (18.0 + 4.0) / 48.0);
     assert_eq!((at(&advice, 4), advice.policies[0].block_hit_rate), (advice.hit_rate, advice.hit_rate));
     (0..400).for_each(|_| serve(&mut pool, &prompt, 0));
@@ -250,11 +252,11 @@ fn a_resize_is_followed() {
     assert_eq!(advice.hit_rate, f64::from(9 * 600 + 64) / 12_000.0);
     let ghost = advice.policies[0].block_hit_rate;
     assert!((ghost - 0.9).abs() < 0.05, "{ghost}");
-    // A size that is refused changes nothing.
+    // A refused resize changes nothing.
     assert!(pool.resize(3).is_err());
     assert_eq!(pool.advice().unwrap(), advice);
-    // If the pool grows and the sampling rate is unchanged, the ghost caches keep their size, but are
-    // emptied.
+    // If the pool grows and the sampling rate is unchanged, the simulated caches keep their size, but
+    // are emptied.
     pool.resize(700).unwrap();
     assert!(pool.advice().unwrap().rate < 0.1);
 }
@@ -278,7 +280,8 @@ fn more_tenants_than_places() {
     let advice = pool.advice().unwrap();
     assert_eq!((known(&advice), advice.untracked_references), (vec![(2, 10), (3, 10)], 35));
     assert_eq!(advice.tenants[1].hit_rate, 1.0);
-    // The content is new to this tenant.
+    // Without the other tenants, this tenant would have no hits, because it requests the content for
+    // the first time.
     assert_eq!(advice.tenants[1].alone.last().unwrap().block_hit_rate, 0.0);
     // Without slots, no tenant is counted separately.
     let config = AdvisorConfig { max_tenants: 0, ..AdvisorConfig::default() };
@@ -395,8 +398,9 @@ proptest! {
         }
     }
 
-    /// In random histories, the invariants hold, every rate is between 0 and 1, curves never fall, the
-    /// references are those that the pool counts, and an equal history gives equal advice.
+    /// With random calls, the invariants hold, every rate is between 0 and 1, and larger caches never
+    /// have lower rates. The references are those that the pool counts, and equal calls give equal
+    /// advice.
     #[test]
     fn histories(
         operations in operations(150),
@@ -435,8 +439,8 @@ proptest! {
     }
 }
 
-/// Digests from other sources may begin with any bytes. If these bytes are spread unevenly, only the
-/// size of the sample changes.
+/// Digests from other sources may begin with any bytes. If these bytes are distributed unevenly, only
+/// the size of the sample changes.
 #[test]
 fn keys_that_are_not_spread() {
     let digests = |first: u64| {

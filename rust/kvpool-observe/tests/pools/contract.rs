@@ -1,5 +1,5 @@
-//! Compares the notifications of a pool with the pool: an observer that uses only notifications derives
-//! the content of every block, and every block that changed. The test covers every policy, and
+//! Tests that the notifications of a pool are complete: an observer that uses only notifications can
+//! derive the content of every block, and which blocks have changed. The test covers every policy, and
 //! observers that attach late.
 
 use std::collections::{BTreeMap, HashSet};
@@ -95,8 +95,8 @@ proptest! {
         }
     }
 
-    /// Observers may attach late. Then digests include the earlier contents, events cover only later
-    /// changes, and the pool returns the same blocks as without observers.
+    /// If observers are attached to a pool that is in use, digests include the earlier contents, events
+    /// cover only later changes, and the pool returns the same blocks as without observers.
     #[test]
     fn observers_may_come_late(
         eviction in policies(),

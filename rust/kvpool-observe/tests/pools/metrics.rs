@@ -22,7 +22,8 @@ fn pool(config: PoolConfig) -> BlockPool {
     BlockPool::new(PoolConfig { block_size: 1, ..config }).unwrap()
 }
 
-/// Observed values in the order in which they were observed. They are put into buckets at the end.
+/// The expected values of a histogram, in the order in which they occur. They are put into buckets at
+/// the end.
 #[derive(Debug, Default)]
 struct Values(Vec<f64>);
 
@@ -38,7 +39,8 @@ impl Values {
 }
 
 /// The content of a block: its hash, the times at which it became computed and at which it was last hit
-/// (if known), and its number of hits. The number is `None` if the content is older than the watch.
+/// (if known), and its number of hits. The number is `None` if the content existed before the watch
+/// began.
 type Held = (BlockHash, Option<f64>, Option<f64>, Option<u32>);
 
 #[derive(Debug, Default)]
@@ -58,7 +60,6 @@ struct Model {
 }
 
 impl Model {
-    /// Records the contents that exist when the watch begins.
     fn new(pool: &BlockPool) -> Self {
         let mut model = Self::default();
         model.see(pool, Reason::Dropped);
@@ -67,8 +68,8 @@ impl Model {
         model
     }
 
-    /// Compares the model with the pool. Every content that has left the pool since the last comparison
-    /// left for `reason`.
+    /// Compares the model with the pool. Every content that was removed since the last comparison was
+    /// removed for `reason`.
     fn see(&mut self, pool: &BlockPool, reason: Reason) {
         for id in 0..pool.num_blocks() as u32 {
             let block = BlockId::new(id);
@@ -231,7 +232,8 @@ fn retention_and_metrics_share_one_clock() {
     manager.check_invariants().unwrap();
 }
 
-/// Swapped-out content has an age in the host tier. Hits are counted only for the device.
+/// Each tier has its own metrics. Swapped-out content has an age in the host tier, and hits are counted
+/// only for the device.
 #[test]
 fn every_tier_has_its_own() {
     let config = ManagerConfig { num_blocks: 9, host_blocks: 9, block_size: 2, ..ManagerConfig::default() };
@@ -298,8 +300,8 @@ fn evictions_have_causes() {
     manager.check_invariants().unwrap();
 }
 
-/// A label must not have an unbounded number of values, so all tenants after the first ones are counted
-/// together.
+/// All tenants after the first ones are counted together, because a metric with a label for the tenant
+/// must have a bounded number of values.
 #[test]
 fn tenants_are_bounded() {
     let mut pool = pool(PoolConfig { num_blocks: 9, ..PoolConfig::default() });

@@ -131,7 +131,8 @@ struct AttachedPayloads {
 
 impl Check for AttachedPayloads {
     fn changed(&mut self, pool: &mut BlockPool, _reason: Reason, fresh: &[BlockId]) {
-        // A block that is allocated again may get the same content that it lost.
+        // A freshly allocated block has lost its content, even if it already has the same content
+        // again.
         let is_gone = |block: &BlockId, hash| fresh.contains(block) || pool.hash_of(*block) != Some(hash);
         let (gone, left) = std::mem::take(&mut self.by_block)
             .into_iter()
@@ -140,7 +141,6 @@ impl Check for AttachedPayloads {
         let taken = pool.take_evicted();
         let found: BTreeMap<_, _> = taken.iter().filter_map(numbered).collect();
         assert_eq!((found, taken.len()), (gone.clone(), gone.len()));
-        // Sets a payload on some of the registered blocks.
         let all = (1..pool.num_blocks() as u32).map(BlockId::new);
         let some: Vec<_> =
             all.filter(|block| (self.next + u64::from(block.get())).is_multiple_of(3)).collect();

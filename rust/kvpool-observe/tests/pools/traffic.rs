@@ -1,4 +1,4 @@
-//! Makes random calls of a pool. A [`Check`] observes every phase of them.
+//! Makes random calls of a pool. A [`Check`] is notified before and after each change.
 
 use std::sync::{Arc, LazyLock};
 
@@ -24,7 +24,8 @@ pub(crate) fn chain_of(tokens: &[u32], epoch: u64) -> HashChain {
     cursor.chain().clone()
 }
 
-/// Returns a chain of blocks of one token. Chains with different `nth` differ in their first block.
+/// Returns a hash chain with one token per block. Chains with different `nth` differ in their first
+/// block.
 pub(crate) fn chain(nth: u64, blocks: u64, epoch: u64) -> HashChain {
     chain_of(&(0..blocks).map(|at| (nth * 1000 + at) as u32).collect::<Vec<_>>(), epoch)
 }
@@ -32,8 +33,8 @@ pub(crate) fn chain(nth: u64, blocks: u64, epoch: u64) -> HashChain {
 /// One call, or the calls that serve one prompt.
 #[derive(Clone, Debug)]
 pub(crate) enum Operation {
-    /// Looks up, allocates and registers blocks, and marks `computed` of them as computed. With
-    /// `replaces`, duplicates are dropped at once.
+    /// Looks up, allocates and registers the blocks of a prompt, and marks the first `computed` of them
+    /// as computed. If `replaces` is true, duplicates are dropped at once.
     Serve {
         tokens: Vec<u32>,
         computed: usize,
@@ -99,7 +100,7 @@ pub(crate) fn duplicates() -> impl Strategy<Value = DuplicatePolicy> {
     prop::sample::select(DuplicatePolicy::ALL)
 }
 
-/// The reasons for which a content can leave.
+/// The reasons for which a content can be removed from its block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reason {
     Evicted,
@@ -107,13 +108,13 @@ pub(crate) enum Reason {
     Cleared,
 }
 
-/// Observes every phase of an operation.
+/// A test's checks, which run in every phase of an operation.
 pub(crate) trait Check {
     /// Called after a lookup that requested `_asked` blocks and acquired `_blocks`.
     fn looked_up(&mut self, _blocks: &[BlockId], _asked: usize, _tenant: Option<u32>) {}
 
-    /// Called after the pool has changed. Contents that are missing now left for `_reason`, and the
-    /// blocks of `_fresh` were allocated.
+    /// Called after the pool has changed. Contents that are missing now were removed for `_reason`, and
+    /// the blocks of `_fresh` were allocated.
     fn changed(&mut self, _pool: &mut BlockPool, _reason: Reason, _fresh: &[BlockId]) {}
 
     /// Called after the clock was set to `_now`.

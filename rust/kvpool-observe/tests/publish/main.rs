@@ -1,4 +1,5 @@
-//! KV events: compares a publisher with a model and with real managers, and its bytes with vectors.
+//! Tests KV events: compares a publisher with a model and with real managers, and its bytes with stored
+//! test vectors.
 
 #![expect(
     clippy::unwrap_used,

@@ -1,7 +1,7 @@
-//! Compares a publisher with a real manager in random histories: prompts that share prefixes and grow,
-//! releases, evictions, drops in the middle of chains, swaps, resets, epochs, feeds that overflow.
-//! After each flush, the published contents are exactly those that the pools hold and that a lookup can
-//! reach.
+//! Compares a publisher with a real manager under random operations: prompts that share prefixes and
+//! grow, releases, evictions, drops in the middle of chains, swaps, resets, epochs, feeds that
+//! overflow. After each flush, the published contents are exactly those that the pools hold and that a
+//! lookup can reach.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -84,7 +84,6 @@ impl Run {
         (!requests.is_empty()).then(|| requests.remove(at % requests.len()))
     }
 
-    /// Runs an operation. An operation that the manager refuses changes nothing.
     fn take(&mut self, operation: &Operation) {
         match operation {
             Operation::Admit { prompt, salt } => {
@@ -186,8 +185,8 @@ impl Run {
             }
         }
         let of = |group: u16, hash: BlockHash| {
-            // A content is reachable in a tier that is not faster than its parent's tier, counted from
-            // the first block on.
+            // Follow the chain from the first block. A content is reachable in those of its tiers that
+            // are not faster than the fastest reachable tier of its parent.
             let mut chain = Vec::new();
             let mut at = Some(hash);
             while let Some(hash) = at {
@@ -231,7 +230,7 @@ proptest! {
     fn an_overflow_of_the_feed_is_repaired(operations in operations(), capacity in 1_usize..20) {
         let mut run = Run::new(None, 0, capacity);
         operations.iter().filter(|operation| {
-            // If the feed is lost, the facts about salts are lost too, and contents with a salt are not
+            // Do not use salts where the feed may lose changes: contents whose salts are lost are not
             // published.
             !matches!(operation, Operation::Admit { salt: true, .. })
         }).for_each(|operation| run.take(operation));

@@ -1,5 +1,5 @@
-//! Sequence numbers, first batches, gaps, heartbeats and replays of a publisher, and the extra keys of
-//! blocks.
+//! Tests the sequence numbers, first batches, gaps, heartbeats and replays of a publisher, and the
+//! extra keys of blocks.
 
 use std::sync::Arc;
 
@@ -40,8 +40,8 @@ fn numbers_begin_at_the_base_of_the_start_and_the_first_word_is_cleared() {
     assert_eq!(second.len(), 1);
     assert_eq!(second[0].number, (START << 20) + 1);
     assert!(!has(&second[0].payload, "AllBlocksCleared"));
-    // If the worker restarts a second later, all its numbers are higher than those that this
-    // incarnation can have used.
+    // If the worker restarts a second later, all its batch numbers are higher than those that it can
+    // have used before.
     assert!(base(START + 1) > second[0].number + 1_000_000);
 }
 
@@ -77,7 +77,7 @@ fn a_held_sink_gets_everything_after_it_has_room() {
     publisher.hold(sink, true).unwrap();
     assert!(publisher.flush(9.0, 5.0).is_empty()); // not even a heartbeat
     publisher.hold(sink, false).unwrap();
-    // Nothing changed in the meantime, so nothing was lost.
+    // The contents did not change while the sink was paused, so the sink lost nothing.
     assert_eq!(publisher.flush(9.0, 5.0)[0].number, first[0].number + 1);
     publisher.hold(sink, true).unwrap();
     for at in 1..4 {
@@ -146,7 +146,7 @@ fn replays_contain_the_retained_batches_within_their_limit() {
     assert_eq!(numbers(sink, 0), [base + 2, base + 3, base + 4]);
     assert_eq!(numbers(sink, base + 4), [base + 4]);
     assert!(numbers(sink, base + 5).is_empty());
-    // The latest batch is kept even if it is longer than the limit.
+    // For replays, the latest batch is stored even if it is longer than the limit.
     assert_eq!(numbers(small, 0), [base + 4]);
     assert!(publisher.replay(2, 0).is_err());
 }
@@ -156,8 +156,8 @@ fn republication_is_cut_into_batches_in_order() {
     let mut publisher = publisher();
     chain(&mut publisher, 20_000);
     let sink = publisher.add(SinkConfig::default());
-    // One chain is one event. A chain with more contents than a batch may have is split into several
-    // batches.
+    // A snapshot contains one event per chain. A chain with more contents than a batch may have is
+    // split into several batches.
     assert_eq!(publisher.flush(1.0, 5.0).len(), 1);
     for at in 0..20_000 {
         publisher.stored(0, 0, Digest::of_number(1 << 40 | at), None, Some(&[at as u32, 1]));
@@ -190,7 +190,7 @@ fn runs_end_where_the_label_changes_and_extra_keys_belong_to_their_blocks() {
     let events = |payload: &[u8]| payload.windows(11).filter(|window| window == b"BlockStored").count();
     assert_eq!((events(&batches[0].payload), events(&batches[1].payload)), (2, 2));
     assert!(has(&batches[0].payload, "session_id") && !has(&batches[0].payload, "grain"));
-    // `92 91` in `MessagePack`: two blocks, each with one key.
+    // `92 91` in `MessagePack` are an array of two blocks, and in it an array of one key.
     assert!(
         has(&batches[0].payload, "extra_keys")
             && batches[0].payload.windows(3).any(|at| at == [0x92, 0x91, 0xa3])
@@ -225,7 +225,7 @@ fn unknown_groups_and_tiers_are_counted_and_change_nothing() {
     publisher.cleared(200);
     assert!(publisher.contents().is_empty());
     assert_eq!(publisher.contents().ignored(), 4);
-    // The number of tokens differs from the block size, so the content is not published.
+    // A content whose number of tokens differs from the block size is not published.
     publisher.stored(0, 0, digest, Some(digest), Some(&[1, 2, 3]));
     assert_eq!((publisher.contents().len(0), publisher.contents().untold()), (1, 1));
     publisher.contents().check().unwrap();

@@ -1,5 +1,5 @@
-//! Compares the bytes of every form with vectors. A separate script, `tools/make_event_vectors.py`,
-//! made the vectors from the specification.
+//! Compares the encoded events of every form with stored bytes. A separate script,
+//! `tools/make_event_vectors.py`, made those bytes from the specification.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -17,7 +17,8 @@ const DEPTH: usize = 3;
 
 fn config() -> Config {
     let mut config = Config::new();
-    // The stack is large enough for a hasher, a manager and the message of a panic.
+    // The stack of each simulated thread in bytes. It is large enough for a hasher, a manager and the
+    // message of a panic.
     config.stack_size = 1 << 18;
     config.max_steps = MaxSteps::FailAfter(200_000);
     config

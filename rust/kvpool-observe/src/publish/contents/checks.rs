@@ -1,9 +1,9 @@
-//! Read-only queries for tests and checks.
+//! Methods of `Contents` for tests: a list of the reported contents, and a check of the invariants.
 
 use super::{Contents, Digest, FREE, MAX_TIERS, NONE, tiers};
 
 impl Contents {
-    /// Returns the tier, group and digest of each content that consumers know.
+    /// Returns the tier, group and digest of each content that was reported to consumers.
     pub fn told_of(&self) -> impl Iterator<Item = (u8, u16, Digest)> {
         let nodes = self.nodes.iter().filter(|node| node.group != FREE);
         nodes.flat_map(|node| tiers(node.reported).map(|tier| (tier, node.group, node.digest)))

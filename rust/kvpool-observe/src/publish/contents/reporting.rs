@@ -1,15 +1,15 @@
 //! Makes the reports for consumers, which contain the changes since the last report, or everything.
 //!
-//! This module determines the order of changes, and which nodes form one run. Stored contents come
-//! before removed ones, and parents before their children.
+//! This module determines the order of changes, and which nodes are reported together as a run. Stored
+//! contents come before removed ones, and parents before their children.
 //!
 //! Costs: O(changes and their unreported ancestors). A snapshot is O(contents).
 
 use super::{Change, Contents, Digest, Keys, MAX_TIERS, tiers};
 
 impl Contents {
-    /// Returns the changes since the last call. A consumer that applies them knows exactly the open
-    /// contents. Frees the nodes of removed contents.
+    /// Returns the changes since the last call. A consumer that applies them knows exactly the contents
+    /// that lookups can reach. Frees the nodes of removed contents.
     pub(crate) fn settle(&mut self) -> Vec<Change> {
         let mut changes = Vec::new();
         if std::mem::take(&mut self.cleared) {
@@ -39,7 +39,8 @@ impl Contents {
             let gone = node.reported & !node.open;
             node.reported &= !gone;
             if node.tiers == 0 {
-                // The node remains only as the parent of its children.
+                // No tier has the content any more. The node remains only as the parent of its
+                // children.
                 (node.has_tokens, node.keys) = (false, None);
             }
             for tier in tiers(gone) {
@@ -55,7 +56,7 @@ impl Contents {
             group,
             digests,
         }));
-        // Nodes in the changes are open, so they are not freed.
+        // This frees no node that `changes` refers to, because those nodes are open.
         dirty.into_iter().for_each(|at| self.free_if_idle(at));
         changes
     }
@@ -72,7 +73,7 @@ impl Contents {
         }
     }
 
-    /// Whether one event can contain both a node and its parent.
+    /// Whether a node can follow its parent in the same event.
     fn continues_run(&self, at: u32, parent: u32) -> bool {
         let (Some(node), Some(parent)) = (self.node(at), self.node(parent)) else { return false };
         match (&node.keys, &parent.keys) {
@@ -112,7 +113,8 @@ impl Contents {
     }
 }
 
-/// Collects the runs of stored contents. The last run of each tier can still be extended.
+/// Collects the stored contents of a report in runs, in which each content is the parent of the next.
+/// Only the last run of each tier can be extended.
 struct Runs {
     changes: Vec<Change>,
     /// For each tier, the index of its last run, and the last node of that run.

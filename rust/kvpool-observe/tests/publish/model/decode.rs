@@ -87,7 +87,6 @@ impl Reader<'_> {
     }
 }
 
-/// Decodes the events of a batch.
 pub(crate) fn events(payload: &[u8]) -> Vec<Value> {
     let mut reader = Reader(payload);
     let batch = reader.value();

@@ -1,6 +1,6 @@
 //! Compares a publisher with a model: the bytes that consumers receive describe exactly the contents
-//! that are reachable in the pools. Contents are stored, removed, moved between tiers, dropped in the
-//! middle of a chain, and described late, and batches are lost.
+//! that are reachable in the pools. Contents are stored, removed, moved between tiers, and dropped in
+//! the middle of a chain. Their tokens may become known late, and batches are lost.
 
 mod decode;
 
@@ -16,7 +16,6 @@ const CONTENTS: u64 = 24;
 const TIERS: [&str; 3] = ["GPU", "CPU", "STORAGE"];
 
 fn parent_of(content: u64) -> Option<u64> {
-    // The chains are a tree with two roots, 0 and 1.
     content.checked_sub(2).map(|above| above - above % 3 % 2)
 }
 
@@ -70,7 +69,7 @@ fn operations() -> impl Strategy<Value = Vec<Operation>> {
     prop::collection::vec(one, 0..120)
 }
 
-/// The contents of the pools.
+/// The expected contents of the worker's pools.
 #[derive(Default)]
 struct Pools {
     held: BTreeSet<(u8, u16, u64)>,
@@ -235,7 +234,7 @@ impl Run {
             }
             Operation::Flush => self.flush(),
             Operation::Lose { sink } => {
-                // The lost batch of this sink already has a number.
+                // The batch that was lost has already used a number of the sink's sequence.
                 if sink < self.consumers.len() {
                     self.publisher.lost(sink).unwrap();
                 } else {
