@@ -96,4 +96,8 @@ class EventPublisher:
         covers, and the batches of the content. The number is None before the first batch.
         """
     def counts(self) -> _Counts:
-        """Returns the numbers of contents by tier, of unreported contents, and of ignored changes."""
+        """Returns counts: cached contents by tier, contents that cannot be reported, and ignored changes.
+
+        A content cannot be reported if its tokens are unknown or its parent is missing. A change is ignored
+        if its group or tier is unknown.
+        """

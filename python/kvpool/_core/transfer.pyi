@@ -160,7 +160,7 @@ class BlockStore:
         """The number of bytes of a block, summed over all regions."""
     @property
     def num_regions(self) -> int:
-        """The number of pieces of a block."""
+        """The number of separate pieces of memory of which each block consists."""
     @property
     def regions(self) -> list[tuple[int, int, int]]:
         """For each piece of a block, its address in block 0, the bytes from block to block, and its bytes."""
@@ -406,7 +406,7 @@ class Transfer:
         """The number of bytes to copy."""
     @property
     def method(self) -> Method:
-        """The method of the copy."""
+        """The name of the method that copies the bytes."""
     @property
     def seconds(self) -> float | None:
         """The number of seconds that the copy took, or None before its end."""
