@@ -79,11 +79,11 @@ if TYPE_CHECKING:
 __version__: str = _core.__version__
 
 __all__ = [
-    # The classes that a scheduler calls.
+    # Classes of which a scheduler makes an object, and whose methods it calls.
     "CacheManager",
     "BlockPool",
     "TieredPool",
-    # The identity of a prompt. See kvpool.hashing for more.
+    # Classes that hash a prompt. See kvpool.hashing for more.
     "BlockHasher",
     "ExtraKeys",
     # Arguments of a manager and a pool.
@@ -132,7 +132,7 @@ _LAZY = (
     "transfer",
 )
 
-# Type checkers use the imports above instead.
+# Type checkers know these modules from the imports under TYPE_CHECKING.
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> ModuleType:

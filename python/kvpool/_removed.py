@@ -27,15 +27,16 @@ REPLACEMENTS = {
 class Renamed(NamedTuple):
     """A method or property that has a new name."""
 
-    #: The new expression, as the warning shows it.
+    #: The expression that replaces the old name. The warning shows it.
     replacement: str
-    #: Makes the new call. Its parameters are those of the old name, with the owner before them.
+    #: Makes the call that replaces the old one. The first argument is the object, and the other arguments are
+    #: those of the old method.
     call: Callable[..., Any]
     is_property: bool = False
 
 
 def _moved(path: str) -> Renamed:
-    """Returns the entry of a method that has moved to another object and has the same parameters."""
+    """Returns the entry of a method that has moved to the facet in ``path``, with the same parameters."""
     facet, _, method = path.partition(".")
 
     def call(owner: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -45,7 +46,7 @@ def _moved(path: str) -> Renamed:
     return Renamed(path, call)
 
 
-#: The old names that both classes had.
+#: The old names that both CacheManager and BlockPool had.
 _BOTH: Final = {
     "advance_time": _moved("clock.advance"),
     "observe_time": _moved("clock.observe"),
@@ -77,7 +78,7 @@ def _release_batch(
     finish_reasons: Any = None,
     output_tokens: Any = None,
 ) -> None:
-    """Releases a batch of requests."""
+    """Calls ``release`` for a removed method that released a batch of requests."""
     manager.release(
         request_ids,
         after_step=after_step,

@@ -119,7 +119,7 @@ def fetch(
     proxies = [urllib.request.ProxyHandler({})] if direct else []
     opener = urllib.request.build_opener(_Http(until), _Https(until), *proxies)
     try:
-        # The caller has checked the URL.
+        # The caller has checked that the URL is one of HTTP or HTTPS.
         request = urllib.request.Request(url, headers=dict(headers or {}))  # noqa: S310
         with opener.open(request, timeout=seconds) as answer:
             body = answer.read(most_bytes + 1)

@@ -88,13 +88,13 @@ class Policy(ABC):
 
     @abstractmethod
     def forget(self, block: int) -> None:
-        """Called after a content was dropped without eviction, or when retention takes over its block.
+        """Called when a block has to leave the order: its content was dropped, or a hint applies to it.
 
         Remove the block from the order if it is there. It may not be.
         """
 
     def admit(self, block: int, key: int, depth: int) -> None:  # noqa: B027 (optional)
-        """Called when a block in use gets new content. It enters the order when it is released."""
+        """Called when a block in use gets new content. ``release`` later adds the block to the order."""
 
     def hit(self, block: int) -> None:  # noqa: B027
         """Called when a lookup acquires a block, whether the block was cached-free or in use.
@@ -103,7 +103,7 @@ class Policy(ABC):
         """
 
     def take(self, block: int) -> None:
-        """Called when the pool takes this block as a victim, without ``pop``.
+        """Called when the pool itself chooses a block to evict, instead of calling ``pop``.
 
         Without this method, ``forget`` is called.
         """
@@ -114,7 +114,7 @@ class Policy(ABC):
 
         Make it the next victim again.
 
-        Without this method, the pool remembers the block itself.
+        If a subclass does not define this method, the pool itself makes the block the next victim.
         """
 
     def evicted(self, block: int, key: int, depth: int) -> None:  # noqa: B027
@@ -124,7 +124,7 @@ class Policy(ABC):
         """
 
     def clear(self) -> None:  # noqa: B027
-        """Called after all contents were dropped. Without it, ``forget`` is called for each block."""
+        """Called after all contents were dropped. By default, ``forget`` is called for each block."""
 
 
 def __dir__() -> list[str]:

@@ -116,14 +116,14 @@ def _all_shapes(dtype: str | None) -> list[KvShape]:
     except ValueError as error:
         raise bad_usage(error) from None
     for model in model_names():
-        # The model decides whether the format exists for it.
+        # kv_shape raises ValueError if the model's KV cannot have this format.
         with contextlib.suppress(ValueError):
             shapes.append(kv_shape(model, name))
     return shapes
 
 
 def _row(shape: KvShape, facts: dict[str, Any]) -> dict[str, Any]:
-    """Make the row of a model, with its layers in words instead of a list."""
+    """Return the CSV row of a model. Its layers are a text such as ``32 full``, and not a list."""
     return {"name": facts["name"], "layers": shape.in_words(), **flat(facts)}
 
 
@@ -208,7 +208,7 @@ def _print_list(shapes: list[KvShape], block_size: int, chunk: int, dtype: str) 
 
 
 def _in_short(shape: KvShape) -> str:
-    """Describe the layers, with MLA and windows.
+    """Return a short text with the number of layers of each kind, and the sizes of windows.
 
     >>> _in_short(kv_shape("DeepSeek-V3")), _in_short(kv_shape("gpt-oss-20b"))
     ('61 MLA', '12 full, 12 window 128')

@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 
 __all__ = ["store_app"]
 
-#: Slots that are read between two checks for Ctrl-C.
+#: Number of slots of a store's file that are read between two checks for Ctrl-C.
 _SLICE: Final = 256
-#: The largest number of damaged slots that are listed by name.
+#: Maximum number of damaged slots that are printed one by one.
 _LISTED: Final = 20
 
 store_app: Final = typer.Typer(
@@ -64,7 +64,7 @@ _Target = Annotated[
         show_default=False,
     ),
 ]
-#: The most seconds that reading a server may take.
+#: The default time limit for reading a server, in seconds.
 _SECONDS: Final = 3600.0
 _Timeout = Annotated[
     float,
@@ -360,7 +360,7 @@ def _open(folder: Path, *, exclusive: bool) -> StoreFolder:
 
 
 def _walk(opened: StoreFolder, name: str, *, verify: bool, progress: bool) -> _Found:
-    """Read every object, in slices. Shows a progress bar on a terminal."""
+    """Read every object of a folder, with a progress bar on a terminal."""
     found = _Found()
     console = Console(stderr=True)
     columns = (TextColumn(name), BarColumn(bar_width=None), DownloadColumn(), TimeRemainingColumn())

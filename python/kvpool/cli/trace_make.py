@@ -105,7 +105,7 @@ def make_command(
 def _rows(
     requests: Iterator[Asked], block_size: int, rate_per_s: float, turn_s: float
 ) -> Iterator[tuple[float, int, bytes]]:
-    """Yield for each request its time in ms, its number of prompt tokens, and its line of the trace."""
+    """Yield the arrival in ms, the number of prompt tokens and the line of the trace of each request."""
     hasher = kvpool.BlockHasher("sha256", block_size)
     numbers: dict[bytes, int] = {}
     timed: bool | None = None
@@ -130,7 +130,7 @@ def _rows(
 
 @contextlib.contextmanager
 def _lines(log: Path) -> Iterator[IO[bytes]]:
-    """Yield the lines of a log, unpacked."""
+    """Yield a log file from which lines can be read. A gzip file is decompressed."""
     if str(log) == "-":
         yield sys.stdin.buffer
         return
