@@ -14,7 +14,7 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 
 use crate::python::prelude::*;
 
-/// Returns an exception of `kvpool.errors`, by its name.
+/// Returns an exception of the class `class` of `kvpool.errors`.
 pub(crate) fn raise(py: Python<'_>, class: &str, message: impl Into<String>) -> PyErr {
     let build = || {
         let class = crate::python::import(py, "kvpool.errors")?.getattr(class)?;
@@ -36,12 +36,12 @@ pub(crate) fn is_ours(py: Python<'_>, error: &PyErr) -> bool {
     !foreign || is_kvpool(py, error)
 }
 
-/// Implemented by errors of the Rust crates, to convert them to Python exceptions.
+/// Converts an error of a Rust crate to a Python exception.
 pub(crate) trait ToPyErr {
     fn to_py_err(&self, py: Python<'_>) -> PyErr;
 }
 
-/// Converts the error of a result: `result.or_raise(py)?`.
+/// Converts the error of a `Result` to a Python exception: `result.or_raise(py)?`.
 pub(crate) trait OrRaise<T> {
     fn or_raise(self, py: Python<'_>) -> PyResult<T>;
 }
@@ -52,7 +52,6 @@ impl<T, E: ToPyErr> OrRaise<T> for Result<T, E> {
     }
 }
 
-/// Returns an `OutOfBlocksError` with its attributes.
 fn out_of_blocks(py: Python<'_>, refusal: &Refusal) -> PyErr {
     let error = raise(py, "OutOfBlocksError", refusal.to_string());
     let value = error.value(py);

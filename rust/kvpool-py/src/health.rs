@@ -23,8 +23,8 @@ impl Health {
         Err(error)
     }
 
-    /// Keeps the first failure. A later one is dropped without the lock, because its destructor may run
-    /// Python code.
+    /// Stores a failure of the policy, unless one is stored already. A later failure is dropped after the
+    /// lock is released, because its destructor may run Python code.
     pub(crate) fn note(&self, method: &'static str, error: PyErr) {
         let mut kept = self.lock();
         let later = if kept.is_none() { kept.replace((method, error)) } else { Some((method, error)) };

@@ -23,7 +23,7 @@ use pyo3::types::{PyDict, PyIterator, PyMemoryView, PyString, PyType};
 pub(crate) use self::exit::protect;
 pub(crate) use self::single::Single;
 
-/// The prelude of the bindings, instead of `pyo3::prelude`.
+/// The prelude of the bindings, which they use instead of `pyo3::prelude`.
 pub(crate) mod prelude {
     pub(crate) use pyo3::prelude::{
         Borrowed, Bound, FromPyObject, IntoPyObject, Py, PyAny, PyBoolMethods, PyBytesMethods, PyDictMethods,
@@ -36,12 +36,12 @@ pub(crate) mod prelude {
     pub(crate) use super::PyObjectMethods;
 }
 
-/// Attaches this thread for a call, or parks it for ever if the interpreter is about to end.
+/// Runs a call with the interpreter. If the interpreter is about to end, parks this thread for ever.
 pub(crate) fn attach<R>(call: impl FnOnce(Python<'_>) -> R) -> R {
     try_attach(call).unwrap_or_else(|| exit::park())
 }
 
-/// Attaches this thread for a call. `None` if the interpreter has ended.
+/// Runs a call with the interpreter. Returns `None` if the interpreter has ended.
 pub(crate) fn try_attach<R>(call: impl FnOnce(Python<'_>) -> R) -> Option<R> {
     protect();
     Python::try_attach(call)
@@ -82,14 +82,14 @@ pub(crate) trait Name<'py>: IntoPyObject<'py, Target = PyString> {}
 
 impl<'py, N: IntoPyObject<'py, Target = PyString>> Name<'py> for N {}
 
-/// Any object.
+/// A Python object of any type.
 type Any<'py> = Bound<'py, PyAny>;
 
 /// Declares [`PyObjectMethods`], and calls the method of `PyAnyMethods` with the same name in each of
 /// its methods.
 macro_rules! calls {
     ($($name:ident $(<$($of:ident: $bound:path),+>)? ($($arg:ident: $type:ty),*) -> $answer:ty;)+) => {
-        /// Methods of objects, each of which protects the thread.
+        /// The methods of Python objects. Each of them protects the thread before it runs Python code.
         pub(crate) trait PyObjectMethods<'py> {
             $(fn $name $(<$($of: $bound),+>)? (&self $(, $arg: $type)*) -> $answer;)+
 

@@ -15,7 +15,7 @@ pub(super) fn current_stream(py: Python<'_>, device: Device) -> PyResult<StreamH
     Ok(StreamHandle::from_raw(raw))
 }
 
-/// An argument whose default is torch's current stream.
+/// An argument that is a stream, or `"current"` for torch's current stream, which is the default.
 pub(crate) enum Wanted<'py> {
     Current,
     Given(Bound<'py, PyAny>),
