@@ -1,4 +1,4 @@
-"""Events for routers. See ``kvpool.events``."""
+"""Encodes KV events, to which routers subscribe. See ``kvpool.events``."""
 
 from typing import TypedDict, final, type_check_only
 

@@ -88,7 +88,7 @@ class GroupReach:
 
     @property
     def group(self) -> int:
-        """The number of the group."""
+        """The number of the KV-cache group, from 0 on."""
     @property
     def kind(self) -> str:
         """The kind of the group: full, sliding, chunked, state or cross."""

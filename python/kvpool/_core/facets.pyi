@@ -101,7 +101,7 @@ class ManagerSwaps:
             SwapError: The swap has ended.
         """
     def host_stats(self) -> PoolStats | None:
-        """Returns the counters and gauges of the host tier's pool, or None without a host tier.
+        """Returns the counters and gauges of the host tier's pool, or None if there is no host tier.
 
         O(1).
         """

@@ -90,7 +90,7 @@ class JournalStats:
         """The number of recorded operations."""
     @property
     def bytes(self) -> int:
-        """Bytes written to the file, or kept in the ring. Bytes that are not written yet do not count."""
+        """Number of bytes written to the file or kept in the ring. Bytes not written yet do not count."""
     @property
     def error(self) -> str | None:
         """The reason why the journal stopped recording, or None if it is recording."""
@@ -127,7 +127,7 @@ class JournalInfo:
         """The number of recorded operations for each method of the pool or manager."""
     @property
     def cut_at(self) -> int | None:
-        """The byte after the last whole frame, if the end of the journal is missing or damaged.
+        """The position after the last whole frame, if the end of the journal is missing or damaged.
 
         None if the journal is complete.
         """
@@ -159,7 +159,7 @@ class JournalReport:
         """
     @property
     def cut_at(self) -> int | None:
-        """The byte after the last whole frame, if the end of the journal is missing or damaged.
+        """The position after the last whole frame, if the end of the journal is missing or damaged.
 
         None if the journal is complete.
         """

@@ -343,10 +343,10 @@ class RequestInfo:
         """
     @property
     def blocks(self) -> int:
-        """The number of blocks in its block table."""
+        """The number of blocks in the request's block table."""
     @property
     def tier(self) -> int:
-        """The tier of its blocks: 0 is the device, and 1 the host tier of a swapped-out request."""
+        """The tier with the request's blocks: 0 is the device, and 1 the host tier (if swapped out)."""
     def __eq__(self, other: object, /) -> bool: ...
     __hash__: ClassVar[None]  # type: ignore[assignment]
 

@@ -63,7 +63,7 @@ class Retention:
         """The priority, 0 (evicted first) to 100 (evicted last). None if pinned or demoted."""
     @property
     def ttl(self) -> float | None:
-        """Seconds after which the hint ends, or None."""
+        """Number of seconds after which the hint ends. None if it does not end by time."""
     @property
     def idle(self) -> bool:
         """Whether the seconds of ``ttl`` begin at the last use of the block, and not when the hint is set."""

@@ -237,7 +237,7 @@ class PolicyRun:
         """The number of references that were hits."""
     @property
     def token_hits(self) -> int:
-        """The number of prompt tokens in these references."""
+        """The number of prompt tokens in the references that were hits."""
     @property
     def block_hit_rate(self) -> float:
         """The number of hits divided by the number of references, 0 to 1."""

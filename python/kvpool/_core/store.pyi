@@ -197,7 +197,7 @@ class Namespace:
         """Returns the namespace of a text that ``to_json`` made.
 
         Raises:
-            InvalidArgumentError: The text is not one: a field is missing, unknown or of another type.
+            InvalidArgumentError: The text is no namespace: a field is missing, unknown or of another type.
         """
     def to_json(self) -> str:
         """Returns all fields as JSON."""
@@ -638,10 +638,10 @@ class StoreStats:
 
     @property
     def objects(self) -> int:
-        """Number of objects that can be found."""
+        """Number of objects that the store can find now."""
     @property
     def bytes(self) -> int:
-        """Number of bytes, at most, of these objects, of transfers, and of space still to be cleared."""
+        """Largest number of bytes that objects, transfers and space still to be cleared can take."""
     @property
     def capacity_bytes(self) -> int:
         """The limit of ``bytes``."""
@@ -698,7 +698,7 @@ class StoreStats:
         """Number of writes for which the back end had no space."""
     @property
     def failed(self) -> int:
-        """Number of transfers that failed for another reason."""
+        """Number of transfers that failed for a reason that no other counter counts."""
     @property
     def timed_out(self) -> int:
         """Number of transfers whose deadline passed."""
@@ -860,7 +860,7 @@ class StoreServer:
             InvalidArgumentError: A name is not that of an object. Then none is removed.
         """
     def forget(self, digest: str) -> None:
-        """Removes the text of a namespace, and the record of its generation.
+        """Removes the JSON text that describes a namespace, and the record of its generation.
 
         Raises:
             StoreError: The server fails.
