@@ -84,7 +84,7 @@ class EventPublisher:
     def replay(
         self, sink: int, start: int, limit: int = 1_048_576, most_bytes: int | None = None
     ) -> list[tuple[int, bytes]]:
-        """Returns the kept batches of a sink, beginning with a number, as pairs of number and bytes.
+        """Returns the kept batches of a sink from number ``start`` on, as pairs of number and bytes.
 
         Returns at most ``limit`` batches. Together they have at most ``most_bytes`` bytes, unless the first
         batch alone has more.

@@ -107,8 +107,8 @@ class GroupReach:
 
         Empty if no longer hit of this prompt is possible.
 
-        ``blocks`` are the missing blocks of the group's table. ``tokens`` are the tokens that the group
-        would have served with them.
+        In each reason, ``blocks`` are the positions of the missing blocks in the group's table, and
+        ``tokens`` are the tokens that the group would have served with these blocks.
         """
     def to_dict(self) -> dict[str, Any]:
         """Returns the group as a dict of numbers, names and lists."""

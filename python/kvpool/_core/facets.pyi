@@ -538,7 +538,7 @@ class PoolDiagnose:
     def state_digest(self) -> int | None:
         """Returns a hash of the pool's state, or None if the pool was made without ``digest=True``.
 
-        Managers with the same settings and the same calls have equal digests on any host. O(blocks that
+        Pools with the same settings and the same calls have equal digests on any host. O(blocks that
         changed since the last call).
 
         >>> one, other = (kvpool.BlockPool(num_blocks=100, digest=True).diagnose for _ in range(2))

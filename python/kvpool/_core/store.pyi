@@ -607,10 +607,10 @@ class Store:
         """Whether transfers bypass the page cache."""
     @property
     def io(self) -> str:
-        """The way in which bytes are moved.
+        """The way in which the store moves bytes.
 
-        ``io_uring`` for a disk, or ``threads (no io_uring: WHY)`` if the kernel does not support it.
-        ``threads`` for the other back ends.
+        A disk has ``io_uring``, or ``threads (no io_uring: WHY)`` if the kernel does not support it. Other
+        back ends have ``threads``.
         """
     def stats(self) -> StoreStats:
         """Returns the counters and gauges of the store.
@@ -793,7 +793,7 @@ class StoreFolder:
             StoreError: The folder cannot be read.
         """
     def clear(self, places: Sequence[int]) -> None:
-        """Clears places, so that they contain no objects.
+        """Clears places (slots of the folder's file), so that they contain no objects.
 
         Raises:
             StoreError: The folder was not opened as ``exclusive``, or the disk fails.

@@ -194,7 +194,9 @@ class TransferPlan:
     def runs(
         self, scratch: Sequence[tuple[int, int]] | None = None
     ) -> list[list[tuple[tuple[int, int], tuple[int, int], int]]]:
-        """Returns the rounds with consecutive blocks merged, as triples of source, destination and length.
+        """Returns rounds in which copies of consecutive blocks are merged.
+
+        A merged copy is a triple of first source, first destination and number of blocks.
 
         O(n log n).
 
