@@ -79,14 +79,14 @@ if TYPE_CHECKING:
 __version__: str = _core.__version__
 
 __all__ = [
-    # Classes of which a scheduler makes an object, and whose methods it calls.
+    # The main classes: a scheduler makes an object of one of them.
     "CacheManager",
     "BlockPool",
     "TieredPool",
     # Classes that hash a prompt. See kvpool.hashing for more.
     "BlockHasher",
     "ExtraKeys",
-    # Arguments of a manager and a pool.
+    # Types of arguments of managers and pools.
     "AdvisorConfig",
     "ExplainConfig",
     "GroupReach",
@@ -94,7 +94,7 @@ __all__ = [
     "Retention",
     "RetentionConfig",
     "TenantLimits",
-    # Results of a manager and a pool.
+    # Types of results of managers and pools.
     "Admission",
     "AdmissionFit",
     "Explanation",

@@ -89,7 +89,7 @@ class UnknownRequestError(KvpoolError, KeyError):
     """No request has this id."""
 
     def __str__(self) -> str:
-        # The str of a KeyError is the repr of its argument, with quotes.
+        # KeyError.__str__ would return the message in quotes.
         return str(self.args[0]) if self.args else ""
 
 

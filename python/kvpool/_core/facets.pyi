@@ -280,7 +280,10 @@ class ManagerJournal:
 
 @final
 class ManagerDiagnose:
-    """Invariant checks, digests, block orders, advice and metrics of a manager: ``manager.diagnose``."""
+    """Checks a manager, and describes its state: ``manager.diagnose``.
+
+    This facet has invariant checks, digests, orders of free and evictable blocks, advice and metrics.
+    """
 
     def check_invariants(self) -> None:
         """Recomputes the state of the pool and of every request, and compares it with the stored state.
@@ -495,7 +498,10 @@ class PoolJournal:
 
 @final
 class PoolDiagnose:
-    """Invariant checks, digests, block orders, advice and metrics of a pool: ``pool.diagnose``."""
+    """Checks a pool, and describes its state: ``pool.diagnose``.
+
+    This facet has invariant checks, digests, orders of free and evictable blocks, advice and metrics.
+    """
 
     def check_invariants(self) -> None:
         """Recomputes the state of the pool and of its parts, and compares it with the stored state.

@@ -26,13 +26,13 @@ __all__ = ["DEFAULT_BLOCKS", "Capacity", "SizeOptions"]
 #: The default number of blocks of a pool.
 DEFAULT_BLOCKS: Final = 100_000
 
-#: The most blocks that a pool can have beside the null block.
+#: Maximum number of blocks of a pool, without the null block.
 _MOST_BLOCKS: Final = 2**32 - 3
 
-#: The most layers, heads and elements of a KV shape. Real models have less than a hundredth of this.
+#: Maximum number of layers, of heads, and of elements of a head. Real models have less than a hundredth.
 _LARGEST_SHAPE: Final = 1_000_000
 
-#: The most bytes of host memory that the replay uses per block of the pool.
+#: Maximum number of bytes of host memory that a replay uses per block of the pool.
 _HOST_BYTES_PER_BLOCK: Final = 80
 
 

@@ -50,7 +50,7 @@ __all__ = ["compare_command"]
 
 _CAPACITIES: Final = ",".join(DEFAULT_CAPACITIES)
 
-#: The most bytes of a report. A larger file is read as a trace.
+#: Maximum number of bytes of a report. A larger file is read as a trace.
 _LARGEST_REPORT: Final = 64 << 20
 
 _Side = typer.Argument(show_default=False, metavar="A", help="A report, a trace, or with --trace a policy.")

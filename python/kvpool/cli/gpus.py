@@ -57,7 +57,7 @@ GPUS: Final[dict[str, float]] = {
     "mi355x": 288,
 }
 
-#: Words in product names that are ignored, because they do not change the memory.
+#: Words in product names of GPUs that are ignored, because they do not identify the memory size.
 _NOISE: Final = re.compile(r"nvidia|amd|instinct|geforce|tesla|tensor|core|gpu|sxm\d?|pcie|oam|hbm\d?e?|rtx")
 #: The largest relative difference between the memory size in a product name and the size in ``GPUS``. Vendors
 #: round sizes, and ECC reduces them.

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Counts", "Recorder", "endpoint_of", "line_of"]
 
-#: The most batches that wait for this process, and the most bytes of a batch, so that a publisher
-#: cannot fill memory.
+#: Maximum number of batches that wait for this process, and of bytes of a batch. With these limits, a
+#: publisher cannot fill the memory.
 _MOST_WAITING: Final = 10_000
 _LARGEST_BATCH: Final = 16 << 20
 #: The batch number with which a publisher ends a replay.

@@ -35,7 +35,7 @@ Row = tuple[str, str, str]
 class Outcome:
     """The report of a finished replay, with facts about the trace and the costs of the run."""
 
-    #: Path of the trace, ``stdin`` or ``generated``.
+    #: The path of the trace, or ``stdin``, or ``generated``.
     source: str
     #: ``Trace.summary()``.
     trace: TraceSummary
@@ -43,11 +43,11 @@ class Outcome:
     capacity: Capacity
     #: ``Replay.report_json()``, parsed.
     report: dict[str, Any]
-    #: Seconds for reading or generating the trace.
+    #: The seconds that reading or generating the trace took.
     read_seconds: float
-    #: Seconds for the replay itself, hashing included.
+    #: The seconds that the replay itself took, hashing included.
     wall_seconds: float
-    #: Peak of the process's resident memory.
+    #: The largest resident memory of the process so far, in bytes.
     peak_memory_bytes: int
 
     @property

@@ -28,7 +28,7 @@ __all__ = ["screen"]
 _WIDE: Final = 120
 #: The width of a bar that shows parts of a whole, in characters.
 _BAR: Final = 24
-#: States of blocks, and their colours.
+#: The states of blocks, and the colours of their parts of a bar.
 _STATES: Final = (
     ("active", "green"),
     ("fenced", "yellow"),

@@ -23,7 +23,7 @@ struct Last {
     lists: Vec<Option<(u64, Py<PyList>)>>,
 }
 
-/// The lookups in several groups, which reuse the last hits.
+/// Looks up requests in several KV-cache groups. A lookup can reuse the last hit of each group.
 pub(super) struct Lookups {
     pub(super) hits: Hits,
     last: Mutex<Last>,
