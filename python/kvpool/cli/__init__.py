@@ -64,9 +64,9 @@ def _top(
 ) -> None:
     """Measure what the KV-cache blocks of LLM inference engines are worth.
 
-    Size a cache for a request trace; replay the trace through the block
-    manager; compare two runs; look up the size of a model's KV cache; find out
-    from a journal what went wrong; inspect and clean a store.
+    The commands size a cache for a request trace, replay the trace through the
+    block manager, compare two runs, show the size of a model's KV cache, find
+    the cause of an error in a journal, and inspect and clean a store.
     """
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())

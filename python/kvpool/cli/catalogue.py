@@ -56,13 +56,14 @@ def models_command(
         bool, typer.Option("--csv", help="Print CSV instead of the table, a line per model.")
     ] = False,
 ) -> None:
-    """List the models that kvpool knows; of one model, its KV-cache groups.
+    """List the models that kvpool knows, or show the KV-cache groups of one model.
 
-    Figures are over all layers, on all ranks together, in bf16 elements unless
-    --dtype says otherwise. Windows, chunks and states are counted as such: a
-    request keeps the tokens in its window, and one state. While a step computes
-    a chunk of a prompt, a window holds that chunk, too: --chunk is its size. Of
-    several requests that fit together, one at a time computes its prompt.
+    Sizes are sums over all layers and all ranks, in bf16 elements unless
+    --dtype sets another format. A request keeps only the tokens in its window
+    or chunk, and one recurrent state. While a step computes a chunk of a
+    prompt, a window also has the tokens of that chunk. --chunk is the size of
+    such a chunk. The number of requests that fit assumes that one of them at a
+    time computes its prompt.
     """
     one_form(as_json=as_json, as_csv=as_csv)
     memory = gpu_memory(gpu, gpus, weights_gib, gpu_share)

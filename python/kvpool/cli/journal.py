@@ -149,8 +149,9 @@ def replay_command(
 ) -> None:
     """Run every operation again, and compare every answer and every digest.
 
-    Exit code 0: bit-exact. 1: this build differs, or an invariant is broken;
-    the first such operation is printed. 2: the journal cannot be replayed.
+    Exit code 0: all answers and digests are equal. 1: this build differs, or an
+    invariant is broken, and the first such operation is printed. 2: the journal
+    cannot be replayed.
     """
     with readable(file, max_gib, _REPLAYS) as source:
         total = kvpool.journal.read_journal(source).operations
@@ -183,9 +184,10 @@ def bisect_command(
 ) -> None:
     """Find the first operation that goes wrong.
 
-    With one journal: the first operation whose answer differs on this build, or
-    after which an invariant is broken. With two: the first record in which they
-    differ; nothing is run. Exit code 1 if there is one, else 0.
+    With one journal, this is the first operation whose answer differs on this
+    build, or after which an invariant is broken. With two journals, it is the
+    first record in which they differ, and nothing is run. Exit code 1: there is
+    such an operation. 0: there is none.
     """
     if other is not None:
         _compare(file, other, max_gib, as_json=as_json)
@@ -301,10 +303,10 @@ def export_command(
 ) -> None:
     """Write a journal as a test that makes the same calls.
 
-    It expects the answers of this build, up to the first that differs from the
-    journal. Prompts are made-up tokens, equal where the recorded ones were. For
-    journals of a few operations: shrink it first. For a longer one, the size is
-    printed before it is written.
+    The test expects the answers of this build, up to the first that differs
+    from the journal. Prompts are made-up tokens, which are equal where the
+    recorded tokens were. Shrink a long journal first. The size of a long test
+    is printed before it is written.
     """
     if rust == python:
         raise UsageError("give one of --rust and --python")

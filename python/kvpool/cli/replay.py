@@ -82,9 +82,9 @@ def replay_command(
 ) -> None:
     """Replay a request trace and report what the prefix cache hits.
 
-    The trace has the arrival and the length of each request, and which of its
-    blocks are equal; tokens are made up to match. No GPU is needed: everything
-    but the model's arithmetic happens as in an engine.
+    The trace has the arrival and the length of each request, and ids that show
+    which blocks are equal. The replay makes up tokens that match. No GPU is
+    needed: everything except the model's arithmetic happens as in an engine.
     """
     engine = {
         "explain": explain or None,

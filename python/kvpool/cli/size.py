@@ -190,9 +190,9 @@ def size_command(
 ) -> None:
     """Size a cache for a workload: policies, capacities, the optimum, and what each GiB buys.
 
-    Reads a request trace and prints the hit rates of a prefix cache of any
-    size: LRU at every capacity, each policy at chosen ones, the best that any
-    policy could do, and the value of knowing which blocks are dead.
+    Reads a request trace and prints hit rates of prefix caches: of LRU at every
+    capacity, of each policy at chosen capacities, of the optimal policy, and of
+    LRU with hints about blocks that are not used again.
     """
     one_form(as_json=as_json, as_csv=as_csv)
     memory = gpu_memory(gpu, gpus, weights_gib, gpu_share)

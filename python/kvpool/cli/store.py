@@ -192,9 +192,10 @@ def gc_command(
 ) -> None:
     """Clear objects that no engine will read: damaged ones, and other namespaces.
 
-    A disk must not be in use. A store clears what it needs by itself; use this
-    to do it now. On servers, objects of earlier weights stay until they expire.
-    Engines that still use a cleared namespace find nothing any more.
+    A disk must not be in use by a store. A store clears the space that it needs
+    by itself, and this command clears all of it now. On servers, objects of
+    earlier weights stay until they expire or are cleared. Engines that still
+    use a cleared namespace find nothing any more.
     """
     if is_server(target):
         with at(without_password(target)):

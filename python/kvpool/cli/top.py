@@ -71,9 +71,9 @@ def top_command(
     """Show a running pool: blocks, hits, misses, evictions, advice, tenants.
 
     Reads the page of metrics that an engine serves, again and again until
-    Ctrl-C; or a journal, which is replayed on this build with an advisor and
-    all metrics, with any settings it was recorded with. Figures after + and
-    "now" cover the time since the previous reading.
+    Ctrl-C. Or reads a journal and replays it on this build, with an advisor and
+    all metrics, whatever settings it was recorded with. Figures after + and
+    "now" are for the time since the previous reading.
     """
     if (url := _url_of(source)) is not None:
         _follow(url, interval, once=once, as_json=as_json)

@@ -70,13 +70,14 @@ def make_command(
 ) -> None:
     """Make a trace from prompts or chat logs.
 
-    A line is a JSON object with one of: token_ids (or prompt_token_ids),
-    prompt, text, messages (or ShareGPT's conversations). A request of an OpenAI
-    batch file works, too. Optional: timestamp (ms, or ISO 8601) or created (s);
-    output_length, or output; cache_salt (or salt); lora_name (or adapter).
-    Messages that end with an answer are a finished conversation: a request for
-    each answer. Blocks are equal exactly where prompts, salts and adapters are,
-    and the trace contains no text.
+    Each line of the log is a JSON object with one of these fields: token_ids
+    (or prompt_token_ids), prompt, text, messages (or ShareGPT's conversations).
+    A line may also be a request of an OpenAI batch file. Optional fields are
+    timestamp (ms, or ISO 8601) or created (s), output_length or output,
+    cache_salt (or salt), and lora_name (or adapter). Messages that end with an
+    answer are a finished conversation, which becomes one request for each
+    answer. Two blocks are equal only if their prompts up to there, salts and
+    adapters are equal. The trace contains no text.
     """
     refuse_input(output, log)
     if chat_template is not None and tokenizer is None:

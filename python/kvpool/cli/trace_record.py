@@ -94,7 +94,7 @@ def record_command(
     which blocks a server stores. A request whose blocks were all cached leaves
     no event, so hit rates of the trace are lower bounds. vLLM reports hits,
     too, for requests with "vllm_xargs": {"kv_cache_report_mode": "full"}.
-    docs/traces.md says what is reconstructed.
+    docs/traces.md describes how requests are reconstructed from events.
     """
     if output.exists():
         raise UsageError(f"{output} exists: nothing is overwritten", "remove it, or give another name")
