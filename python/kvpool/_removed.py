@@ -78,7 +78,6 @@ def _release_batch(
     finish_reasons: Any = None,
     output_tokens: Any = None,
 ) -> None:
-    """Calls ``release`` for a removed method that released a batch of requests."""
     manager.release(
         request_ids,
         after_step=after_step,

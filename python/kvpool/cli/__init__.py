@@ -149,7 +149,6 @@ def _run(arguments: list[str]) -> int:
 
 
 def _fail(message: str, hint: str | None, code: int) -> int:
-    """Print an error in one line and its hint in a second line. Return the exit code."""
     sys.stdout.flush()
     print(f"error: {shown(plain(' '.join(message.split())))}", file=sys.stderr)
     if hint is not None:

@@ -220,7 +220,6 @@ def _number(option: int | None) -> int:
 
 
 def _host_memory() -> int | None:
-    """Return the bytes of the machine's memory, or ``None`` if unknown."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (OSError, ValueError):

@@ -124,7 +124,6 @@ def _all_shapes(dtype: str | None) -> list[KvShape]:
 
 
 def _row(shape: KvShape, facts: dict[str, Any]) -> dict[str, Any]:
-    """Return the CSV row of a model. Its layers are a text such as ``32 full``, and not a list."""
     return {"name": facts["name"], "layers": shape.in_words(), **flat(facts)}
 
 

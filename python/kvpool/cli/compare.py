@@ -155,7 +155,6 @@ def compare_command(
 
 
 def _any_given(*values: object) -> bool:
-    """Return whether any of these options was given, so that its value is not ``None``."""
     return any(value is not None for value in values)
 
 

@@ -205,7 +205,6 @@ def bisect_command(
 
 
 def _compare(file: Path, other: Path, max_gib: float, *, as_json: bool) -> None:
-    """Print the first record in which two journals differ."""
     with readable(file, max_gib, _NO_COPIES) as first, readable(other, max_gib, _NO_COPIES) as second:
         infos = [kvpool.journal.read_journal(source) for source in (first, second)]
         found = kvpool.journal.compare_journals(first, second)
@@ -406,7 +405,6 @@ def _hint(message: str) -> str | None:
 
 
 def _check_new(output: Path | None) -> None:
-    """Raise if the output file exists. Called before the work starts."""
     if output is not None and output.exists():
         raise UsageError(f"{output} exists: nothing is overwritten", "remove it, or give another name")
 
@@ -448,19 +446,16 @@ def _write_new(output: Path, data: bytes) -> None:
 
 
 def _say(text: str, *, err: bool = False) -> None:
-    """Print a text of one or more lines. Control characters from a journal or a path are escaped."""
     typer.echo("\n".join(shown(line) for line in text.split("\n")), err=err)
 
 
 def _fail(message: str, hint: str) -> NoReturn:
-    """Print an error and a hint, and end with exit code 1."""
     _say(f"error: {message}\nhint: {hint}", err=True)
     raise typer.Exit(1)
 
 
 @contextlib.contextmanager
 def _bar(name: str, total: int | None, *, shown: bool) -> Iterator[Callable[[int], None]]:
-    """Show a progress bar of the operations that are done, if stderr is a terminal."""
     console = Console(stderr=True)
     columns = (
         TextColumn(name),

@@ -84,7 +84,6 @@ def _option_of(argument: str) -> str:
 
 
 def _option(argument: re.Match[str]) -> str:
-    """Return the name of the option that sets an argument of the library."""
     return _option_of(argument[0])
 
 

@@ -174,7 +174,6 @@ def _by_capacity(title: str, sizes: Sequence[Capacity]) -> Table:
 
 
 def _gib(size: float) -> str:
-    """Return a size as text, with four digits or with all digits before the point."""
     return f"{size:,.0f}" if size >= 1000 else figure(size)
 
 

@@ -193,7 +193,6 @@ def _emptied_after(store: Store, keys: list[bytes], url: str, namespace: Namespa
 
 
 def _forget_cached(folder: Path) -> None:
-    """Remove the files of a folder from the page cache, like a restart of the machine."""
     for path in folder.iterdir():
         with path.open("rb") as file:
             os.fsync(file.fileno())
@@ -202,7 +201,6 @@ def _forget_cached(folder: Path) -> None:
 
 @contextlib.contextmanager
 def _backend(place: str, capacity: int) -> Iterator[tuple[Disk | SharedFolder | Redis | Custom, Path | None]]:
-    """Yield the back end, and its folder if it is a disk. Other back ends have ``None``."""
     if "://" in place:
         yield backend_from_url(place, capacity), None
         return

@@ -131,7 +131,6 @@ def _follow(url: str, interval: float, *, once: bool, as_json: bool) -> None:
 
 
 def _play(file: Path, interval: float, frames: int, max_gib: float, *, as_json: bool) -> None:
-    """Replay a journal, and show its statistics from start to end."""
     views, report = _views(file, frames, max_gib)
     before: Reading | None = None
     with _Screen(str(file), live=frames > 1, as_json=as_json) as out:

@@ -79,7 +79,6 @@ def _pool(name: str, pool: Mapping[str, Any], wide: bool) -> Panel:
 
 
 def _stack(tables: list[Table | None]) -> Group:
-    """Return the tables that are not ``None``, one below the other, with blank lines between them."""
     parts: list[RenderableType] = []
     for table in tables:
         if table is not None:

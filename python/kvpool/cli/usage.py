@@ -65,7 +65,6 @@ def described(error: Any, root: Any, arguments: Sequence[str]) -> tuple[str, str
 
 
 def _bad_value(error: Any, message: str, see: str) -> tuple[str, str]:
-    """Return a message and a hint for an error about the value of an option or argument."""
     name = _name(error.param) if error.param is not None else str(error.param_hint)
     details: list[Any] = getattr(error.__cause__, "errors", list)()
     if not details:
@@ -97,7 +96,6 @@ def _number_in(text: str, must: str) -> list[str]:
 
 
 def _arguments(command: Any) -> str:
-    """Return the names of a command's arguments, as its help page shows them."""
     given = (one for one in command.params if one.param_type_name == "argument")
     return " ".join(one.metavar or one.name.upper() for one in given)
 

@@ -330,7 +330,6 @@ pub(crate) fn blocks(object: &Bound<'_, PyAny>) -> PyResult<Vec<BlockId>> {
     Ok(BLOCKS.any(object)?.into_iter().map(BlockId::new).collect())
 }
 
-/// Whether an argument is the id of one block, and not a batch of ids.
 pub(crate) fn is_one_block(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     if object.cast_exact::<PyInt>().is_ok() {
         return Ok(true);
@@ -341,7 +340,6 @@ pub(crate) fn is_one_block(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     Ok(object.is_instance_of::<PyInt>() || !has_items(object)?)
 }
 
-/// Whether an object is iterable.
 #[cold]
 pub(crate) fn has_items(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     match object.try_iter() {
@@ -433,7 +431,6 @@ impl<'py> IdsOut<'py> {
         if needed > out.room() { Err(too_short(object.py(), out.room(), needed)) } else { Ok(out) }
     }
 
-    /// The number of ids for which the buffer has space.
     pub(crate) const fn room(&self) -> usize {
         self.0.len
     }

@@ -23,7 +23,6 @@ pub(crate) fn raise(py: Python<'_>, class: &str, message: impl Into<String>) -> 
     build().map_or_else(|error| error, PyErr::from_value)
 }
 
-/// Whether an exception is one of `kvpool.errors`.
 pub(crate) fn is_kvpool(py: Python<'_>, error: &PyErr) -> bool {
     let base = crate::python::import(py, "kvpool.errors").and_then(|errors| errors.getattr("KvpoolError"));
     base.is_ok_and(|base| error.is_instance(py, &base))
@@ -232,7 +231,6 @@ impl ToPyErr for kvpool_journal::ReplayError {
     }
 }
 
-/// Returns a `CudaError` with the error code of the driver.
 fn cuda_error(py: Python<'_>, cause: &CudaError, message: String) -> PyErr {
     let error = raise(py, "CudaError", message);
     let value = error.value(py);

@@ -53,7 +53,6 @@ impl Taken {
 }
 
 impl Source {
-    /// Returns the source for a Python object: a manager, a pool or a feed.
     fn of(object: &Bound<'_, PyAny>) -> PyResult<Self> {
         if let Ok(manager) = object.cast::<PyCacheManager>() {
             return Ok(Self::Manager(manager.clone().unbind()));

@@ -24,7 +24,6 @@ pub(crate) fn no_room(py: Python<'_>, what: &str, items: usize) -> PyErr {
     raise(py, "TooLargeError", message)
 }
 
-/// Returns an empty list with space for this number of items.
 pub(crate) fn with_room<T>(py: Python<'_>, what: &str, items: usize) -> PyResult<Vec<T>> {
     let mut list = Vec::new();
     match list.try_reserve_exact(items) {
@@ -126,7 +125,6 @@ where
     or_wrong_item(what, position, item, each, item.extract().map_err(Into::into))
 }
 
-/// Returns a converted item, or an error with its position.
 pub(crate) fn or_wrong_item<T>(
     what: &str,
     position: usize,

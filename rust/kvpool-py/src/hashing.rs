@@ -36,7 +36,6 @@ pub(crate) fn key(py: Python<'_>, key: Option<&[u8]>) -> PyResult<Option<[u8; 32
     .transpose()
 }
 
-/// Converts an epoch, which is any unsigned 64-bit number.
 fn epoch(py: Python<'_>, epoch: i128) -> PyResult<u64> {
     u64::try_from(epoch).map_err(|_| {
         raise(py, "InvalidArgumentError", format!("epoch is {epoch}: must be from 0 to {}", u64::MAX))
@@ -275,7 +274,6 @@ impl PyHashCursor {
         Self(Locked::new(cursor))
     }
 
-    /// Returns a copy of the cursor in its current state.
     pub(crate) fn snapshot(&self, py: Python<'_>) -> HashCursor {
         enter(py, &self.0, |cursor| cursor.clone())
     }

@@ -33,7 +33,6 @@ impl Health {
     }
 }
 
-/// Returns a text for the failure that ended a policy.
 pub(crate) fn describe(py: Python<'_>, method: &str, error: &PyErr) -> String {
     let shown = error.value(py).str().map_or_else(|_| "?".into(), |text| text.to_string());
     let class = error.get_type(py).name().map_or_else(|_| "?".into(), |name| name.to_string());

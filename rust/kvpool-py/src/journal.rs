@@ -592,7 +592,6 @@ impl PyJournalInfo {
     }
 }
 
-/// Returns the settings of a header as a dict of JSON values.
 fn settings<'py>(py: Python<'py>, header: &JournalHeader) -> PyResult<Bound<'py, PyDict>> {
     let text = serde_json::to_string(header).map_err(|error| raise(py, "JournalError", error.to_string()))?;
     let settings =

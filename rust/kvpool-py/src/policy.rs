@@ -93,7 +93,6 @@ impl Calls {
         })
     }
 
-    /// Returns the methods of a deep copy of the object.
     fn copy(&self, py: Python<'_>) -> PyResult<Self> {
         let copy = crate::python::import(py, "copy")?.call_method1("deepcopy", (&self.object,))?;
         if copy.is(&self.object) {

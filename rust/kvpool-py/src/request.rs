@@ -49,7 +49,6 @@ fn exact_name<'a>(id: &'a Bound<'_, PyAny>) -> Option<RequestRef<'a>> {
     id.cast_exact::<PyString>().ok()?.to_str().ok().map(RequestRef::Str)
 }
 
-/// Whether an argument is the id of one request, and not a batch of ids.
 pub(crate) fn is_one(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     match is_exact(object) {
         Some(one) => Ok(one),

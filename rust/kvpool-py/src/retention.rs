@@ -257,7 +257,6 @@ pub(crate) fn eviction_named(py: Python<'_>, name: &str) -> PyResult<EvictionPol
     kvpool_policies::by_name(&shorten(name)).or_raise(py)
 }
 
-/// The argument `eviction` of a constructor.
 pub(crate) enum Eviction {
     Named(EvictionPolicy),
     Own(Box<dyn Evictor>, Arc<Health>),

@@ -250,7 +250,6 @@ pub(crate) fn events<'py>(py: Python<'py>, batch: &EventBatch) -> PyResult<Event
     Ok((out, batch.dropped))
 }
 
-/// Returns an event as a dict.
 fn event<'py>(
     py: Python<'py>,
     event: &BlockEvent,

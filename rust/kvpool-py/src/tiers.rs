@@ -21,7 +21,6 @@ use crate::retention::eviction_named;
 /// A block of a tier in Python's form: the numbers of the tier and of the block.
 type PlaceTuple = (usize, u32);
 
-/// A transfer in Python's form: its source and its destination.
 type TransferTuple = (PlaceTuple, PlaceTuple);
 
 fn place_tuple(place: Place) -> PlaceTuple {

@@ -85,7 +85,6 @@ def by_spacing(report: SizingReport) -> Figure | None:
 def _series(
     groups: Groups, runs: Sequence[GroupRun], x: tuple[float, ...], places: tuple[str, ...]
 ) -> list[Series]:
-    """Return one series of hit rates for all groups together, and one for each kind of groups alone."""
     lines = [_line("all together", [run["token_hit_rate"] for run in runs], x, places, "ink")]
     for at, group in enumerate(groups["groups"]):
         rates = [run["alone"][at] for run in runs]

@@ -169,7 +169,6 @@ def _legend(index: int, series: Series) -> str:
 
 
 def _table(table: Table) -> str:
-    """Return a table whose first column contains the names of its rows."""
     header = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in table.header)
     rows = "\n".join(
         f'<tr><th scope="row">{escape(row[0])}</th>'

@@ -44,7 +44,6 @@ fn changes(changes: &[(usize, BlockId)]) -> Vec<(usize, u32)> {
     changes.iter().map(|&(at, block)| (at, block.get())).collect()
 }
 
-/// Converts the argument `max_blocks` of a lookup. `None` means no limit.
 fn at_most(py: Python<'_>, max_blocks: Option<Int>) -> PyResult<usize> {
     max_blocks.map_or(Ok(usize::MAX), |max| count(py, "max_blocks", max))
 }

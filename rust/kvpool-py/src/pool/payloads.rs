@@ -10,7 +10,6 @@ use crate::python::prelude::*;
 /// An evicted payload in Python's form: the block, the hash that it had, and the payload.
 pub(super) type Tuple<'py> = (u32, Bound<'py, PyBytes>, Bound<'py, PyAny>);
 
-/// Converts payloads from Python.
 pub(super) fn list(object: &Bound<'_, PyAny>) -> PyResult<Vec<Payload>> {
     gather("payloads", object, |position, item| {
         or_wrong_item("payloads", position, &item, "an int or bytes", payload(&item))

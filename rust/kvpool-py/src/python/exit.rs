@@ -13,7 +13,6 @@
 //! The record is that of the Linux Standard Base (`_pthread_cleanup_push`), which glibc and musl have.
 //! Other systems do not unwind.
 
-/// Parks this thread for ever.
 pub(crate) fn park() -> ! {
     loop {
         std::thread::park();

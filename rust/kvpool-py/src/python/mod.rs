@@ -53,25 +53,21 @@ pub(crate) fn import<'py>(py: Python<'py>, name: impl Name<'py>) -> PyResult<Bou
     py.import(name)
 }
 
-/// Runs the Python handlers of signals that have arrived.
 pub(crate) fn check_signals(py: Python<'_>) -> PyResult<()> {
     protect();
     py.check_signals()
 }
 
-/// Returns a memoryview of an object that supports the buffer protocol.
 pub(crate) fn memory_view<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyMemoryView>> {
     protect();
     PyMemoryView::from(object)
 }
 
-/// Returns the buffer of an object, with items of any type.
 pub(crate) fn untyped_buffer(object: &Bound<'_, PyAny>) -> PyResult<PyUntypedBuffer> {
     protect();
     PyUntypedBuffer::get(object)
 }
 
-/// Returns the buffer of an object, with items of one type.
 pub(crate) fn buffer<T: Element>(object: &Bound<'_, PyAny>) -> PyResult<PyBuffer<T>> {
     protect();
     PyBuffer::get(object)
@@ -82,7 +78,6 @@ pub(crate) trait Name<'py>: IntoPyObject<'py, Target = PyString> {}
 
 impl<'py, N: IntoPyObject<'py, Target = PyString>> Name<'py> for N {}
 
-/// A Python object of any type.
 type Any<'py> = Bound<'py, PyAny>;
 
 /// Declares [`PyObjectMethods`], and calls the method of `PyAnyMethods` with the same name in each of

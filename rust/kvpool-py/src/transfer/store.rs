@@ -21,7 +21,6 @@ pub(super) fn device(py: Python<'_>, name: &str) -> PyResult<Device> {
     shorten(name).parse::<Device>().or_raise(py)
 }
 
-/// Reads the address, shape and strides of a tensor.
 fn array(tensor: &Bound<'_, PyAny>) -> PyResult<Array> {
     let py = tensor.py();
     let describe = || {
