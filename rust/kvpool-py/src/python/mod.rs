@@ -1,9 +1,9 @@
 //! The only module through which Rust calls Python code.
 //!
-//! Every function here that may run Python code protects the calling thread first ([`protect`]). So no call
-//! of Python code can miss the protection. [`prelude`] replaces the prelude of PyO3. Its [`PyObjectMethods`]
-//! has the methods of `PyAnyMethods`, and protects the thread in those that may run Python code.
-//! `clippy.toml` forbids the originals.
+//! Every function here that may run Python code first protects the calling thread against being unwound when
+//! the interpreter exits ([`protect`]). So no call of Python code can miss the protection. [`prelude`]
+//! replaces the prelude of PyO3. Its [`PyObjectMethods`] has the methods of `PyAnyMethods`, and protects the
+//! thread in those that may run Python code. `clippy.toml` forbids the originals.
 //!
 //! An allocation or a destructor may run Python code, too. [`crate::enter`] protects the threads that
 //! use locked state.
