@@ -65,8 +65,9 @@ def _top(
     """Measure what the KV-cache blocks of LLM inference engines are worth.
 
     The commands size a cache for a request trace, replay the trace through the
-    block manager, compare two runs, show the size of a model's KV cache, find
-    the cause of an error in a journal, and inspect and clean a store.
+    block manager, and compare two runs. Others show the size of a model's KV
+    cache, find the cause of an error in a journal, and inspect and clean a
+    store.
     """
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())

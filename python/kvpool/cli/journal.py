@@ -186,8 +186,8 @@ def bisect_command(
 
     With one journal, this is the first operation whose answer differs on this
     build, or after which an invariant is broken. With two journals, it is the
-    first record in which they differ, and nothing is run. Exit code 1: there is
-    such an operation. 0: there is none.
+    first record in which they differ, and nothing is run. Exit code 1: one was
+    found. 0: none was found.
     """
     if other is not None:
         _compare(file, other, max_gib, as_json=as_json)
