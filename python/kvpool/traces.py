@@ -18,8 +18,8 @@ from kvpool._core.traces import Replay, Trace, TraceReader, trace_formats
 
 __all__ = ["EXAMPLE", "Replay", "Trace", "TraceReader", "example_path", "trace_formats"]
 
-#: The arguments of :meth:`Trace.generate` that produced the example. A test generates it again and
-#: compares.
+#: The arguments of :meth:`Trace.generate` that produced the example trace. A test generates the trace again,
+#: and compares it with the file.
 EXAMPLE: Final[dict[str, Any]] = {"requests": 2000, "seed": 21, "rate_per_s": 2.0}
 
 

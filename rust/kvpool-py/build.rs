@@ -26,7 +26,7 @@ fn write(docs: &str) -> Result<(), String> {
     fs::write(&path, docs).map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// Returns the source of the macro.
+/// Returns the Rust source of the macro `doc!`.
 fn docs() -> Result<String, String> {
     let mut stubs: Vec<PathBuf> = fs::read_dir(STUBS)
         .and_then(|entries| entries.map(|entry| Ok(entry?.path())).collect())
@@ -44,7 +44,7 @@ fn docs() -> Result<String, String> {
     Ok(source)
 }
 
-/// The lines of a stub.
+/// A stub file, from which docstrings are read.
 struct Stub<'a> {
     path: &'a Path,
     lines: Vec<&'a str>,

@@ -73,7 +73,7 @@ __all__ = [
     "vllm",
 ]
 
-# Types of the signatures. They exist for type checkers only: import them under TYPE_CHECKING.
+# Types that the signatures use. They exist only for type checkers: import them under TYPE_CHECKING.
 
 @type_check_only
 class NumpyArray(Protocol):

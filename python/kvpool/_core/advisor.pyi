@@ -21,8 +21,8 @@ class PolicyAdvice(TypedDict):
     """The estimated hit rate of another eviction policy, for a pool of the same size.
 
     The advisor simulates each policy in a ghost cache, which has block hashes and no KV. ``references`` is
-    the number of block references in the window since this ghost cache was empty. A resize of the pool
-    empties the ghost cache.
+    the number of block references in the current window, without those before the last time that this ghost
+    cache was empty. A resize of the pool empties it.
     """
 
     name: EvictionPolicy
@@ -33,9 +33,9 @@ class PolicyAdvice(TypedDict):
 class TenantAdvice(TypedDict):
     """The traffic of one tenant, and estimates for it.
 
-    ``block_hit_rate`` is measured. ``curve`` is the tenant's estimated hit rate in LRU caches of other sizes
-    that it shares with all other tenants, as now. ``curve_alone`` is its estimated hit rate in caches that no
-    other tenant uses, with at most the pool's size.
+    ``block_hit_rate`` is the tenant's measured hit rate. ``curve`` is its estimated hit rate in LRU caches of
+    other sizes that all tenants share, as they share the pool. ``curve_alone`` is its estimated hit rate in
+    caches that no other tenant uses, with at most the pool's size.
     """
 
     tenant: int
@@ -51,11 +51,11 @@ class Advice(TypedDict):
 
     Rates are shares of block references, 0 to 1, and 0 without references. All counts and rates except
     ``references_ever`` favour recent traffic: all counts are halved after every ``window_references``
-    references. ``capacity_blocks`` is the number of usable blocks of the pool. ``sample_rate`` is the share
-    of blocks in the sample. ``block_hit_rate`` is the measured hit rate of the pool. ``curve`` is the
-    estimated hit rate of LRU caches with an eighth to eight times as many blocks as the pool.
-    ``untracked_references`` is the number of references of tenants that are not counted separately because of
-    ``max_tenants``.
+    references, which form a window. ``capacity_blocks`` is the number of usable blocks of the pool.
+    ``sample_rate`` is the share of blocks in the sample. ``block_hit_rate`` is the measured hit rate of the
+    pool. ``curve`` is the estimated hit rate of LRU caches with an eighth to eight times as many blocks as
+    the pool. ``untracked_references`` is the number of references of tenants that are not counted separately
+    because of ``max_tenants``.
     """
 
     capacity_blocks: int
@@ -79,14 +79,14 @@ class AdvisorConfig:
         max_sampled_blocks: The largest number of sampled blocks, 64 to ``2**24``. An eighth of them
             represents the pool, because the estimates cover caches up to eight times its size. The error of
             the estimates is inversely proportional to the square root of this number.
-        sample_every: The advisor samples at most one of this number of blocks. 1 or more. A larger number
-            reduces the work for a small pool.
+        sample_every: The advisor samples at most one block out of this number of blocks. 1 or more. A larger
+            number reduces the work for a small pool.
         policies: Names of the policies to estimate, each at most once. Each has a ghost cache (hashes without
             KV) that represents a pool of the same size. ``"last-accessed"`` is not supported, because it
             needs access times. None estimates every other policy of ``eviction_policies()``.
         max_tenants: The largest number of tenants that are counted separately, 0 to 1024.
-        window: The number of block references after which all counts are halved, 1 or more. None is 16
-            times the contents of ``block_size`` tokens that the pool can hold, and at least 65,536.
+        window: The number of block references after which all counts are halved, 1 or more. None is 16 times
+            the number of blocks of ``block_size`` tokens that the pool can hold, but at least 65,536.
         seed: Selects the sample. All values are equally good.
 
     Raises:
@@ -114,7 +114,7 @@ class AdvisorConfig:
         """The largest number of sampled blocks. An eighth of them represents the pool."""
     @property
     def sample_every(self) -> int:
-        """The advisor samples at most one of this number of blocks."""
+        """The advisor samples at most one block out of this number of blocks."""
     @property
     def policies(self) -> list[EvictionPolicy]:
         """The names of the estimated policies."""

@@ -1,4 +1,4 @@
-"""Events for routers. See ``kvpool.events``."""
+"""Encodes KV events, to which routers subscribe. See ``kvpool.events``."""
 
 from typing import TypedDict, final, type_check_only
 
@@ -84,7 +84,7 @@ class EventPublisher:
     def replay(
         self, sink: int, start: int, limit: int = 1_048_576, most_bytes: int | None = None
     ) -> list[tuple[int, bytes]]:
-        """Returns the kept batches of a sink, beginning with a number, as pairs of number and bytes.
+        """Returns the kept batches of a sink from number ``start`` on, as pairs of number and bytes.
 
         Returns at most ``limit`` batches. Together they have at most ``most_bytes`` bytes, unless the first
         batch alone has more.
@@ -96,4 +96,8 @@ class EventPublisher:
         covers, and the batches of the content. The number is None before the first batch.
         """
     def counts(self) -> _Counts:
-        """Returns the numbers of contents by tier, of unreported contents, and of ignored changes."""
+        """Returns counts: cached contents by tier, contents that cannot be reported, and ignored changes.
+
+        A content cannot be reported if its tokens are unknown or its parent is missing. A change is ignored
+        if its group or tier is unknown.
+        """

@@ -55,9 +55,9 @@ class Explanation:
         """The number of this admission, from 1 on. Resumptions are counted as admissions."""
     @property
     def resumed(self) -> bool:
-        """Whether this admission was a resumption.
+        """Whether the request was resumed after a preemption.
 
-        The prompt is then all tokens that the request had at that time.
+        The prompt is then all tokens that the request had when it was resumed.
         """
     @property
     def block_size(self) -> int:
@@ -73,7 +73,7 @@ class Explanation:
         """The missed spans, from the first missed block to the end of the prompt."""
     @property
     def groups(self) -> list[GroupReach]:
-        """With several KV-cache groups, the number of prompt tokens that each group alone could have hit."""
+        """For each KV-cache group, the longest hit that it alone could have served. Empty with one group."""
     def to_dict(self) -> dict[str, Any]:
         """Returns the explanation as a dict of numbers, names and lists."""
     def __eq__(self, other: object, /) -> bool: ...
@@ -88,7 +88,7 @@ class GroupReach:
 
     @property
     def group(self) -> int:
-        """The number of the group."""
+        """The number of the KV-cache group, from 0 on."""
     @property
     def kind(self) -> str:
         """The kind of the group: full, sliding, chunked, state or cross."""
@@ -97,9 +97,9 @@ class GroupReach:
         """The number of tokens of the longest hit that the group could have served."""
     @property
     def limits(self) -> bool:
-        """Whether this group limited the length of the hit.
+        """Whether this group limited the length of the request's hit.
 
-        If so, no other group could serve fewer tokens.
+        If so, no other group alone would have had a shorter hit.
         """
     @property
     def ends(self) -> list[MissSpan]:
@@ -107,8 +107,8 @@ class GroupReach:
 
         Empty if no longer hit of this prompt is possible.
 
-        ``blocks`` are the missing blocks of the group's table. ``tokens`` are the tokens that the group
-        would have served with them.
+        In each reason, ``blocks`` are the positions of the missing blocks in the group's table, and
+        ``tokens`` are the tokens that the group would have served with these blocks.
         """
     def to_dict(self) -> dict[str, Any]:
         """Returns the group as a dict of numbers, names and lists."""
@@ -133,7 +133,7 @@ class MissSpan:
         """The name of the reason. docs/explain.md describes each reason."""
     @property
     def token(self) -> int | None:
-        """The first token that differs from earlier prompts, or None."""
+        """The position of the first prompt token that differs from earlier prompts, or None."""
     @property
     def epoch(self) -> int | None:
         """The epoch in which the content was cached, or None."""
@@ -165,25 +165,26 @@ class MissSpan:
         """
     @property
     def expected_return_s(self) -> float | None:
-        """The number of seconds that the policy expected until the next hit of such a block, or None.
+        """The mean number of seconds that a block like this has to stay cached to get one hit, or None.
 
-        The value is also None if the policy expected no hit.
+        This is an estimate of the policy that evicted the block, from blocks of the same class and age. The
+        value is also None if the policy expected no hit.
         """
     @property
     def expected_return_capacities(self) -> float | None:
-        """Like ``expected_return_s``, for a pool without a clock. None if the pool has a clock.
+        """The estimate of ``expected_return_s`` for a pool without a clock. None if the pool has a clock.
 
-        The value is the number of blocks that would be newly cached before that hit, divided by the capacity
-        of the pool.
+        Without a clock, the policy measures time by the number of blocks that the pool newly caches, divided
+        by the capacity of the pool.
         """
     @property
     def request(self) -> str | int | None:
         """The request for which the content was evicted, or the request that computes it now, or None."""
     @property
     def another(self) -> bool:
-        """Whether that request has another tenant, salt or user.
+        """Whether the evicting or computing request has another tenant, salt or user than this request.
 
-        If so, ``request`` does not contain its id.
+        If so, ``request`` is None, because the id must not be disclosed.
         """
     def to_dict(self) -> dict[str, Any]:
         """Returns the span as a dict, without attributes that are None."""

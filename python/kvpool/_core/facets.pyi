@@ -1,4 +1,4 @@
-"""The facets of ``CacheManager`` and ``BlockPool``: calls that a step does not need, by topic.
+"""The facets of ``CacheManager`` and ``BlockPool``: methods that engines seldom call, by topic.
 
 Each facet is an attribute of a manager or a pool, such as ``manager.swaps``. A facet has no state of its own.
 You can store it, or read the attribute again at each use.
@@ -67,8 +67,8 @@ class ManagerSwaps:
     def fit_in(self, request_ids: Iterable[RequestId]) -> Fit:
         """Returns whether the device has enough blocks for a swap in: ``"ok"``, ``"later"`` or ``"never"``.
 
-        Respects the watermark while other requests run. Changes nothing. The errors are those of
-        ``begin_in``, except ``OutOfBlocksError``. O(blocks).
+        While other requests run, the swap must leave the blocks of the watermark available. Changes nothing.
+        The errors are those of ``begin_in``, except ``OutOfBlocksError``. O(blocks).
         """
     def begin_in(self, request_ids: Iterable[RequestId]) -> int:
         """Begins to swap requests back in to the device, and returns the number of the swap.
@@ -101,14 +101,14 @@ class ManagerSwaps:
             SwapError: The swap has ended.
         """
     def host_stats(self) -> PoolStats | None:
-        """Returns the counters and gauges of the host tier's pool, or None without a host tier.
+        """Returns the counters and gauges of the host tier's pool, or None if there is no host tier.
 
         O(1).
         """
 
 @final
 class ManagerRetention:
-    """Sets hints for how long to keep cached content, and tenants: ``manager.retention``.
+    """Sets the tenants of requests, and hints for how long to keep content: ``manager.retention``.
 
     Hints need a manager that was made with ``retention``. docs/retention.md describes priorities, times to
     live, pins and limits of tenants.
@@ -190,10 +190,10 @@ class ManagerRetention:
 
         The call works like ``CacheManager.release``, and also marks the cached content of the request as no
         longer useful. A block is still evicted after the cached blocks that continue it, such as those of
-        other sessions with the same system prompt. A hit removes the mark. A registered block that a
-        truncation shortened is not marked. For a preempted or swapped-out request, the mark applies to the
-        content that is still cached. For a moving or loading request, it applies when the request releases
-        its blocks. O(blocks).
+        other sessions with the same system prompt. A hit removes the mark. If ``truncate`` has cut the
+        request inside a registered block, that block is not marked. For a preempted or swapped-out request,
+        the mark applies to the content that is still cached. For a moving or loading request, it applies when
+        the request releases its blocks. O(blocks).
 
         Args:
             request_id: A request in any state.
@@ -235,20 +235,20 @@ class ManagerRetention:
             NoRetentionError: The manager has no retention.
         """
     def stats(self) -> RetentionStats | None:
-        """Returns the numbers of retained blocks by kind of hint, or None without retention.
+        """Returns the numbers of blocks by kind of hint, or None without the setting ``retention``.
 
         O(1).
         """
 
 @final
 class ManagerJournal:
-    """The journal of a manager: ``manager.journal``.
+    """The journal of a manager, which records its calls: ``manager.journal``.
 
     Without a journal, ``stats`` and ``image`` return None.
     """
 
     def stats(self) -> JournalStats | None:
-        """Returns the statistics of the journal, such as its length, or None without a journal.
+        """Returns the statistics of the journal, such as its length, or None if there is no journal.
 
         A journal never makes an operation fail. If it cannot be written, it stops recording, and ``error`` of
         the statistics contains the reason. O(1).
@@ -263,7 +263,7 @@ class ManagerJournal:
             JournalFileError: The journal has stopped recording. The message contains the reason.
         """
     def image(self) -> bytes | None:
-        """Returns the content of a ring (a journal in memory) as a journal file, or None without a ring.
+        """Returns the content of a ring (a journal in memory) as a journal file, or None if there is no ring.
 
         O(bytes).
         """
@@ -280,7 +280,10 @@ class ManagerJournal:
 
 @final
 class ManagerDiagnose:
-    """Invariant checks, digests, block orders, advice and metrics of a manager: ``manager.diagnose``."""
+    """Checks a manager, and describes its state: ``manager.diagnose``.
+
+    This facet has invariant checks, digests, orders of free and evictable blocks, advice and metrics.
+    """
 
     def check_invariants(self) -> None:
         """Recomputes the state of the pool and of every request, and compares it with the stored state.
@@ -307,9 +310,9 @@ class ManagerDiagnose:
         The call is cheap enough for production. Check a few blocks per step, by this call or by the setting
         ``scrub_blocks``. After the last block, the next call begins again at the first. The call makes the
         checks of ``BlockPool.diagnose.scrub``, and two more. First, each block table has the length that its
-        tokens need, and its blocks are in use. Second, all references belong to tables, fences, planned
-        copies or swaps. So the call also finds leaked references. O(``blocks``), and O(requests) once per
-        pass.
+        tokens need, and its blocks are in use. Second, each reference belongs to a table, a fence, a planned
+        copy or a swap. So the call also finds references that were never released. O(``blocks``), and
+        O(requests) once per pass.
 
         Raises:
             PoolPoisonedError: An invariant is broken, and the message names it. Every later operation raises
@@ -319,7 +322,7 @@ class ManagerDiagnose:
         ScrubReport(position=0, blocks=64, requests=0, passes=1)
         """
     def state_digest(self) -> int | None:
-        """Returns a hash of the manager's state, or None without ``digest=True``.
+        """Returns a hash of the manager's state, or None if the manager was made without ``digest=True``.
 
         Managers with the same settings and the same calls have equal digests on any host. O(blocks that
         changed since the last call).
@@ -344,7 +347,7 @@ class ManagerDiagnose:
         For tests and tools. O(cached-free blocks).
         """
     def advice(self) -> Advice | None:
-        """Returns estimates for other pool sizes, policies and tenants, or None without an advisor.
+        """Returns estimates for other pool sizes, policies and tenants, or None if there is no advisor.
 
         The estimates are computed from the manager's traffic. docs/advisor.md explains them. The call takes
         about 50 us, and other threads continue.
@@ -360,7 +363,7 @@ class ManagerDiagnose:
         (0.15, 0.9)
         """
     def metrics(self) -> list[PoolMetrics]:
-        """Returns the metrics of each tier, the device first, or an empty list without metrics.
+        """Returns the metrics of each tier, the device first. Empty if the manager has no metrics.
 
         docs/metrics.md describes each number. O(histogram buckets + tenants).
         """
@@ -399,7 +402,7 @@ class ManagerClock:
 
 @final
 class PoolRetention:
-    """Sets hints for how long to keep cached blocks, and tenants: ``pool.retention``.
+    """Sets the tenants of blocks, and hints for how long to keep cached blocks: ``pool.retention``.
 
     Hints need a pool that was made with ``retention``.
     """
@@ -450,20 +453,20 @@ class PoolRetention:
             NoRetentionError: The pool has no retention.
         """
     def stats(self) -> RetentionStats | None:
-        """Returns the numbers of retained blocks by kind of hint, or None without retention.
+        """Returns the numbers of blocks by kind of hint, or None without the setting ``retention``.
 
         O(1).
         """
 
 @final
 class PoolJournal:
-    """The journal of a pool: ``pool.journal``.
+    """The journal of a pool, which records its calls: ``pool.journal``.
 
     Without a journal, ``stats`` and ``image`` return None.
     """
 
     def stats(self) -> JournalStats | None:
-        """Returns the statistics of the journal, such as its length, or None without a journal.
+        """Returns the statistics of the journal, such as its length, or None if there is no journal.
 
         A journal never makes an operation fail. If it cannot be written, it stops recording, and ``error`` of
         the statistics contains the reason. O(1).
@@ -478,7 +481,7 @@ class PoolJournal:
             JournalFileError: The journal has stopped recording. The message contains the reason.
         """
     def image(self) -> bytes | None:
-        """Returns the content of a ring (a journal in memory) as a journal file, or None without a ring.
+        """Returns the content of a ring (a journal in memory) as a journal file, or None if there is no ring.
 
         O(bytes).
         """
@@ -495,7 +498,10 @@ class PoolJournal:
 
 @final
 class PoolDiagnose:
-    """Invariant checks, digests, block orders, advice and metrics of a pool: ``pool.diagnose``."""
+    """Checks a pool, and describes its state: ``pool.diagnose``.
+
+    This facet has invariant checks, digests, orders of free and evictable blocks, advice and metrics.
+    """
 
     def check_invariants(self) -> None:
         """Recomputes the state of the pool and of its parts, and compares it with the stored state.
@@ -536,9 +542,9 @@ class PoolDiagnose:
         ScrubReport(position=64, blocks=64, requests=0, passes=0)
         """
     def state_digest(self) -> int | None:
-        """Returns a hash of the pool's state, or None without ``digest=True``.
+        """Returns a hash of the pool's state, or None if the pool was made without ``digest=True``.
 
-        Managers with the same settings and the same calls have equal digests on any host. O(blocks that
+        Pools with the same settings and the same calls have equal digests on any host. O(blocks that
         changed since the last call).
 
         >>> one, other = (kvpool.BlockPool(num_blocks=100, digest=True).diagnose for _ in range(2))
@@ -603,13 +609,13 @@ class PoolDiagnose:
             HashingError: The length of the digest is not that of the pool's algorithm.
         """
     def advice(self) -> Advice | None:
-        """Returns estimates for other pool sizes, policies and tenants, or None without an advisor.
+        """Returns estimates for other pool sizes, policies and tenants, or None if there is no advisor.
 
         The estimates are computed from the pool's traffic. docs/advisor.md explains them. The call takes
         about 50 us, and other threads continue.
         """
     def metrics(self) -> PoolMetrics | None:
-        """Returns the metrics of the pool since it was made, or None without metrics.
+        """Returns the metrics of the pool since it was made, or None if the pool collects none.
 
         docs/metrics.md describes each number. O(histogram buckets + tenants).
 

@@ -19,7 +19,7 @@ class GroupSpec:
     each hit.
 
     Args:
-        kind: ``"full"``: each token reads all tokens before it, with multi-head latent attention, too.
+        kind: ``"full"``: each token reads all tokens before it. This includes multi-head latent attention.
             ``"sliding"``: a token reads itself and the ``window - 1`` tokens before it. ``"chunked"``: a
             token reads the tokens before it in its own chunk, as in Llama 4's local attention. ``"state"``: a
             recurrent state, such as Mamba's. Its table has one block, which every step overwrites. Copies of
@@ -122,7 +122,7 @@ class GroupSpec:
         """
     @property
     def margin(self) -> int:
-        """The number of blocks after a hit that speculation computes again."""
+        """The number of blocks at the end of a cached prefix that speculative heads compute again."""
     @property
     def partial_hits(self) -> bool:
         """Whether a hit may end inside a block."""

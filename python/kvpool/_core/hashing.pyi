@@ -243,7 +243,7 @@ class HashCursor:
         """The number of tokens so far, including those of the partial block."""
     @property
     def epoch(self) -> int:
-        """The epoch of the sequence."""
+        """The epoch of the pool for which the sequence is hashed."""
     @property
     def tail(self) -> list[int]:
         """The tokens of the last, partial block. Empty if the last block is full.
@@ -312,7 +312,7 @@ class HashChain:
         """Tokens per block."""
     @property
     def epoch(self) -> int:
-        """The epoch of the sequence."""
+        """The epoch of the pool for which the sequence is hashed."""
     def digests(self) -> list[bytes]:
         """Returns one digest per block.
 
@@ -381,9 +381,9 @@ class ChainLink:
         """The number of tokens from the start of the chain to the end of the block."""
     @property
     def epoch(self) -> int:
-        """The epoch of the hash."""
+        """The epoch of the pool for which the block is hashed."""
     def __eq__(self, other: object, /) -> bool: ...
     def __hash__(self) -> int: ...
 
-# The type of an argument of a pool: a chain, or a cursor. The chain of a cursor is not copied.
+# Methods of a pool accept a chain, or a cursor with its chain. They do not copy the cursor's chain.
 _Chain: TypeAlias = HashChain | HashCursor

@@ -90,7 +90,7 @@ class JournalStats:
         """The number of recorded operations."""
     @property
     def bytes(self) -> int:
-        """Bytes written to the file, or kept in the ring. Bytes that are not written yet do not count."""
+        """Number of bytes written to the file or kept in the ring. Bytes not written yet do not count."""
     @property
     def error(self) -> str | None:
         """The reason why the journal stopped recording, or None if it is recording."""
@@ -124,10 +124,10 @@ class JournalInfo:
         """The number of digests of the state in the journal."""
     @property
     def calls(self) -> dict[str, int]:
-        """The number of operations for each call."""
+        """The number of recorded operations for each method of the pool or manager."""
     @property
     def cut_at(self) -> int | None:
-        """The byte after the last whole frame, if the end of the journal is missing or damaged.
+        """The position after the last whole frame, if the end of the journal is missing or damaged.
 
         None if the journal is complete.
         """
@@ -159,7 +159,7 @@ class JournalReport:
         """
     @property
     def cut_at(self) -> int | None:
-        """The byte after the last whole frame, if the end of the journal is missing or damaged.
+        """The position after the last whole frame, if the end of the journal is missing or damaged.
 
         None if the journal is complete.
         """
@@ -193,7 +193,7 @@ class JournalDifference:
         """
     @property
     def asked(self) -> str | None:
-        """The call and its arguments."""
+        """The method that was called, and its arguments."""
     @property
     def found(self) -> str | None:
         """The result of the call in this build, or the broken invariant."""
@@ -279,7 +279,7 @@ class JournalView:
 
     @property
     def operations(self) -> int:
-        """The number of operations so far."""
+        """The number of operations that the replay has run so far."""
     @property
     def subject(self) -> JournalSubject:
         """The kind of the recorded object: pool, manager or vllm-pool."""
@@ -291,13 +291,13 @@ class JournalView:
         """The counts of the pool. For a manager, those of the device's pool."""
     @property
     def host(self) -> PoolStats | None:
-        """The counts of the host tier, or None without a host tier."""
+        """The counts of the host tier, or None if the manager has no host tier."""
     @property
     def metrics(self) -> list[PoolMetrics]:
         """The metrics of each tier. Empty for vLLM's pools."""
     @property
     def advice(self) -> Advice | None:
-        """The estimates of the advisor, or None without one."""
+        """The estimates of the advisor, or None if the replay has no advisor."""
 
 def observe_journal(
     journal: bytes | str | PathLike[str],
@@ -309,12 +309,13 @@ def observe_journal(
     metrics: bool = True,
     progress: Callable[[int], object] | None = None,
 ) -> tuple[list[JournalView], JournalReport]:
-    """Replays a journal with observers, and returns views of it and the result of the replay.
+    """Replays a journal with observers. Returns statistics at several moments, and the result of the replay.
 
-    The observers are ``explain``, the advisor and metrics. The recorded pool or manager need not have had
-    them, because they change no results. A journal does not contain tokens, so a replay uses made-up tokens.
-    Explanations therefore do not contain the token within a block at which two prompts differ. Ages are
-    measured on the clock of ``clock.advance``. If the journal has no such calls, the metrics have no ages.
+    The statistics of one moment are a ``JournalView``. The observers are ``explain``, the advisor and
+    metrics. The recorded pool or manager need not have had them, because they change no results. A journal
+    does not contain tokens, so a replay uses made-up tokens. Explanations therefore do not contain the token
+    within a block at which two prompts differ. Ages are measured on the clock of ``clock.advance``. If the
+    journal has no such calls, the metrics have no ages.
 
     Args:
         journal: The file of the journal, or its bytes.
@@ -349,7 +350,8 @@ def bisect_journal(
 
     Args:
         journal: The file of the journal, or its bytes.
-        progress: As for ``replay_journal``. The count begins again in each run.
+        progress: As for ``replay_journal``. The call may run several replays. In each of them, the number of
+            operations begins again at 0.
 
     Raises:
         JournalError: As for ``replay_journal``.
@@ -366,7 +368,7 @@ def compare_journals(
     O(bytes).
 
     Raises:
-        JournalError: One is not a journal, or their settings differ.
+        JournalError: One of the two is not a journal, or their settings differ.
         JournalFileError: A file cannot be read.
     """
 

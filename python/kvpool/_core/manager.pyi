@@ -45,7 +45,7 @@ class CacheManager:
     away, and ``resume`` admits the request again. Other requests can hit a block only after ``commit`` has
     marked all its tokens as computed.
 
-    Calls that a step does not need are in five attributes, called facets: ``swaps``, ``retention``,
+    Methods that engines seldom call are in five attributes, called facets: ``swaps``, ``retention``,
     ``journal``, ``diagnose`` and ``clock``. Some calls accept one request or a batch of requests. If a call
     fails for one request of a batch, it changes nothing for the others.
 
@@ -308,7 +308,7 @@ class CacheManager:
             UnknownRequestError: No request has this id.
         """
 
-    # Calls of a step for requests.
+    # Methods for requests that a scheduler calls in its steps.
 
     @overload
     def append(
@@ -710,7 +710,7 @@ class CacheManager:
                 request.
         """
 
-    # Steps, fences and planned copies.
+    # Methods for planned steps, fences and planned copies.
 
     def fence(self) -> int:
         """Opens a fence and returns its ticket.
@@ -721,7 +721,7 @@ class CacheManager:
     def end_fence(self, ticket: int) -> int:
         """Ends a fence and returns how many references it held.
 
-        O(those references).
+        O(references of the fence).
 
         Raises:
             InvalidArgumentError: The ticket is not open.
@@ -729,7 +729,8 @@ class CacheManager:
     def complete_step(self, step: int) -> int:
         """Ends the fences of a step and of all earlier steps, and returns the number of their references.
 
-        You may complete a step twice, and you may complete a step without fences. O(those references).
+        You may complete a step twice, and you may complete a step without fences. O(references of these
+        fences).
 
         Args:
             step: The engine's number of the step, 0 to ``2**64 - 1``.
@@ -812,7 +813,7 @@ class CacheManager:
         (6, {'behind': 8, 'diverged': 4, 'never-seen': 4, 'too-short': 1})
         """
 
-    # Cached content, and the size of the pool.
+    # Methods that drop cached content, and that change the size of the pool.
 
     def bump_epoch(self) -> int:
         """Starts a new epoch, for instance after a change of weights, and returns its number.
@@ -868,7 +869,7 @@ class CacheManager:
             InvalidArgumentError: The number is less than the current one, or more than a pool supports.
         """
 
-    # Events, figures, settings and facets.
+    # Methods and attributes for events, statistics and settings, and the facets.
 
     def take_events(self) -> tuple[list[BlockEvent], int]:
         """Returns the events since the last call, and how many events were lost before them.
@@ -907,7 +908,7 @@ class CacheManager:
         """Moves requests between the device and the host tier."""
     @property
     def retention(self) -> ManagerRetention:
-        """Sets hints for how long to keep cached content, and tenants."""
+        """Sets the tenants of requests, and hints for how long to keep cached content."""
     @property
     def journal(self) -> ManagerJournal:
         """The journal of this manager: its statistics, its content as bytes, and flushing."""

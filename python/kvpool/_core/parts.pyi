@@ -142,7 +142,7 @@ class FreeBlockList:
             InvalidBlockError: The id is unknown, the null block, or a block that is already free.
         """
     def push_front_n(self, block_ids: BlockIds) -> None:
-        """Adds blocks like a ``push_front`` for each block, one after the other. A call that fails adds none.
+        """Adds blocks to the front of the list, one after the other. A call that fails adds none.
 
         O(1) per block.
 

@@ -19,10 +19,10 @@ __all__ = [
 
 @type_check_only
 class StoredEvent(TypedDict):
-    """The first computed block with a content has been registered.
+    """An event: a content is now cached. Its first computed block has been registered.
 
-    Lookups in its KV-cache group now find its hash. In groups other than full attention, ``parent`` is None
-    and ``depth`` may be 0.
+    Lookups in the KV-cache group ``group`` now find its hash. In groups other than full attention, ``parent``
+    is None and ``depth`` may be 0.
     """
 
     type: Literal["stored"]
@@ -34,7 +34,10 @@ class StoredEvent(TypedDict):
 
 @type_check_only
 class RemovedEvent(TypedDict):
-    """The last computed block with a content was removed. Lookups in its group no longer find its hash."""
+    """An event: a content is no longer cached, because its last computed block was removed.
+
+    Lookups in the KV-cache group ``group`` no longer find its hash.
+    """
 
     type: Literal["removed"]
     hash: bytes
@@ -43,7 +46,7 @@ class RemovedEvent(TypedDict):
 
 @type_check_only
 class ClearedEvent(TypedDict):
-    """All cached content was dropped, by a reset or because this epoch began."""
+    """An event: all cached content was dropped, by a reset or because the epoch ``epoch`` began."""
 
     type: Literal["cleared"]
     epoch: int
@@ -55,7 +58,7 @@ class BlockPool:
     """Manages the blocks of one tier: allocation, prefix cache and eviction.
 
     Use it in an engine that keeps its own block tables. Other engines use ``CacheManager``. A call that fails
-    changes nothing. Calls that a step does not need are in four attributes, called facets: ``retention``,
+    changes nothing. Methods that engines seldom call are in four attributes, called facets: ``retention``,
     ``journal``, ``diagnose`` and ``clock``.
 
     Args:
@@ -247,7 +250,7 @@ class BlockPool:
     def end_fence(self, ticket: int) -> int:
         """Ends a fence and returns how many references it held.
 
-        O(those references).
+        O(references of the fence).
 
         Raises:
             InvalidArgumentError: The ticket is not open: its fence has ended already, or it belongs to
@@ -257,13 +260,14 @@ class BlockPool:
     def complete_step(self, step: int) -> int:
         """Ends the fences of a step and of all earlier steps, and returns the number of their references.
 
-        You may complete a step twice, and you may complete a step without fences. O(those references).
+        You may complete a step twice, and you may complete a step without fences. O(references of these
+        fences).
 
         Raises:
             PoolPoisonedError: The pool refuses all work.
         """
 
-    # Content of blocks, and lookups.
+    # Methods that register the content of blocks, and lookups.
 
     def register(self, block_ids: BlockIds, chain: _Chain, start: int = 0) -> int:
         """Registers blocks in use under the hashes of a chain, and returns the number of registered blocks.
@@ -432,7 +436,7 @@ class BlockPool:
             StaleEpochError: The chain belongs to another epoch.
         """
 
-    # Cached content, and the size of the pool.
+    # Methods that drop cached content, and that change the size of the pool.
 
     def drop_cached(self, block_ids: BlockIds) -> int:
         """Drops the cached content of blocks by id, and returns how many of them were registered.
@@ -501,7 +505,7 @@ class BlockPool:
             InvalidArgumentError: The number is less than the current one, or more than a pool supports.
         """
 
-    # Single blocks, events, figures and facets.
+    # Methods and attributes for single blocks, events and statistics, and the facets.
 
     @overload
     def ref_count(self, block_id: int, *, out: None = None) -> int:
@@ -556,7 +560,7 @@ class BlockPool:
     def signal(
         self, block_ids: BlockIds, *, finish_reason: str | None = None, output_tokens: int | None = None
     ) -> None:
-        """Records how a request ended whose blocks the caller releases next.
+        """Records how a request ended. The caller releases the request's blocks next.
 
         This is a hint to the policy ``hazard``. ``CacheManager.release`` describes the arguments. O(1) per
         block.
@@ -616,7 +620,7 @@ class BlockPool:
         """
     @property
     def retention(self) -> PoolRetention:
-        """Sets hints for how long to keep cached blocks, and tenants."""
+        """Sets the tenants of blocks, and hints for how long to keep cached blocks."""
     @property
     def journal(self) -> PoolJournal:
         """The journal of this pool: its statistics, its content as bytes, and flushing."""
@@ -636,32 +640,35 @@ class PoolStats:
 
     @property
     def usable(self) -> int:
-        """All blocks except the null block."""
+        """Number of all blocks except the null block."""
     @property
     def free(self) -> int:
-        """Blocks without references and without cached content."""
+        """Number of blocks without references and without cached content."""
     @property
     def cached_free(self) -> int:
-        """Blocks without references that a hit can use. Some engines call them evictable."""
+        """Number of cached blocks without references, which a hit can use.
+
+        Some engines call them evictable.
+        """
     @property
     def active(self) -> int:
-        """Blocks that at least one block table contains."""
+        """Number of blocks that at least one block table contains."""
     @property
     def fenced(self) -> int:
-        """Blocks that are released, but that a running step or transfer may still use."""
+        """Number of released blocks that a running step or transfer may still use."""
     @property
     def registered(self) -> int:
-        """Registered blocks, with or without references."""
+        """Number of registered blocks, with or without references."""
     @property
     def registered_active(self) -> int:
-        """Registered blocks with at least one reference. Some engines call them protected.
+        """Number of registered blocks with at least one reference. Some engines call them protected.
 
         References of fences and of planned copies count, too. The number always equals ``registered -
         cached_free``.
         """
     @property
     def available(self) -> int:
-        """Blocks that an allocation can use: free and cached-free blocks."""
+        """Number of blocks that an allocation can use: free and cached-free blocks."""
     @property
     def usage(self) -> float:
         """The share of the usable blocks that is active or fenced, 0.0 to 1.0."""
@@ -673,22 +680,22 @@ class PoolStats:
         """The current epoch. It begins at 0, and each ``bump_epoch`` adds 1."""
     @property
     def allocated(self) -> int:
-        """Blocks allocated so far."""
+        """Number of blocks allocated so far."""
     @property
     def evicted(self) -> int:
-        """Evictions of cached content so far, by an allocation or by ``evict``."""
+        """Number of evictions of cached content so far, by an allocation or by ``evict``."""
     @property
     def hits(self) -> int:
-        """Blocks that matched and were acquired."""
+        """Number of hits so far: blocks that a lookup found and acquired."""
     @property
     def misses(self) -> int:
-        """Blocks that were looked up to be acquired and did not match."""
+        """Number of misses so far: blocks that a lookup should have acquired, but did not find."""
     @property
     def collisions(self) -> int:
-        """Hits and registrations refused because an equal hash belonged to other content."""
+        """Number of hits and registrations refused because an equal hash belonged to other content."""
     @property
     def duplicates_dropped(self) -> int:
-        """Released blocks that were freed at once because another cached block had the same content."""
+        """Number of released blocks that became free, because another cached block had the same content."""
     def tokens(self, blocks: int) -> int:
         """Returns how many tokens fit in this number of blocks."""
     def __eq__(self, other: object, /) -> bool: ...

@@ -32,7 +32,10 @@ class AgeHistogram(TypedDict):
 
 @type_check_only
 class TenantHits(TypedDict):
-    """Blocks that lookups found or missed. With KV-cache groups, in units of ``block_size`` tokens."""
+    """Numbers of blocks that lookups found or missed.
+
+    With KV-cache groups, in units of ``block_size`` tokens.
+    """
 
     hits: int
     misses: int
@@ -42,9 +45,9 @@ class PoolMetrics(TypedDict):
     """The metrics of one tier. See docs/metrics.md.
 
     The dict can be written as JSON, except that the keys of ``tenants`` are ints. Counts are in blocks, and
-    ages in seconds. ``time`` is the last time that ``clock`` was set to, or None. ``evicted`` has the number
-    of evictions for each cause: ``policy``, ``priority``, ``end-of-life``, ``expired`` and
-    ``tenant-ceiling``.
+    ages in seconds. ``time`` is the time that ``clock`` was last set to, or None if it was never set.
+    ``evicted`` has the number of evictions for each cause: ``policy``, ``priority``, ``end-of-life``,
+    ``expired`` and ``tenant-ceiling``.
     """
 
     time: float | None
@@ -340,10 +343,10 @@ class RequestInfo:
         """
     @property
     def blocks(self) -> int:
-        """The number of blocks in its block table."""
+        """The number of blocks in the request's block table."""
     @property
     def tier(self) -> int:
-        """The tier of its blocks: 0 is the device, and 1 the host tier of a swapped-out request."""
+        """The tier with the request's blocks: 0 is the device, and 1 the host tier (if swapped out)."""
     def __eq__(self, other: object, /) -> bool: ...
     __hash__: ClassVar[None]  # type: ignore[assignment]
 
@@ -386,7 +389,7 @@ class Match:
         """The ids of the blocks when they matched."""
     @property
     def link(self) -> ChainLink | None:
-        """The link of the last block, or None.
+        """The link of the last block.
 
         None if no block matched, or if the chain was made from digests, with ``HashChain.from_digests``.
         """
@@ -400,16 +403,16 @@ class Probe:
 
     @property
     def cached_blocks(self) -> int:
-        """Blocks from the start of the prompt that a lookup would return."""
+        """Number of blocks from the start of the prompt that a lookup would return."""
     @property
     def idle_blocks(self) -> int:
-        """The number of cached blocks without references.
+        """Number of the cached blocks that have no references.
 
         Acquiring them reduces the number of available blocks by this number.
         """
     @property
     def pending_blocks(self) -> int:
-        """Blocks after the cached blocks that are registered, but whose KV is still being computed."""
+        """Number of registered blocks after the cached blocks. Their KV is still being computed."""
     def __eq__(self, other: object, /) -> bool: ...
     __hash__: ClassVar[None]  # type: ignore[assignment]
 
@@ -423,82 +426,82 @@ class ManagerStats:
 
     @property
     def running(self) -> int:
-        """Running requests."""
+        """Number of running requests."""
     @property
     def preempted(self) -> int:
-        """Preempted requests, which wait to be resumed."""
+        """Number of preempted requests, which wait to be resumed."""
     @property
     def swapped(self) -> int:
-        """Requests whose blocks are in the host tier."""
+        """Number of requests whose blocks are in the host tier."""
     @property
     def moving(self) -> int:
-        """Requests that a swap moves now."""
+        """Number of requests that a swap moves now."""
     @property
     def loading(self) -> int:
-        """Requests for which a connector is loading external tokens."""
+        """Number of requests for which a connector is loading external tokens."""
     @property
     def releasing(self) -> int:
-        """Requests that were released while they were moving or loading."""
+        """Number of requests that were released while they were moving or loading."""
     @property
     def admissions(self) -> int:
-        """Requests admitted so far."""
+        """Number of requests admitted so far."""
     @property
     def prompt_tokens(self) -> int:
-        """Prompt tokens of the admitted requests."""
+        """Number of prompt tokens of the admitted requests."""
     @property
     def hit_tokens(self) -> int:
-        """Prompt tokens whose KV was cached."""
+        """Number of prompt tokens whose KV was cached."""
     @property
     def external_tokens(self) -> int:
-        """Prompt tokens whose KV a connector loaded."""
+        """Number of prompt tokens whose KV a connector loaded."""
     @property
     def computed_tokens(self) -> int:
-        """Prompt tokens that the engine had to compute. Includes external tokens that are still loading."""
+        """Number of prompt tokens to compute. Includes external tokens that are still loading."""
     @property
     def refusals(self) -> int:
-        """Admissions and resumptions refused because too few blocks were available."""
+        """Number of admissions and resumptions refused because too few blocks were available."""
     @property
     def unserved_tokens(self) -> int:
-        """Tokens that full attention had cached, and that were not hit because another group lacked them."""
+        """Number of tokens that full attention had cached, but that another KV-cache group lacked."""
     @property
     def checkpoints(self) -> int:
-        """States of recurrent layers that were copied, so that later requests can hit the copies."""
+        """Number of recurrent states that were copied, so that later requests can hit the copies."""
     @property
     def appended_tokens(self) -> int:
-        """Tokens appended after admission."""
+        """Number of tokens appended after admission."""
     @property
     def preemptions(self) -> int:
-        """Requests preempted so far."""
+        """Number of requests preempted so far."""
     @property
     def preempted_tokens(self) -> int:
-        """Computed tokens whose blocks preemptions released, whether the blocks remained cached or not."""
+        """Number of computed tokens in blocks that preemptions released, even if the blocks stay cached."""
     @property
     def resumptions(self) -> int:
-        """Requests resumed so far."""
+        """Number of requests resumed so far."""
     @property
     def resumed_tokens(self) -> int:
-        """Tokens of the resumed requests."""
+        """Number of tokens of the resumed requests."""
     @property
     def resumed_hit_tokens(self) -> int:
-        """Tokens of resumed requests whose KV was still cached."""
+        """Number of tokens of resumed requests whose KV was still cached."""
     @property
     def resumed_external_tokens(self) -> int:
-        """Tokens of resumed requests whose KV a connector loaded."""
+        """Number of tokens of resumed requests whose KV a connector loaded."""
     @property
     def forks(self) -> int:
-        """Requests forked from others."""
+        """Number of requests forked from others."""
     @property
     def swapped_out(self) -> int:
-        """Requests swapped out so far."""
+        """Number of requests swapped out so far."""
     @property
     def swapped_in(self) -> int:
-        """Requests swapped in so far."""
+        """Number of requests swapped in so far."""
     @property
     def copied_blocks(self) -> int:
-        """Blocks copied so far by transfer plans, for copy-on-write and for swaps."""
+        """Number of blocks copied so far by transfer plans, for copy-on-write and for swaps."""
     @property
     def block_bytes(self) -> int:
-        """Bytes of KV per block. 0 if unknown."""
+        """Number of bytes of KV per block. 0 if unknown."""
     @property
     def hints(self) -> HintReport:
         """The numbers of blocks for each outcome of all hints so far.
@@ -507,16 +510,16 @@ class ManagerStats:
         """
     @property
     def retention(self) -> RetentionStats | None:
-        """The numbers of retained blocks by kind of hint, or None without retention."""
+        """The numbers of blocks by kind of hint, or None without the setting ``retention``."""
     @property
     def misses(self) -> dict[str, int] | None:
-        """Prompt tokens that were computed, by reason, or None for a manager without ``explain``.
+        """Number of computed prompt tokens by reason, or None without the setting ``explain``.
 
         The numbers sum up to ``computed_tokens``. The reasons are those of ``MissSpan.reason``.
         """
     @property
     def resumed_misses(self) -> dict[str, int] | None:
-        """Tokens of resumed requests that were computed again, by reason, or None without ``explain``.
+        """Number of recomputed tokens of resumed requests by reason, or None without ``explain``.
 
         The numbers sum up to ``resumed_tokens - resumed_hit_tokens``.
         """
@@ -530,17 +533,17 @@ class ManagerStats:
 
 @final
 class ScrubReport:
-    """The result of one call of a scrubber."""
+    """The result of one call of ``diagnose.scrub``, which checks some blocks for broken invariants."""
 
     @property
     def position(self) -> int:
         """The block at which the next call begins. For a manager, the block of the device tier."""
     @property
     def blocks(self) -> int:
-        """Blocks checked by this call, the null block included, in all tiers."""
+        """Number of blocks that this call checked in all tiers, the null block included."""
     @property
     def requests(self) -> int:
-        """Requests whose block tables this call has finished checking. 0 for a pool."""
+        """Number of requests whose block tables this call has finished checking. 0 for a pool."""
     @property
     def passes(self) -> int:
         """The number of complete passes over all blocks so far."""

@@ -63,10 +63,10 @@ class Retention:
         """The priority, 0 (evicted first) to 100 (evicted last). None if pinned or demoted."""
     @property
     def ttl(self) -> float | None:
-        """Seconds after which the hint ends, or None."""
+        """Number of seconds after which the hint ends. None if it does not end by time."""
     @property
     def idle(self) -> bool:
-        """Whether the seconds begin at the last use of the block instead of at the hint."""
+        """Whether the seconds of ``ttl`` begin at the last use of the block, and not when the hint is set."""
     @property
     def then(self) -> ExpiredAs:
         """The state of the block after ``ttl``: normal or demote."""
@@ -144,13 +144,13 @@ class HintReport:
 
     @property
     def accepted(self) -> int:
-        """Blocks to which the hint was applied completely."""
+        """Number of blocks to which the hint was applied completely."""
     @property
     def clipped(self) -> int:
-        """Blocks to which the hint was applied in part: pins that became priority 100."""
+        """Number of blocks to which the hint was applied in part: pins that became priority 100."""
     @property
     def ignored(self) -> int:
-        """Blocks to which the hint was not applied.
+        """Number of blocks to which the hint was not applied.
 
         Either the block is not cached, or the hint was an end of life and the block had other references.
         """
@@ -159,28 +159,28 @@ class HintReport:
 
 @final
 class RetentionStats:
-    """The numbers of retained blocks by kind of hint."""
+    """The numbers of blocks that have a hint, by kind of hint."""
 
     @property
     def demoted(self) -> int:
-        """Demoted blocks, including blocks in use."""
+        """Number of demoted blocks, including blocks in use."""
     @property
     def below_normal(self) -> int:
-        """Blocks below the normal priority."""
+        """Number of blocks with a priority below the normal one, which is 35."""
     @property
     def above_normal(self) -> int:
-        """Blocks above the normal priority."""
+        """Number of blocks with a priority above the normal one, which is 35."""
     @property
     def pinned(self) -> int:
-        """Pinned blocks."""
+        """Number of pinned blocks."""
     @property
     def with_ttl(self) -> int:
-        """Blocks with a running time to live.
+        """Number of blocks with a running time to live.
 
         With ``idle``, the time does not run while a block is in use.
         """
     @property
     def expired(self) -> int:
-        """Times to live that have expired so far."""
+        """Number of hints whose time to live has expired so far."""
     def __eq__(self, other: object, /) -> bool: ...
     __hash__: ClassVar[None]  # type: ignore[assignment]

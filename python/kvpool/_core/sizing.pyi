@@ -26,7 +26,7 @@ class SizingWindow(TypedDict):
 
 @type_check_only
 class SizingWorth(TypedDict):
-    """The savings that a cache of one size, in GiB, brings."""
+    """The hits of a cache of ``gib`` GiB, and the seconds of computation that they save."""
 
     gib: float
     blocks: int
@@ -41,7 +41,7 @@ class References:
 
     All estimators use the same model: prompts are processed as a whole, one after the other, without times. A
     block is a hit only if all blocks before it in its prompt are hits. Takes 4 bytes per reference, 24 bytes
-    per request, and 20 bytes per run of reuses. O(references).
+    per request, and 20 bytes per run of consecutive blocks that are used again. O(references).
 
     Args:
         trace: The trace, with its own block size.
@@ -92,12 +92,13 @@ class References:
     def lru(self) -> HitCurve:
         """Returns the exact hit rate of LRU at every capacity, in one pass.
 
-        Mattson et al., 1970. O(runs log requests).
+        The method is that of Mattson et al., 1970. O(runs log requests), where a run is a sequence of
+        consecutive blocks that are used again.
         """
     def run(self, policy: EvictionPolicy, capacity_blocks: int, *, form: SizingForm = "pool") -> PolicyRun:
         """Runs one policy at one capacity.
 
-        20 to 150 ns per reference. Other threads continue.
+        Takes 20 to 150 ns per reference. Other threads continue.
 
         Args:
             policy: One of ``kvpool.policies.eviction_policies()``.
@@ -151,9 +152,9 @@ def sampled_lru(
 ) -> HitCurve:
     """Estimates the hit rate of LRU at every capacity from a sample of the blocks, in bounded memory.
 
-    SHARDS (Waldspurger et al., 2015). 100 to 400 ns per sampled reference, and 54 to 110 bytes per
-    sampled block. Other threads continue. The error falls with the number of sampled blocks: with 8,192
-    blocks it is below one percentage point.
+    The method is SHARDS (Waldspurger et al., 2015). It takes 100 to 400 ns per sampled reference, and 54 to
+    110 bytes per sampled block. Other threads continue. The error falls with the number of sampled blocks:
+    with 8,192 blocks it is below one percentage point.
 
     Args:
         trace: The trace, with its own block size.
@@ -207,10 +208,10 @@ class HitCurve:
     def worth(
         self, bytes_per_token: int, gib: Sequence[float], *, prefill_tokens_per_s: float = 1.0
     ) -> list[SizingWorth]:
-        """Returns the savings that caches of several sizes, in GiB, bring.
+        """Returns the hits of caches of several sizes in GiB, and the seconds that they save.
 
         Raises:
-            InvalidArgumentError: The sizes do not rise, or a speed is not above 0.
+            InvalidArgumentError: The sizes are not in ascending order, or a speed is not above 0.
         """
     def distances(self) -> list[tuple[int, int, int]]:
         """Returns the number of reuses by distance, as triples of first distance, last distance and number.
@@ -219,7 +220,10 @@ class HitCurve:
         block, plus 1.
         """
     def distance_quantile(self, fraction: float) -> int | None:
-        """Returns the distance that covers this fraction (0 to 1) of the reuses, or None without reuses."""
+        """Returns the distance that covers this fraction (0 to 1) of the reuses.
+
+        None if nothing is reused.
+        """
 
 @final
 class PolicyRun:
@@ -233,7 +237,7 @@ class PolicyRun:
         """The number of references that were hits."""
     @property
     def token_hits(self) -> int:
-        """The number of prompt tokens in these references."""
+        """The number of prompt tokens in the references that were hits."""
     @property
     def block_hit_rate(self) -> float:
         """The number of hits divided by the number of references, 0 to 1."""

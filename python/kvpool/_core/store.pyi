@@ -197,7 +197,7 @@ class Namespace:
         """Returns the namespace of a text that ``to_json`` made.
 
         Raises:
-            InvalidArgumentError: The text is not one: a field is missing, unknown or of another type.
+            InvalidArgumentError: The text is no namespace: a field is missing, unknown or of another type.
         """
     def to_json(self) -> str:
         """Returns all fields as JSON."""
@@ -607,10 +607,10 @@ class Store:
         """Whether transfers bypass the page cache."""
     @property
     def io(self) -> str:
-        """The way in which bytes are moved.
+        """The way in which the store moves bytes.
 
-        ``io_uring`` for a disk, or ``threads (no io_uring: WHY)`` if the kernel does not support it.
-        ``threads`` for the other back ends.
+        A disk has ``io_uring``, or ``threads (no io_uring: WHY)`` if the kernel does not support it. Other
+        back ends have ``threads``.
         """
     def stats(self) -> StoreStats:
         """Returns the counters and gauges of the store.
@@ -638,82 +638,82 @@ class StoreStats:
 
     @property
     def objects(self) -> int:
-        """Objects that can be found."""
+        """Number of objects that the store can find now."""
     @property
     def bytes(self) -> int:
-        """Largest number of bytes of these objects, of transfers, and of bytes still to be cleared."""
+        """Largest number of bytes that objects, transfers and space still to be cleared can take."""
     @property
     def capacity_bytes(self) -> int:
         """The limit of ``bytes``."""
     @property
     def in_flight(self) -> int:
-        """Objects in transfer, including those whose deadline has passed."""
+        """Number of objects in transfer, including those whose deadline has passed."""
     @property
     def quarantined(self) -> int:
-        """Objects in transfer whose deadline has passed.
+        """Number of objects in transfer whose deadline has passed.
 
         Their slots remain in use until the transfers end.
         """
     @property
     def restored(self) -> int:
-        """Objects that existed when the store was opened."""
+        """Number of objects that existed when the store was opened."""
     @property
     def foreign(self) -> int:
-        """Objects of another namespace or format, or damaged ones, that existed when the store was opened."""
+        """Number of objects found at the opening that are damaged, or have another namespace or format."""
     @property
     def loads(self) -> int:
-        """Objects that were loaded."""
+        """Number of objects that were loaded."""
     @property
     def loaded_bytes(self) -> int:
-        """Bytes of the payloads of loaded objects."""
+        """Number of bytes of the payloads of loaded objects."""
     @property
     def misses(self) -> int:
-        """Loads that missed, for any reason."""
+        """Number of loads that missed, for any reason."""
     @property
     def writes(self) -> int:
-        """Objects that were written."""
+        """Number of objects that were written."""
     @property
     def written_bytes(self) -> int:
-        """Bytes of the payloads of written objects."""
+        """Number of bytes of the payloads of written objects."""
     @property
     def known(self) -> int:
-        """Offers of objects that the store already had or was writing."""
+        """Number of offers of objects that the store already had or was writing."""
     @property
     def not_admitted(self) -> int:
-        """Offers that were not admitted."""
+        """Number of offers that were not admitted."""
     @property
     def evicted(self) -> int:
-        """Objects evicted to make space for others."""
+        """Number of objects evicted to make space for others."""
     @property
     def removed(self) -> int:
-        """Objects removed by a caller."""
+        """Number of objects removed by a caller."""
     @property
     def damaged(self) -> int:
-        """Loads that found another object or a damaged object."""
+        """Number of loads that read another object than the requested one, or a damaged object."""
     @property
     def lost(self) -> int:
-        """Objects that the back end should have had and did not have."""
+        """Number of objects that the store expected in the back end, but that were missing there."""
     @property
     def full(self) -> int:
-        """Writes for which the back end had no space."""
+        """Number of writes for which the back end had no space."""
     @property
     def failed(self) -> int:
-        """Transfers that failed for another reason."""
+        """Number of transfers that failed for a reason that no other counter counts."""
     @property
     def timed_out(self) -> int:
-        """Transfers whose deadline passed."""
+        """Number of transfers whose deadline passed."""
     @property
     def busy(self) -> int:
-        """Transfers refused because the queue was full."""
+        """Number of transfers refused because the queue was full."""
     @property
     def unavailable(self) -> int:
-        """Transfers refused because the breaker was open."""
+        """Number of transfers refused while the back end was paused after failures (an open breaker)."""
     @property
     def known_absent(self) -> int:
-        """Loads that were not tried, because the object was known to be absent."""
+        """Number of loads that were not tried, because the object was known to be absent."""
     @property
     def opened(self) -> int:
-        """The number of times that the breaker has opened, which pauses the back end."""
+        """Number of times that the store has paused the back end after failures (opened the breaker)."""
     @property
     def last_error(self) -> str | None:
         """A description of the last failure or damaged object, or None."""
@@ -763,7 +763,7 @@ class StoreFolder:
         """The number of objects for which the folder has space."""
     @property
     def object_bytes(self) -> int:
-        """Bytes of the disk per object."""
+        """Number of bytes of the disk that an object takes."""
     @property
     def io(self) -> str:
         """How a store on this machine would move bytes. See ``Store.io``."""
@@ -785,22 +785,22 @@ class StoreFolder:
             StoreError: The disk fails.
         """
     def namespaces(self) -> dict[str, Namespace | None]:
-        """Returns all namespaces that have had objects in this folder, by digest.
+        """Returns all namespaces that have had objects in this folder, by the digest of the namespace.
 
-        The value is None if the text of the namespace is lost.
+        The value is None if the file that describes the namespace is lost.
 
         Raises:
             StoreError: The folder cannot be read.
         """
     def clear(self, places: Sequence[int]) -> None:
-        """Clears places, so that they contain no objects.
+        """Clears places (slots of the folder's file), so that they contain no objects.
 
         Raises:
             StoreError: The folder was not opened as ``exclusive``, or the disk fails.
             InvalidArgumentError: A place does not exist.
         """
     def forget(self, digest: str) -> None:
-        """Deletes the text of a namespace.
+        """Deletes the file that describes a namespace, which is named by its digest.
 
         Raises:
             StoreError: The folder was not opened as ``exclusive``, or the disk fails.
@@ -860,7 +860,7 @@ class StoreServer:
             InvalidArgumentError: A name is not that of an object. Then none is removed.
         """
     def forget(self, digest: str) -> None:
-        """Removes the text of a namespace, and the record of its generation.
+        """Removes the JSON text that describes a namespace, and the record of its generation.
 
         Raises:
             StoreError: The server fails.
@@ -952,20 +952,20 @@ class SlotHeaders:
 
 @final
 class WarmStart:
-    """The result of loading a snapshot."""
+    """The result of ``load_index``, which restores cached content from a file."""
 
     @property
     def blocks(self) -> int:
-        """Blocks whose cached content was restored."""
+        """Number of blocks whose cached content was restored."""
     @property
     def refused(self) -> int:
-        """Blocks whose bytes do not match their hashes."""
+        """Number of blocks that were not restored, because their bytes do not match their hashes."""
     @property
     def lost(self) -> int:
-        """Blocks whose records could not be read."""
+        """Number of blocks whose records in the file could not be read."""
     @property
     def age(self) -> float:
-        """Seconds since the snapshot was made. 0 after a cold start."""
+        """Number of seconds since the file was written. 0 after a cold start."""
     @property
     def cold(self) -> str | None:
         """The reason for a cold start, in which nothing was restored, or None."""

@@ -135,7 +135,7 @@ class Swap:
         """The destination block of each source block, in the order in which source blocks first appear."""
     @property
     def copies(self) -> list[tuple[int, int]]:
-        """The pairs of the mapping whose bytes have to be copied."""
+        """The pairs of source and destination block whose bytes have to be copied."""
     def complete(self) -> dict[int, int]:
         """Ends the swap after its copies are done. The destination blocks replace the source blocks.
 
@@ -158,7 +158,7 @@ class Swap:
 
 @final
 class TransferPlan:
-    """The copies between blocks for one step. A plan is plain data.
+    """The planned copies between blocks for one step of the engine, as plain data.
 
     A plan is one simultaneous assignment: every copy reads what its source contained before any copy
     was written. ``len(plan)`` is the number of transfers. Plans with the same transfers are equal.
@@ -194,7 +194,9 @@ class TransferPlan:
     def runs(
         self, scratch: Sequence[tuple[int, int]] | None = None
     ) -> list[list[tuple[tuple[int, int], tuple[int, int], int]]]:
-        """Returns the rounds with consecutive blocks merged, as triples of source, destination and length.
+        """Returns rounds in which copies of consecutive blocks are merged.
+
+        A merged copy is a triple of first source, first destination and number of blocks.
 
         O(n log n).
 

@@ -421,7 +421,7 @@ class Replay:
         that each group alone could have hit. O(1).
         """
     def journal_stats(self) -> JournalStats | None:
-        """Returns the statistics of the journal, or None without a journal.
+        """Returns the statistics of the journal, or None if there is no journal.
 
         A journal never makes an operation fail. If it cannot be written, it stops recording, and ``error`` of
         the statistics contains the reason. O(1).

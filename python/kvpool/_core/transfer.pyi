@@ -35,7 +35,7 @@ class CudaStream(Protocol):
 
     @property
     def cuda_stream(self) -> int:
-        """The handle of the CUDA driver."""
+        """The handle of this object in the CUDA driver."""
 
 @type_check_only
 class CudaEvent(Protocol):
@@ -43,7 +43,7 @@ class CudaEvent(Protocol):
 
     @property
     def cuda_event(self) -> int:
-        """The handle of the CUDA driver."""
+        """The handle of this object in the CUDA driver."""
 
 #: Source block and destination block of each copy: pairs, or int64 of shape [n, 2].
 Mapping: TypeAlias = Sequence[tuple[int, int]] | Sequence[list[int]] | _Array | Tensor
@@ -160,7 +160,7 @@ class BlockStore:
         """The number of bytes of a block, summed over all regions."""
     @property
     def num_regions(self) -> int:
-        """The number of pieces of a block."""
+        """The number of separate pieces of memory of which each block consists."""
     @property
     def regions(self) -> list[tuple[int, int, int]]:
         """For each piece of a block, its address in block 0, the bytes from block to block, and its bytes."""
@@ -175,13 +175,13 @@ class BlockStore:
         """Why a host pool is not page-locked although it was allowed, or None."""
     @property
     def pages(self) -> Literal["small", "transparent", "huge"] | None:
-        """The pages of a host pool: small, transparent or huge. None for other memory."""
+        """The kind of memory pages of a host pool: small, transparent or huge. None for other memory."""
     @property
     def packed(self) -> bool:
         """Whether each block is one contiguous piece of memory."""
     @property
     def handle(self) -> int:
-        """The number of the store, for ``copy_by_handle``."""
+        """The number that identifies the store in ``copy_by_handle``."""
     @property
     def closed(self) -> bool:
         """Whether the store is closed."""
@@ -406,7 +406,7 @@ class Transfer:
         """The number of bytes to copy."""
     @property
     def method(self) -> Method:
-        """The method of the copy."""
+        """The name of the method that copies the bytes."""
     @property
     def seconds(self) -> float | None:
         """The number of seconds that the copy took, or None before its end."""

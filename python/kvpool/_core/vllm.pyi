@@ -106,13 +106,13 @@ class VllmFeed:
         capacity: int,
     ) -> Self: ...
     def set_groups(self, groups: Sequence[tuple[int, str, int | None, bool]]) -> None:
-        """Sets the KV-cache groups.
+        """Sets the KV-cache groups of the pool.
 
         Each group has the number of tokens per block, its kind, and its window in tokens. The last item is
         True if a cached block is useful only together with the block before it.
         """
     def removed(self, keys: Iterable[tuple[bytes, bool]]) -> None:
-        """Adds removed keys, in the form in which ``allocate`` returns them."""
+        """Adds keys that the pool evicted, in the form in which ``VllmPool.allocate`` returns them."""
     def stored(
         self,
         request: Any,
@@ -122,7 +122,10 @@ class VllmFeed:
         group: int,
         new: Sequence[bool | None],
     ) -> None:
-        """Adds the cached blocks of a request. Each item of ``new`` is whether the key is new, or None."""
+        """Adds the blocks of a request that were cached, from position ``first`` on.
+
+        ``new`` has an item per block: whether its key is new to the index, or None if the block was skipped.
+        """
     def cleared(self) -> None:
         """Adds a change that removes all cached content."""
 
@@ -180,18 +183,18 @@ class VllmPool:
     def signal(
         self, block_ids: Iterable[int], finish_reason: str | None = None, output_tokens: int | None = None
     ) -> None:
-        """Records how a request ended whose blocks the caller releases next, as a hint to the policy."""
+        """Records how a request ended, as a hint to the policy. The caller then releases its blocks."""
     @property
     def wants_signals(self) -> bool:
-        """Whether the policy uses the way in which requests end."""
+        """Whether the eviction policy considers how requests ended."""
     def advance_time(self, now: float) -> int:
         """Sets the time, in seconds of the caller's clock. Returns the number of retentions that expire."""
     def retention_stats(self) -> RetentionStats | None:
-        """Returns the numbers of retained blocks by kind of hint, or None without retention."""
+        """Returns the numbers of blocks by kind of hint, or None without the setting ``retention``."""
     def journal_stats(self) -> JournalStats | None:
-        """Returns the statistics of the journal, or None without a journal."""
+        """Returns the statistics of the journal, or None if there is no journal."""
     def journal_image(self) -> bytes | None:
-        """Writes the collected records of the journal. Returns the bytes of a ring, or None for a file."""
+        """Writes the collected records to the journal's file. For a ring, returns its bytes, else None."""
     def bind(self, owner: object) -> None:
         """Sets the object that the attribute ``pool`` of all blocks returns. A second call has no effect.
 
@@ -221,9 +224,9 @@ class VllmPool:
     ) -> tuple[list[VllmBlock], None]:
         """Allocates the next free blocks, each with one reference, and evicts their keys.
 
-        A feed is notified of the evicted keys. Returns the blocks, and None. If ``observed``, returns
-        the evicted keys instead of None, in order. Each comes with whether no other block is cached
-        under this key. O(n).
+        A feed is notified of the evicted keys. Returns the blocks, and None. If ``observed``, returns the
+        evicted keys instead of None, in order. Each key comes with a bool, which is True if no other block is
+        cached under the key. O(n).
 
         Raises:
             InvalidArgumentError: Fewer blocks are free.
@@ -261,9 +264,9 @@ class VllmPool:
             InvalidBlockError: A block has no references, or is the null block.
         """
     def find(self, digest: bytes, groups: Sequence[int]) -> list[VllmBlock] | None:
-        """Returns the block that was cached first for a digest in each group.
+        """Returns one block per group: the block that was cached first under a digest.
 
-        None if a group has no such block. O(groups).
+        Returns None if one of the groups has no such block. O(groups).
 
         Raises:
             InvalidArgumentError: The digest has more than 35 bytes.
@@ -389,12 +392,12 @@ class VllmPool:
         For ``lru`` it does not.
         """
     def remove_hashes(self, block: int) -> list[tuple[bytes, bool]]:
-        """Removes all keys from a block, and returns them as ``allocate`` does, its hash first.
+        """Removes all keys from a block. Returns them as ``allocate`` does, with the block's hash first.
 
         O(keys).
         """
     def move_hashes(self, from_block: int, to_block: int) -> None:
-        """Moves the keys of one block to another, which must have none.
+        """Moves all keys of one block to another block, which must have none.
 
         O(keys).
 
@@ -430,7 +433,7 @@ class VllmPool:
         O(1).
         """
     def queue_push(self, blocks: Iterable[VllmBlock], front: bool) -> None:
-        """Puts blocks that are not in the queue at its front or its back, in this order.
+        """Adds blocks to the front or the back of the queue, in this order. They must not be in the queue.
 
         O(blocks).
         """
@@ -445,7 +448,9 @@ class VllmPool:
         O(copies).
         """
     def was_shared(self, key: bytes) -> bool:
-        """Returns whether a key has had several blocks at the same time since it last had none.
+        """Returns whether several blocks were cached under a key at one time.
+
+        Only the time since the key last had no block counts.
 
         O(1).
         """
@@ -488,12 +493,12 @@ class VllmPool:
         O(n log n) for n such blocks.
         """
     def num_evictable(self, blocks: Iterable[VllmBlock]) -> int:
-        """Returns the number of these blocks that ``touch`` would remove from the queue.
+        """Returns how many of the blocks are free, so that ``touch`` would remove them from the queue.
 
         O(blocks).
         """
     def check_invariants(self) -> None:
-        """Recomputes the state from scratch, and compares.
+        """Recomputes the state from scratch, and compares it with the stored state.
 
         O(blocks + keys), for tests.
 
@@ -685,9 +690,9 @@ class VllmGroups:
     def find_longest_cache_hit_per_group(
         self, block_hashes: Sequence[bytes], max_cache_hit_length: int
     ) -> tuple[tuple[list[VllmBlock], ...], tuple[int, ...]]:
-        """Returns the cached blocks of a request that each group has, regardless of the other groups.
+        """Returns the cached blocks of a request in each group, regardless of the other groups.
 
-        Also returns the number of their tokens per group. Costs and errors are those of
+        Also returns the number of their tokens for each group. Costs and errors are those of
         ``find_longest_cache_hit``.
         """
     def allocate_slots(

@@ -64,9 +64,10 @@ def _top(
 ) -> None:
     """Measure what the KV-cache blocks of LLM inference engines are worth.
 
-    Size a cache for a request trace; replay the trace through the block
-    manager; compare two runs; look up the size of a model's KV cache; find out
-    from a journal what went wrong; inspect and clean a store.
+    The commands size a cache for a request trace, replay the trace through the
+    block manager, and compare two runs. Others show the size of a model's KV
+    cache, find the cause of an error in a journal, and inspect and clean a
+    store.
     """
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
@@ -82,7 +83,7 @@ _app.command("top", epilog=EXAMPLES["top"])(top_command)
 _app.command("generate", epilog=EXAMPLES["generate"])(generate_command)
 _app.command("models", epilog=EXAMPLES["models"])(models_command)
 _app.command("completion", epilog=EXAMPLES["completion"])(completion_command)
-# A word that looks like an option may be a token, such as -1. The command prints what is wrong with it.
+# An argument such as -1 looks like an option, but is an invalid token. The command reports the error.
 _app.command("hash", epilog=EXAMPLES["hash"], context_settings={"ignore_unknown_options": True})(hash_command)
 
 #: Base class of the option parser's errors, from Click, or from Typer's copy of it.
@@ -140,7 +141,8 @@ def _run(arguments: list[str]) -> int:
             raise
         return _fail(*usage.described(error, command, arguments), 2)
     except BaseException as error:
-        # Rust raises this if one of its own checks fails. The arguments are not the cause.
+        # The Rust extension raises this exception if one of its own checks fails. Arguments are not the
+        # cause.
         if type(error).__name__ != "PanicException":
             raise
         return _fail(f"a fault of kvpool's: {error}", "please report it, with this command and its files", 1)
@@ -148,7 +150,6 @@ def _run(arguments: list[str]) -> int:
 
 
 def _fail(message: str, hint: str | None, code: int) -> int:
-    """Print the error in one line, and the next step in another."""
     sys.stdout.flush()
     print(f"error: {shown(plain(' '.join(message.split())))}", file=sys.stderr)
     if hint is not None:

@@ -26,19 +26,19 @@ __all__ = ["DEFAULT_BLOCKS", "Capacity", "SizeOptions"]
 #: The default number of blocks of a pool.
 DEFAULT_BLOCKS: Final = 100_000
 
-#: The most blocks that a pool can have beside the null block.
+#: Maximum number of blocks of a pool, without the null block.
 _MOST_BLOCKS: Final = 2**32 - 3
 
-#: The most layers, heads and elements of a KV shape. Real models have less than a hundredth of this.
+#: Maximum number of layers, of heads, and of elements of a head. Real models have less than a hundredth.
 _LARGEST_SHAPE: Final = 1_000_000
 
-#: The most bytes that the replay keeps per block of the pool.
+#: Maximum number of bytes of host memory that a replay uses per block of the pool.
 _HOST_BYTES_PER_BLOCK: Final = 80
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Capacity:
-    """A pool's size, and the bytes per token if the model is known.
+    """The size of a pool, and the KV shape of the model if it is known.
 
     >>> capacity = SizeOptions(gib=60, model="llama-3.1-8b").capacity(block_size=16)
     >>> capacity.blocks, capacity.gib
@@ -47,30 +47,30 @@ class Capacity:
 
     #: Usable blocks.
     blocks: int
-    #: Tokens per block. In a hybrid model, tokens of its shortest block.
+    #: Number of tokens per block. In a hybrid model, that of the KV-cache group with the shortest blocks.
     block_size: int
-    #: The KV shape, if it is known.
+    #: The layers, heads and dtype of the model's KV, if they are known.
     shape: KvShape | None
     #: The GPUs, if the size was given with ``--gpu``.
     gpu: GpuMemory | None = None
 
     @property
     def groups(self) -> KvGroups | None:
-        """The groups of a model, unless it has only full attention."""
+        """The KV-cache groups of the model. ``None`` if it is unknown, or has only full attention."""
         groups = None if self.shape is None else self.shape.groups(self.block_size)
         plain = groups is None or [group.kind for group in groups.groups] == ["full"]
         return None if plain else groups
 
     @property
     def gib(self) -> float | None:
-        """GiB of the pool, if the model is known."""
+        """The size of the pool in GiB. ``None`` if the model is unknown."""
         return (
             None if self.shape is None else self.blocks * self.shape.bytes_per_block(self.block_size) / 2**30
         )
 
     @property
     def tokens(self) -> int | None:
-        """Tokens that the pool can hold. For a hybrid model, the length of the longest request.
+        """Number of tokens that the pool can hold. For a hybrid model, the length of the longest request.
 
         ``None`` if a request of any length fits.
         """
@@ -78,13 +78,13 @@ class Capacity:
         return self.blocks * self.block_size if groups is None else groups.longest_in(self.blocks)
 
     def gib_of(self, tokens: int) -> float | None:
-        """Return the GiB of KV of ``tokens`` tokens, if the model is known."""
+        """Return the GiB of KV of ``tokens`` tokens. ``None`` if the model is unknown."""
         return None if self.shape is None else tokens * self.shape.bytes_per_token / 2**30
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SizeOptions:
-    """The options about the pool's size, as given."""
+    """The values of the command-line options about the pool's size. ``None`` if not given."""
 
     blocks: int | None = None
     gib: float | None = None
@@ -98,7 +98,7 @@ class SizeOptions:
     gpu: GpuMemory | None = None
 
     def capacity(self, block_size: int) -> Capacity:
-        """Return the size that the options specify.
+        """Return the size of the pool that the options specify.
 
         Raises:
             UsageError: The options contradict each other, or one is missing.
@@ -128,7 +128,7 @@ class SizeOptions:
         return Capacity(blocks, block_size, shape, self.gpu)
 
     def shape(self) -> KvShape | None:
-        """Return the KV shape, if one is given.
+        """Return the KV shape that the options specify. ``None`` if they specify none.
 
         Raises:
             UsageError: The options contradict each other, or one is missing.
@@ -215,12 +215,11 @@ class SizeOptions:
 
 
 def _number(option: int | None) -> int:
-    """Return the number, or 0 if it is missing. Every KV shape refuses 0."""
+    """Return the value of an option, or 0 if it is not given. :class:`KvShape` refuses 0."""
     return 0 if option is None else option
 
 
 def _host_memory() -> int | None:
-    """Return the bytes of the machine's memory, or ``None`` if unknown."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (OSError, ValueError):
@@ -228,7 +227,7 @@ def _host_memory() -> int | None:
 
 
 def _and(options: list[str]) -> str:
-    """Join options in words.
+    """Join the names of options with commas and "and".
 
     >>> _and(["--a", "--b", "--c"])
     '--a, --b and --c'

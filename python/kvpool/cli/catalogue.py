@@ -56,13 +56,14 @@ def models_command(
         bool, typer.Option("--csv", help="Print CSV instead of the table, a line per model.")
     ] = False,
 ) -> None:
-    """List the models that kvpool knows; of one model, its KV-cache groups.
+    """List the models that kvpool knows, or show the KV-cache groups of one model.
 
-    Figures are over all layers, on all ranks together, in bf16 elements unless
-    --dtype says otherwise. Windows, chunks and states are counted as such: a
-    request keeps the tokens in its window, and one state. While a step computes
-    a chunk of a prompt, a window holds that chunk, too: --chunk is its size. Of
-    several requests that fit together, one at a time computes its prompt.
+    Sizes are sums over all layers and all ranks, in bf16 elements unless
+    --dtype sets another format. A request keeps only the tokens in its window
+    or chunk, and one recurrent state. While a step computes a chunk of a
+    prompt, a window also has the tokens of that chunk. --chunk is the size of
+    such a chunk. The number of requests that fit assumes that one of them at a
+    time computes its prompt.
     """
     one_form(as_json=as_json, as_csv=as_csv)
     memory = gpu_memory(gpu, gpus, weights_gib, gpu_share)
@@ -116,14 +117,13 @@ def _all_shapes(dtype: str | None) -> list[KvShape]:
     except ValueError as error:
         raise bad_usage(error) from None
     for model in model_names():
-        # The model decides whether the format exists for it.
+        # kv_shape raises ValueError if the model's KV cannot have this format.
         with contextlib.suppress(ValueError):
             shapes.append(kv_shape(model, name))
     return shapes
 
 
 def _row(shape: KvShape, facts: dict[str, Any]) -> dict[str, Any]:
-    """Make the row of a model, with its layers in words instead of a list."""
     return {"name": facts["name"], "layers": shape.in_words(), **flat(facts)}
 
 
@@ -208,7 +208,7 @@ def _print_list(shapes: list[KvShape], block_size: int, chunk: int, dtype: str) 
 
 
 def _in_short(shape: KvShape) -> str:
-    """Describe the layers, with MLA and windows.
+    """Return a short text with the number of layers of each kind, and the sizes of windows.
 
     >>> _in_short(kv_shape("DeepSeek-V3")), _in_short(kv_shape("gpt-oss-20b"))
     ('61 MLA', '12 full, 12 window 128')

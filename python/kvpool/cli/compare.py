@@ -50,7 +50,7 @@ __all__ = ["compare_command"]
 
 _CAPACITIES: Final = ",".join(DEFAULT_CAPACITIES)
 
-#: The most bytes of a report. A larger file is read as a trace.
+#: Maximum number of bytes of a report. A larger file is read as a trace.
 _LARGEST_REPORT: Final = 64 << 20
 
 _Side = typer.Argument(show_default=False, metavar="A", help="A report, a trace, or with --trace a policy.")
@@ -97,7 +97,7 @@ def compare_command(
     one_form(as_json=as_json, as_csv=as_csv)
     check_output(html, ".html", trace)
     shape = SizeOptions(model=model, config=config, dtype=dtype).shape()
-    # JSON and CSV are for scripts. They get a bar only on a terminal.
+    # Scripts read JSON and CSV. With these, a progress bar is shown only if stderr is a terminal.
     shown_bars = not no_progress and (not (as_json or as_csv) or sys.stderr.isatty())
 
     def loaded(path: str) -> kvpool.traces.Trace:
@@ -155,14 +155,13 @@ def compare_command(
 
 
 def _any_given(*values: object) -> bool:
-    """Return whether any of these options was given."""
     return any(value is not None for value in values)
 
 
 def _labels(report: SizingReport, asked: list[Size]) -> dict[int, str]:
-    """Return the text with which each size of a report was given.
+    """Return a dict of each size in blocks and the text that the user gave for it.
 
-    For two traces, it may mean different blocks.
+    With two traces, a text such as ``5 %`` is two different numbers of blocks.
     """
     trace, model = report["trace"], report["model"]
     weight = None if model is None else model["bytes_per_token"] * trace["block_size"]
@@ -227,7 +226,7 @@ def _of_reports(reports: tuple[dict[str, Any], dict[str, Any]], names: tuple[str
     try:
         return (of_replays if kind_of(reports[0]) == "replay" else of_sizes)(reports, names)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError) as error:
-        # RowError has a message for users. Other exceptions have Python's messages.
+        # Only the message of RowError is written for users, so only this message is shown.
         what = f": {error}" if isinstance(error, RowError) else ""
         raise UsageError(
             f"{names[0]} and {names[1]}: a report has another form than this version prints{what}",
@@ -249,7 +248,7 @@ def _print(found: Comparison, html: Path | None, *, as_json: bool, as_csv: bool)
 
 
 def print_comparison(found: Comparison, console: Console) -> None:
-    """Print a table for each section, for 80 columns and more."""
+    """Print a table for each section. The tables fit a terminal of 80 columns."""
     console.print(Text(f"kvpool compare: two {found.of}"))
     console.print(Text(f"  A  {shown(found.a)}\n  B  {shown(found.b)}"), soft_wrap=True)
     for section in found.sections:

@@ -31,16 +31,16 @@ __all__ = [
     "of_traces",
 ]
 
-#: The unit of rates: from 0 to 1.
+#: The name of the unit of hit rates, which are from 0 to 1.
 SHARE: Final = "share"
 
-#: The unit of differences of two rates: from -1 to 1. Tables show them in points, which are hundredths.
+#: The name of the unit of differences of two rates, from -1 to 1. Tables show them in hundredths.
 POINTS: Final = "points"
 
 #: The largest value that is accepted as a share. Rounding errors may exceed 1.
 _LARGEST_SHARE: Final = 1 + 1e-9
 
-#: A limit that is larger than any figure of a report.
+#: Figures of this size or above are refused, because no valid report has them.
 _LARGEST: Final = 1e18
 
 
@@ -50,10 +50,10 @@ class RowError(ValueError):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Row:
-    """One figure of both reports."""
+    """A figure with a name, and its values in report A and report B."""
 
     name: str
-    #: ``share`` from 0 to 1, ``points`` for a difference of two shares, ``s``, ``ms``, ``MiB``, ``GiB``,
+    #: The unit: ``share`` (0 to 1), ``points`` (a difference of two shares), ``s``, ``ms``, ``MiB``, ``GiB``,
     #: ``text``, or empty for a count.
     unit: str
     a: Any
@@ -70,14 +70,14 @@ class Row:
 
     @property
     def difference(self) -> float | None:
-        """B minus A; ``None`` for text and if one is missing."""
+        """B minus A. ``None`` for text, and if A or B is missing."""
         if self.unit == "text" or self.a is None or self.b is None:
             return None
         return float(self.b - self.a)
 
     @property
     def ratio(self) -> float | None:
-        """B divided by A; ``None`` for shares, points and text, and if A is 0."""
+        """B divided by A. ``None`` for shares, points and text, and if A is 0 or one is missing."""
         if self.unit in ("text", SHARE, POINTS) or self.a is None or self.b is None or self.a == 0:
             return None
         return float(self.b / self.a)
@@ -85,7 +85,7 @@ class Row:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Section:
-    """Figures that belong together."""
+    """Figures that one table of the comparison shows together."""
 
     title: str
     rows: list[Row]
@@ -93,10 +93,10 @@ class Section:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Curve:
-    """Hit rates by size, of one of the two reports."""
+    """A curve of hit rates by size of the cache, from one of the two reports."""
 
     name: str
-    #: Blocks, and the share of blocks that hit.
+    #: The points of the curve: size of the cache in blocks, and share of block references that hit.
     points: list[tuple[int, float]]
     #: The report that the curve belongs to: 0 for A, 1 for B.
     side: int
@@ -111,7 +111,7 @@ class Curve:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two reports side by side."""
+    """The result of a comparison of two reports, A and B."""
 
     #: The kind of comparison: runs, sizes, traces or policies.
     of: str
@@ -138,7 +138,7 @@ class Comparison:
 
 
 def _check_number(value: object) -> None:
-    """Raise if a value is not a figure, because a report may have been edited by hand."""
+    """Raise :class:`RowError` if a value is not a number, because users may have edited the report."""
     if value is None:
         return
     if not isinstance(value, (int, float)) or isinstance(value, bool):
@@ -152,7 +152,7 @@ def _row(row: Row) -> dict[str, Any]:
 
 
 def cells(row: Row) -> tuple[str, str, str, str]:
-    """Write a row: name, A, B, and the difference with its sign."""
+    """Return the cells of a row as text: name, A, B, and the difference with its sign."""
     if row.unit == "text":
         return row.name, str(row.a), str(row.b), ""
     name = row.name if row.unit in ("", SHARE, POINTS) else f"{row.name}, {row.unit}"
@@ -180,7 +180,7 @@ def _signed(value: float) -> str:
 
 
 def kind_of(report: object) -> str | None:
-    """Return the kind of report of a JSON value: ``replay``, ``size``, or ``None``."""
+    """Return which command made a report: ``replay``, ``size``, or ``None`` if it is no report."""
     if not isinstance(report, dict):
         return None
     if "hits" in report and "mode" in report:
@@ -188,7 +188,7 @@ def kind_of(report: object) -> str | None:
     return "size" if "capacities" in report and "lru_curve" in report else None
 
 
-#: Settings of a replay, figures of its hits, and figures of its engine.
+#: Figures that are compared, by their names in tables: settings of a replay, hit rates, engine, trace.
 _REPLAY_SETTINGS: Final = ("mode", "eviction", "block_size", "capacity_blocks", "algorithm", "verify")
 _REPLAY_RATES: Final = {
     "block hits": "block_hit_rate",
@@ -256,7 +256,7 @@ def of_traces(
     names: tuple[str, str],
     labels: tuple[Mapping[int, str], Mapping[int, str]] | None = None,
 ) -> Comparison:
-    """Compare two traces: their content, and the hits of caches of the same size.
+    """Compare the statistics of two traces, and the hit rates of caches of the same size.
 
     ``labels`` maps the sizes of each report, in blocks, to the text with which they were given.
     """
@@ -328,7 +328,7 @@ def _size_sections(
     of_trace: tuple[str, ...] = ("source", "block_size"),
     labels: tuple[Mapping[int, str], Mapping[int, str]] | None = None,
 ) -> Iterator[Section]:
-    """Yield the figures of two sizings: of their traces, and of each policy at the sizes that both have."""
+    """Yield tables of two reports of ``kvpool size``: their traces, and each policy at their common sizes."""
     traces, models = [report["trace"] for report in reports], [report["model"] or {} for report in reports]
     settings = [
         *_settings(of_trace, traces),
@@ -365,9 +365,9 @@ def _size_sections(
 
 
 def _by_size(report: Mapping[str, Any], known: Mapping[int, str]) -> dict[str, dict[str, float]]:
-    """Return shares of blocks that hit, by policy and size.
+    """Return the block hit rate of each policy and of the optimum, by the name of the size.
 
-    Sizes given with the same text have the same name.
+    Two sizes that the user gave with the same text have the same name.
     """
     named = [(policy["name"], policy["hits"]) for policy in report["policies"]]
     if report["optimum"] is not None:
@@ -380,7 +380,7 @@ def _by_size(report: Mapping[str, Any], known: Mapping[int, str]) -> dict[str, d
 
 
 def _asked(size: Mapping[str, Any]) -> str:
-    """Return the text with which a size was given, such as ``5 %``. It is equal for both traces."""
+    """Return a name for a size that is equal in both reports, such as ``5 % of the different blocks``."""
     if size["relative_size"] is not None:
         return f"{100 * size['relative_size']:g} % of the different blocks"
     return _size(size) if size["gib"] is None else _gib(size["gib"])

@@ -36,7 +36,7 @@ def completion_command(
 
 
 def proposals(command: Any, environment: MutableMapping[str, str] = os.environ) -> int | None:
-    """Print the proposals for a shell. Returns the exit code; ``None`` if no shell asks."""
+    """Print completions if a shell requests them. Return the exit code, or ``None`` without a request."""
     instruction = environment.get(_VARIABLE)
     if not instruction:
         return None
@@ -44,6 +44,6 @@ def proposals(command: Any, environment: MutableMapping[str, str] = os.environ) 
     try:
         return int(shells.shell_complete(command, {}, "kvpool", _VARIABLE, instruction))
     except (KeyError, ValueError):
-        # The variable was set by hand, without the others that a shell sets. There is nothing to
+        # The variable was set by hand, without the other variables that a shell sets. So there is nothing to
         # complete.
         return 1

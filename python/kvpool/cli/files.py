@@ -42,7 +42,7 @@ def check_output(path: Path | None, suffix: str, trace: Path | None) -> None:
 
 
 def refuse_input(output: Path, trace: Path | None) -> None:
-    """Raise if an output file is also an input, under any name, through a link, or as standard input.
+    """Raise if an output file is also the input, even under another name, by a link, or as standard input.
 
     Raises:
         UsageError: The output is the trace, or a file of the folder that is the trace.
@@ -69,18 +69,18 @@ def _file(path: Path, standard: int) -> tuple[int, int] | None:
 
 
 def write_trace(trace: kvpool.traces.Trace, output: Path, trace_format: TraceFormat = "mooncake") -> None:
-    """Write a trace to a file, with gzip if its name ends so, or to stdout. Writes in pieces."""
+    """Write a trace to a file or to stdout (``-``), in pieces. Files named ``.gz`` are compressed."""
     with writing(output) as file:
         trace.write_jsonl(file, trace_format)
 
 
 @contextlib.contextmanager
 def writing(output: Path, *, new: bool = False) -> Iterator[IO[bytes]]:
-    """Open a file for bytes, with gzip if its name ends so; ``-`` is stdout.
+    """Open a file for writing bytes. A file named ``.gz`` is compressed, and ``-`` is stdout.
 
     Args:
         output: The path.
-        new: Whether an existing file is an error. Only its owner can read a new file.
+        new: Whether it is an error if the file exists. If so, only its owner can read the new file.
 
     """
     if str(output) == "-":
@@ -91,7 +91,7 @@ def writing(output: Path, *, new: bool = False) -> Iterator[IO[bytes]]:
         if new:
             output.chmod(0o600)
         if output.suffix == ".gz":
-            # The gzip header gets no time and no name, so that equal content gives equal files.
+            # The gzip header contains no time and no name, so that equal content gives equal files.
             with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as packed:
                 yield cast("IO[bytes]", packed)
         else:

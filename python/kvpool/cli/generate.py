@@ -40,9 +40,10 @@ def generate_command(
 ) -> None:
     """Make up a request trace: chats, agents and one-shot requests.
 
-    The format is that of the public Mooncake traces, one JSON object a line:
-    timestamp (ms), input_length, output_length (tokens), and hash_ids, one
-    per block of the prompt. Equal ids mean an equal prefix.
+    The format is that of the public Mooncake traces. Each line is a JSON object
+    with timestamp (ms), input_length and output_length (tokens), and hash_ids,
+    one id per block of the prompt. Two blocks have equal ids if they and all
+    blocks before them are equal.
     """
     try:
         trace = kvpool.traces.Trace.generate(

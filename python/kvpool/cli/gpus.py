@@ -34,7 +34,7 @@ __all__ = [
     "warn_of_copies",
 ]
 
-#: GiB of memory, by name.
+#: The memory of each GPU in GiB, by the name of the GPU.
 GPUS: Final[dict[str, float]] = {
     "l4": 22.5,
     "a10": 22.5,
@@ -57,14 +57,14 @@ GPUS: Final[dict[str, float]] = {
     "mi355x": 288,
 }
 
-#: Words in product names that are ignored, because they do not change the memory.
+#: Words in product names of GPUs that are ignored, because they do not identify the memory size.
 _NOISE: Final = re.compile(r"nvidia|amd|instinct|geforce|tesla|tensor|core|gpu|sxm\d?|pcie|oam|hbm\d?e?|rtx")
-#: The largest relative difference between the size in a name and the list. Vendors round, and ECC
-#: reduces the size.
+#: The largest relative difference between the memory size in a product name and the size in ``GPUS``. Vendors
+#: round sizes, and ECC reduces them.
 _ROUNDED: Final = 0.15
 _ALIASES: Final = {"a10g": "a10"}
 
-#: The share of the memory that engines use by default.
+#: The share of a GPU's memory that engines use by default, for weights and KV.
 _SHARE: Final = 0.9
 
 _PANEL: Final = "Size by GPU"
@@ -116,7 +116,7 @@ GpuShare = Annotated[
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GpuMemory:
-    """A number of GPUs, and the part of their memory for a KV cache.
+    """The memory of one or more GPUs, and the part of it that remains for a KV cache.
 
     >>> GpuMemory("h100", 2, 0.9, 130.4).in_words()
     '2 x h100 of 80 GiB, 90 % used, weights 130.4 GiB'
@@ -129,11 +129,11 @@ class GpuMemory:
 
     @property
     def kv_gib(self) -> float:
-        """GiB for the KV cache."""
+        """The memory for the KV cache, in GiB."""
         return self.gpus * GPUS[self.name] * self.share - self.weights_gib
 
     def in_words(self) -> str:
-        """Return the formula in words."""
+        """Return the GPUs, the used share and the weights as text."""
         return (
             f"{self.gpus} x {self.name} of {GPUS[self.name]:g} GiB, {100 * self.share:g} % used, "
             f"weights {figure(self.weights_gib)} GiB"
@@ -147,7 +147,7 @@ class GpuMemory:
 def gpu_memory(
     gpu: str | None, gpus: int | None, weights_gib: float | None, share: float | None
 ) -> GpuMemory | None:
-    """Read the options. Returns ``None`` if no GPU is given.
+    """Return the memory that the options about GPUs specify, or ``None`` without ``--gpu``.
 
     Raises:
         UsageError: A GPU is unknown, a number is out of range, an option needs another, or there is no
@@ -184,7 +184,7 @@ def gpu_memory(
 
 
 def gpu_named(text: str) -> str:
-    """Find a GPU by its name, as people, nvidia-smi and cloud providers write it.
+    """Return the name in ``GPUS`` of a GPU, from the name that nvidia-smi or a cloud provider uses.
 
     Raises:
         UsageError: The list has no such GPU, or none with this memory.
@@ -223,7 +223,7 @@ def _joined(name: str) -> str:
 
 
 def kv_heads(shape: KvShape) -> int | None:
-    """Return the fewest KV heads of an attention layer, 1 for latents; ``None`` without attention.
+    """Return the smallest number of KV heads of an attention layer.
 
     >>> from kvpool.models import kv_shape
     >>> [kv_heads(kv_shape(name)) for name in ("Llama-3.1-8B", "DeepSeek-V3", "Gemma-4-31B")]

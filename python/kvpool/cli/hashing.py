@@ -77,7 +77,8 @@ def _split(words: list[str]) -> list[str]:
 
 
 def _token(position: int, word: str) -> int:
-    # A longer number is not a token. int() would refuse very long numbers with Python's message.
+    # A number with more digits is no token. Without this limit, int() would raise an error of its own for
+    # very long numbers.
     if not re.fullmatch(r"[+-]?[0-9]{1,20}", word):
         shown = word if len(word) <= 30 else f"{word[:30]}..."
         hint = "see kvpool hash --help for its options" if word.startswith("-") else None

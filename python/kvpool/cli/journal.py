@@ -74,17 +74,17 @@ MaxGib = Annotated[
     ),
 ]
 
-#: Memory that a command takes beside the journal and the pool, as a multiple of the journal's size. It
-#: holds the contents that a replay knows, and the operations as data. Measured on journals of replayed
-#: traces of 8,000 and 12,000 requests, and rounded up. A file is read one frame at a time. Standard
-#: input is kept in memory, and counts once more.
+#: The memory that each command takes in addition to the journal and the pool, as a multiple of the journal's
+#: size. It contains the contents that a replay has cached, and the decoded operations. Measured on journals
+#: of replayed traces of 8,000 and 12,000 requests, and rounded up. A file is read one frame at a time. A
+#: journal from standard input is kept in memory, which adds 1 to the multiple.
 _NO_COPIES: Final = 0
 _REPLAYS: Final = 12
 OBSERVES: Final = 14
 _EXPORTS: Final = 20
 _SHRINKS: Final = 55
 
-#: The argument of the library's functions: the file, or its bytes.
+#: The type of a journal for the functions of kvpool.journal: the path of its file, or its bytes.
 _Source = Path | bytes
 
 
@@ -149,8 +149,9 @@ def replay_command(
 ) -> None:
     """Run every operation again, and compare every answer and every digest.
 
-    Exit code 0: bit-exact. 1: this build differs, or an invariant is broken;
-    the first such operation is printed. 2: the journal cannot be replayed.
+    Exit code 0: all answers and digests are equal. 1: this build differs, or an
+    invariant is broken, and the first such operation is printed. 2: the journal
+    cannot be replayed.
     """
     with readable(file, max_gib, _REPLAYS) as source:
         total = kvpool.journal.read_journal(source).operations
@@ -183,9 +184,10 @@ def bisect_command(
 ) -> None:
     """Find the first operation that goes wrong.
 
-    With one journal: the first operation whose answer differs on this build, or
-    after which an invariant is broken. With two: the first record in which they
-    differ; nothing is run. Exit code 1 if there is one, else 0.
+    With one journal, this is the first operation whose answer differs on this
+    build, or after which an invariant is broken. With two journals, it is the
+    first record in which they differ, and nothing is run. Exit code 1: one was
+    found. 0: none was found.
     """
     if other is not None:
         _compare(file, other, max_gib, as_json=as_json)
@@ -203,7 +205,6 @@ def bisect_command(
 
 
 def _compare(file: Path, other: Path, max_gib: float, *, as_json: bool) -> None:
-    """Compare two journals and print the result."""
     with readable(file, max_gib, _NO_COPIES) as first, readable(other, max_gib, _NO_COPIES) as second:
         infos = [kvpool.journal.read_journal(source) for source in (first, second)]
         found = kvpool.journal.compare_journals(first, second)
@@ -301,10 +302,10 @@ def export_command(
 ) -> None:
     """Write a journal as a test that makes the same calls.
 
-    It expects the answers of this build, up to the first that differs from the
-    journal. Prompts are made-up tokens, equal where the recorded ones were. For
-    journals of a few operations: shrink it first. For a longer one, the size is
-    printed before it is written.
+    The test expects the answers of this build, up to the first that differs
+    from the journal. Prompts are made-up tokens, which are equal where the
+    recorded tokens were. Shrink a long journal first. The size of a long test
+    is printed before it is written.
     """
     if rust == python:
         raise UsageError("give one of --rust and --python")
@@ -330,12 +331,12 @@ def export_command(
         kvpool.journal.export_journal(source, language, limit=limit, write=write)
 
 
-#: The number of operations from which the size of a test is printed before it is written.
+#: If a journal has this number of operations or more, the size of the exported test is printed first.
 _LONG: Final = 1000
 
 
 def _say_size(source: _Source, language: ExportLanguage, limit: int, output: Path | None) -> None:
-    """Print the size of a long test. Generates the test once without writing it."""
+    """Print the size of a long test, before it is written. To measure it, generate the test once."""
     operations = kvpool.journal.read_journal(source).operations
     if not _LONG <= operations <= limit:
         return
@@ -353,13 +354,13 @@ def _say_size(source: _Source, language: ExportLanguage, limit: int, output: Pat
 
 @contextlib.contextmanager
 def readable(file: Path, max_gib: float, times: int) -> Iterator[_Source]:
-    """Yield the file or its bytes for the library.
+    """Yield a journal as the functions of kvpool.journal accept it: its path, or its bytes for stdin.
 
-    Turn the library's errors into bad usage that names the file.
+    Errors of these functions become a :class:`UsageError` that names the file.
 
-    A journal that may take more than ``max_gib`` of memory is refused before it is read. The estimate
-    is ``times`` its size, plus once its size for standard input. At most the allowed number of bytes is
-    read from there.
+    A journal that may take more than ``max_gib`` of memory is refused before it is read. The estimate is
+    ``times`` the size of the journal, or one time more for standard input. From standard input, at most the
+    allowed number of bytes is read.
     """
     if not 0 < max_gib < math.inf:
         raise UsageError(f"--max-gib is {max_gib}: must be above 0, and finite")
@@ -404,7 +405,6 @@ def _hint(message: str) -> str | None:
 
 
 def _check_new(output: Path | None) -> None:
-    """Raise before the work starts if a file would be overwritten."""
     if output is not None and output.exists():
         raise UsageError(f"{output} exists: nothing is overwritten", "remove it, or give another name")
 
@@ -422,7 +422,10 @@ def _new_text(output: Path) -> Iterator[IO[str]]:
 
 @contextlib.contextmanager
 def _json_text(facts: dict[str, str], name: str) -> Iterator[Callable[[str], object]]:
-    """Print one JSON object whose last text comes in pieces. Print nothing before the first piece."""
+    """Yield a function that prints pieces of a text as the last value of a JSON object.
+
+    Nothing is printed before the first piece.
+    """
     head = json.dumps({**facts, name: ""}, indent=2).removesuffix('"\n}')
     begun = False
 
@@ -436,26 +439,23 @@ def _json_text(facts: dict[str, str], name: str) -> Iterator[Callable[[str], obj
 
 
 def _write_new(output: Path, data: bytes) -> None:
-    """Write a new file that only its owner can read, because it contains request ids, like the journal."""
+    """Write a journal to a new file. Only its owner can read it, because it contains request ids."""
     descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(data)
 
 
 def _say(text: str, *, err: bool = False) -> None:
-    """Print lines for people. Control characters from a journal or a path are escaped."""
     typer.echo("\n".join(shown(line) for line in text.split("\n")), err=err)
 
 
 def _fail(message: str, hint: str) -> NoReturn:
-    """Print an error and a hint, and end with exit code 1."""
     _say(f"error: {message}\nhint: {hint}", err=True)
     raise typer.Exit(1)
 
 
 @contextlib.contextmanager
 def _bar(name: str, total: int | None, *, shown: bool) -> Iterator[Callable[[int], None]]:
-    """Show a progress bar over operations, on a terminal."""
     console = Console(stderr=True)
     columns = (
         TextColumn(name),
@@ -472,7 +472,7 @@ def _bar(name: str, total: int | None, *, shown: bool) -> Iterator[Callable[[int
         yield lambda done: bar.update(task, completed=done)
 
 
-#: Attributes of a JournalInfo that --json prints unchanged.
+#: The attributes of a JournalInfo that ``show --json`` prints unchanged.
 _FACTS: Final = (
     "subject",
     "version",
@@ -489,7 +489,7 @@ _FACTS: Final = (
 
 
 def _print_info(file: Path, info: kvpool.journal.JournalInfo, console: Console) -> None:
-    """Print the tables, for 80 columns and more."""
+    """Print the facts of a journal as tables that fit 80 columns, and then the requested operations."""
     facts = Table(box=box.SIMPLE, show_header=False, title=Text(f"kvpool journal: {shown(str(file))}"))
     facts.add_column(style="bold", no_wrap=True)
     facts.add_column(justify="right", no_wrap=True)
@@ -505,12 +505,12 @@ def _print_info(file: Path, info: kvpool.journal.JournalInfo, console: Console) 
     for call, count in sorted(info.calls.items(), key=lambda item: (-item[1], item[0])):
         calls.add_row(shown(call), f"{count:,}")
     show(console, calls)
-    # Log lines instead of a table, because they are long, and people cut and search them.
+    # The operations are printed as plain lines and not as a table, because users search and cut them.
     for number, call, words in info.lines:
         console.print(Text(shown(f"{number:>10}  {call}  {words}".rstrip())), soft_wrap=True)
 
 
-#: A row: name, value, and remark.
+#: A row of a table: name, value, and remark.
 _Row = tuple[str, str, str]
 
 
@@ -560,7 +560,7 @@ def _report_json(report: kvpool.journal.JournalReport) -> dict[str, Any]:
 
 
 def _print_report(file: Path, report: kvpool.journal.JournalReport, seconds: float | None) -> None:
-    """Print the result of a replay, and the next step."""
+    """Print the result of a replay, and a hint for the user's next step."""
     took = "" if seconds is None else f" in {seconds:,.2f} s"
     if report.cut_at is not None:
         _say(

@@ -56,9 +56,10 @@ __all__ = [
 def _option(
     panel: str, text: str, *names: str, default: str | bool = False, words: Iterable[str] = (), **more: Any
 ) -> Any:
-    """Make one option. ``default`` is the help's text for a default that is not in the signature.
+    """Return a Typer option. ``default`` is the text of its default value on the help page.
 
-    The text is used literally: brackets in it are not markup. A shell completes ``words``.
+    ``text`` is the help. It is shown literally, so brackets in it are not markup. Shells offer ``words`` as
+    completions.
     """
     known = list(words)
 

@@ -21,18 +21,18 @@ __all__ = ["HitRatePlot", "need_matplotlib"]
 
 
 def need_matplotlib() -> None:
-    """Raise if matplotlib is not installed."""
+    """Raise :class:`UsageError` if matplotlib is not installed."""
     if importlib.util.find_spec("matplotlib") is None:
         raise UsageError("--png needs matplotlib", "pip install 'kvpool[plot]'")
 
 
 class HitRatePlot:
-    """Samples a replay as it advances, and draws the samples."""
+    """Records the hit counts of a replay while it advances, and draws a plot of them."""
 
     def __init__(self, path: Path, replay: kvpool.traces.Replay) -> None:
-        """Takes a first sample.
+        """Records the hit counts before the first request.
 
-        Call :func:`need_matplotlib` and ``check_output`` before: they refuse settings that cannot work.
+        Call :func:`need_matplotlib` and ``check_output`` before, so that errors appear before the replay.
         """
         self._path = path
         self._replay = replay
@@ -43,11 +43,11 @@ class HitRatePlot:
         return hits
 
     def sample(self) -> None:
-        """Records the counts so far."""
+        """Records the hit counts of the requests so far."""
         self._samples.append(self._hits())
 
     def draw(self, title: str) -> None:
-        """Writes the picture: the hit rate of each slice of requests, and of all requests so far."""
+        """Writes the picture: the hit rate between two samples, and the hit rate of all requests so far."""
         from matplotlib.figure import Figure
 
         requests, rolling, cumulative = [], [], []

@@ -21,7 +21,7 @@ SHAPE_HINT: Final = (
     "--model NAME (kvpool models lists them), --config FILE, or --layers, --kv-heads and --head-dim"
 )
 
-#: The options of arguments whose names differ from the option's.
+#: Arguments of the library whose option has another name, and the name of the option without ``--``.
 _OPTION_NAMES: Final = {"accuracy": "hints", "algorithm": "hash", "block_tokens": "trace-block-size"}
 
 
@@ -38,12 +38,12 @@ class UsageError(Exception):
         self.hint = hint
 
 
-#: Matches an error of the library about an unknown name: the argument, the given name, the known names.
+#: Matches the library's error for an unknown name. Groups: argument, given name, valid names.
 _UNKNOWN: Final = re.compile(
     r"""(?P<what>unknown [a-z ]+?|[a-z_]+ is) ["'](?P<given>.*?)["'](?:,|;|:) """
     r"""(?:known:|allowed:|must be one of|must be of) (?P<known>[\w., -]+)(?:; (?P<removal>.+))?"""
 )
-#: The option for each beginning of such an error.
+#: Beginnings of such error messages, and the option that is wrong.
 _TAKES: Final = {
     "unknown hash algorithm": "--hash",
     "unknown verify mode": "--verify",
@@ -84,19 +84,18 @@ def _option_of(argument: str) -> str:
 
 
 def _option(argument: re.Match[str]) -> str:
-    """Return the option that sets an argument."""
     return _option_of(argument[0])
 
 
 def bad_trace(error: KvpoolError, source: Path | str) -> KvpoolError:
-    """Return the same error with the name of the file in front, unless the message contains it."""
+    """Return the same error with the file's name before its message, unless the message contains it."""
     message = str(error)
-    # Rust replaces the bytes of a name that are not UTF-8.
+    # Messages from Rust contain U+FFFD for each byte of a file name that is not UTF-8.
     names = {str(source), os.fsencode(source).decode(errors="replace")}
     return error if any(name in message for name in names) else type(error)(f"{source}: {message}")
 
 
-#: Words of a message, and the hint for messages that contain them. The first match counts.
+#: Hints for error messages: a part of the message, and the hint. The first match is used.
 _HINTS: Final[tuple[tuple[str, str], ...]] = (
     ("is in GiB: that needs a KV shape", f"add {SHAPE_HINT}"),
     (
@@ -118,7 +117,7 @@ _HINTS: Final[tuple[tuple[str, str], ...]] = (
     ("No such file", "check the path; a relative one begins in this directory"),
     ("Is a directory", "give a file in it"),
 )
-#: Like ``_HINTS``, only for errors of traces.
+#: Hints like ``_HINTS``, only for errors of traces.
 _TRACE_HINTS: Final = (
     ("sort the trace by timestamp", "--sort puts its requests in order of arrival"),
     ("a trace has one format", "--format NAME reads every record as that format"),
@@ -131,7 +130,7 @@ _TRACE_HINTS: Final = (
     ("no line has a request", "kvpool trace make --help says what a line may have"),
     ("must be a JSON object", "kvpool trace make --help says what a line may have"),
 )
-#: Patterns of texts that Rust, Python or the system write, and their replacements.
+#: Patterns of texts in messages of Rust, Python or the operating system, and their replacements.
 _PLAIN: Final = (
     (r" \(os error \d+\)", ""),
     (r"\[Errno -?\d+\] ", ""),
@@ -143,7 +142,7 @@ _PLAIN: Final = (
 
 
 def plain(message: str) -> str:
-    """Rewrite a message without the texts of Rust and Python and the operating system's numbers.
+    """Return a message without phrases of Rust and Python, and without the numbers of system errors.
 
     >>> plain("cannot open a.jsonl: No such file or directory (os error 2)")
     'cannot open a.jsonl: No such file or directory'
@@ -154,7 +153,10 @@ def plain(message: str) -> str:
 
 
 def next_step(error: Exception) -> str | None:
-    """Return the next step after an error, if the message does not contain it."""
+    """Return a hint for the user's next step after an error.
+
+    ``None`` if the message contains it, or if no hint matches.
+    """
     message = str(error)
     if (own := getattr(error, "hint", None)) is not None:
         return str(own)
@@ -176,7 +178,7 @@ def next_step(error: Exception) -> str | None:
 
 
 def os_error_line(error: OSError) -> str:
-    """Write an operating system's error without its number.
+    """Return the message of a system error without its number.
 
     >>> os_error_line(FileNotFoundError(2, "No such file or directory", "a/b"))
     'a/b: there is no directory a'

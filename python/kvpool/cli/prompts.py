@@ -26,7 +26,7 @@ __all__ = ["Asked", "Texts", "has_prompts", "requests_in"]
 
 #: The first two bytes of gzip data.
 _GZIP: Final = b"\x1f\x8b"
-#: The most bytes that are read of a file's first line.
+#: Maximum number of bytes of a log's first line that are read, to recognise the format of the log.
 _FIRST_LINE: Final = 1 << 24
 
 #: Alternative names of each field of a log. If a line has several of them, the first counts.
@@ -36,10 +36,10 @@ _ANSWERS: Final = ("output", "completion", "response")
 _CHATS: Final = ("messages", "conversations")
 _SALTS: Final = ("cache_salt", "salt")
 _ADAPTERS: Final = ("lora_name", "adapter")
-#: The role of chat templates for each of ShareGPT's names of roles.
+#: ShareGPT's names of roles, and the names that chat templates use.
 _ROLES: Final = {"human": "user", "gpt": "assistant", "bot": "assistant", "chatgpt": "assistant"}
 _NEEDED: Final = "needs one of token_ids, prompt, text, messages"
-#: The chat template for models without one.
+#: The chat template that is used if a model has none: ChatML.
 _CHATML: Final = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n"
     "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
@@ -50,13 +50,13 @@ _CHATML: Final = (
 class Asked:
     """One request of a log."""
 
-    #: Milliseconds; ``None`` if the log has no time.
+    #: The arrival time in milliseconds. ``None`` if the log has no times.
     time_ms: float | None
     tokens: list[int]
     output_tokens: int
-    #: Number of earlier turns in its conversation.
+    #: Number of earlier turns in the conversation of the request.
     turn: int = 0
-    #: Salt and adapter. Requests share blocks only if these are equal.
+    #: The salt and the adapter. Requests share blocks only if their salts and adapters are equal.
     extra: ExtraKeys | None = None
 
 
@@ -112,7 +112,7 @@ class Texts:
         return list(self._tokenizer.encode(text).ids)
 
     def of_chat(self, messages: list[dict[str, Any]], tools: object) -> list[int]:
-        """Return the tokens of a chat, up to the point where the model begins its answer."""
+        """Return the tokens of the prompt that the chat template makes of these messages."""
         try:
             text = self._template.render(
                 messages=messages, tools=tools, add_generation_prompt=True, **self._special
@@ -210,7 +210,7 @@ def _of_record(record: dict[str, Any], texts: Texts | None) -> Iterator[Asked]:
         if messages[-1]["role"] != "assistant":
             yield Asked(when, needed.of_chat(messages, tools), _answer(record, texts), extra=extra)
             return
-        # A finished conversation: a request for each answer.
+        # The log has a finished conversation. It becomes one request for each answer.
         answers = [at for at, message in enumerate(messages) if at and message["role"] == "assistant"]
         for turn, at in enumerate(answers):
             output = needed.length(messages[at]["content"])
@@ -226,7 +226,7 @@ def _extra(record: dict[str, Any]) -> ExtraKeys | None:
 
 
 def _key(record: dict[str, Any], names: tuple[str, ...]) -> str | None:
-    """Return the value of the first of these fields that is present and not empty, as text."""
+    """Return, as text, the value of the first of the fields ``names`` that is not missing or empty."""
     name = next((name for name in names if record.get(name) not in (None, "")), None)
     if name is None:
         return None
@@ -261,7 +261,7 @@ def _messages(value: object) -> list[dict[str, Any]]:
             break
         role, content = message.get("role", message.get("from")), message.get("content", message.get("value"))
         if isinstance(content, list):
-            # Images and sounds have no text.
+            # Only the text parts of a message are used. Images and sounds have no text.
             content = "".join(part.get("text") or "" for part in content if isinstance(part, dict))
         if not isinstance(role, str):
             break
@@ -272,7 +272,7 @@ def _messages(value: object) -> list[dict[str, Any]]:
 
 
 def _answer(record: dict[str, Any], texts: Texts | None) -> int:
-    """Return the number of tokens of the answer; 0 if the log does not have it."""
+    """Return the number of tokens of a request's answer. 0 if the log does not contain it."""
     usage = record.get("usage")
     counted = usage.get("completion_tokens") if isinstance(usage, dict) else None
     for found in (record.get("output_length"), counted):
@@ -286,7 +286,7 @@ def _answer(record: dict[str, Any], texts: Texts | None) -> int:
 
 
 def _time(record: dict[str, Any]) -> float | None:
-    """Return the time in milliseconds, from ``timestamp`` or ``created``.
+    """Return the arrival time in milliseconds, from the field ``timestamp`` or ``created`` of a line.
 
     ``timestamp`` is in milliseconds or ISO 8601, and ``created`` is in seconds.
     """

@@ -22,13 +22,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Counts", "Recorder", "endpoint_of", "line_of"]
 
-#: The most batches that wait for this process, and the most bytes of a batch, so that a publisher
-#: cannot fill memory.
+#: Maximum number of batches that wait for this process, and of bytes of a batch. With these limits, a
+#: publisher cannot fill the memory.
 _MOST_WAITING: Final = 10_000
 _LARGEST_BATCH: Final = 16 << 20
-#: The number at the end of a replay.
+#: The batch number with which a publisher ends a replay.
 _END: Final = (1 << 64) - 1
-#: A replay ends after this number of seconds without an answer, and after this number of seconds in all.
+#: A replay of missed batches is ended after the first number of seconds without an answer, and after the
+#: second number of seconds in total.
 _PATIENCE: Final = 5.0
 _LONGEST_REPLAY: Final = 60.0
 #: Fields of an event that a trace needs, with their positions in vLLM's older form, which is an array.
@@ -39,22 +40,22 @@ _FIELDS: Final = {"BlockStored": _STORED, "BlockRemoved": _REMOVED}
 
 @dataclasses.dataclass(slots=True)
 class Counts:
-    """Counts of a recorder so far."""
+    """The counts that a recorder reports."""
 
-    #: Batches in the recording, including batches from replays.
+    #: Number of batches in the recording, including batches from replays.
     batches: int = 0
-    #: Batches that the publisher had sent before the recording began, and that no replay returned.
+    #: Number of batches that the publisher sent before the recording began, and that no replay returned.
     before: int = 0
-    #: Batches that were lost and that no replay returned.
+    #: Number of batches that were lost during the recording, and that no replay returned.
     missed: int = 0
-    #: Batches that are not KV events.
+    #: Number of batches that are not KV events.
     unreadable: int = 0
-    #: Number of times that the publisher started again at a smaller number.
+    #: Number of times that the publisher restarted, so that its batch numbers began again.
     restarts: int = 0
 
 
 def endpoint_of(text: str, option: str = "ENDPOINT") -> str:
-    """Complete an address: HOST:PORT is TCP.
+    """Return the ZeroMQ address for a text. HOST:PORT becomes a TCP address.
 
     Raises:
         UsageError: The text is not an address of ZeroMQ.
@@ -80,7 +81,7 @@ def endpoint_of(text: str, option: str = "ENDPOINT") -> str:
 
 
 def line_of(batch: bytes) -> bytes | None:
-    """Write a batch as a line of a trace; ``None`` if it is not a batch of KV events."""
+    """Return a batch as a line of a trace. ``None`` if it is not a batch of KV events."""
     import msgpack
 
     try:
@@ -105,7 +106,7 @@ def line_of(batch: bytes) -> bytes | None:
 
 
 def _plain(event: Any) -> dict[str, Any]:
-    """Keep the type of an event, and the fields that a trace needs."""
+    """Return a dict of an event's type and of the fields that a trace needs."""
     kind = str(event["type"] if isinstance(event, dict) else event[0])
     found = {"type": kind}
     for name, place in _FIELDS.get(kind, {}).items():
@@ -191,7 +192,7 @@ class Recorder:
 
     def _take(self, number: int, batch: bytes) -> None:
         if number <= self._live:
-            # The blocks of the earlier process are gone.
+            # The publisher has restarted, so its earlier blocks no longer exist.
             self.counts.restarts += 1
             self._output.write(b'{"type": "AllBlocksCleared"}\n')
             self._next = 0
@@ -216,7 +217,7 @@ class Recorder:
             self._output.write(line)
 
     def _replayed(self, first: int, end: int) -> int:
-        """Record the batches from ``first`` to before ``end`` that the publisher still has.
+        """Request and record the batches from ``first`` to ``end - 1`` that the publisher still has.
 
         Returns their number.
         """
@@ -242,7 +243,7 @@ class Recorder:
             yield number, frames[-1]
 
     def is_connected(self, seconds: float) -> bool:
-        """Wait at most ``seconds`` for an answer of the publisher. Returns whether one arrived."""
+        """Wait at most ``seconds`` for the connection to the publisher. Returns whether it is made."""
         return bool(self._monitor.poll(int(seconds * 1000)))
 
     def close(self) -> None:

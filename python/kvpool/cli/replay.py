@@ -82,9 +82,9 @@ def replay_command(
 ) -> None:
     """Replay a request trace and report what the prefix cache hits.
 
-    The trace has the arrival and the length of each request, and which of its
-    blocks are equal; tokens are made up to match. No GPU is needed: everything
-    but the model's arithmetic happens as in an engine.
+    The trace has the arrival and the length of each request, and ids that show
+    which blocks are equal. The replay makes up tokens that match. No GPU is
+    needed: everything except the model's arithmetic happens as in an engine.
     """
     engine = {
         "explain": explain or None,
@@ -107,7 +107,7 @@ def replay_command(
     except InvalidArgumentError as error:
         raise bad_usage(error) from None
     groups = capacity.groups
-    # For a hybrid model, lookup mode also uses a manager, and a manager can explain misses.
+    # With a hybrid model, lookup mode uses a manager, so ``--explain`` is allowed. Without, it uses a pool.
     timed = [name for name in given if name != "explain" or groups is None]
     if mode == "lookup" and timed:
         refused = ", ".join(f"--{name.replace('_', '-')}" for name in timed)
@@ -119,7 +119,7 @@ def replay_command(
         check_output(png, ".png", trace)
         need_matplotlib()
     began = time.perf_counter()
-    # JSON and CSV are for scripts. They get a bar only on a terminal.
+    # Scripts read JSON and CSV. With these, a progress bar is shown only if stderr is a terminal.
     progress = not no_progress and (not (as_json or as_csv) or sys.stderr.isatty())
     loaded, source = load(
         trace,

@@ -36,7 +36,7 @@ _NOTE: Final = (
 
 
 def beneath(tiers: Sequence[Tier], capacity: Capacity, mode: str) -> list[tuple[int, float]]:
-    """Return for each tier its number of blocks, and the milliseconds to load a block.
+    """Return the number of blocks of each tier, and the milliseconds to load one block to the tier above.
 
     Raises:
         UsageError: A tier is too small for a block, or this replay does not support tiers.
@@ -69,7 +69,7 @@ def stacks(
     start: Callable[[list[tuple[int, float]]], Replay],
     run: Callable[[Replay, str], None],
 ) -> list[dict[str, Any]]:
-    """Run the trace with fewer tiers than all: the device alone, then with one more tier each time."""
+    """Replay the trace with the device alone, and then with one more tier each time, but not all."""
     measured = []
     for at in range(len(tiers)):
         replay = start(below[:at])
@@ -90,9 +90,9 @@ def _stack(name: str, report: dict[str, Any]) -> dict[str, Any]:
 
 
 def with_tiers(report: dict[str, Any], tiers: Sequence[Tier], before: list[dict[str, Any]]) -> dict[str, Any]:
-    """Complete the report of the run with all tiers.
+    """Return the report of the run with all tiers, completed.
 
-    Adds their names and speeds, and the results of the earlier runs.
+    The function adds the names and speeds of the tiers, and the results of the runs with fewer tiers.
     """
     named = [
         {"name": tier.name, "gib": tier.gib, "read_bytes_per_s": tier.read_bytes_per_s, **served}

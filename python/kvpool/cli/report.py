@@ -33,31 +33,31 @@ Row = tuple[str, str, str]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Outcome:
-    """A finished replay."""
+    """The report of a finished replay, with facts about the trace and the costs of the run."""
 
-    #: Path of the trace, ``stdin`` or ``generated``.
+    #: The path of the trace, or ``stdin``, or ``generated``.
     source: str
     #: ``Trace.summary()``.
     trace: TraceSummary
-    #: Size of the pool.
+    #: The size of the pool, and the KV shape of the model.
     capacity: Capacity
     #: ``Replay.report_json()``, parsed.
     report: dict[str, Any]
-    #: Seconds for reading or generating the trace.
+    #: The seconds that reading or generating the trace took.
     read_seconds: float
-    #: Seconds for the replay itself, hashing included.
+    #: The seconds that the replay itself took, hashing included.
     wall_seconds: float
-    #: Peak of the process's resident memory.
+    #: The largest resident memory of the process so far, in bytes.
     peak_memory_bytes: int
 
     @property
     def hashed_blocks(self) -> int:
-        """Number of blocks of prompts that were hashed: in engine mode, the blocks that a prompt fills."""
+        """Number of prompt blocks that the replay hashed. In engine mode, only full blocks are hashed."""
         hits = self.report["hits"]
         return int(hits["blocks"] if self.report["engine"] is None else hits["full_blocks"])
 
     def rate(self, count: int) -> float:
-        """Return a count per second of the replay."""
+        """Return a count divided by the seconds that the replay took."""
         return count / max(self.wall_seconds, 1e-9)
 
     def as_json(self) -> dict[str, Any]:
@@ -111,7 +111,7 @@ _LAST_HALF: Final = "last half: token hits of the second half of the trace, when
 
 
 def print_report(outcome: Outcome, console: Console) -> None:
-    """Print the report, for 80 columns and more."""
+    """Print the report as tables that fit a terminal of 80 columns."""
     report = outcome.report
     title = (
         f"{report['mode']} mode, {report['block_size']}-token blocks, {report['algorithm']}, "
@@ -143,7 +143,7 @@ def print_report(outcome: Outcome, console: Console) -> None:
     show(console, definitions)
 
 
-#: Explanations of the reasons of misses.
+#: Explanations of the reasons for which tokens had to be computed.
 _REASONS: Final = {
     "never-seen": "new: no request before had them",
     "not-remembered": "new, or dropped from the record of earlier prompts",
@@ -240,9 +240,9 @@ def _hit_rows(outcome: Outcome) -> Iterator[Row]:
 
 
 def _group_rows(outcome: Outcome) -> Iterator[Row]:
-    """Yield the hits of each kind of groups alone.
+    """Yield a row for each kind of KV-cache groups: the tokens that these groups alone could have hit.
 
-    A hit needs all groups of a kind, so the lowest rate counts.
+    A hit needs all groups of a kind, so the row has the lowest rate of them.
     """
     least: dict[str, tuple[float, int]] = {}
     for group in outcome.report.get("groups", []):

@@ -32,7 +32,7 @@ def one_form(*, as_json: bool, as_csv: bool) -> None:
 
 
 def flat(report: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Make one row from a report.
+    """Return a report as one row. Names of nested figures are joined by points, and lists are left out.
 
     >>> flat({"mode": "engine", "hits": {"tokens": 7, "groups": [1, 2]}, "misses": None})
     {'mode': 'engine', 'hits.tokens': 7, 'misses': None}
@@ -47,7 +47,7 @@ def flat(report: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def print_csv(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Print rows. The columns of the first row come first, then columns that only other rows have."""
+    """Print rows as CSV. Columns of the first row come first, then columns that only other rows have."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(names)

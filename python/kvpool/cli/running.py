@@ -33,17 +33,17 @@ if TYPE_CHECKING:
 
 __all__ = ["advance", "load"]
 
-#: Number of requests of the generated trace, which is used if no trace is given.
+#: Number of requests of the trace that is generated if the user gives none.
 _GENERATED_REQUESTS: Final = 2000
 
-#: Tokens per block of the generated trace.
+#: Number of tokens per block of the generated trace.
 _GENERATED_BLOCK: Final = 512
 
-#: The most requests between two checks for Ctrl-C.
+#: Maximum number of requests that are replayed between two checks for Ctrl-C.
 _SLICE: Final = 64
 
 
-#: Bytes of a trace between two checks for Ctrl-C.
+#: Number of bytes of a trace that are read between two checks for Ctrl-C.
 _READ_SLICE: Final = 4 << 20
 
 
@@ -69,7 +69,7 @@ def load(
         path = kvpool.traces.example_path()
     if source == "stdin" and sys.stdin is not None and sys.stdin.isatty():
         typer.echo("reading a trace from the terminal; Ctrl-D ends it", err=True)
-    # A read of a file or folder returns at once. A read of a pipe may wait forever.
+    # A read of a file does not wait. A read of a pipe may wait forever, so Ctrl-C must end the process.
     waits = not (path.is_file() or path.is_dir())
     try:
         with _interruptible() if waits else contextlib.nullcontext():
@@ -97,7 +97,7 @@ def load(
 
 
 def _read(reader: kvpool.traces.TraceReader, *, progress: bool) -> None:
-    """Read the trace to its end, in slices. Shows a progress bar on a terminal, from the second slice on."""
+    """Read the trace to its end, in pieces. On a terminal, shows a progress bar after the first piece."""
     if reader.advance(_READ_SLICE):
         return
     console = Console(stderr=True)
@@ -133,10 +133,10 @@ def advance(
     each_slice: Callable[[], None] | None = None,
     name: str = "replay",
 ) -> None:
-    """Run the replay to its end, in slices. After each slice, Ctrl-C is checked.
+    """Run the replay to its end, some requests at a time. Ctrl-C is checked in between.
 
-    On a terminal, a progress bar moves. Elsewhere, only its last state is printed, as one line. Without
-    ``progress`` there is no bar.
+    With ``progress``, a terminal shows a moving progress bar. If stderr is no terminal, only the last state
+    of the bar is printed, as one line.
     """
     console = Console(stderr=True)
     total = replay.total

@@ -190,9 +190,9 @@ def size_command(
 ) -> None:
     """Size a cache for a workload: policies, capacities, the optimum, and what each GiB buys.
 
-    Reads a request trace and prints the hit rates of a prefix cache of any
-    size: LRU at every capacity, each policy at chosen ones, the best that any
-    policy could do, and the value of knowing which blocks are dead.
+    Reads a request trace and prints hit rates of prefix caches: of LRU at every
+    capacity, of each policy at chosen capacities, of the optimal policy, and of
+    LRU with hints about blocks that are not used again.
     """
     one_form(as_json=as_json, as_csv=as_csv)
     memory = gpu_memory(gpu, gpus, weights_gib, gpu_share)
@@ -214,7 +214,7 @@ def size_command(
     names = cast("list[EvictionPolicy]", given)
     try:
         kept = parse_keep(keep)
-        # Checked before the trace is read, which may take long.
+        # The settings are checked before the trace is read, because reading may take long.
         asked = check_sizing(
             policies=names,
             capacities=[
@@ -228,7 +228,7 @@ def size_command(
         )
     except InvalidArgumentError as error:
         raise bad_usage(error) from error
-    # JSON and CSV are for scripts. They get a bar only on a terminal.
+    # Scripts read JSON and CSV. With these, a progress bar is shown only if stderr is a terminal.
     shown = not no_progress and (not (as_json or as_csv) or sys.stderr.isatty())
     loaded, source = load(
         trace,
@@ -278,7 +278,7 @@ def size_command(
 
 
 def _rows(report: "SizingReport") -> "list[dict[str, object]]":
-    """Make a row of each policy at each capacity, and of each point of the LRU curve."""
+    """Return the CSV rows: one per policy and capacity, and one per point of the LRU curve."""
     named = [("policy", policy["name"], policy["hits"]) for policy in report["policies"]]
     named += [("hints", f"{hint['accuracy']:g}", hint["hits"]) for hint in report["hints"]]
     if (reasons := report["finish_reasons"]) is not None:
@@ -299,7 +299,7 @@ def _rows(report: "SizingReport") -> "list[dict[str, object]]":
 
 
 def parts(option: str, text: str) -> list[str]:
-    """Split words at commas.
+    """Return the words of an option's text, which are separated by commas.
 
     Raises:
         UsageError: A word is empty.
@@ -314,7 +314,7 @@ def parts(option: str, text: str) -> list[str]:
 
 
 def _accuracies(text: str) -> list[float]:
-    """Read shares that are separated by commas.
+    """Return the shares in the text of ``--hints``, which are separated by commas.
 
     >>> _accuracies("0.5, 1")
     [0.5, 1.0]
@@ -340,7 +340,7 @@ def _write(report: "SizingReport", html: Path | None, png: Path | None) -> None:
 
 @contextlib.contextmanager
 def bar_of_cells(name: str, of: str, *, shown: bool) -> "Iterator[Callable[[int, int], None]]":
-    """Show a progress bar from the first progress on, so that an early error leaves no empty bar.
+    """Show a progress bar when the first progress is reported, so that an early error leaves no empty bar.
 
     The bar ends when all work is done.
     """

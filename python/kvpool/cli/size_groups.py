@@ -27,7 +27,7 @@ _NOTE: Final = (
 
 
 def group_name(group: Group) -> str:
-    """Return a word for the groups of one kind.
+    """Return the name of the KV-cache groups of one kind, as the tables show it.
 
     >>> facts = {"groups": 6, "layers": 52, "block_tokens": 64, "padding": 0.1}
     >>> group_name({"kind": "sliding", "span": 1024, **facts})
@@ -37,7 +37,7 @@ def group_name(group: Group) -> str:
 
 
 def keep_name(keep: int | str) -> str:
-    """Return a word for a value of ``keep``.
+    """Return the name of a value of ``keep``, as the tables show it.
 
     >>> keep_name(2048), keep_name("junctions"), keep_name("all")
     ('every 2,048', 'junctions', 'all')
@@ -53,7 +53,7 @@ def sentence(groups: Groups, run: GroupRun) -> str:
 
 
 def print_groups(report: SizingReport, console: Console) -> None:
-    """Print both tables, for 80 columns and more. Prints nothing for a model with one group."""
+    """Print the tables of sizes and of checkpoint spacings. Print nothing for a model with one group."""
     groups, model = report["groups"], report["model"]
     if groups is None or model is None:
         return

@@ -36,7 +36,7 @@ _DEFINITIONS: Final = (
     "optimum: the most that any policy could hit if it knew the future and could leave blocks out",
     "hints: LRU with end-of-life hints for this share of the blocks that are not used again",
 )
-#: The definitions that a report from a sample needs, which covers only LRU.
+#: The definitions below a report that estimates LRU from a sample of the blocks.
 _SAMPLE_DEFINITIONS: Final = (
     _DEFINITIONS[0],
     "sample: some of the blocks, picked by a hash of their ids, and all their uses; the hit rates are "
@@ -45,7 +45,7 @@ _SAMPLE_DEFINITIONS: Final = (
 
 
 def print_sizing(report: SizingReport, console: Console) -> None:
-    """Print the report, for 80 columns and more."""
+    """Print the report as tables that fit a terminal of 80 columns."""
     _print_trace(report, console)
     _print_grid(report, console)
     _print_memory(report, console)
@@ -88,7 +88,7 @@ def _print_trace(report: SizingReport, console: Console) -> None:
 
 
 def _print_grid(report: SizingReport, console: Console) -> None:
-    """Print a table of the hit rates, policies down, capacities across. The best of each column is bold."""
+    """Print a table of hit rates: a row per policy, a column per capacity, the best of a column in bold."""
     sizes = report["capacities"]
     table = _by_capacity("Estimated block hit rate, %" if report["sample"] else "Block hit rate, %", sizes)
     if report["sample"] is not None:
@@ -123,7 +123,7 @@ def _print_grid(report: SizingReport, console: Console) -> None:
 
 
 def _print_gains(report: SizingReport, console: Console) -> None:
-    """Print which policy gains most over LRU, and how much hints gain, each with the capacity."""
+    """Print the largest gain of a policy over LRU and the largest gain of hints, with their capacities."""
     from kvpool.cli.sizing_html.summary import gains
 
     for gain in gains(report):
@@ -132,9 +132,9 @@ def _print_gains(report: SizingReport, console: Console) -> None:
 
 
 def _worth_of_finish_reasons(report: SizingReport) -> str | None:
-    """Return in one line the gain from finish reasons.
+    """Return one line of text: how many more blocks hit because the policy knows how requests ended.
 
-    Returns ``None`` if the trace has none, or no policy uses them.
+    Returns ``None`` if the trace has no finish reasons, or if no policy of the report uses them.
     """
     reasons = report["finish_reasons"]
     if reasons is None:
@@ -157,9 +157,9 @@ def _cells(hits: Sequence[Hits], best: Sequence[float] | None = None) -> list[Te
 
 
 def _by_capacity(title: str, sizes: Sequence[Capacity]) -> Table:
-    """Make an empty table with a column per capacity.
+    """Return an empty table with a column per capacity.
 
-    Units are only in the first column, to fit 80 columns.
+    To fit 80 columns, only the header of the first column contains the units.
     """
     shares = any(capacity["relative_size"] is not None for capacity in sizes)
     weighed = any(capacity["gib"] is not None for capacity in sizes)
@@ -174,7 +174,6 @@ def _by_capacity(title: str, sizes: Sequence[Capacity]) -> Table:
 
 
 def _gib(size: float) -> str:
-    """Write a size with four digits, or all digits before the point."""
     return f"{size:,.0f}" if size >= 1000 else figure(size)
 
 

@@ -31,7 +31,7 @@ __all__ = [
     "tiers_asked",
 ]
 
-#: The practical speed of 16 lanes of PCIe 4.0.
+#: The default speed of loads from host memory, which 16 lanes of PCIe 4.0 reach in practice.
 _HOST_READ: Final = "25GB/s"
 
 _PANEL: Final = "Tiers beneath the device, which has the sizes of --capacities"
@@ -89,7 +89,7 @@ def tiers_asked(
     disk_read: str | None,
     shape: KvShape | None,
 ) -> list[Tier]:
-    """Read the options, from the device down. Returns an empty list if none is given.
+    """Return the tiers beneath the device that the options specify, the fastest first.
 
     Raises:
         UsageError: A size or speed is invalid, one is given without the other, or there is no KV shape.
@@ -123,12 +123,12 @@ def tiers_asked(
 
 
 def stack_names(tiers: Tiers) -> list[str]:
-    """Return the names of the device alone and of each added tier."""
+    """Return the names of the rows: the device alone, and each tier that is added to it."""
     return ["device", *(f"+ {tier['name']}" for tier in tiers["below"])]
 
 
 def below_words(report: SizingReport) -> list[str]:
-    """Return a sentence for each tier that loads more slowly than computing, or that serves nothing."""
+    """Return sentences about tiers that are slower than prefill, or so small that they serve nothing."""
     tiers, model = report["tiers"], report["model"]
     if tiers is None or model is None:
         return []
@@ -158,7 +158,7 @@ def below_words(report: SizingReport) -> list[str]:
 
 
 def print_tiers(report: SizingReport, console: Console) -> None:
-    """Print the size and the hits of each tier, for 80 columns and more. Prints nothing without tiers."""
+    """Print a table of the size and the hits of each tier. Print nothing if the report has no tiers."""
     tiers, model = report["tiers"], report["model"]
     if tiers is None or model is None:
         return

@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 
 __all__ = ["store_app"]
 
-#: Slots that are read between two checks for Ctrl-C.
+#: Number of slots of a store's file that are read between two checks for Ctrl-C.
 _SLICE: Final = 256
-#: The largest number of damaged slots that are listed by name.
+#: Maximum number of damaged slots that are printed one by one.
 _LISTED: Final = 20
 
 store_app: Final = typer.Typer(
@@ -64,7 +64,7 @@ _Target = Annotated[
         show_default=False,
     ),
 ]
-#: The most seconds that reading a server may take.
+#: The default time limit for reading a server, in seconds.
 _SECONDS: Final = 3600.0
 _Timeout = Annotated[
     float,
@@ -192,9 +192,10 @@ def gc_command(
 ) -> None:
     """Clear objects that no engine will read: damaged ones, and other namespaces.
 
-    A disk must not be in use. A store clears what it needs by itself; use this
-    to do it now. On servers, objects of earlier weights stay until they expire.
-    Engines that still use a cleared namespace find nothing any more.
+    A disk must not be in use by a store. A store clears the space that it needs
+    by itself, and this command clears all of it now. On servers, objects of
+    earlier weights stay until they expire or are cleared. Engines that still
+    use a cleared namespace find nothing any more.
     """
     if is_server(target):
         with at(without_password(target)):
@@ -360,7 +361,7 @@ def _open(folder: Path, *, exclusive: bool) -> StoreFolder:
 
 
 def _walk(opened: StoreFolder, name: str, *, verify: bool, progress: bool) -> _Found:
-    """Read every object, in slices. Shows a progress bar on a terminal."""
+    """Read every object of a folder, with a progress bar on a terminal."""
     found = _Found()
     console = Console(stderr=True)
     columns = (TextColumn(name), BarColumn(bar_width=None), DownloadColumn(), TimeRemainingColumn())

@@ -27,26 +27,26 @@ if TYPE_CHECKING:
 
 __all__ = ["Measured", "Way", "measure"]
 
-#: Seconds after which a transfer is abandoned.
+#: The number of seconds after which a transfer that has not ended is abandoned.
 _DEADLINE: Final = 120.0
 
 #: The largest number of objects, because the keys and times of all are kept in memory.
 _MOST_OBJECTS: Final = 1 << 24
 
-#: Keys per lookup: a prompt of 16,384 tokens in blocks of 16.
+#: Number of keys per lookup. This is a prompt of 16,384 tokens in blocks of 16.
 _LOOKED_UP: Final = 1024
 
-#: Bytes of the disk that the store leaves free.
+#: Number of bytes of the disk that must remain free.
 _FREE: Final = 1 << 30
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Way:
-    """The speed of writing or of reading."""
+    """The speed and the latency of writing or of reading."""
 
-    #: Speed of payloads, in 10^9 bytes per second.
+    #: The number of payload bytes per second, in 10^9.
     gb_per_s: float
-    #: Milliseconds from the call to its end.
+    #: Milliseconds from the call to the end of its transfer: the median and the 99th percentile.
     p50_ms: float
     p99_ms: float
 
@@ -59,14 +59,14 @@ class Measured:
     objects: int
     write: Way
     read: Way
-    #: Whether it bypassed the page cache; ``None`` if the back end is not a disk.
+    #: Whether the store bypassed the page cache. ``None`` if the back end is not a disk.
     is_direct: bool | None
     #: How bytes were moved, for instance with ``io_uring``: the value of ``Store.io``.
     io: str
-    #: Seconds to open the filled store again, without its data in the page cache; ``None`` if it is not
-    #: a disk.
+    #: The number of seconds to open the filled store again, after its files were dropped from the page cache.
+    #: ``None`` if the back end is not a disk.
     open_s: float | None
-    #: Microseconds of a lookup per key, for calls with up to 1,024 keys: the median.
+    #: The median number of microseconds that a lookup takes per key, in calls with up to 1,024 keys.
     lookup_us: float
 
 
@@ -90,7 +90,7 @@ def measure(
     """
     objects = max(1, total_bytes // object_bytes)
     capacity = objects * (object_bytes + 8192)
-    # Checked before memory of that size is allocated.
+    # The number of objects is checked before memory for them is allocated.
     if objects > _MOST_OBJECTS:
         raise StoreError(
             f"{objects:,} objects of {object_bytes:,} bytes: at most {_MOST_OBJECTS:,}; lower --gib"
@@ -156,7 +156,7 @@ def measure(
 
 
 def _look_up(store: Store, keys: list[bytes]) -> float:
-    """Look up every key, in another order than that in which the objects were written."""
+    """Look up every key in random order. Return the microseconds per key."""
     order = random.Random(3).sample(keys, len(keys))  # noqa: S311 - an order
     times = []
     for at in range(0, len(order), _LOOKED_UP):
@@ -186,14 +186,13 @@ def _emptied_after(store: Store, keys: list[bytes], url: str, namespace: Namespa
         while store.stats().in_flight:
             store.wait(_DEADLINE)
         inspector = inspector_from_url(url)
-        # The record of the generation is named by the namespace's digest. Its text is named by the
-        # digest with the generation.
+        # On the server, the record of the namespace's generation is stored under the digest of the namespace.
+        # The text of the namespace is stored under the digest that includes the generation.
         for digest in (namespace.digest, store.namespace.digest):
             inspector.forget(digest.hex())
 
 
 def _forget_cached(folder: Path) -> None:
-    """Remove a folder's files from the page cache, as a restart of the machine would."""
     for path in folder.iterdir():
         with path.open("rb") as file:
             os.fsync(file.fileno())
@@ -202,7 +201,6 @@ def _forget_cached(folder: Path) -> None:
 
 @contextlib.contextmanager
 def _backend(place: str, capacity: int) -> Iterator[tuple[Disk | SharedFolder | Redis | Custom, Path | None]]:
-    """Yield the back end, and the folder of a disk."""
     if "://" in place:
         yield backend_from_url(place, capacity), None
         return
@@ -218,7 +216,7 @@ def _move(
     depth: int,
     progress: Callable[[int], None],
 ) -> Way:
-    """Keep `depth` objects in transfer until all are moved."""
+    """Write or read all objects, ``depth`` objects at a time, and return the speed."""
     left = keys[::-1]
     running: dict[int, tuple[int, float]] = {}
     times: list[float] = []

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 __all__ = ["gc_server", "is_server", "show_server", "verify_server"]
 
-#: The most damaged objects that are listed.
+#: Maximum number of damaged objects that are printed one by one.
 _LISTED: Final = 20
-#: The most damaged objects whose names are kept for the output.
+#: Maximum number of damaged objects whose names are kept, for ``--json``.
 _MAX_PROBLEMS: Final = 10_000
 
 
@@ -47,7 +47,7 @@ class _Found:
     namespaces: dict[str, Namespace | None] = dataclasses.field(default_factory=dict)
     others: int = 0
     damaged: int = 0
-    #: The first damaged objects: name and fault.
+    #: The first damaged objects, as pairs of name and description of the damage.
     problems: list[tuple[str, str]] = dataclasses.field(default_factory=list)
 
     def take(self, page: Page) -> None:
@@ -74,7 +74,7 @@ def is_server(target: str) -> bool:
 
 
 def show_server(url: str, *, timeout: float, as_json: bool, progress: bool) -> None:
-    """Print the objects by namespace."""
+    """Print the number of objects of each namespace on the server."""
     found = _Found()
     _walk(
         _open(url),
@@ -101,7 +101,7 @@ def show_server(url: str, *, timeout: float, as_json: bool, progress: bool) -> N
 
 
 def verify_server(url: str, *, timeout: float, as_json: bool, progress: bool) -> None:
-    """Read every object. The exit code is 1 if any is damaged."""
+    """Read every object on the server, and print which ones are damaged. If any is, exit with code 1."""
     found = _Found()
     _walk(
         _open(url),
@@ -137,7 +137,7 @@ def gc_server(
     as_json: bool,
     progress: bool,
 ) -> None:
-    """Remove damaged objects, and all namespaces except those to keep."""
+    """Remove damaged objects, and the objects of all namespaces that are not kept."""
     inspector, found, until = _open(url), _Found(), time.monotonic() + timeout
     progress = progress and not as_json
     _walk(inspector, "list", found.take, until, verify=False, progress=progress)
@@ -154,8 +154,8 @@ def gc_server(
             inspector.remove([*damaged, *other])
 
     _walk(inspector, "gc", clear, until, verify=verify, progress=progress)
-    # Without --keep, all are kept: a namespace without objects may belong to an engine that has just
-    # started.
+    # If --keep is not given, all namespaces are kept. A namespace without objects may belong to an engine
+    # that has just started.
     forgotten = sorted(set(found.known) - kept)
     if not dry_run:
         for digest in forgotten:
@@ -191,7 +191,7 @@ def _walk(
     verify: bool,
     progress: bool,
 ) -> None:
-    """Read every page, until a deadline of ``time.monotonic``. Shows a progress bar on a terminal."""
+    """Call ``each`` for every page of objects, at most until ``until``, a value of ``time.monotonic``."""
     console = Console(stderr=True)
     columns = (TextColumn(name), BarColumn(bar_width=None), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(

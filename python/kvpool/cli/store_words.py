@@ -22,7 +22,7 @@ __all__ = ["at", "described", "digests_kept", "print_cleared", "size_words"]
 
 
 def digests_kept(known: set[str], keep: list[str] | None, what: str) -> set[str]:
-    """Return the namespaces that the options name."""
+    """Return the digests of the namespaces that ``--keep`` names. Without it, all are kept."""
     if not keep:
         return known
     kept = set()
@@ -40,7 +40,7 @@ def digests_kept(known: set[str], keep: list[str] | None, what: str) -> set[str]
 
 @contextlib.contextmanager
 def at(place: str) -> Iterator[None]:
-    """Add the folder or URL of a store to an error of its back end."""
+    """Add the folder or URL of a store to the messages of its errors."""
     try:
         yield
     except StoreError as error:
@@ -50,7 +50,7 @@ def at(place: str) -> Iterator[None]:
 
 
 def described(namespace: Namespace | None) -> str:
-    """Describe a namespace."""
+    """Return the main fields of a namespace as one line of text."""
     if namespace is None:
         return "its text is lost: whose objects they are only their engine knows"
     fields = json.loads(namespace.to_json())
@@ -65,7 +65,7 @@ def described(namespace: Namespace | None) -> str:
 
 
 def print_cleared(facts: dict[str, Any], verb: str, more: str = "", *, as_json: bool) -> None:
-    """Print what ``gc`` has cleared, or would clear."""
+    """Print how many objects ``gc`` has removed, or would remove in a dry run."""
     if as_json:
         typer.echo(json.dumps(facts, indent=2))
         return
@@ -77,7 +77,7 @@ def print_cleared(facts: dict[str, Any], verb: str, more: str = "", *, as_json: 
 
 
 def size_words(count: float) -> str:
-    """Write bytes in a suitable unit.
+    """Return a number of bytes as text, in a suitable unit.
 
     >>> size_words(65536), size_words(1 << 20), size_words(0)
     ('64 KiB', '1 MiB', '0 B')

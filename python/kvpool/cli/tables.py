@@ -27,7 +27,7 @@ _WIDEST: Final = 10_000
 
 
 def percent(share: float | None, digits: int = 2) -> str:
-    """Write a share from 0 to 1 as per cent; a dash for ``None``.
+    """Return a share from 0 to 1 as per cent. ``None`` gives a dash.
 
     >>> percent(0.5), percent(1 / 3, 1), percent(None)
     ('50.00 %', '33.3 %', '-')
@@ -36,7 +36,7 @@ def percent(share: float | None, digits: int = 2) -> str:
 
 
 def figure(value: float, digits: int = 4) -> str:
-    """Write a number with ``digits`` digits, or more before the point. Never uses an exponent.
+    """Return a number as text with ``digits`` digits, or more before the point, and without an exponent.
 
     >>> figure(11152.8), figure(6.4375), figure(0.00012345, 3), figure(60)
     ('11,153', '6.438', '0.000123', '60')
@@ -48,7 +48,10 @@ def figure(value: float, digits: int = 4) -> str:
 
 
 def show(console: Console, table: Table) -> None:
-    """Print a table below its title. A table that is too wide is split; each part has the first column."""
+    """Print a table below its title. A table that is too wide is split by columns.
+
+    Each part has the first column.
+    """
     title, table.title = table.title, None
     if title is not None:
         console.print(title if isinstance(title, Text) else Text(str(title)), style="italic")

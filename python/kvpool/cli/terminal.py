@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["prepared", "shown", "shown_name"]
 
-#: The most characters of a name that are printed, because a name from a file may have megabytes.
+#: Maximum number of characters of a name that are printed. A name from a file may have megabytes.
 _MOST_SHOWN: Final = 200
 
 
@@ -50,20 +50,20 @@ def shown(text: str, most: int | None = None) -> str:
 
 
 def shown_name(text: str) -> str:
-    """Escape a name from a file, like :func:`shown`. A long name is cut off."""
+    """Escape a name from a file, like :func:`shown`. A name of more than 200 characters is cut off."""
     return shown(text, _MOST_SHOWN)
 
 
 def _escape(letter: str) -> str:
-    r"""Escape a letter like ``repr``: ``\x1b``, ``\u202e``.
+    r"""Return the escape of a character, as ``repr`` writes it: ``\x1b``, ``\u202e``.
 
-    A byte of a file name that is not UTF-8 becomes that byte.
+    Python represents a byte of a file name that is not UTF-8 by a surrogate. Its escape is that of the byte.
     """
     byte = ord(letter) - 0xDC00
     return f"\\x{byte:02x}" if 0x80 <= byte <= 0xFF else ascii(letter)[1:-1]
 
 
-#: Sequences that Rich writes beside text: colours, the cursor, the alternate screen.
+#: The control sequences that Rich writes: colours, moves of the cursor, the alternate screen.
 _DRAWING: Final = re.compile(r"(\x1b\[[0-9;?]*[A-Hfhlm-nJKsu])")
 
 #: If any of these environment variables is set, Rich and Typer write colours to any output.
@@ -73,8 +73,9 @@ _COLOUR: Final = ("FORCE_COLOR", "GITHUB_ACTIONS", "PY_COLORS", "TTY_COMPATIBLE"
 class _Guarded:
     """A text stream that writes control characters as escapes.
 
-    Line ends, tabs and carriage returns are written as they are. On a terminal, Rich's colours and cursor
-    moves are, too. Titles, links, bells and changes of the direction of writing are always escaped.
+    Line ends, tabs and carriage returns are written as they are. On a terminal, this also holds for the
+    colours and cursor moves of Rich. Titles, links, bells and changes of the direction of writing are always
+    escaped.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -86,7 +87,7 @@ class _Guarded:
         if not isinstance(text, str) or text.isprintable():
             return self._stream.write(text)
         parts = _DRAWING.split(text) if self._draws else [text]
-        # ``split`` alternates between text and the drawing sequences of Rich.
+        # The odd entries of ``parts`` are control sequences of Rich, which are not escaped.
         self._stream.write("".join(part if at % 2 else _guarded(part) for at, part in enumerate(parts)))
         return len(text)
 
@@ -110,7 +111,7 @@ def _guarded(text: str) -> str:
 
 @contextlib.contextmanager
 def prepared() -> Iterator[None]:
-    """Guard standard output and error during one command, and correct ``COLUMNS``."""
+    """Escape control characters on stdout and stderr during one command, and ignore a ``COLUMNS`` of 0."""
     with contextlib.ExitStack() as stack:
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
@@ -123,7 +124,7 @@ def prepared() -> Iterator[None]:
                 setattr(sys, name, cast("TextIO", _Guarded(stream)))
         columns = os.environ.get("COLUMNS", "")
         if columns.isdecimal() and int(columns) == 0:
-            # shutil.get_terminal_size also ignores a width of 0. Rich would print empty lines.
+            # With a width of 0, Rich would print empty lines. shutil.get_terminal_size ignores it, too.
             stack.callback(os.environ.__setitem__, "COLUMNS", columns)
             del os.environ["COLUMNS"]
         yield

@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
 __all__ = ["top_command"]
 
-#: The shortest time limit for reading a whole page, in seconds.
+#: The time limit for reading a page is at least this number of seconds.
 _LEAST_SECONDS: Final = 10.0
 
 
 class TopError(KvpoolError):
-    """An error that ends the command with 1, and its hint."""
+    """An error with a hint that ends the command with exit code 1."""
 
     def __init__(self, message: str, hint: str) -> None:
         super().__init__(message)
@@ -71,9 +71,9 @@ def top_command(
     """Show a running pool: blocks, hits, misses, evictions, advice, tenants.
 
     Reads the page of metrics that an engine serves, again and again until
-    Ctrl-C; or a journal, which is replayed on this build with an advisor and
-    all metrics, with any settings it was recorded with. Figures after + and
-    "now" cover the time since the previous reading.
+    Ctrl-C. Or reads a journal and replays it on this build, with an advisor and
+    all metrics, whatever settings it was recorded with. Figures after + and
+    "now" are for the time since the previous reading.
     """
     if (url := _url_of(source)) is not None:
         _follow(url, interval, once=once, as_json=as_json)
@@ -86,7 +86,9 @@ def top_command(
 
 
 def _url_of(source: str) -> str | None:
-    """Return the page's URL; ``None`` for a journal. HOST:PORT is the page of kvpool.metrics there.
+    """Return the URL of a page of metrics, or ``None`` if the source is the file of a journal.
+
+    HOST:PORT becomes the URL of the page that kvpool.metrics serves there.
 
     >>> _url_of("localhost:9400"), _url_of("run.kvj")
     ('http://localhost:9400/metrics', None)
@@ -100,7 +102,7 @@ def _url_of(source: str) -> str | None:
 
 
 def _follow(url: str, interval: float, *, once: bool, as_json: bool) -> None:
-    """Show a page until Ctrl-C.
+    """Show a page of metrics again and again, until Ctrl-C.
 
     After the first success, later reads may fail for a while, because an engine may restart.
     """
@@ -129,7 +131,6 @@ def _follow(url: str, interval: float, *, once: bool, as_json: bool) -> None:
 
 
 def _play(file: Path, interval: float, frames: int, max_gib: float, *, as_json: bool) -> None:
-    """Show a journal, from start to end."""
     views, report = _views(file, frames, max_gib)
     before: Reading | None = None
     with _Screen(str(file), live=frames > 1, as_json=as_json) as out:
@@ -137,7 +138,7 @@ def _play(file: Path, interval: float, frames: int, max_gib: float, *, as_json: 
             if at > 0 and not as_json:
                 time.sleep(interval)
             reading = of_view(view)
-            # A journal has no clock from which rates per second could be computed.
+            # No time is passed, because a journal has no clock from which rates per second could be computed.
             out.show(
                 summary(reading, before),
                 f"operation {view.operations:,} of {report.operations:,}",
@@ -162,12 +163,12 @@ def _views(file: Path, frames: int, max_gib: float) -> tuple[list[Any], JournalR
 
 
 class _Screen:
-    """The output of readings: a live screen, one page of text, or lines of JSON."""
+    """Shows readings: on a live screen, as one page of text, or as lines of JSON."""
 
     def __init__(self, source: str, *, live: bool, as_json: bool) -> None:
         self._source, self._as_json = source, as_json
         self._console = Console(highlight=False)
-        # A file or pipe would get one screen after the other, so nothing is redrawn there.
+        # Only a terminal is redrawn. A file or a pipe would get one screen after the other.
         self._live = (
             Live(console=self._console, auto_refresh=False) if live and self._console.is_terminal else None
         )

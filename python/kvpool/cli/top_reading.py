@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PageError", "Reading", "of_samples", "of_view", "read_url", "summary"]
 
-#: Bytes of the longest page that is read.
+#: Maximum number of bytes of a page. A longer page is an error.
 _LONGEST: Final = 64 << 20
 _ACCEPT: Final = "application/openmetrics-text; version=1.0.0; escaping=allow-utf-8"
 
@@ -37,12 +37,15 @@ class PageError(Exception):
 
 @dataclass(frozen=True)
 class Reading:
-    """Values by metric and labels. For a histogram, the number of values and their sum."""
+    """The values of one reading, by metric and labels.
+
+    A histogram has two entries: the number of its values, and their sum.
+    """
 
     values: dict[str, list[tuple[dict[str, str], float]]] = field(default_factory=dict)
 
     def rows(self, name: str, **where: str) -> Iterator[tuple[dict[str, str], float]]:
-        """Yield the samples of a metric, without ``kvpool_``, that have these labels."""
+        """Yield the samples of a metric that have these labels. ``name`` lacks the prefix ``kvpool_``."""
         for labels, value in self.values.get(f"kvpool_{name}", []):
             if all(labels.get(label) == said for label, said in where.items()):
                 yield labels, value
@@ -52,7 +55,7 @@ class Reading:
         return sum(value for _, value in self.rows(name, **where))
 
     def by(self, name: str, label: str, **where: str) -> dict[str, float]:
-        """Return the sums of these samples by the values of a further label."""
+        """Return sums of the samples with the labels ``where``, one per value of the label ``label``."""
         found: dict[str, float] = {}
         for labels, value in self.rows(name, **where):
             key = labels.get(label, "")
@@ -61,7 +64,7 @@ class Reading:
 
 
 def read_url(url: str, seconds: float, names: Collection[str] = ()) -> Reading:
-    """Read a page of metrics within ``seconds``: kvpool's samples, or those with the given names."""
+    """Read a page of metrics within ``seconds``. Returns kvpool's samples, or those in ``names``."""
     shown = without_password(url)
     try:
         parts = split_url(url)
@@ -95,7 +98,7 @@ def _parsed(url: str, page: bytes, openmetrics: bool, names: Collection[str]) ->
                     name = sample.name.removesuffix("_total")
                     reading.values.setdefault(name, []).append((dict(sample.labels), sample.value))
     except (ValueError, KeyError, IndexError, AttributeError, TypeError) as error:
-        # The parser's exceptions for an invalid page are not documented.
+        # prometheus_client does not document which exceptions its parser raises for an invalid page.
         raise PageError(f"{url}: no page of metrics: {error}") from error
     if not reading.values:
         what = ", ".join(names) if names else "metric of kvpool's"
@@ -104,12 +107,12 @@ def _parsed(url: str, page: bytes, openmetrics: bool, names: Collection[str]) ->
 
 
 def of_view(view: JournalView) -> Reading:
-    """Return the samples of a journal's subject, under the name of its type."""
+    """Return the samples of a journal's pool or manager. The name of the pool is the kind of object."""
     return of_samples(view_samples(view.subject, view))
 
 
 def of_samples(samples: Samples) -> Reading:
-    """Convert samples of this process."""
+    """Return the samples that this process has collected as a reading."""
     labels = {one.name: one.labels for one in CATALOGUE}
     reading = Reading()
     for name, rows in samples.values.items():
@@ -126,7 +129,8 @@ def of_samples(samples: Samples) -> Reading:
 def summary(reading: Reading, before: Reading | None = None, seconds: float | None = None) -> dict[str, Any]:
     """Summarize a reading by pool and store.
 
-    With a reading before it, adds the changes between the two, per second if there is a clock.
+    If the previous reading is given, the summary includes the changes between the two. They are per second if
+    ``seconds`` is given.
     """
     pools = {labels["pool"]: None for labels, _ in reading.rows("capacity_blocks")}
     stores = {labels["store"]: None for labels, _ in reading.rows("store_capacity_bytes")}

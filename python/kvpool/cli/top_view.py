@@ -26,9 +26,9 @@ __all__ = ["screen"]
 
 #: Width, in characters, of a terminal that has room for two panels side by side.
 _WIDE: Final = 120
-#: Width of a bar, in characters.
+#: The width of a bar that shows parts of a whole, in characters.
 _BAR: Final = 24
-#: States of blocks, and their colours.
+#: The states of blocks, and the colours of their parts of a bar.
 _STATES: Final = (
     ("active", "green"),
     ("fenced", "yellow"),
@@ -41,12 +41,12 @@ _SOURCES: Final = (
     ("computed", "computed", "red"),
 )
 _LEVELS: Final = "▁▂▃▄▅▆▇█"
-#: The most rows of a long table.
+#: Maximum number of rows of a table. Further rows are left out.
 _ROWS: Final = 8
 
 
 def screen(summary: Mapping[str, Any], source: str, note: str = "", width: int = 80) -> RenderableType:
-    """Return the whole screen. The panels are in two columns if the terminal is wide enough."""
+    """Return the screen for a summary. Its panels are in two columns if the terminal is wide enough."""
     head = Text.assemble(("kvpool top", "bold"), "  ", shown(source, 100), "  ", (note, "bright_black"))
     parts: list[RenderableType] = [head]
     parts += [_pool(name, pool, width >= _WIDE) for name, pool in summary["pools"].items()]
@@ -79,11 +79,10 @@ def _pool(name: str, pool: Mapping[str, Any], wide: bool) -> Panel:
 
 
 def _stack(tables: list[Table | None]) -> Group:
-    """Stack the tables that exist, one below the other, with a blank line between them."""
     parts: list[RenderableType] = []
     for table in tables:
         if table is not None:
-            # A title of the table itself would be limited to the table's width.
+            # The title is printed on its own, because Rich limits a table's title to the width of the table.
             title, table.title = Text(str(table.title), "bold"), None
             parts += ["", title, table] if parts else [title, table]
     return Group(*parts)
@@ -94,7 +93,7 @@ def _table(title: str) -> Table:
 
 
 def _bar(parts: list[tuple[float, str]], whole: float) -> Text:
-    """Draw parts of a whole as a bar. A part above 0 has at least one cell, if there is room."""
+    """Return a bar that shows parts of a whole. A part above 0 has at least one character if possible."""
     bar, left, rest = Text(), _BAR, whole
     for value, style in parts:
         cells = round(left * value / rest) if rest > 0 else 0
@@ -105,7 +104,7 @@ def _bar(parts: list[tuple[float, str]], whole: float) -> Text:
 
 
 def _count(value: float) -> str:
-    """Write a count in about four characters.
+    """Return a count in about four characters, such as ``1.2 k``.
 
     >>> [_count(value) for value in (0, 999, 1234, 45_600_000, 3e12)]
     ['0', '999', '1.2 k', '45.6 M', '3.0 T']
@@ -118,7 +117,7 @@ def _count(value: float) -> str:
 
 
 def _seconds(value: float | None) -> str:
-    """Write a time in a readable unit.
+    """Return a time as text, in a suitable unit.
 
     >>> [_seconds(value) for value in (None, 0.25, 42.0, 600.0, 7200.0, 200_000.0)]
     ['-', '0.25 s', '42 s', '10 min', '2.0 h', '2.3 d']
@@ -155,7 +154,7 @@ def _sources(pool: Mapping[str, Any]) -> Table | None:
     tokens = pool["tokens"]
     table = _table("prompt tokens")
     if not tokens["prompt"]:
-        # A pool has no requests, so this counts its blocks.
+        # A pool has no requests, so the table shows its hit and missed blocks instead of tokens.
         device: Mapping[str, Any] = next(iter(pool["tiers"].values()), {})
         asked = device.get("hit_blocks", 0) + device.get("miss_blocks", 0)
         if not asked:

@@ -219,7 +219,7 @@ _MOONCAKE_BLOCK: Final = 512
 
 
 def _losses(stats: dict[str, Any], to: str) -> Iterator[str]:
-    """Yield the names of the fields of a trace that the target format cannot store."""
+    """Yield a sentence for each property of the trace that the target format cannot store."""
     if to == "mooncake" and stats["sessions"]:
         yield (
             f"lost: which of {stats['sessions']:,} sessions a request belongs to (mooncake-sessions keeps it)"
@@ -230,7 +230,7 @@ def _losses(stats: dict[str, Any], to: str) -> Iterator[str]:
 
 
 def _remarks(notes: kvpool._core.traces.ReadNotes) -> Iterator[str]:
-    """Yield the notes of the reader as sentences."""
+    """Yield a sentence for each kind of irregularity that the reader found in the trace."""
     for name, words in (
         ("reordered", "requests came after a later one, and were sorted"),
         (
@@ -249,7 +249,7 @@ def _remarks(notes: kvpool._core.traces.ReadNotes) -> Iterator[str]:
 
 
 def _print_stats(source: str, trace: kvpool.traces.Trace, stats: dict[str, Any], console: Console) -> None:
-    """Print the tables, for 80 columns and more."""
+    """Print the statistics of a trace as tables that fit a terminal of 80 columns."""
     title = f"kvpool trace stats: {shown(source)}"
     facts = Table(box=box.SIMPLE, show_header=False, title=Text(title))
     facts.add_column(style="bold", no_wrap=True)
@@ -286,7 +286,7 @@ def _print_stats(source: str, trace: kvpool.traces.Trace, stats: dict[str, Any],
         console.print(Text(remark), style="dim")
 
 
-#: A row: name, value, and remark.
+#: A row of a table: name, value, and remark.
 _Row = tuple[str, str, str]
 
 

@@ -70,13 +70,14 @@ def make_command(
 ) -> None:
     """Make a trace from prompts or chat logs.
 
-    A line is a JSON object with one of: token_ids (or prompt_token_ids),
-    prompt, text, messages (or ShareGPT's conversations). A request of an OpenAI
-    batch file works, too. Optional: timestamp (ms, or ISO 8601) or created (s);
-    output_length, or output; cache_salt (or salt); lora_name (or adapter).
-    Messages that end with an answer are a finished conversation: a request for
-    each answer. Blocks are equal exactly where prompts, salts and adapters are,
-    and the trace contains no text.
+    Each line of the log is a JSON object with one of these fields: token_ids
+    (or prompt_token_ids), prompt, text, messages (or ShareGPT's conversations).
+    A line may also be a request of an OpenAI batch file. Optional fields are
+    timestamp (ms, or ISO 8601) or created (s), output_length or output,
+    cache_salt (or salt), and lora_name (or adapter). Messages that end with an
+    answer are a finished conversation, which becomes one request for each
+    answer. Two blocks are equal only if their prompts up to there, salts and
+    adapters are equal. The trace contains no text.
     """
     refuse_input(output, log)
     if chat_template is not None and tokenizer is None:
@@ -105,7 +106,7 @@ def make_command(
 def _rows(
     requests: Iterator[Asked], block_size: int, rate_per_s: float, turn_s: float
 ) -> Iterator[tuple[float, int, bytes]]:
-    """Yield for each request its time in ms, its number of prompt tokens, and its line of the trace."""
+    """Yield the arrival in ms, the number of prompt tokens and the line of the trace of each request."""
     hasher = kvpool.BlockHasher("sha256", block_size)
     numbers: dict[bytes, int] = {}
     timed: bool | None = None
@@ -130,7 +131,7 @@ def _rows(
 
 @contextlib.contextmanager
 def _lines(log: Path) -> Iterator[IO[bytes]]:
-    """Yield the lines of a log, unpacked."""
+    """Yield a log file from which lines can be read. A gzip file is decompressed."""
     if str(log) == "-":
         yield sys.stdin.buffer
         return

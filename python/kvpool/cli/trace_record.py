@@ -30,11 +30,12 @@ if TYPE_CHECKING:
 
 __all__ = ["record_command"]
 
-#: Counters of vLLM: finished requests, prompt tokens that were looked up, and those that were cached.
+#: Names of vLLM's counters: finished requests, prompt tokens that were looked up, cached prompt tokens.
 _FINISHED: Final = "vllm:request_success_total"
 _QUERIES: Final = "vllm:prefix_cache_queries_total"
 _CACHED: Final = "vllm:prefix_cache_hits_total"
-#: Seconds between two checks for Ctrl-C, and until a note about a publisher that does not answer.
+#: Seconds between two checks for Ctrl-C, and seconds without a connection to the publisher after which a note
+#: is printed.
 _SLICE: Final = 0.2
 _ANSWERS: Final = 3.0
 
@@ -93,7 +94,7 @@ def record_command(
     which blocks a server stores. A request whose blocks were all cached leaves
     no event, so hit rates of the trace are lower bounds. vLLM reports hits,
     too, for requests with "vllm_xargs": {"kv_cache_report_mode": "full"}.
-    docs/traces.md says what is reconstructed.
+    docs/traces.md describes how requests are reconstructed from events.
     """
     if output.exists():
         raise UsageError(f"{output} exists: nothing is overwritten", "remove it, or give another name")
@@ -146,7 +147,7 @@ def _counters(url: str) -> dict[str, float]:
 
 
 def _server(requests: int, before: dict[str, float], after: dict[str, float]) -> dict[str, Any]:
-    """Return the server's counts during the recording, and the share of its requests in the trace."""
+    """Return the server's finished requests, the share of them in the trace, and its token hit rate."""
     finished, asked, cached = (after[name] - before[name] for name in (_FINISHED, _QUERIES, _CACHED))
     return {
         "finished_requests": int(finished),
@@ -156,7 +157,7 @@ def _server(requests: int, before: dict[str, float], after: dict[str, float]) ->
 
 
 def _found(output: Path, endpoint: str) -> dict[str, Any]:
-    """Read the recording back as a trace. Returns its figures."""
+    """Read the recording as a trace, and return its number of requests, block size and ideal hit rate."""
     try:
         trace = kvpool.traces.Trace.read(output, format="kv-events")
     except TraceError as error:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["described", "did_you_mean"]
 
-#: The limit in words, by pydantic's name of the error.
+#: A text for the valid values, by pydantic's name of the error.
 _REQUIREMENTS: Final = {
     "int_parsing": "a whole number",
     "int_from_float": "a whole number",
@@ -28,12 +28,12 @@ _REQUIREMENTS: Final = {
     "less_than": "below {lt}",
     "finite_number": "finite",
 }
-#: Matches a word in quotes in a message.
+#: Matches a text in single quotes in a message of the parser.
 _QUOTED: Final = re.compile(r"'([^']*)'")
 
 
 def described(error: Any, root: Any, arguments: Sequence[str]) -> tuple[str, str]:
-    """Write an error of the parser as a message and a hint.
+    """Return a message and a hint for an error of the option parser.
 
     Args:
         error: The exception of the parser.
@@ -65,7 +65,6 @@ def described(error: Any, root: Any, arguments: Sequence[str]) -> tuple[str, str
 
 
 def _bad_value(error: Any, message: str, see: str) -> tuple[str, str]:
-    """Write an error about a value."""
     name = _name(error.param) if error.param is not None else str(error.param_hint)
     details: list[Any] = getattr(error.__cause__, "errors", list)()
     if not details:
@@ -85,7 +84,7 @@ def _bad_value(error: Any, message: str, see: str) -> tuple[str, str]:
 
 
 def _number_in(text: str, must: str) -> list[str]:
-    """Return the number before the unit in a text.
+    """Return the number at the beginning of a text, such as ``60`` of ``60GiB``, in a list.
 
     >>> _number_in("60GiB", "a number"), _number_in("1e3", "a whole number"), _number_in("many", "a number")
     (['60'], ['1000'], [])
@@ -97,13 +96,12 @@ def _number_in(text: str, must: str) -> list[str]:
 
 
 def _arguments(command: Any) -> str:
-    """Return the arguments of a command, as in its usage line."""
     given = (one for one in command.params if one.param_type_name == "argument")
     return " ".join(one.metavar or one.name.upper() for one in given)
 
 
 def did_you_mean(text: str, known: Sequence[str]) -> list[str]:
-    """Find the name of a list that is nearest to a text, if one is near.
+    """Return the known name that is most similar to a text, in a list. The list is empty if none is similar.
 
     >>> did_you_mean("lruu", ["lru", "hazard", "arc"])
     ['lru']
@@ -118,14 +116,14 @@ def _or(see: str, names: Sequence[str]) -> str:
 
 
 def _name(param: Any) -> str:
-    """Return the longest name of an option, or an argument's name in the help."""
+    """Return the longest name of an option, or the name of an argument on the help page."""
     if param.param_type_name == "argument":
         return str(param.metavar or param.name.upper()).strip("[]")
     return str(max(param.opts, key=len))
 
 
 def _command(root: Any, arguments: Sequence[str]) -> tuple[str, Any]:
-    """Find the command that the arguments name. Returns its path and the command."""
+    """Return the words and the object of the command that the arguments call."""
     path, command = "kvpool", root
     for word in arguments:
         inner = getattr(command, "commands", {}).get(word)

@@ -160,7 +160,6 @@ impl Parse for Getters {
     }
 }
 
-/// Returns whether some tokens contain a name.
 fn mentions(tokens: Tokens, name: &str) -> bool {
     tokens.into_iter().any(|token| match token {
         TokenTree::Group(group) => mentions(group.stream(), name),
@@ -179,7 +178,7 @@ fn class_name(of: &impl ToTokens) -> String {
 fn python_name(attributes: &[Attribute], ident: &Ident) -> String {
     let mut name = ident.unraw().to_string();
     for attribute in attributes.iter().filter(|attribute| attribute.path().is_ident("pyo3")) {
-        // The other arguments are for PyO3, so the first error ends the search.
+        // The search ends with an error at an argument that only PyO3 knows. The error is ignored.
         let _ = attribute.parse_nested_meta(|meta| {
             if meta.path.is_ident("name") {
                 name = meta.value()?.parse::<LitStr>()?.value();
@@ -190,19 +189,19 @@ fn python_name(attributes: &[Attribute], ident: &Ident) -> String {
     name
 }
 
-/// Returns whether an attribute declares a getter with its own name.
+/// Returns whether an attribute gives a getter another name than that of its function.
 fn renamed(attribute: &Attribute) -> bool {
     attribute.path().is_ident("getter") && attribute.meta.require_list().is_ok()
 }
 
-/// Adds the docstring of a name, unless there is one already.
+/// Adds the docstring that the stub has for `name`, unless the item has a doc comment.
 fn document(attributes: &mut Vec<Attribute>, name: &str) {
     if !has(attributes, "doc") {
         attributes.insert(0, parse_quote!(#[doc = doc!(#name)]));
     }
 }
 
-/// Allows functions with many arguments, because Python has keywords. clippy allows seven.
+/// Allows more than clippy's seven arguments, because Python callers pass them by keyword.
 fn expect_many(attributes: &mut Vec<Attribute>, signature: &Signature) {
     if signature.inputs.len() > 7 {
         attributes.push(parse_quote!(
@@ -211,13 +210,13 @@ fn expect_many(attributes: &mut Vec<Attribute>, signature: &Signature) {
     }
 }
 
-/// Removes `#[of(..)]` from some attributes, and returns its expression.
+/// Removes the attribute `#[of(..)]` from a list of attributes, and returns the expression in it.
 fn take_of<T: Parse>(attributes: &mut Vec<Attribute>) -> Result<Option<T>> {
     let at = attributes.iter().position(|attribute| attribute.path().is_ident("of"));
     at.map(|at| attributes.remove(at).parse_args()).transpose()
 }
 
-/// The converters of one class or function: one per argument name.
+/// The functions that convert the arguments of one class or function. There is one per argument name.
 struct Takers {
     owner: String,
     names: Vec<Ident>,
@@ -232,7 +231,7 @@ impl Takers {
         format_ident!("take_{}_{}", self.owner, name.unraw())
     }
 
-    /// Gives each argument its converter.
+    /// Adds an attribute with the conversion function to each argument of a signature.
     fn convert(&mut self, signature: &mut Signature) {
         for (position, argument) in signature.inputs.iter_mut().enumerate() {
             if let FnArg::Typed(argument) = argument
@@ -270,7 +269,7 @@ fn has(attributes: &[Attribute], name: &str) -> bool {
     attributes.iter().any(|attribute| attribute.path().is_ident(name))
 }
 
-/// Returns whether PyO3 and not the caller passes the argument: `py: Python<'_>`, or the object.
+/// Returns whether PyO3 itself passes the argument: `py: Python<'_>`, or the object of the method.
 fn is_given(of: &Type, position: usize) -> bool {
     let text = of.to_token_stream().to_string();
     text.starts_with("Python") || (position == 0 && text.contains("Self"))

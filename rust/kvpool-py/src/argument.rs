@@ -16,25 +16,25 @@ use crate::errors::{is_kvpool, raise};
 use crate::python::prelude::*;
 use crate::python::protect;
 
-/// A type that an argument can have.
+/// A Rust type to which an argument from Python can be converted.
 #[diagnostic::on_unimplemented(
     message = "an argument cannot be a `{Self}`",
     note = "take a sequence or a mapping as `&Bound<'_, PyAny>` and read it with `crate::gather`"
 )]
 pub(crate) trait Argument<'a, 'py>: Sized {
-    /// Describes a valid argument, in errors.
+    /// Returns the description of a valid argument that errors contain, such as "an int".
     fn expected(py: Python<'py>) -> String;
 
     fn convert(name: &str, object: &'a Bound<'py, PyAny>) -> PyResult<Self>;
 }
 
-/// Converts the argument with this name.
+/// Converts the argument called `name`. Errors about its type or value become those of `kvpool.errors`.
 pub(crate) fn take<'a, 'py, T: Argument<'a, 'py>>(name: &str, object: &'a Bound<'py, PyAny>) -> PyResult<T> {
     protect();
     T::convert(name, object).map_err(|error| wrong(name, object, T::expected, error))
 }
 
-/// Converts the argument with this name, a number of blocks, tokens or bytes.
+/// Like [`take`]. The argument is a number of blocks, tokens or bytes, which must not be negative.
 pub(crate) fn take_count(name: &str, object: &Bound<'_, PyAny>) -> PyResult<usize> {
     count(object.py(), name, take::<Int>(name, object)?)
 }
@@ -59,21 +59,20 @@ fn wrong<'py>(
     } else {
         return error;
     };
-    // Python code of the argument raised this error.
+    // An error with a traceback was raised by Python code of the argument, so it becomes the cause.
     if error.traceback(py).is_some() {
         raised.set_cause(py, Some(error));
     }
     raised
 }
 
-/// Returns the name of a type with the indefinite article.
 fn a(name: &str) -> String {
     let article = if name.starts_with(['A', 'E', 'I', 'O', 'a', 'e', 'i', 'o']) { "an" } else { "a" };
     format!("{article} {name}")
 }
 
-/// Implements `Argument` for a type with a conversion of its own. The expression is a description of a valid
-/// argument, for errors.
+/// Implements `Argument` for a type that has its own conversion from Python objects. The expression is the
+/// text of [`Argument::expected`].
 macro_rules! convert_itself {
     ($type:ty: $expected:expr) => {
         impl<'a, 'py> $crate::argument::Argument<'a, 'py> for $type {

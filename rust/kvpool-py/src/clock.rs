@@ -12,7 +12,7 @@ use crate::python::prelude::*;
 pub(crate) struct Clock(Mutex<Option<f64>>);
 
 impl Clock {
-    /// Checks a time, calls `observe` with it, and stores the time if `observe` succeeds.
+    /// Checks a time from Python, passes it to `observe`, and stores it if `observe` succeeds.
     pub(crate) fn observe(
         &self,
         py: Python<'_>,

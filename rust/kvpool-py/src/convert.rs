@@ -23,7 +23,8 @@ use crate::python::prelude::*;
 #[derive(Clone, Copy)]
 struct Kind {
     what: &'static str,
-    /// The exceptions for a value that is out of range, and for a value of another type.
+    /// Names in `kvpool.errors` of the exceptions for a value that is out of range (`error`), and for a value
+    /// of another type (`type_error`).
     error: &'static str,
     type_error: &'static str,
     max: u64,
@@ -112,7 +113,8 @@ impl Kind {
     }
 
     fn list(self, list: &Bound<'_, PyList>) -> PyResult<Vec<u32>> {
-        // The fast path takes exact ints in range. `item` converts or refuses all others.
+        // The fast path accepts only lists of exact ints in range. For other lists, `item` converts or
+        // refuses each item.
         if let Some(out) = exact_ints(list, 0, list.len()) {
             return Ok(out);
         }
@@ -140,7 +142,8 @@ impl Kind {
         }
     }
 
-    /// First checks the signs of all values, then converts them. The compiler vectorises both passes.
+    /// Converts 32-bit values, of which none may be negative. Checking and converting are two passes, so that
+    /// the compiler vectorises both.
     fn narrow_i32(self, py: Python<'_>, values: &[i32]) -> PyResult<Vec<u32>> {
         if values.iter().fold(0, |all, &value| all | value) < 0 {
             return Err(self.first_out_of_range(py, values));
@@ -148,7 +151,7 @@ impl Kind {
         list_of(py, self.what, values.iter().map(|&value| value.cast_unsigned()))
     }
 
-    /// Like [`Self::narrow_i32`], for 64-bit values. All values fit if no upper half has a bit set.
+    /// Like [`Self::narrow_i32`], for 64-bit values. A value fits 32 bits if no bit of its upper half is set.
     fn narrow_i64(self, py: Python<'_>, values: &[i64]) -> PyResult<Vec<u32>> {
         if values.iter().fold(0, |all, &value| all | (value >> 32)) != 0 {
             return Err(self.first_out_of_range(py, values));
@@ -194,15 +197,15 @@ impl Kind {
     }
 }
 
-/// Returns the kind of a buffer's items, or None if their byte order is not that of this machine.
+/// Returns the type of a buffer's items. `None` if their byte order is not that of this machine.
 pub(crate) fn native(format: &CStr) -> Option<ElementType> {
     let foreign: &[u8] = if cfg!(target_endian = "little") { b">!" } else { b"<" };
     let first = format.to_bytes().first()?;
     (!foreign.contains(first)).then(|| ElementType::from_format(format))
 }
 
-/// Returns the buffer of an object, if it has one. A memoryview adds fields that an exporter may leave
-/// out, such as strides.
+/// Returns the buffer of an object, if it has one. If the object leaves out fields of the buffer protocol,
+/// such as strides, the buffer of a memoryview of it is returned.
 pub(crate) fn untyped(object: &Bound<'_, PyAny>) -> Option<PyUntypedBuffer> {
     crate::python::untyped_buffer(object)
         .or_else(|_| crate::python::memory_view(object).and_then(|view| crate::python::untyped_buffer(&view)))
@@ -235,7 +238,7 @@ pub(crate) fn items<T: Element, const N: usize>(
     list_of(py, what, bytes.cast::<PyBytes>()?.as_bytes().as_chunks::<N>().0.iter().copied().map(read))
 }
 
-/// An int from Python of up to 128 bits. The error for a value out of range contains the value and the
+/// An argument that is an int of up to 128 bits. If it has more bits, the error contains its value and the
 /// name of the argument.
 #[derive(Clone, Copy)]
 pub(crate) struct Int(i128);
@@ -287,7 +290,7 @@ pub(crate) fn float(object: &Bound<'_, PyAny>) -> PyResult<f64> {
 /// Returns an object as text for a message, shortened.
 pub(crate) fn shown(object: &Bound<'_, PyAny>) -> String {
     let text = object.str().and_then(|text| Ok(text.to_str()?.to_owned()));
-    // Python does not print ints of more than 4,300 digits.
+    // This fails for ints of more than 4,300 digits, because Python does not print them.
     text.map_or_else(|_| "a value that cannot be shown".into(), |text| shorten(&text).into_owned())
 }
 
@@ -300,7 +303,7 @@ pub(crate) fn text<'a>(text: &'a Bound<'_, PyString>, what: &str) -> PyResult<&'
     })
 }
 
-/// Text that is not one of a list of names, such as a path or a seed.
+/// An argument that is any text, such as a path or a seed, and not one of a list of names.
 pub(crate) struct Text(pub(crate) String);
 
 impl crate::python::Single for Text {}
@@ -313,7 +316,6 @@ impl FromPyObject<'_, '_> for Text {
     }
 }
 
-/// Tokens, 0 to 2^32 - 1.
 pub(crate) fn tokens(object: &Bound<'_, PyAny>) -> PyResult<Vec<u32>> {
     TOKENS.any(object)
 }
@@ -328,7 +330,6 @@ pub(crate) fn blocks(object: &Bound<'_, PyAny>) -> PyResult<Vec<BlockId>> {
     Ok(BLOCKS.any(object)?.into_iter().map(BlockId::new).collect())
 }
 
-/// Whether an argument names one block and not a batch of blocks.
 pub(crate) fn is_one_block(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     if object.cast_exact::<PyInt>().is_ok() {
         return Ok(true);
@@ -339,7 +340,6 @@ pub(crate) fn is_one_block(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     Ok(object.is_instance_of::<PyInt>() || !has_items(object)?)
 }
 
-/// Whether an object has items, or at least has an iterator.
 #[cold]
 pub(crate) fn has_items(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     match object.try_iter() {
@@ -364,28 +364,27 @@ pub(crate) fn count(py: Python<'_>, name: &str, value: impl Into<i128>) -> PyRes
     })
 }
 
-/// Block ids as a list of ints.
 pub(crate) fn ids(blocks: &[BlockId]) -> Vec<u32> {
     blocks.iter().map(|block| block.get()).collect()
 }
 
-/// A caller's writable int32 buffer. The constructor makes all checks. After that, writing can fail
-/// only if memory runs out.
+/// The argument `out`: a writable int32 buffer of the caller. The constructor makes all checks, so writing
+/// fails only if memory runs out.
 struct Int32Out<'py> {
-    /// One-dimensional; `None` for a buffer without items.
+    /// A one-dimensional view of the buffer. `None` for a buffer without items.
     flat: Option<Bound<'py, PyAny>>,
     len: usize,
 }
 
 impl<'py> Int32Out<'py> {
-    /// Checks that the buffer is contiguous and writable, and that its shape `fits`. `expected`
-    /// describes such a buffer in errors.
+    /// Checks that the object is a contiguous, writable int32 buffer, and that its shape `fits`. Errors
+    /// contain `expected`, a description of such a buffer.
     fn new(object: &Bound<'py, PyAny>, expected: &str, fits: impl Fn(&[usize]) -> bool) -> PyResult<Self> {
         let py = object.py();
         let wrong =
             |found: &str| raise(py, "ArgumentTypeError", format!("out is {found}: must be {expected}"));
         let view = crate::python::memory_view(object).map_err(|_| wrong("not a buffer"))?;
-        // Without this check, the one item of a buffer without dimensions would be used.
+        // The call refuses a buffer without dimensions. Otherwise ids would be written to its one item.
         let buffer = crate::python::untyped_buffer(&view).map_err(|_| wrong("of no dimensions"))?;
         if !matches!(native(buffer.format()), Some(ElementType::SignedInteger { bytes: 4 })) {
             return Err(wrong(&format!("of format {:?}", buffer.format())));
@@ -417,23 +416,21 @@ impl<'py> Int32Out<'py> {
     }
 }
 
-/// A caller's buffer for ids.
 pub(crate) struct IdsOut<'py>(Int32Out<'py>);
 
 impl<'py> IdsOut<'py> {
-    /// Checks the buffer except its length.
+    /// Checks everything about the buffer except its length, which [`Self::room`] returns.
     pub(crate) fn new(object: &Bound<'py, PyAny>) -> PyResult<Self> {
         let expected = "a writable, contiguous, one-dimensional int32 buffer";
         Int32Out::new(object, expected, |shape| shape.len() == 1).map(Self)
     }
 
-    /// Checks the buffer for a number of ids.
+    /// Checks the buffer, and that it has space for `needed` ids.
     pub(crate) fn of(object: &Bound<'py, PyAny>, needed: usize) -> PyResult<Self> {
         let out = Self::new(object)?;
         if needed > out.room() { Err(too_short(object.py(), out.room(), needed)) } else { Ok(out) }
     }
 
-    /// The number of ids for which the buffer has space.
     pub(crate) const fn room(&self) -> usize {
         self.0.len
     }
@@ -445,7 +442,7 @@ impl<'py> IdsOut<'py> {
         Ok(blocks.len())
     }
 
-    /// Writes counts. A count above the largest int32 is written as the largest int32.
+    /// Writes counts, and returns how many. A count above the largest int32 is written as the largest int32.
     pub(crate) fn write_counts(&self, counts: &[u32]) -> PyResult<usize> {
         self.0.fill(0, counts.iter().map(|&count| i32::try_from(count).unwrap_or(i32::MAX)))?;
         Ok(counts.len())
@@ -464,14 +461,13 @@ pub(crate) fn handed_out<'py>(
     }
 }
 
-/// Returns the error for a buffer that is too short.
 pub(crate) fn too_short(py: Python<'_>, room: usize, needed: usize) -> PyErr {
     let message = format!("out holds {room} ids, {needed} are needed: give a longer buffer");
     raise(py, "InvalidArgumentError", message)
 }
 
-/// A caller's buffer for changes of block tables. It has one part each for rows, positions and blocks,
-/// and one for groups if there are several.
+/// A caller's int32 buffer for changes of block tables. Its parts are the columns of the result: rows of the
+/// batch, positions in the table, blocks, and KV-cache groups if there are several.
 pub(crate) struct ChangesOut<'py> {
     columns: usize,
     out: Int32Out<'py>,
@@ -495,7 +491,7 @@ impl<'py> ChangesOut<'py> {
         self.out.len / self.columns
     }
 
-    /// Writes the changes and returns their number. The call has refused more changes than
+    /// Writes the changes and returns their number. The call has already refused more changes than
     /// [`Self::most`].
     pub(crate) fn write(&self, changes: &[NewBlock]) -> PyResult<usize> {
         let columns: [fn(&NewBlock) -> i32; 4] = [
@@ -511,7 +507,7 @@ impl<'py> ChangesOut<'py> {
     }
 }
 
-/// Opaque bytes, from `bytes` or `str` (as UTF-8).
+/// Returns the bytes of a `bytes`, or of a `str` as UTF-8.
 pub(crate) fn bytes<'a>(object: &'a Bound<'_, PyAny>, name: &str) -> PyResult<Cow<'a, [u8]>> {
     if let Ok(bytes) = object.cast::<PyBytes>() {
         return Ok(Cow::Borrowed(bytes.as_bytes()));
@@ -534,12 +530,12 @@ pub(crate) fn until_of(py: Python<'_>, after_step: Option<Int>, until: Option<In
     }
 }
 
-/// Refuses an argument that this form of a call does not support.
+/// Returns the error for an argument that is allowed only in another form of the call, such as for one
+/// request.
 pub(crate) fn only_for(py: Python<'_>, argument: &str, call: &str) -> PyErr {
     raise(py, "InvalidArgumentError", format!("{argument} is only for {call}"))
 }
 
-/// Refuses two arguments that exclude each other.
 pub(crate) fn both(py: Python<'_>, one: &str, other: &str) -> PyErr {
     raise(py, "InvalidArgumentError", format!("{one} and {other} are both given: give one of them"))
 }

@@ -8,7 +8,7 @@ use crate::errors::raise;
 use crate::gather::gather;
 use crate::python::prelude::*;
 
-/// Returns the signal of a finish reason and a count of tokens.
+/// Returns the signal for the policy that a finish reason and a number of output tokens give.
 pub(crate) fn signal(
     py: Python<'_>,
     finish_reason: Option<&str>,
@@ -27,8 +27,8 @@ fn tokens_of(py: Python<'_>, tokens: Int) -> PyResult<u32> {
     })
 }
 
-/// Returns a signal for each of `requests` requests, or `None` if neither argument is given. If one
-/// argument is missing, the signals do not contain it.
+/// Returns a signal for each of `requests` requests, or `None` if neither argument is given. If one of the
+/// arguments is missing, no signal contains a value for it.
 pub(crate) fn signals(
     py: Python<'_>,
     requests: usize,

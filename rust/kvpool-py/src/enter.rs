@@ -2,8 +2,8 @@
 //!
 //! Every class is frozen (a class without mutable fields) and keeps its state in a [`Locked`]. So several
 //! Python threads may use one object. A short call takes the lock while its thread is attached to the
-//! interpreter. If another thread holds the lock, or the call may be long, the thread detaches first. So no
-//! thread waits for a lock while it holds the interpreter.
+//! interpreter. If another thread holds the lock, or the call may be long, the thread first detaches from the
+//! interpreter. So no thread waits for a lock while it holds the interpreter.
 //!
 //! Calls that have to wait form a queue, and a new call waits after them. So a call waits for at most
 //! one call of each other thread, at any call rate. Neither a step of a scheduler nor a concurrent
@@ -35,11 +35,11 @@ use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{Condvar, Mutex, MutexGuard, PoisonError, TryLockError, thread_local};
 
 thread_local! {
-    /// True while this thread holds the lock of a pool with a policy written in Python, so that Python
-    /// code may run.
+    /// Whether this thread holds the lock of a pool whose policy is written in Python. Python code then runs
+    /// under the lock.
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 
-    /// The exception to raise when the current call is done.
+    /// The exception that is raised after the current call of this thread.
     static RAISED: Cell<Option<PyErr>> = const { Cell::new(None) };
 }
 
@@ -52,7 +52,7 @@ pub(crate) fn raise_after(error: PyErr) {
     RAISED.with(|raised| raised.set(Some(first)));
 }
 
-/// Runs a call on the state of a pool with a policy written in Python.
+/// Runs a call with `INSIDE` set, which marks a pool with a policy written in Python.
 fn inside<R>(call: impl FnOnce() -> R) -> R {
     struct Restore(bool);
     impl Drop for Restore {
@@ -82,15 +82,15 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// State that several threads share.
 pub(crate) struct Locked<T: Send> {
     state: Mutex<T>,
-    /// The number of calls that have ever waited, and the number of the next call that may take the lock.
-    /// Both change only while `queue` is locked.
+    /// Number of calls that have ever waited (`tickets`), and the ticket of the call that may take the lock
+    /// next (`serving`). Both change only while `queue` is locked.
     tickets: AtomicUsize,
     serving: AtomicUsize,
     queue: Mutex<()>,
     served: Condvar,
 }
 
-/// The first position in the queue. Dropping it lets the next call proceed.
+/// The first place in the queue, which one call has. When it is dropped, the next call gets it.
 struct Place<'a, T: Send>(&'a Locked<T>);
 
 impl<T: Send> Drop for Place<'_, T> {
@@ -128,7 +128,7 @@ impl<T: Send> Locked<T> {
         }
     }
 
-    /// Waits, detached, until all earlier calls of the queue have their turn.
+    /// Waits until this call is the first of the queue. The thread must be detached from the interpreter.
     fn queue_up(&self) -> Place<'_, T> {
         let mut queue = lock(&self.queue);
         let ticket = self.tickets.fetch_add(1, Ordering::SeqCst);
@@ -140,19 +140,19 @@ impl<T: Send> Locked<T> {
 
     /// Runs a call on the state from within a call on another state.
     ///
-    /// A thread that holds this state never waits for another state.
+    /// This cannot deadlock, because a thread that holds this state never waits for another state.
     pub(crate) fn within<R>(&self, call: impl FnOnce(&mut T) -> R) -> R {
         call(&mut lock(&self.state))
     }
 
-    /// Waits for the state, detached.
+    /// Waits in the queue, and locks the state. The thread must be detached from the interpreter.
     fn wait(&self) -> MutexGuard<'_, T> {
         let _first = self.queue_up();
         lock(&self.state)
     }
 }
 
-/// Runs a call, releases the lock, and raises the exception that [`raise_after`] stored.
+/// Runs a call inside a pool, releases its lock, and raises the exception that [`raise_after`] stored.
 fn work_inside<T, R>(mut state: MutexGuard<'_, T>, call: impl FnOnce(&mut T) -> R) -> PyResult<R> {
     let result = inside(|| call(&mut state));
     drop(state);
@@ -162,7 +162,7 @@ fn work_inside<T, R>(mut state: MutexGuard<'_, T>, call: impl FnOnce(&mut T) -> 
     }
 }
 
-/// Runs a short call on the locked state.
+/// Locks the state and runs a short call on it.
 pub(crate) fn enter<T: Send, R: Send>(
     py: Python<'_>,
     locked: &Locked<T>,
@@ -171,8 +171,8 @@ pub(crate) fn enter<T: Send, R: Send>(
     enter_sized(py, locked, 0, call)
 }
 
-/// Runs a call of `size` blocks or tokens on the locked state. A long call is detached from the
-/// interpreter.
+/// Locks the state and runs a call on it that processes `size` blocks or tokens. A long call runs without the
+/// interpreter, so that other Python threads can run.
 pub(crate) fn enter_sized<T: Send, R: Send>(
     py: Python<'_>,
     locked: &Locked<T>,
@@ -188,7 +188,7 @@ pub(crate) fn enter_sized<T: Send, R: Send>(
     py.detach(|| call(&mut locked.wait()))
 }
 
-/// Runs a call whose size is known only once the state is locked.
+/// Like [`enter_sized`]. The size of the call is computed from the locked state.
 pub(crate) fn enter_measured<T: Send, R: Send>(
     py: Python<'_>,
     locked: &Locked<T>,
@@ -204,7 +204,7 @@ pub(crate) fn enter_measured<T: Send, R: Send>(
     py.detach(|| call(&mut locked.wait()))
 }
 
-/// Runs a call on state that has a policy written in Python.
+/// Locks a pool that has a policy written in Python, and runs a call on it.
 pub(crate) fn enter_guarded<T: Send, R: Send>(
     py: Python<'_>,
     locked: &Locked<T>,
@@ -213,7 +213,8 @@ pub(crate) fn enter_guarded<T: Send, R: Send>(
     protect();
     let mut first = None;
     loop {
-        // A policy that calls another pool does not queue, because it holds the lock of its own pool.
+        // If a policy calls another pool, this thread already holds the lock of the policy's pool. So it does
+        // not wait in the queue.
         let state = if first.is_some() || is_inside() { locked.try_state() } else { locked.try_lock() };
         if let Some(state) = state {
             drop(first);
@@ -224,7 +225,7 @@ pub(crate) fn enter_guarded<T: Send, R: Send>(
                            a policy must not call its pool";
             return Err(raise(py, "PolicyError", message));
         }
-        // Waits in the queue detached, and tries again attached.
+        // Waits in the queue without the interpreter, and tries again with it.
         first = Some(py.detach(|| {
             let first = first.unwrap_or_else(|| locked.queue_up());
             drop(lock(&locked.state));

@@ -14,7 +14,7 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 
 use crate::python::prelude::*;
 
-/// Returns an exception of `kvpool.errors`, by its name.
+/// Returns an exception of the class `class` of `kvpool.errors`.
 pub(crate) fn raise(py: Python<'_>, class: &str, message: impl Into<String>) -> PyErr {
     let build = || {
         let class = crate::python::import(py, "kvpool.errors")?.getattr(class)?;
@@ -23,7 +23,6 @@ pub(crate) fn raise(py: Python<'_>, class: &str, message: impl Into<String>) -> 
     build().map_or_else(|error| error, PyErr::from_value)
 }
 
-/// Whether an exception is one of `kvpool.errors`.
 pub(crate) fn is_kvpool(py: Python<'_>, error: &PyErr) -> bool {
     let base = crate::python::import(py, "kvpool.errors").and_then(|errors| errors.getattr("KvpoolError"));
     base.is_ok_and(|base| error.is_instance(py, &base))
@@ -36,12 +35,12 @@ pub(crate) fn is_ours(py: Python<'_>, error: &PyErr) -> bool {
     !foreign || is_kvpool(py, error)
 }
 
-/// Implemented by errors of the Rust crates, to convert them to Python exceptions.
+/// Converts an error of a Rust crate to a Python exception.
 pub(crate) trait ToPyErr {
     fn to_py_err(&self, py: Python<'_>) -> PyErr;
 }
 
-/// Converts the error of a result: `result.or_raise(py)?`.
+/// Converts the error of a `Result` to a Python exception: `result.or_raise(py)?`.
 pub(crate) trait OrRaise<T> {
     fn or_raise(self, py: Python<'_>) -> PyResult<T>;
 }
@@ -52,7 +51,6 @@ impl<T, E: ToPyErr> OrRaise<T> for Result<T, E> {
     }
 }
 
-/// Returns an `OutOfBlocksError` with its attributes.
 fn out_of_blocks(py: Python<'_>, refusal: &Refusal) -> PyErr {
     let error = raise(py, "OutOfBlocksError", refusal.to_string());
     let value = error.value(py);
@@ -233,7 +231,6 @@ impl ToPyErr for kvpool_journal::ReplayError {
     }
 }
 
-/// Returns a `CudaError` with the error code of the driver.
 fn cuda_error(py: Python<'_>, cause: &CudaError, message: String) -> PyErr {
     let error = raise(py, "CudaError", message);
     let value = error.value(py);

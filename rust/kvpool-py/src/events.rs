@@ -32,7 +32,7 @@ enum Source {
     Vllm(Py<PyVllmFeed>),
 }
 
-/// The changes of one tier, and the extra keys of its contents.
+/// The changes of one tier since the last call, and the extra keys of new contents.
 #[derive(Default)]
 struct Taken {
     tier: u8,
@@ -41,7 +41,7 @@ struct Taken {
 }
 
 impl Taken {
-    /// Passes the changes of all tiers to a publisher.
+    /// Passes the changes of all tiers to the publisher, which makes events of them.
     fn all_into(all: &[Self], publisher: &mut Publisher) {
         for Self { tier, batch, keys } in all {
             publisher.take_in(*tier, batch);
@@ -53,7 +53,6 @@ impl Taken {
 }
 
 impl Source {
-    /// Returns the source for a manager or pool.
     fn of(object: &Bound<'_, PyAny>) -> PyResult<Self> {
         if let Ok(manager) = object.cast::<PyCacheManager>() {
             return Ok(Self::Manager(manager.clone().unbind()));
@@ -85,8 +84,8 @@ impl Source {
         }
     }
 
-    /// Swaps empty batches for the changes since the last call, one batch per tier. It begins with the
-    /// slowest tier, so that content that moves between tiers is always reported in some tier.
+    /// Takes the changes since the last call: one batch per tier, which replaces a used batch. The slowest
+    /// tier comes first, so that content that moves between tiers is always reported in some tier.
     fn take(&self, py: Python<'_>, taken: &mut Vec<Taken>) -> PyResult<()> {
         match self {
             Self::Manager(manager) => manager.get().enter(py, 0, |manager| {
@@ -118,11 +117,12 @@ impl Source {
 pub(crate) struct PyEventPublisher {
     source: Source,
     inner: Locked<Publisher>,
-    /// Batches that are no longer used. Their memory is reused.
+    /// Batches whose changes have been published. The next call reuses their memory.
     spent: Mutex<Vec<Taken>>,
 }
 
-/// A snapshot: its epoch, the number of the last batch that it includes, and its batches.
+/// A snapshot in Python's form: the publisher's `base`, the number of the last batch that the snapshot
+/// includes, and its batches.
 type SnapshotTuple<'py> = (u64, Option<u64>, Vec<Bound<'py, PyBytes>>);
 
 impl PyEventPublisher {
@@ -130,14 +130,14 @@ impl PyEventPublisher {
         self.spent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the changes since the last call, in the memory of used batches.
+    /// Takes the source's changes since the last call, in the memory of published batches.
     fn take(&self, py: Python<'_>) -> PyResult<Vec<Taken>> {
         let mut taken = std::mem::take(&mut *self.spent());
         self.source.take(py, &mut taken)?;
         Ok(taken)
     }
 
-    /// Runs a call that may be long, detached.
+    /// Runs a call on the publisher, without the interpreter because it may be long.
     fn run<R: Send>(&self, py: Python<'_>, call: impl FnOnce(&mut Publisher) -> R + Send) -> R {
         enter_sized(py, &self.inner, LONG, call)
     }
@@ -163,7 +163,7 @@ impl PyEventPublisher {
                 .ok_or_else(|| raise(py, "InvalidArgumentError", message()))
         };
         let rank = below("rank", rank, 1 << 32)? as u32;
-        // Only half of the 64-bit range, so that batch numbers cannot overflow.
+        // The first number is below half of the 64-bit range, so that later batch numbers cannot overflow.
         let base = below("base", base.into(), 1 << 63)?;
         let groups = source.follow(py, count(py, "capacity", capacity)?)?;
         let publisher = Publisher::new(groups, rank, base).or_raise(py)?;

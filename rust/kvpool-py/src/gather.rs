@@ -14,17 +14,16 @@ use crate::errors::{is_ours, raise};
 use crate::python::Single;
 use crate::python::prelude::*;
 
-/// The number of items between two checks for signals.
+/// Number of items between two checks for signals, such as Ctrl-C.
 const SIGNALS: usize = 1 << 16;
 
-/// Returns the error for a failed reservation.
+/// Returns the error for a list of `items` or more items for which there is no memory.
 pub(crate) fn no_room(py: Python<'_>, what: &str, items: usize) -> PyErr {
     let message =
         format!("{what}: {items} items and more do not fit the memory that is left; name fewer at once");
     raise(py, "TooLargeError", message)
 }
 
-/// Returns an empty list with space for this number of items.
 pub(crate) fn with_room<T>(py: Python<'_>, what: &str, items: usize) -> PyResult<Vec<T>> {
     let mut list = Vec::new();
     match list.try_reserve_exact(items) {
@@ -33,7 +32,7 @@ pub(crate) fn with_room<T>(py: Python<'_>, what: &str, items: usize) -> PyResult
     }
 }
 
-/// Returns the list of an iterator with a known length.
+/// Collects a Rust iterator whose length is known into a list.
 pub(crate) fn list_of<T>(
     py: Python<'_>,
     what: &str,
@@ -44,7 +43,7 @@ pub(crate) fn list_of<T>(
     Ok(list)
 }
 
-/// Returns the converted items of a Python iterator.
+/// Converts each item of a Python iterator with `item`, and returns a list of the results.
 pub(crate) fn drain<'py, T>(
     what: &str,
     items: Bound<'py, PyIterator>,
@@ -53,7 +52,7 @@ pub(crate) fn drain<'py, T>(
     let py = items.py();
     let mut list: Vec<T> = Vec::new();
     for (position, next) in items.enumerate() {
-        // The interpreter itself may run out of memory first.
+        // Instead of the reservation of this function, an allocation of the interpreter may fail.
         let next = match next {
             Err(error) if error.is_instance_of::<PyMemoryError>(py) => {
                 drop(list);
@@ -70,7 +69,7 @@ pub(crate) fn drain<'py, T>(
     Ok(list)
 }
 
-/// Appends an item, if there is memory. Otherwise drops the list first, because the exception needs
+/// Appends an item. If there is no memory, drops the list and returns an error, because the exception needs
 /// memory, too.
 pub(crate) fn push<T>(py: Python<'_>, what: &str, list: &mut Vec<T>, item: T) -> PyResult<()> {
     if list.len() == list.capacity() && list.try_reserve(1).is_err() {
@@ -82,7 +81,7 @@ pub(crate) fn push<T>(py: Python<'_>, what: &str, list: &mut Vec<T>, item: T) ->
     Ok(())
 }
 
-/// Returns the converted items of a sequence or of another ordered iterable.
+/// Converts each item of a sequence, or of another ordered iterable, with `item`.
 pub(crate) fn gather<'py, T>(
     what: &str,
     object: &Bound<'py, PyAny>,
@@ -104,7 +103,7 @@ pub(crate) fn gather<'py, T>(
     }
 }
 
-/// Like [`gather`], for items with a conversion of their own. The error for a wrong item contains its
+/// Like [`gather`], for items whose Rust type has a conversion. The error for an invalid item contains its
 /// position.
 pub(crate) fn gather_as<'py, T>(what: &str, object: &Bound<'py, PyAny>, each: &str) -> PyResult<Vec<T>>
 where
@@ -113,7 +112,7 @@ where
     gather(what, object, |position, item| extract(what, position, &item, each))
 }
 
-/// Converts an item of a sequence. `each` describes a right item in the error.
+/// Converts an item of a sequence. `each` is the description of a valid item that errors contain.
 pub(crate) fn extract<'py, T>(
     what: &str,
     position: usize,
@@ -126,7 +125,6 @@ where
     or_wrong_item(what, position, item, each, item.extract().map_err(Into::into))
 }
 
-/// Returns a converted item, or an error with its position.
 pub(crate) fn or_wrong_item<T>(
     what: &str,
     position: usize,

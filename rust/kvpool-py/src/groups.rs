@@ -15,7 +15,8 @@ pub(crate) struct PyGroupSpec(pub(crate) GroupSpec);
 
 const KINDS: &str = "'full', 'sliding', 'chunked', 'state' or 'cross'";
 
-/// Returns the size of a kind that needs it. Refuses the size for other kinds.
+/// Returns the argument `name`, a size of a group. Refuses it unless the group's kind `takes` it, and
+/// requires it in that case.
 fn size_of(py: Python<'_>, name: &str, kind: &str, takes: bool, given: Option<Int>) -> PyResult<usize> {
     match given {
         Some(size) if takes => count(py, name, size),
@@ -25,7 +26,7 @@ fn size_of(py: Python<'_>, name: &str, kind: &str, takes: bool, given: Option<In
     }
 }
 
-/// Returns the kind with this name, with a window or chunk of `span` tokens.
+/// Returns the kind of group called `kind`. Its window or chunk has `span` tokens.
 pub(crate) fn named(py: Python<'_>, kind: &str, span: usize) -> PyResult<GroupKind> {
     let unknown = || {
         let message = format!("kind is {:?}: must be {KINDS}", kvpool::shorten(kind));
@@ -137,7 +138,7 @@ impl PyGroupSpec {
     }
 }
 
-/// Returns the groups of a constructor, which are hashed in units of `block_size` tokens.
+/// Converts the argument `groups` of a manager, which hashes prompts in units of `block_size` tokens.
 pub(crate) fn groups(specs: &Bound<'_, PyAny>, block_size: usize) -> PyResult<Groups> {
     let py = specs.py();
     let specs = gather("groups", specs, |position, item| {
@@ -160,7 +161,7 @@ impl PyGroupFit {
     repr! { reach_tokens, new_blocks }
 }
 
-/// Returns changes of a block table as index and block, and the group if there are several.
+/// Returns the changes of a block table as tuples of position and block, plus the group if there are several.
 pub(crate) fn changed<'py>(
     py: Python<'py>,
     changes: &[TableChange],
@@ -173,7 +174,7 @@ pub(crate) fn changed<'py>(
     changes.iter().map(with).map(|(index, block, _)| (index, block)).collect::<Vec<_>>().into_pyobject(py)
 }
 
-/// Returns changes of a batch as row, index and block, and the group if there are several.
+/// Returns the changes of a batch as tuples of row, position and block, plus the group if there are several.
 pub(crate) fn added<'py>(
     py: Python<'py>,
     changes: &[NewBlock],

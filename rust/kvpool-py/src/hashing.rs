@@ -18,16 +18,15 @@ use crate::errors::{OrRaise, raise};
 use crate::gather::{extract, gather};
 use crate::python::prelude::*;
 
-/// Parses a setting that is one of a few names.
+/// Parses a setting that must be one of a list of names.
 pub(crate) fn named<T: FromStr>(py: Python<'_>, name: &str) -> PyResult<T>
 where
     T::Err: Display,
 {
-    // Parsing the shortened text is enough, because no valid name is longer.
+    // Only the shortened text is parsed, because no valid name is longer.
     shorten(name).parse().map_err(|error: T::Err| raise(py, "InvalidArgumentError", error.to_string()))
 }
 
-/// Converts a 32-byte key.
 pub(crate) fn key(py: Python<'_>, key: Option<&[u8]>) -> PyResult<Option<[u8; 32]>> {
     key.map(|key| {
         key.try_into().map_err(|_| {
@@ -37,7 +36,6 @@ pub(crate) fn key(py: Python<'_>, key: Option<&[u8]>) -> PyResult<Option<[u8; 32
     .transpose()
 }
 
-/// Converts an epoch, which is any unsigned 64-bit number.
 fn epoch(py: Python<'_>, epoch: i128) -> PyResult<u64> {
     u64::try_from(epoch).map_err(|_| {
         raise(py, "InvalidArgumentError", format!("epoch is {epoch}: must be from 0 to {}", u64::MAX))
@@ -60,8 +58,8 @@ pub(crate) fn multimodal_items(items: Option<&Bound<'_, PyAny>>) -> PyResult<Vec
         let identifier = bytes(&identifier, "identifier")?.into();
         Ok(MultimodalItem { identifier, offset: offset as u64, length: length as u64 })
     };
-    // The items are gathered before they are converted, because each converted item takes memory of its
-    // own.
+    // All items are read before any is converted. So an endless sequence is refused before the converted
+    // items take memory.
     let raw = gather("multimodal", items, |_, item| Ok(item))?;
     raw.iter().enumerate().map(|(position, one)| item(position, one)).collect()
 }
@@ -138,12 +136,11 @@ impl PyExtraKeys {
     }
 }
 
-/// Returns the given extra keys, or empty extra keys.
 pub(crate) fn extra_or_default(extra: Option<&Bound<'_, PyExtraKeys>>) -> ExtraKeys {
     extra.map(|extra| extra.get().0.clone()).unwrap_or_default()
 }
 
-/// Returns a prompt that is hashed already, or hashes its tokens now, in `epoch`, detached from the
+/// Returns a copy of a cursor, or hashes the tokens of a prompt in `epoch`. Hashing runs without the
 /// interpreter.
 pub(crate) fn prompt(
     py: Python<'_>,
@@ -164,7 +161,7 @@ pub(crate) fn prompt(
     hash(py, hasher.clone(), extra, tokens)
 }
 
-/// Returns a cursor that has these tokens. The call hashes detached from the interpreter.
+/// Returns a cursor with these tokens. The call hashes them without the interpreter.
 fn hash(
     py: Python<'_>,
     hasher: Arc<BlockHasher>,
@@ -179,8 +176,8 @@ fn hash(
     py.detach(make).or_raise(py)
 }
 
-/// Returns the name of an algorithm. An int means that a caller passed the block size by position, and
-/// the error explains this.
+/// Converts the argument `algorithm`. An int is probably a block size that the caller passed by position, so
+/// the error says to pass it by name.
 fn algorithm_name<'a>(object: &'a Bound<'_, PyAny>) -> PyResult<&'a str> {
     if !object.is_instance_of::<PyInt>() {
         return take("algorithm", object);
@@ -277,7 +274,6 @@ impl PyHashCursor {
         Self(Locked::new(cursor))
     }
 
-    /// Returns a copy of the cursor in its current state.
     pub(crate) fn snapshot(&self, py: Python<'_>) -> HashCursor {
         enter(py, &self.0, |cursor| cursor.clone())
     }
@@ -335,8 +331,7 @@ impl PyHashCursor {
     }
 }
 
-/// The chain that an argument contains: a `HashChain`, or the chain of a `HashCursor` at the time of
-/// the call.
+/// An argument that is a hash chain: a `HashChain`, or the chain that a `HashCursor` has during the call.
 #[derive(Clone, Copy)]
 pub(crate) enum ChainArg<'a> {
     Chain(&'a HashChain),
@@ -344,7 +339,6 @@ pub(crate) enum ChainArg<'a> {
 }
 
 impl ChainArg<'_> {
-    /// Returns the number of blocks of the chain.
     pub(crate) fn len(self, py: Python<'_>) -> usize {
         match self {
             Self::Chain(chain) => chain.len(),

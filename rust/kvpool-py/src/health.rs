@@ -23,8 +23,8 @@ impl Health {
         Err(error)
     }
 
-    /// Keeps the first failure. A later one is dropped without the lock, because its destructor may run
-    /// Python code.
+    /// Stores a failure of the policy, unless one is stored already. A later failure is dropped after the
+    /// lock is released, because its destructor may run Python code.
     pub(crate) fn note(&self, method: &'static str, error: PyErr) {
         let mut kept = self.lock();
         let later = if kept.is_none() { kept.replace((method, error)) } else { Some((method, error)) };
@@ -33,7 +33,6 @@ impl Health {
     }
 }
 
-/// Returns a text for the failure that ended a policy.
 pub(crate) fn describe(py: Python<'_>, method: &str, error: &PyErr) -> String {
     let shown = error.value(py).str().map_or_else(|_| "?".into(), |text| text.to_string());
     let class = error.get_type(py).name().map_or_else(|_| "?".into(), |name| name.to_string());

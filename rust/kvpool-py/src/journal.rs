@@ -32,7 +32,8 @@ pub(crate) struct PyJournal {
 }
 
 impl PyJournal {
-    /// Calls `make` with a new journal of these settings. Removes the file if `make` fails.
+    /// Makes a journal with these settings and passes it to `make`. If `make` fails, removes the journal's
+    /// file.
     pub(crate) fn record<T: Send, E: ToPyErr + Send>(
         &self,
         py: Python<'_>,
@@ -45,14 +46,14 @@ impl PyJournal {
         let journal = journal.or_raise(py)?;
         py.detach(|| make(journal)).or_raise(py).inspect_err(|_| {
             if let Some(path) = &self.path {
-                // The caller gets the first error, so an error of the removal is ignored.
+                // The caller gets the error of `make`. An error of the removal is ignored.
                 let _ = std::fs::remove_file(path);
             }
         })
     }
 }
 
-/// Refuses a journal for a pool with a policy of the caller.
+/// Refuses a journal for a pool whose policy is an object of the caller.
 pub(crate) fn refuse_own_policy(py: Python<'_>, journal: Option<&Bound<'_, PyJournal>>) -> PyResult<()> {
     let message = "eviction is a policy of your own, which a journal cannot hold: what it decides could \
         not be replayed. \
@@ -96,7 +97,7 @@ impl PyJournal {
                 let least = config.frame_bytes.saturating_mul(4);
                 return refuse(format!("ring_bytes is {bytes}: must be at least four frames, {least}"));
             }
-            // The other settings, which a file and a ring share.
+            // `check` tests the other settings, which a file and a ring share.
             _ => config.check().or_raise(py)?,
         }
         Ok(Self { path, ring_bytes, config })
@@ -146,7 +147,8 @@ impl From<&Journal> for PyJournalStats {
     }
 }
 
-/// Waits for a flush, detached and without the pool's lock, so that no step waits for a disk.
+/// Waits until a journal's records are written. The thread has neither the interpreter nor the pool's lock,
+/// so no step waits for the disk.
 pub(crate) fn wait(py: Python<'_>, flush: Option<Flush>) {
     if let Some(flush) = flush {
         py.detach(|| flush.wait());
@@ -170,7 +172,7 @@ pub(crate) fn save(py: Python<'_>, image: Option<Vec<u8>>, path: &Path) -> PyRes
     written.map_err(|error| raise(py, "JournalFileError", format!("{}: {error}", path.display())))
 }
 
-/// A journal to read: its bytes, or its file.
+/// An argument that is a journal to read: its bytes, or the path of its file.
 #[derive(FromPyObject)]
 pub(crate) enum Source {
     Bytes(PyBackedBytes),
@@ -181,10 +183,10 @@ impl crate::python::Single for Source {}
 
 crate::argument::convert_itself!(Source: "a path or bytes");
 
-/// Returns the journal in the form that the library reads.
+/// A journal in a form that `kvpool_journal` reads.
 enum Loaded {
     Lent(PyBackedBytes),
-    /// Returns the journal of a source that can be read only once, such as a pipe.
+    /// The bytes of a source that can be read only once, such as a pipe.
     Read(Vec<u8>),
     File(JournalFile),
 }
@@ -216,10 +218,10 @@ impl<'a> From<&'a Loaded> for JournalSource<'a> {
     }
 }
 
-/// Runs a long call, detached from the interpreter.
+/// Runs a long call without the interpreter, so that other Python threads can run.
 ///
-/// Every few thousand operations, the call runs `progress` and checks for signals. If one of them raises an
-/// exception, the call stops and raises it.
+/// Every few thousand operations, the call runs `progress`, a function of the caller, and checks for signals.
+/// If one of them raises an exception, the call stops and raises it.
 fn watched<T: Send, E: ToPyErr + Send>(
     py: Python<'_>,
     progress: Option<Py<PyAny>>,
@@ -282,7 +284,8 @@ impl PyJournalDifference {
     }
 }
 
-/// Returns the end of the last whole frame if the journal is cut off, and the number of bytes after it.
+/// Returns the attributes `cut_at` and `cut_bytes`: the end of the last whole frame if the end of the journal
+/// is missing, and the number of bytes after it.
 const fn cut(tail: Tail) -> (Option<usize>, usize) {
     match tail {
         Tail::Cut { at, bytes } => (Some(at), bytes),
@@ -359,7 +362,7 @@ impl PyJournalView {
     }
 }
 
-/// The fields of a `JournalView`, collected without the interpreter.
+/// The fields of a `JournalView`. They are collected without the interpreter, and converted later.
 #[derive(Default)]
 struct View {
     operations: u64,
@@ -452,7 +455,7 @@ pub(crate) fn bisect_journal(
     Ok(watched(py, progress, |progress| kvpool_journal::bisect(&journal, progress))?.into())
 }
 
-/// The number of an operation, and the records of two journals there.
+/// The number of the first operation in which two journals differ, and its record in each.
 type Divergent = (u64, Option<String>, Option<String>);
 
 #[pyfunction]
@@ -502,8 +505,8 @@ pub(crate) fn shrink_journal(
     }))
 }
 
-/// A Python function that takes texts, used as a writer. An exception that it raises is kept, and ends
-/// the writing.
+/// A writer that passes texts to a Python function. If the function raises an exception, the writer stores it
+/// and fails.
 struct Pieces {
     write: Py<PyAny>,
     raised: Option<PyErr>,
@@ -589,7 +592,6 @@ impl PyJournalInfo {
     }
 }
 
-/// Returns the settings of a header as a dict of JSON values.
 fn settings<'py>(py: Python<'py>, header: &JournalHeader) -> PyResult<Bound<'py, PyDict>> {
     let text = serde_json::to_string(header).map_err(|error| raise(py, "JournalError", error.to_string()))?;
     let settings =

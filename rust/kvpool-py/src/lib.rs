@@ -215,7 +215,7 @@ mod _core {
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
-        // Python cannot search for submodules of an extension, so it finds them only in `sys.modules`.
+        // Python does not search an extension for submodules, so they are added to `sys.modules`.
         let known = crate::python::import(module.py(), "sys")?.getattr("modules")?.cast_into::<PyDict>()?;
         for submodule in module.dict().values() {
             if let Ok(submodule) = submodule.cast::<PyModule>() {

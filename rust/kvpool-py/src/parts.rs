@@ -11,7 +11,7 @@ use crate::gather::{extract, gather};
 use crate::hashing::{ChainArg, named};
 use crate::python::prelude::*;
 
-/// Runs one operation on a part.
+/// Locks a part, runs an operation on it, and raises its error.
 macro_rules! on {
     ($py:expr, $part:expr, $call:expr) => {
         enter($py, &$part.0, $call).or_raise($py)
@@ -120,7 +120,6 @@ impl PyBlockAllocator {
     }
 }
 
-/// Returns the error for a block outside the pool.
 pub(crate) fn unknown_block(py: Python<'_>, block: BlockId, last: usize) -> PyErr {
     use crate::errors::ToPyErr;
     PoolError::UnknownBlock { block: block.get().into(), last: last as u32 }.to_py_err(py)

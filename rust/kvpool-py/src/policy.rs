@@ -34,14 +34,14 @@ use crate::errors::raise;
 use crate::health::{Health, describe};
 use crate::python::prelude::*;
 
-/// Keeps an interrupt for the caller of the current call, and drops any other exception.
+/// If an exception is an interrupt, raises it after the current call. Drops any other exception.
 fn drop_or_raise_after(py: Python<'_>, error: PyErr) {
     if !error.is_instance_of::<PyException>(py) {
         raise_after(error);
     }
 }
 
-/// The methods of a policy's object, required and optional ones.
+/// The object of a policy, its required methods, and those optional methods that its class defines.
 #[derive(Debug)]
 struct Calls {
     object: Py<PyAny>,
@@ -60,7 +60,7 @@ impl Calls {
     fn new(object: &Bound<'_, PyAny>) -> PyResult<Self> {
         let py = object.py();
         let base = crate::python::import(py, "kvpool.policies")?.getattr("Policy")?;
-        // A method that the class only inherits from the base does nothing, so it is not called.
+        // A method that is inherited from the base class is not called.
         let own = |name: &str| -> PyResult<Option<Py<PyAny>>> {
             let Some(method) = object.getattr_opt(name)? else { return Ok(None) };
             let inherited = match (object.get_type().getattr(name), base.getattr(name)) {
@@ -93,7 +93,6 @@ impl Calls {
         })
     }
 
-    /// Returns the methods of a deep copy of the object.
     fn copy(&self, py: Python<'_>) -> PyResult<Self> {
         let copy = crate::python::import(py, "copy")?.call_method1("deepcopy", (&self.object,))?;
         if copy.is(&self.object) {
@@ -107,9 +106,9 @@ fn instance_has(object: &Bound<'_, PyAny>, name: &str) -> bool {
     object.getattr("__dict__").and_then(|own| own.contains(name)).unwrap_or(false)
 }
 
-/// The block is known, because it has a content.
+/// A flag of a block: the policy knows the block, because the block has a content.
 const KNOWN: u8 = 1;
-/// `pop` or `take` returned the block, and `unpop` did not return it to the policy.
+/// A flag of a block: `pop` or `take` removed it from the policy's order, and `unpop` has not put it back.
 const OUT: u8 = 2;
 
 /// A policy written in Python, and its safety net.
@@ -117,7 +116,8 @@ pub(crate) struct PyPolicy {
     /// The methods of the policy. `None` once it has failed.
     calls: Option<Calls>,
     health: Arc<Health>,
-    /// Whether this is a copy that is used only to list the eviction order. Its failures are ignored.
+    /// Whether this is a copy of a policy, which only lists the order of eviction. Failures of a copy are
+    /// ignored.
     quiet: bool,
     /// The blocks that the policy may evict, the least recently released first.
     net: BlockLists,
@@ -133,7 +133,8 @@ impl std::fmt::Debug for PyPolicy {
 }
 
 impl Clone for PyPolicy {
-    /// Returns a copy for an object that cannot be copied. It contains only the net.
+    /// Returns a copy that lists the order of eviction. If the object of the policy cannot be copied, the
+    /// copy has only the safety net.
     fn clone(&self) -> Self {
         let copy = |calls: &Calls| {
             crate::python::attach(|py| calls.copy(py).map_err(|error| drop_or_raise_after(py, error)).ok())
@@ -160,13 +161,14 @@ impl PyPolicy {
         }
     }
 
-    /// Removes `block` from the net and from the blocks that were given back.
+    /// Removes a block from the safety net and from the blocks that are evicted next.
     fn remove(&mut self, block: BlockId) {
         self.net.remove(block);
         self.given_back.remove(block);
     }
 
-    /// Calls a method, if the policy is in use and has it. An exception ends the policy.
+    /// Calls a method of the policy, unless the policy has failed. After an exception the policy is no longer
+    /// used.
     fn call<R>(
         &mut self,
         method: &'static str,
@@ -190,7 +192,7 @@ impl PyPolicy {
         })
     }
 
-    /// Calls a method of the policy with a block.
+    /// Calls a method of the policy, if it has it, with a block as the argument.
     fn notify(
         &mut self,
         method: &'static str,
@@ -216,7 +218,8 @@ impl PyPolicy {
         });
     }
 
-    /// Returns the block that the policy evicts next, after checking it.
+    /// Returns the block that is evicted next: one that was given back, or the result of `pop`. The result
+    /// must be a block of the policy's order.
     fn pop_own(&mut self) -> Option<BlockId> {
         if let Some(block) = self.given_back.pop_front(0) {
             return Some(block);
@@ -244,7 +247,7 @@ impl PyPolicy {
     }
 }
 
-/// Records the failure that ended the policy, and warns.
+/// Records the failure after which the policy is no longer used, and shows a warning.
 ///
 /// If Python's settings turn the warning into an exception, the exception is dropped. An interrupt, from the
 /// policy or from the code that shows the warning, is raised when the call is done.

@@ -11,7 +11,7 @@ use crate::python::prelude::*;
 /// the child's copy is leaked.
 pub(crate) struct OfProcess<T> {
     made_by: u32,
-    /// `None` only during the drop.
+    /// The object. It is `None` only while this struct is dropped.
     value: Option<T>,
 }
 
@@ -20,7 +20,7 @@ impl<T> OfProcess<T> {
         Self { made_by: std::process::id(), value: Some(value) }
     }
 
-    /// Returns the object. An error for a forked child names it `what`.
+    /// Returns the object, or an error in a forked child. The error calls the object `what`.
     pub(crate) fn get(&self, py: Python<'_>, what: &str) -> PyResult<&T> {
         let (made_by, this) = (self.made_by, std::process::id());
         if let Some(value) = self.value.as_ref().filter(|_| this == made_by) {

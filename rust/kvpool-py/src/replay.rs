@@ -16,11 +16,11 @@ use crate::python::prelude::*;
 use crate::retention::eviction_named;
 pub(crate) use crate::trace::PyTrace;
 
-/// The number of requests between two checks for signals.
+/// Number of requests between two checks for signals, such as Ctrl-C.
 const AT_ONCE: usize = 64;
 
-/// A KV-cache group: its kind, tokens per block, tokens of its window or chunk, and the selection of blocks
-/// that remain cached.
+/// A KV-cache group in Python's form: its kind, its tokens per block, the tokens of its window or chunk, and
+/// the selection of blocks that remain cached.
 type GroupTuple<'py> = (Bound<'py, PyString>, usize, usize, Option<Bound<'py, PyAny>>);
 
 fn groups_of(specs: &Bound<'_, PyAny>) -> PyResult<Groups> {

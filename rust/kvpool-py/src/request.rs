@@ -14,7 +14,7 @@ use crate::python::prelude::*;
 /// Returns a request id that is borrowed from a Python str or int.
 pub(crate) fn request_ref<'a>(id: &'a Bound<'_, PyAny>) -> PyResult<RequestRef<'a>> {
     let py = id.py();
-    // An exact str comes first, because its type is one comparison. A subclass takes a call.
+    // An exact str is tested first, because that is one comparison. The test for a subclass is a call.
     if let Ok(name) = id.cast_exact::<PyString>().or_else(|_| id.cast::<PyString>()) {
         return text(name, "a request id").map(RequestRef::Str);
     }
@@ -42,14 +42,13 @@ pub(crate) fn request_ref<'a>(id: &'a Bound<'_, PyAny>) -> PyResult<RequestRef<'
     }
 }
 
-/// Returns the id if it is an exact str, which most ids of a batch are. The function is inlined to save the
-/// call. Other functions are not inlined, because the bindings are optimized for size.
+/// Returns the id if it is an exact str, as most ids of a batch are. The attribute inlines the function to
+/// save a call, although the bindings are optimized for size.
 #[inline(always)]
 fn exact_name<'a>(id: &'a Bound<'_, PyAny>) -> Option<RequestRef<'a>> {
     id.cast_exact::<PyString>().ok()?.to_str().ok().map(RequestRef::Str)
 }
 
-/// Whether an argument names one request and not a batch of requests.
 pub(crate) fn is_one(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     match is_exact(object) {
         Some(one) => Ok(one),
@@ -57,7 +56,7 @@ pub(crate) fn is_one(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     }
 }
 
-/// Whether an argument names a request and not the tokens of a prompt.
+/// Whether an argument is the id of a request, and not the tokens of a prompt.
 pub(crate) fn is_request(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     match is_exact(object) {
         Some(one) => Ok(one),
@@ -68,8 +67,8 @@ pub(crate) fn is_request(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     }
 }
 
-/// Whether an object of one of the usual types is a request id; `None` for other types. It compares
-/// types, and calls nothing.
+/// Returns true for an exact str or int, false for an exact list, and `None` for other types. The function
+/// only compares types, and calls no Python code.
 #[inline(always)]
 fn is_exact(object: &Bound<'_, PyAny>) -> Option<bool> {
     if object.cast_exact::<PyString>().is_ok() || object.cast_exact::<PyInt>().is_ok() {
@@ -82,16 +81,14 @@ fn is_subclass(object: &Bound<'_, PyAny>) -> bool {
     object.is_instance_of::<PyString>() || object.is_instance_of::<PyInt>()
 }
 
-/// Returns a request id that owns its data.
 pub(crate) fn request_id(id: &Bound<'_, PyAny>) -> PyResult<RequestId> {
     Ok(request_ref(id)?.to_owned())
 }
 
-/// The request ids of a batch.
 pub(crate) enum RequestIds<'py> {
-    /// The items of a list or other sequence of str and int. Ids are borrowed from them.
+    /// The items of a sequence of str and int, from which the ids are borrowed.
     Items(Vec<Bound<'py, PyAny>>),
-    /// The numbers of an int64 buffer. No object per request crosses the boundary.
+    /// The ids of an int64 buffer. There is no Python object per request.
     Numbers(Vec<i64>),
 }
 

@@ -216,7 +216,6 @@ pub(crate) fn config(object: Option<&Bound<'_, PyAny>>) -> PyResult<Option<Reten
     ))
 }
 
-/// Converts the limits of several tenants.
 fn tenants(object: &Bound<'_, PyAny>) -> PyResult<Vec<TenantLimits>> {
     gather("tenants", object, |position, item| {
         Ok(extract::<Bound<'_, PyTenantLimits>>("tenants", position, &item, "TenantLimits")?.get().0)
@@ -238,7 +237,7 @@ pub(crate) fn ranges(object: &Bound<'_, PyAny>) -> PyResult<Vec<RetentionRange>>
     })
 }
 
-/// Converts the arguments of an admission.
+/// Converts the arguments `tenant`, `no_cache` and `retention` of an admission.
 pub(crate) fn options(
     py: Python<'_>,
     part: Part,
@@ -254,18 +253,16 @@ pub(crate) fn options(
     })
 }
 
-/// Returns the policy with this name.
 pub(crate) fn eviction_named(py: Python<'_>, name: &str) -> PyResult<EvictionPolicy> {
     kvpool_policies::by_name(&shorten(name)).or_raise(py)
 }
 
-/// The argument `eviction` of a constructor.
 pub(crate) enum Eviction {
     Named(EvictionPolicy),
     Own(Box<dyn Evictor>, Arc<Health>),
 }
 
-/// Returns the policy with this name, or the policy that is this object.
+/// Converts the argument `eviction`: the name of a policy, or an object of the caller's own policy.
 pub(crate) fn eviction(
     py: Python<'_>,
     object: Option<&Bound<'_, PyAny>>,

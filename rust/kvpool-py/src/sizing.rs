@@ -242,7 +242,7 @@ pub(crate) struct PyPolicyRun(Run);
 
 enum Run {
     Policy(PolicyRun),
-    /// None for an estimator that does not simulate evictions.
+    /// The result of an estimator that does not count evictions, so `evicted` is None.
     Outcome(Outcome),
 }
 

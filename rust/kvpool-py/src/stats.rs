@@ -148,7 +148,7 @@ pub(crate) struct PyAdmission {
     num_blocks: usize,
     #[pyo3(get)]
     block_ids: Vec<u32>,
-    /// The block tables of the other KV-cache groups.
+    /// The block tables of all KV-cache groups except the first.
     other_tables: Vec<Vec<u32>>,
     #[pyo3(get)]
     full_tokens: usize,
@@ -234,7 +234,7 @@ impl PyRequestInfo {
 /// The result of `take_events`: the events, and how many were lost before them.
 pub(crate) type Events<'py> = (Vec<Bound<'py, PyDict>>, u64);
 
-/// The number of events after which other threads may run, about 250 us.
+/// Number of events that are converted before other threads may run. This takes about 250 us.
 const EVENTS_AT_ONCE: usize = 256;
 
 /// Returns events as dicts. A slow consumer gets many events at once, so other threads may run while they are
@@ -250,7 +250,6 @@ pub(crate) fn events<'py>(py: Python<'py>, batch: &EventBatch) -> PyResult<Event
     Ok((out, batch.dropped))
 }
 
-/// Returns an event as a dict, with the names of the Rust enum.
 fn event<'py>(
     py: Python<'py>,
     event: &BlockEvent,

@@ -18,10 +18,9 @@ use crate::pool::{PyBlockPool, Scrubbers};
 use crate::python::prelude::*;
 use crate::retention::eviction_named;
 
-/// A tier and a block, in Python's form.
+/// A block of a tier in Python's form: the numbers of the tier and of the block.
 type PlaceTuple = (usize, u32);
 
-/// The source and the destination of a transfer.
 type TransferTuple = (PlaceTuple, PlaceTuple);
 
 fn place_tuple(place: Place) -> PlaceTuple {
@@ -32,7 +31,6 @@ fn transfer_tuple(transfer: &Transfer) -> TransferTuple {
     (place_tuple(transfer.src), place_tuple(transfer.dst))
 }
 
-/// Converts a tier and a block from Python.
 fn place(item: &Bound<'_, PyAny>) -> PyResult<Place> {
     let (tier, id): (Int, Bound<'_, PyAny>) = item.extract().map_err(|error: PyErr| {
         let message = format!("{} is no block of a tier: a pair of tier and block", shown(item));
@@ -48,7 +46,7 @@ pub(crate) fn swap_id(py: Python<'_>, swap: Int) -> PyResult<SwapId> {
     Ok(SwapId::from_number(count(py, "swap", swap)? as u64))
 }
 
-/// Returns tiers with these numbers of blocks and equal settings.
+/// Makes one tier per number of blocks. All have the settings of `each`.
 fn tiers(
     py: Python<'_>,
     num_blocks: &Bound<'_, PyAny>,
@@ -234,7 +232,6 @@ crate::argument::held!(PyTransferPlan);
 
 #[pymethods]
 impl PyTransferPlan {
-    /// Makes a plan of the caller's own transfers.
     #[new]
     fn new(py: Python<'_>, transfers: &Bound<'_, PyAny>) -> PyResult<Self> {
         let transfers = gather("transfers", transfers, |position, item| {

@@ -25,13 +25,12 @@ pub(crate) fn trace_formats() -> Vec<&'static str> {
 #[pyclass(frozen, module = "kvpool._core.traces", name = "Trace")]
 pub(crate) struct PyTrace {
     trace: Arc<Trace>,
-    /// The format of the trace's file, and the notes of its reader. `None` if it was not read from a
-    /// file.
+    /// The format in which the trace was read, and the counts of irregularities that its reader found. `None`
+    /// if the trace was generated.
     origin: Option<(TraceFormat, ReadNotes)>,
 }
 
 impl PyTrace {
-    /// Returns the trace, for estimators that outlive the call.
     pub(crate) fn shared(&self) -> Arc<Trace> {
         self.trace.clone()
     }
@@ -43,7 +42,7 @@ impl From<ReadTrace> for PyTrace {
     }
 }
 
-/// The arguments of every function that reads a trace.
+/// The arguments that all functions that read a trace have in common.
 struct Reading<'a> {
     format: &'a str,
     block_tokens: Option<Int>,
@@ -175,7 +174,8 @@ impl PyTrace {
         let format = named(py, format)?;
         let mut out = PyFile { file, error: None };
         let written = py.detach(|| write_trace(&self.trace, format, &mut out));
-        // The exception of the file contains more than the failure of writing.
+        // If the file's `write` raised an exception, that exception is returned, because it contains more
+        // than the error of `write_trace`.
         out.error.map_or_else(|| written.or_raise(py), Err)
     }
 
@@ -232,7 +232,7 @@ impl PyTrace {
     }
 }
 
-/// A Python file. The exception of its `write` is kept.
+/// A writer over a Python file. If the file's `write` raises an exception, the writer stores it and fails.
 struct PyFile {
     file: Py<PyAny>,
     error: Option<PyErr>,
@@ -243,7 +243,8 @@ impl Write for PyFile {
         let written = crate::python::attach(|py| {
             crate::python::check_signals(py)?;
             let written = self.file.bind(py).call_method1("write", (PyBytes::new(py, bytes),))?;
-            // A raw file may write fewer bytes. A file that returns no number has written all of them.
+            // A raw file may return a smaller number of written bytes. If `write` returns no number, it has
+            // written all bytes.
             let whole = bytes.len();
             Ok(written.extract::<usize>().map_or(whole, |written| written.min(whole)))
         });
@@ -262,7 +263,7 @@ impl Write for PyFile {
 pub(crate) struct PyTraceReader(Locked<Option<TraceLoader>>);
 
 impl PyTraceReader {
-    /// Runs a call on the loader, detached, because the loader reads files.
+    /// Runs a call on the loader without the interpreter, because the loader reads files.
     fn with<R: Send>(
         &self,
         py: Python<'_>,

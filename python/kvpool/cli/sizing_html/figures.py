@@ -14,7 +14,7 @@ from typing import Literal
 
 __all__ = ["Axis", "Figure", "Rule", "Series", "Table", "linear_axis", "log_axis"]
 
-#: The most ticks of an axis.
+#: Maximum number of ticks of an axis.
 _MOST_TICKS = 7
 
 
@@ -26,11 +26,11 @@ class Axis:
     low: float
     high: float
     log: bool
-    #: Values, and their labels.
+    #: The ticks: pairs of value and label.
     ticks: tuple[tuple[float, str], ...]
 
     def place(self, value: float) -> float:
-        """Return the position of the value: 0 at the low end, 1 at the high end.
+        """Return the position of a value on the axis: 0 at the low end, 1 at the high end.
 
         A value outside of the axis is moved to the nearer end.
         """
@@ -42,20 +42,20 @@ class Axis:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Series:
-    """Points that belong together. ``None`` in ``y`` is a gap."""
+    """A series of points of a plot. ``None`` in ``y`` is a gap in the line."""
 
     name: str
-    #: ``line`` joins the points, ``marks`` marks them, and ``marked`` does both. ``steps`` and ``bars``
-    #: begin at ``left``.
+    #: How the points are drawn: ``line`` joins them, ``marks`` draws a mark at each, and ``marked`` does
+    #: both. ``steps`` draws a horizontal line and ``bars`` a bar for each point, which begins at ``left``.
     kind: Literal["line", "marks", "marked", "steps", "bars"]
     x: tuple[float, ...]
     y: tuple[float | None, ...]
-    #: For each point, its position as text, and a note about its value.
+    #: For each point, its x value as text in ``places``, and a text about its y value in ``notes``.
     places: tuple[str, ...]
     notes: tuple[str, ...]
-    #: Left ends of steps and bars.
+    #: The x values at which the steps or bars begin. Empty for other kinds.
     left: tuple[float, ...] = ()
-    #: Colour: ``ink`` (LRU, the base of comparison), ``optimum``, ``ceiling`` or a number of the palette.
+    #: The colour: ``ink`` (for LRU), ``optimum``, ``ceiling``, or the number of a colour of the palette.
     colour: str = "ink"
     dashed: bool = False
 
@@ -65,9 +65,9 @@ class Rule:
     """A straight line through the plot."""
 
     label: str
-    #: The position at which it crosses its axis.
+    #: The value on the axis at which the line crosses it.
     at: float
-    #: ``x``: vertical, at that x. ``y``: horizontal.
+    #: The axis that the line crosses: ``x`` for a vertical line, ``y`` for a horizontal line.
     axis: Literal["x", "y"]
 
 
@@ -81,9 +81,9 @@ class Table:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Figure:
-    """A plot and its texts."""
+    """A plot: its axes, its series, its texts, and its table."""
 
-    #: The name of the plot inside the page.
+    #: The identifier of the plot within the page.
     key: str
     title: str
     #: A definition of the measured quantity, in one line.
@@ -93,12 +93,12 @@ class Figure:
     series: tuple[Series, ...]
     table: Table
     rules: tuple[Rule, ...] = ()
-    #: The x axis in another unit, along the top. Ticks are at values of ``x``.
+    #: A second x axis at the top, in another unit. Its ticks are at values of ``x``.
     top: Axis | None = None
 
 
 def linear_axis(label: str, high: float, *, tight: bool = False) -> Axis:
-    """Return an axis from 0 to ``high`` if ``tight``, else to the first tick at or above it."""
+    """Return a linear axis from 0 to ``high``. Unless ``tight``, it ends at the next tick."""
     high = high if high > 0 else 1.0
     step = _round_up(high / 5)
     count = math.floor(high / step + 1e-9) if tight else math.ceil(high / step - 1e-9)
@@ -127,7 +127,7 @@ def log_axis(label: str, low: float, high: float) -> Axis:
 
 
 def _round_up(value: float) -> float:
-    """Return 1, 2 or 5 times a power of ten, at least the value."""
+    """Return the smallest number that is not below the value, and is 1, 2 or 5 times a power of ten."""
     base = 10.0 ** math.floor(math.log10(value))
     return next(base * step for step in (1, 2, 5, 10) if base * step >= value * (1 - 1e-9))
 

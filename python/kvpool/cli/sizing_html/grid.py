@@ -17,23 +17,23 @@ if TYPE_CHECKING:
 
 __all__ = ["Cell", "Row", "grid_rows", "lru_of"]
 
-#: The rate to show.
+#: The hit rate that the table shows: of blocks or of tokens.
 Rate = Literal["block_hit_rate", "token_hit_rate"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Cell:
-    """A policy at a capacity."""
+    """The hit rate of a row at one capacity."""
 
     rate: float
-    #: Difference from LRU; ``None`` without LRU, and for LRU itself.
+    #: The hit rate minus that of LRU. ``None`` for LRU itself, and if the report has no LRU.
     difference: float | None
     best: bool
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Row:
-    """A policy, hint accuracy or the optimum."""
+    """A row of the table: a policy, LRU with hints of one accuracy, or the optimum."""
 
     name: str
     kind: Literal["policy", "hint", "optimum"]
@@ -41,12 +41,12 @@ class Row:
 
 
 def lru_of(report: SizingReport) -> list[Hits] | None:
-    """Return the hits of LRU, if it is among the policies."""
+    """Return the hits of LRU at each capacity. ``None`` if LRU is not one of the report's policies."""
     return next((policy["hits"] for policy in report["policies"] if policy["name"].lower() == "lru"), None)
 
 
 def grid_rows(report: SizingReport, rate: Rate) -> list[Row]:
-    """Return the rows, in the order of the report: policies, hints, optimum."""
+    """Return the rows of the table: the policies in the order of the report, then hints and optimum."""
     lru = lru_of(report)
     best = [
         max((round(policy["hits"][column][rate], 4) for policy in report["policies"]), default=1.0)

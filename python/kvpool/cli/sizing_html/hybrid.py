@@ -25,7 +25,7 @@ _ROOM = 1.12
 
 
 def by_memory(report: SizingReport) -> Figure | None:
-    """Return the figure of token hits by memory, with the model's groups."""
+    """Return the figure of token hit rates by GiB of memory, with the KV-cache groups of the model."""
     groups, model = report["groups"], report["model"]
     if groups is None or model is None or not groups["sizes"]:
         return None
@@ -85,7 +85,6 @@ def by_spacing(report: SizingReport) -> Figure | None:
 def _series(
     groups: Groups, runs: Sequence[GroupRun], x: tuple[float, ...], places: tuple[str, ...]
 ) -> list[Series]:
-    """Return the series of all groups together, and of each kind alone."""
     lines = [_line("all together", [run["token_hit_rate"] for run in runs], x, places, "ink")]
     for at, group in enumerate(groups["groups"]):
         rates = [run["alone"][at] for run in runs]

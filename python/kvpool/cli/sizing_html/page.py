@@ -102,7 +102,7 @@ def _digest(script: str) -> str:
 
 
 def _json(value: Any) -> str:
-    """Return JSON that cannot contain the end of the script element."""
+    """Return a value as JSON in which ``</script>`` cannot occur, so that it can be part of a script."""
     text = json.dumps(value, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
@@ -150,7 +150,10 @@ def _figure(figure: Figure) -> str:
 
 
 def _legend(index: int, series: Series) -> str:
-    """Return the legend of a series: its colour, mark and name. The script turns it into a button."""
+    """Return the legend entry of a series: its colour, mark and name.
+
+    The page's script turns the entry into a button.
+    """
     if series.kind == "bars":
         sample = '<rect class="bar" x="7" y="-6" width="12" height="12"/>'
     else:
@@ -166,7 +169,6 @@ def _legend(index: int, series: Series) -> str:
 
 
 def _table(table: Table) -> str:
-    """Return a table whose first column contains the names of its rows."""
     header = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in table.header)
     rows = "\n".join(
         f'<tr><th scope="row">{escape(row[0])}</th>'
@@ -228,7 +230,7 @@ def _missing(sentences: list[str]) -> Iterator[str]:
 
 
 def _policies(report: SizingReport) -> Iterator[str]:
-    """Return the sources of the policies, their turnover, and the time of replaying each."""
+    """Yield the section about the policies: their sources, their turnover, and the time of each run."""
     if not report["policies"]:
         return
     yield '<section id="policies" aria-labelledby="head-policies"><h2 id="head-policies">Policies</h2>'

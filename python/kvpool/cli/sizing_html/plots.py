@@ -34,15 +34,17 @@ __all__ = ["figures_of", "prefix_rule"]
 
 _RATE: Final = "block hits (%)"
 
-#: Space at the ends of an axis of sizes, as a factor.
+#: The factor by which an axis of sizes extends beyond the smallest and the largest size.
 _ROOM: Final = 1.12
 
-#: If the highest bar is more than this many times the lowest, the axis is logarithmic.
+#: The axis of bars is logarithmic if the highest bar is more than this many times the lowest.
 _STEEP: Final = 20
-#: The largest range of an axis of bars. Lower values have no height, and only appear in the table.
+#: The largest ratio of the ends of a logarithmic axis of bars. Lower values have bars without height, and
+#: appear only in the table.
 _MOST_DECADES: Final = 1e5
 
-#: Units of an axis of time: the least seconds for the unit, seconds per unit, name.
+#: The units of an axis of time. Each has the shortest span in seconds for which it is used, its length in
+#: seconds, and its name.
 _TIMES: Final = (
     (3 * 86400.0, 86400.0, "days"),
     (3 * 3600.0, 3600.0, "hours"),
@@ -52,7 +54,7 @@ _TIMES: Final = (
 
 
 def figures_of(report: SizingReport) -> tuple[list[Figure], list[str]]:
-    """Return the plots that have figures, in reading order, and a sentence for each that has none."""
+    """Return the plots of a report in reading order, and a sentence for each plot that has no data."""
     figures, missing = [], []
     for build, absent in _PLOTS:
         figure = build(report)
@@ -75,13 +77,16 @@ def prefix_rule(report: SizingReport) -> str:
 
 
 def _capacity_axis(blocks: Iterable[int]) -> Axis:
-    """Return an axis with a little space beside the smallest and the largest size."""
+    """Return the logarithmic axis of sizes in blocks, with some space at both ends."""
     sizes = [max(size, 1) for size in blocks]
     return log_axis("capacity (blocks, log scale)", min(sizes) / _ROOM, max(sizes) * _ROOM)
 
 
 def _gib_axis(report: SizingReport, x: Axis) -> Axis | None:
-    """Return the same axis in GiB, if the report contains the bytes of a block."""
+    """Return the axis of sizes in GiB.
+
+    ``None`` if the report has no model, so that it lacks the bytes of a block.
+    """
     model = report["model"]
     if model is None:
         return None
@@ -141,8 +146,8 @@ def _rate_axis(report: SizingReport, series: Iterable[Series]) -> Axis:
 def _by_capacity(report: SizingReport) -> Figure | None:
     capacities, curve = report["capacities"], _lru_curve(report)
     series = [] if curve is None else [curve]
-    # The curve is exact for the stream form. In the pool form, LRU has other hit rates, which are drawn as
-    # separate marks.
+    # The LRU curve is exact for policies that see single block references (stream form). A pool (pool form)
+    # has other hit rates with LRU, which are drawn as separate marks.
     others = [policy for policy in report["policies"] if policy["name"].lower() != "lru"]
     series += [
         dataclasses.replace(_at_capacities("LRU", policy["hits"], capacities, "ink"), kind="marks")
@@ -192,7 +197,7 @@ def _by_capacity(report: SizingReport) -> Figure | None:
 
 
 def _thinned(report: SizingReport) -> list[CurvePoint]:
-    """Return about forty points of the LRU curve at equal distances, the last included."""
+    """Return about forty points of the LRU curve, evenly chosen by index. The last point is included."""
     curve = report["lru_curve"]
     step = max(1, len(curve) // 40)
     return [point for index, point in enumerate(curve) if (len(curve) - 1 - index) % step == 0]
@@ -350,7 +355,7 @@ def _worth(report: SizingReport) -> Figure | None:
     ]
     if speed is not None:
         columns.append(("prefill saved", [seconds(step["prefill_seconds"]) for step in steps]))
-    # A log scale cannot show 0.
+    # A logarithmic axis cannot show 0, so the definition mentions that the first bar begins there.
     beginning = " The first bar begins at 0." if left[0] > steps[0]["from_gib"] else ""
     return Figure(
         key="worth",
@@ -372,10 +377,10 @@ def _worth(report: SizingReport) -> Figure | None:
 
 
 def _worth_axis(per_gib: list[float]) -> tuple[float, Axis]:
-    """Return the axis of tokens per GiB, and the number of tokens in one of its units.
+    """Return the number of tokens in one unit of the axis of tokens per GiB, and the axis.
 
-    The first GiB hold the common beginnings of prompts, and may be worth thousands of times more than
-    the last ones. On a linear axis, no other bar would be visible.
+    The first GiB hold the common beginnings of prompts, and may save thousands of times more tokens than the
+    last GiB. On a linear axis, only their bars would be visible.
     """
     highest = max(per_gib)
     lowest = min((value for value in per_gib if value > 0), default=highest)
@@ -393,10 +398,10 @@ def _seconds_per_gib(prefill: float | None, size: float) -> str:
 
 _PLOTS: Final = (
     (_by_capacity, "No hit rate by capacity: no capacity and no LRU curve was computed."),
-    # For hybrid models only.
+    # These two plots exist only for hybrid models.
     (by_memory, ""),
     (by_spacing, ""),
-    # If tiers were given.
+    # These two plots exist only if tiers were given.
     (by_tier, ""),
     (first_token, ""),
     (_hints, "No value of hints: it was not computed."),

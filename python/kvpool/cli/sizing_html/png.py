@@ -29,14 +29,14 @@ _PALETTE: Final = (
 )  # fmt: skip
 _NAMED: Final = {"ink": "#16191d", "optimum": "#5a6270", "ceiling": "#7b8494"}
 _MARKS: Final = "os^Dv P".replace(" ", "")
-#: Sizes in inches.
+#: The sizes of the picture, of a plot and of a row of the table, in inches.
 _WIDTH: Final = 10.0
 _PLOT_HEIGHT: Final = 4.4
 _ROW_HEIGHT: Final = 0.3
 
 
 def save_png(report: SizingReport, path: Path) -> None:
-    """Draw the report into a file.
+    """Draw the plots and the table of a report into a PNG file.
 
     Raises:
         UsageError: matplotlib is not installed.
@@ -53,7 +53,7 @@ def save_png(report: SizingReport, path: Path) -> None:
     if not heights:
         heights.append(_PLOT_HEIGHT)
     picture = Picture(figsize=(_WIDTH, sum(heights) + 0.8), layout="constrained")
-    # The names are data: a $ in a path must not start a formula.
+    # A path may contain a $, which must not start a formula of matplotlib.
     picture.suptitle(_plain(f"kvpool size: {shown(report['trace']['source'])}"), fontsize=13)
     places: Any = picture.subplots(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0]
     for figure, axes in zip(figures, places, strict=False):

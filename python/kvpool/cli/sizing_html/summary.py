@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Finding", "findings", "gains"]
 
-#: The share of the ceiling that counts as nearly all.
+#: One finding is the size at which LRU reaches this share of the highest possible hit rate.
 _NEARLY = 0.9
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Finding:
-    """A figure, its name, and its basis."""
+    """A main finding: its name, its value, and a remark about the basis of the value."""
 
     name: str
     value: str
@@ -32,7 +32,7 @@ class Finding:
 
 
 def findings(report: SizingReport) -> list[Finding]:
-    """Return the findings of a report."""
+    """Return the main findings of a report, in the order of the page."""
     return [
         finding for build in (_ceiling, _knee, _nearly, _policy, _hint, _finish) for finding in build(report)
     ]

@@ -26,7 +26,7 @@ _BOTTOM: Final = 48
 _TOP: Final = 16
 _TOP_WITH_AXIS: Final = 50
 
-#: Outlines of marks around (0, 0), so that series differ not only by colour.
+#: SVG paths of the marks, centred on (0, 0). Series have different marks, and not only different colours.
 _SHAPES: Final = (
     "M-4,0a4,4 0 1,0 8,0a4,4 0 1,0 -8,0z",
     "M-3.6,-3.6h7.2v7.2h-7.2z",
@@ -40,17 +40,17 @@ _PALETTE: Final = 10
 
 
 def colour_class(colour: str) -> str:
-    """Return the style sheet's class for the colour of a series."""
+    """Return the CSS class for the colour of a series."""
     return f"c{int(colour) % _PALETTE}" if colour.isdigit() else f"c-{colour}"
 
 
 def mark(colour: str) -> str:
-    """Return the outline of the marks of a series."""
+    """Return the SVG path of the marks of a series with this colour."""
     return _SHAPES[int(colour) % len(_SHAPES)] if colour.isdigit() else _SHAPES[0]
 
 
 class _Frame:
-    """Converts values to positions in the picture."""
+    """Converts values of a figure to positions in its picture."""
 
     def __init__(self, figure: Figure) -> None:
         self.figure = figure

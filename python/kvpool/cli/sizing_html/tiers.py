@@ -1,4 +1,4 @@
-"""Figures of tiers beneath the device: the hits of each, and the time to the first token.
+"""Two figures of tiers beneath the device: the hits of each tier, and the time to the first token.
 
 This module owns both figures, by the size of the device. The second needs a prefill speed.
 """

@@ -1,5 +1,5 @@
-//! Arguments that calls of the manager and of its planned steps share: rows of a batch, parts of a
-//! prompt, and ranges of tokens.
+//! Converts arguments that the manager's methods and the planned steps have in common: rows of a batch, parts
+//! of a prompt, and ranges of tokens.
 
 use std::ops::Range;
 
@@ -11,7 +11,7 @@ use crate::gather::{extract, gather};
 use crate::python::prelude::*;
 use crate::request::RequestIds;
 
-/// The rows of a batch, from the arguments of a call.
+/// The arguments of a batch of appends. Each row is a request with its new tokens.
 pub(super) struct Batch<'py> {
     pub(super) requests: RequestIds<'py>,
     tokens: Vec<u32>,
@@ -41,7 +41,6 @@ impl<'py> Batch<'py> {
         })
     }
 
-    /// The number of tokens of all rows.
     pub(super) fn len(&self) -> usize {
         self.tokens.len()
     }
@@ -54,7 +53,8 @@ impl<'py> Batch<'py> {
     }
 }
 
-/// Returns offsets that were given. The core reads empty offsets as one token per row.
+/// Converts the argument `offsets`. An empty sequence is refused, because empty offsets mean one token per
+/// row in the core.
 fn some_offsets(py: Python<'_>, offsets: &Bound<'_, PyAny>) -> PyResult<Vec<usize>> {
     let offsets = counts(offsets)?;
     if offsets.is_empty() {
@@ -64,7 +64,7 @@ fn some_offsets(py: Python<'_>, offsets: &Bound<'_, PyAny>) -> PyResult<Vec<usiz
     Ok(offsets)
 }
 
-/// Returns which part of a prompt is admitted.
+/// Converts the arguments that determine which part of a prompt is allocated, loaded and computed.
 pub(super) fn part(
     py: Python<'_>,
     allocate_tokens: Option<Int>,
@@ -78,7 +78,8 @@ pub(super) fn part(
     })
 }
 
-/// Returns ranges of tokens, from pairs of the first token and the token after the last.
+/// Converts the argument `failed`: ranges of tokens, as pairs of the first token and the token after the
+/// last.
 pub(super) fn token_ranges(object: &Bound<'_, PyAny>) -> PyResult<Vec<Range<usize>>> {
     gather("failed", object, |position, item| {
         let (start, end): (Int, Int) = extract("failed", position, &item, "a pair (start, end)")?;

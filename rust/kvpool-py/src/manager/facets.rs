@@ -1,4 +1,4 @@
-//! The facets of a manager: calls that a step does not need, by topic.
+//! The facets of a manager: methods that engines seldom call, by topic.
 
 use std::path::PathBuf;
 

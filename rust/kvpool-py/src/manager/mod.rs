@@ -43,12 +43,13 @@ use crate::tiers::PyTransferPlan;
 #[pyclass(frozen, module = "kvpool._core.manager", name = "CacheManager")]
 pub(crate) struct PyCacheManager {
     inner: Locked<Journaled<CacheManager>>,
-    /// The hasher of the manager. With it, prompts are hashed without the manager's lock.
+    /// The hasher of the manager. It is outside of the lock, so that prompts are hashed without locking the
+    /// manager.
     hasher: Arc<BlockHasher>,
     /// The pool's epoch. It is written while the lock is held, and read without the lock to hash
     /// prompts.
     epoch: AtomicU64,
-    /// The health of a policy written in Python. None for other policies.
+    /// Whether the policy has failed, if it is written in Python. `None` for other policies.
     health: Option<Arc<Health>>,
     /// Whether there are KV-cache groups. Changes of block tables then include the group.
     grouped: bool,
@@ -77,12 +78,12 @@ impl PyCacheManager {
         }
     }
 
-    /// Returns the cached content for a snapshot.
+    /// Returns the records of the cached content, which `save_index` writes to a file.
     pub(crate) fn saved_image(&self, py: Python<'_>) -> PyResult<PoolImage> {
         self.run(py, LONG, |manager| CacheManager::image(manager))
     }
 
-    /// Restores a new manager from an image.
+    /// Restores the cached content of a new manager from the records in a file of `save_index`.
     pub(crate) fn restore_image(
         &self,
         py: Python<'_>,
@@ -97,7 +98,7 @@ impl PyCacheManager {
         })
     }
 
-    /// Runs an operation whose size is known only once the manager is locked.
+    /// Runs an operation whose size `size` computes from the locked manager.
     fn run_measured<R: Send>(
         &self,
         py: Python<'_>,
@@ -110,7 +111,7 @@ impl PyCacheManager {
         enter_measured(py, &self.inner, |manager| size(manager), call).or_raise(py)
     }
 
-    /// Runs an operation on one request. With a long sequence it is a long call.
+    /// Runs an operation on one request. If the request has many blocks, it runs without the interpreter.
     pub(crate) fn run_on<R: Send>(
         &self,
         py: Python<'_>,
@@ -120,7 +121,8 @@ impl PyCacheManager {
         self.run_measured(py, |manager| blocks_of(manager, id), call)
     }
 
-    /// Returns a prompt that is hashed already, or hashes its tokens now, without the lock.
+    /// Returns a copy of a prompt that is hashed already, or hashes its tokens. Hashing does not lock the
+    /// manager.
     pub(crate) fn prompt(
         &self,
         py: Python<'_>,
@@ -130,7 +132,6 @@ impl PyCacheManager {
         hashing::prompt(py, &self.hasher, prompt, extra, self.epoch.load(Ordering::Relaxed))
     }
 
-    /// Appends tokens to one request.
     fn append_to_one<'py>(
         &self,
         py: Python<'py>,
@@ -155,7 +156,8 @@ fn without_extra(py: Python<'_>, extra: Option<&Bound<'_, PyExtraKeys>>) -> PyRe
     Err(only_for(py, "extra", "the tokens of a prompt: a request has extra keys of its own"))
 }
 
-/// Returns the number of blocks of a request, as an estimate for the length of a call.
+/// Returns the number of blocks of a request, from which the length of a call is estimated. 0 if the request
+/// is unknown.
 pub(crate) fn blocks_of(manager: &CacheManager, id: RequestRef<'_>) -> usize {
     manager.request(id).map_or(0, |request| request.tokens / manager.pool().block_size())
 }
@@ -349,7 +351,7 @@ impl PyCacheManager {
         let out = out.map(IdsOut::new).transpose()?;
         let (counted, room) = (out.is_some(), out.as_ref().map_or(0, IdsOut::room));
         let (needed, admitted) = self.enter(py, size, |manager| {
-            // The admission itself reports this error.
+            // An error is ignored here, because `admit` reports it.
             let needed = if counted { manager.admitted_entries(&cursor, part).unwrap_or(0) } else { 0 };
             (needed, (needed <= room).then(|| manager.admit(id, cursor, &options)))
         })?;
@@ -360,7 +362,7 @@ impl PyCacheManager {
         Ok(PyAdmission::written(&admission))
     }
 
-    // Calls of a step for requests.
+    // Methods for requests that a scheduler calls in its steps.
 
     #[pyo3(
         signature = (
@@ -563,7 +565,7 @@ impl PyCacheManager {
         self.run(py, LONG, |manager| manager.release_batch(&requests, until))
     }
 
-    // Steps, fences and planned copies.
+    // Methods for planned steps, fences and planned copies.
 
     fn fence(&self, py: Python<'_>) -> PyResult<u64> {
         self.run(py, 0, |manager| manager.fence().map(Ticket::get))
@@ -659,7 +661,7 @@ impl PyCacheManager {
         Ok(self.enter(py, 0, |manager| manager.request(id))?.or_raise(py)?.into())
     }
 
-    // Cached content, and the size of the pool.
+    // Methods that drop cached content, and that change the size of the pool.
 
     fn bump_epoch(&self, py: Python<'_>) -> PyResult<u64> {
         self.run(py, LONG, |manager| {
@@ -695,7 +697,7 @@ impl PyCacheManager {
         self.run(py, LONG, |manager| manager.resize(num_blocks))
     }
 
-    // Events, figures, settings and facets.
+    // Methods and attributes for events, statistics and settings, and the facets.
 
     fn take_events<'py>(&self, py: Python<'py>) -> PyResult<Events<'py>> {
         let batch = self.enter(py, 0, ManagerCalls::take_events)?;

@@ -15,9 +15,10 @@ use crate::request::{request_id, request_ref};
 use crate::retention;
 use crate::stats::PyAdmission;
 
-/// The state of a step.
+/// The state of a planned step.
 enum State {
-    /// The step is being planned. The number estimates the blocks and tokens of its commit.
+    /// Operations can be planned. The number is an estimate of the blocks and tokens that the commit will
+    /// process.
     Open(Box<StepPlan>, usize),
     /// A call is using the plan.
     Busy,
@@ -38,7 +39,7 @@ impl PyCacheManager {
 }
 
 impl PyStep {
-    /// Takes the plan for a call.
+    /// Takes the plan out of the step for one call, so that no other thread uses it meanwhile.
     fn take(&self, py: Python<'_>) -> PyResult<(Box<StepPlan>, usize)> {
         let taken = enter(py, &self.state, |state| match std::mem::replace(state, State::Busy) {
             State::Open(plan, work) => Ok((plan, work)),
@@ -68,12 +69,13 @@ impl PyStep {
 
     /// Ends the step if a call was refused.
     ///
-    /// A policy written in Python called its own manager while the manager was working. The plan is lost.
+    /// This happens if a policy written in Python uses a step of its own manager during a call of the
+    /// manager. The plan is lost.
     fn unless_refused<R>(&self, py: Python<'_>, done: PyResult<R>) -> PyResult<R> {
         done.inspect_err(|_| self.put(py, State::Over))
     }
 
-    /// Plans an operation of `size` blocks or tokens.
+    /// Plans an operation that processes `size` blocks or tokens.
     fn plan<R: Send>(
         &self,
         py: Python<'_>,

@@ -1,4 +1,4 @@
-//! The facets of a pool: calls that a step does not need, by topic.
+//! The facets of a pool: methods that engines seldom call, by topic.
 
 use std::path::PathBuf;
 use std::sync::PoisonError;
@@ -108,7 +108,8 @@ impl PyPoolDiagnose {
     }
 
     fn state_digest(&self, py: Python<'_>) -> PyResult<Option<u64>> {
-        // The digest covers the blocks that changed since the last call, in the worst case all blocks.
+        // The call processes the blocks that changed since the last call. These may be all blocks, so it runs
+        // as a long call.
         self.0.get().run(py, LONG, |pool| Ok(pool.unrecorded(BlockPool::state_digest)))
     }
 

@@ -1,4 +1,4 @@
-//! The owner of a pool, and how a call enters it.
+//! The owner of a pool, and the calls that lock it: a pool is made alone, or is one tier of several.
 
 use std::collections::HashMap;
 use std::ops::Deref;
@@ -16,15 +16,15 @@ use crate::errors::OrRaise;
 use crate::parts::unknown_block;
 use crate::python::prelude::*;
 
-/// The scrubber of each tier's pool. Its lock is taken while the pool's lock is held.
+/// The scrubbers of the pools, by tier. This lock is taken while a pool's lock is held.
 pub(crate) type Scrubbers = Arc<Mutex<HashMap<usize, Scrubber>>>;
 
 /// The object that owns a pool, and through which calls reach the pool.
 pub(super) enum Held {
-    /// A pool by itself, which may have a journal.
+    /// A pool that was made alone. It may have a journal.
     Own(Box<Locked<Journaled<BlockPool>>>),
-    /// A pool of several tiers. It has no journal, because copies and swaps are not operations of a
-    /// pool.
+    /// The pool of one tier of a `TieredPool`. It has no journal, because copies and swaps are not operations
+    /// of a pool.
     Tier(Arc<Locked<Tiers>>, usize),
 }
 
@@ -70,7 +70,7 @@ impl Entered<'_> {
         }
     }
 
-    /// Returns the pool, if it may have a journal.
+    /// Returns the pool with its journal. `None` for the pool of a tier.
     pub(super) fn journaled(&mut self) -> Option<&mut Journaled<BlockPool>> {
         match self {
             Self::Own(pool) => Some(pool),
@@ -84,7 +84,7 @@ impl PyBlockPool {
         Self { held: Held::Tier(tiers, tier), scrubbers, health: None, clock: Clock::default() }
     }
 
-    /// Runs an operation on `size` blocks.
+    /// Locks the pool and runs an operation on it that processes `size` blocks.
     pub(super) fn run<R: Send>(
         &self,
         py: Python<'_>,
@@ -106,7 +106,7 @@ impl PyBlockPool {
         }
     }
 
-    /// Runs an operation that ends fences. Its size is the number of fenced blocks.
+    /// Locks the pool and runs an operation that ends fences. Its size is the number of fenced blocks.
     pub(super) fn ending(
         &self,
         py: Python<'_>,
@@ -126,7 +126,7 @@ impl PyBlockPool {
         }
     }
 
-    /// Runs a short call that cannot fail.
+    /// Locks the pool and runs a short call that cannot fail.
     pub(super) fn get<R: Send>(
         &self,
         py: Python<'_>,
@@ -135,24 +135,23 @@ impl PyBlockPool {
         self.run(py, 0, |pool| Ok(call(pool)))
     }
 
-    /// Makes the pool keep a feed for a publisher of events. Returns the tokens of a block.
+    /// Makes the pool record its changes for a publisher of events. Returns the number of tokens per block.
     pub(crate) fn keep_feed(&self, py: Python<'_>, capacity: usize) -> PyResult<usize> {
         self.run(py, LONG, |pool| {
             pool.unrecorded(|pool| pool.keep_feed(capacity).map(|()| pool.block_size()))
         })
     }
 
-    /// Moves the content of the feed to `batch`.
     pub(crate) fn take_feed(&self, py: Python<'_>, batch: &mut FeedBatch) -> PyResult<()> {
         self.get(py, |pool| pool.unrecorded(|pool| pool.take_feed(batch)))
     }
 
-    /// Returns the cached content for a snapshot.
+    /// Returns the records of the cached content, which `save_index` writes to a file.
     pub(crate) fn saved_image(&self, py: Python<'_>) -> PyResult<PoolImage> {
         self.run(py, LONG, |pool| BlockPool::image(pool))
     }
 
-    /// Restores a new pool from an image.
+    /// Restores the cached content of a new pool from the records in a file of `save_index`.
     pub(crate) fn restore_image(
         &self,
         py: Python<'_>,
@@ -166,7 +165,7 @@ impl PyBlockPool {
         })
     }
 
-    /// Returns the content of a ring.
+    /// Returns the content of the journal if it is a ring in memory.
     pub(super) fn image(&self, py: Python<'_>) -> PyResult<Option<Vec<u8>>> {
         self.run(py, LONG, |pool| Ok(pool.journaled().and_then(Journaled::journal_image)))
     }
@@ -199,7 +198,6 @@ impl PyBlockPool {
     }
 }
 
-/// Runs a call on the pool of a tier.
 fn in_tier<R>(
     tiers: &mut Tiers,
     tier: usize,

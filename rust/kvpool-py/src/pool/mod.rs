@@ -34,17 +34,16 @@ use crate::stats::{Events, PyPoolStats, PyProbe, events};
 pub(crate) struct PyBlockPool {
     held: Held,
     scrubbers: Scrubbers,
-    /// The health of a policy written in Python. None for other policies.
+    /// Whether the policy has failed, if it is written in Python. `None` for other policies.
     health: Option<Arc<Health>>,
     clock: Clock,
 }
 
-/// Positions of a table, and the blocks that are there now.
+/// Converts changes of a block table to pairs of position and block id.
 fn changes(changes: &[(usize, BlockId)]) -> Vec<(usize, u32)> {
     changes.iter().map(|&(at, block)| (at, block.get())).collect()
 }
 
-/// Returns `max_blocks` of a lookup. Without it, there is no limit.
 fn at_most(py: Python<'_>, max_blocks: Option<Int>) -> PyResult<usize> {
     max_blocks.map_or(Ok(usize::MAX), |max| count(py, "max_blocks", max))
 }
@@ -194,7 +193,7 @@ impl PyBlockPool {
         self.ending(py, move |pool| pool.complete_step(step))
     }
 
-    // Content of blocks, and lookups.
+    // Methods that register the content of blocks, and lookups.
 
     #[pyo3(signature = (block_ids, chain, start=0))]
     fn register(
@@ -261,8 +260,8 @@ impl PyBlockPool {
         let out = match out {
             None => None,
             Some(out) => {
-                // A cursor may grow meanwhile. The buffer only has space for the blocks that it has
-                // now.
+                // Another thread may append to a cursor before the lookup. The buffer has space only for the
+                // blocks that the cursor has now.
                 max_blocks = max_blocks.min(len);
                 Some(IdsOut::of(out, max_blocks)?)
             }
@@ -298,7 +297,7 @@ impl PyBlockPool {
         Ok(probe?.into())
     }
 
-    // Cached content, and the size of the pool.
+    // Methods that drop cached content, and that change the size of the pool.
 
     fn drop_cached(&self, py: Python<'_>, block_ids: &Bound<'_, PyAny>) -> PyResult<usize> {
         let victims = blocks(block_ids)?;
@@ -346,7 +345,7 @@ impl PyBlockPool {
         Ok(self.run(py, 0, |pool| pool.register_link(id, link))?.get())
     }
 
-    // Single blocks, events, figures and facets.
+    // Methods and attributes for single blocks, events and statistics, and the facets.
 
     #[pyo3(signature = (block_id, *, out=None))]
     fn ref_count<'py>(
@@ -409,7 +408,7 @@ impl PyBlockPool {
         payloads: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
         let (named, hung) = (blocks(block_ids)?, payloads::list(payloads)?);
-        // Payloads are not in the journal, because no checked answer depends on them.
+        // The journal does not record payloads, because they do not affect any result that a replay compares.
         let set = |pool: &mut BlockPool| pool.set_payloads(&named, hung);
         self.run(py, named.len(), |pool| Ok(pool.unrecorded(set)))?.or_raise(py)
     }

@@ -7,10 +7,9 @@ use crate::convert::{Int, count};
 use crate::gather::{gather, or_wrong_item};
 use crate::python::prelude::*;
 
-/// A block, the hash that it had, and its payload.
+/// An evicted payload in Python's form: the block, the hash that it had, and the payload.
 pub(super) type Tuple<'py> = (u32, Bound<'py, PyBytes>, Bound<'py, PyAny>);
 
-/// Converts payloads from Python.
 pub(super) fn list(object: &Bound<'_, PyAny>) -> PyResult<Vec<Payload>> {
     gather("payloads", object, |position, item| {
         or_wrong_item("payloads", position, &item, "an int or bytes", payload(&item))

@@ -13,7 +13,6 @@
 //! The record is that of the Linux Standard Base (`_pthread_cleanup_push`), which glibc and musl have.
 //! Other systems do not unwind.
 
-/// Parks this thread for ever.
 pub(crate) fn park() -> ! {
     loop {
         std::thread::park();
@@ -58,18 +57,19 @@ mod linux {
     #[cold]
     fn register() {
         IS_PROTECTED.set(true);
-        // The access fails only while the thread's locals are being dropped. Such a thread does not run
-        // Python code again.
+        // The access to the thread-local fails only while the thread's locals are being dropped. Such a
+        // thread does not run Python code again.
         let _ = HANDLER.try_with(|_| ());
     }
 
-    /// The record of a cleanup handler: four words in glibc, three in musl.
+    /// The record of a cleanup handler in the C library: four machine words in glibc, three in musl.
     #[derive(Default)]
     struct Record(UnsafeCell<[usize; 4]>);
 
-    /// A registered handler of the thread that owns it.
+    /// A cleanup handler that is registered for the thread that made it.
     struct Handler {
-        /// It is on the heap, because a thread-local may lie on the thread's stack.
+        /// The record is on the heap. A thread-local may be on the thread's stack, where the handler would
+        /// not be called at once.
         record: Box<Record>,
         pop: Option<Pop>,
     }
@@ -96,8 +96,8 @@ mod linux {
         }
     }
 
-    /// Returns a function of the C library. It is looked up at run time, because the symbol has
-    /// different versions in different releases of glibc.
+    /// Returns the function of the C library called `name`. It is looked up at run time, because releases of
+    /// glibc have different versions of the symbol.
     fn function<F: Copy>(name: &std::ffi::CStr) -> Option<F> {
         const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
         // SAFETY: the name ends with 0.
@@ -112,24 +112,25 @@ mod linux {
         }
     }
 
-    /// The state of a walk along the stack, from the handler outwards.
+    /// The state of a walk over the frames of the stack, from the frame of the handler to its callers.
     struct Walk {
         library: *mut c_void,
         has_left: bool,
         has_returned: bool,
     }
 
-    /// Whether the stack has frames of this library, apart from those of the handler.
+    /// Whether an exit of the thread would unwind frames of this library. Frames of the handler itself do not
+    /// count.
     fn would_unwind() -> bool {
         let mut walk =
             Walk { library: library_of(on_exit as *const () as usize), has_left: false, has_returned: false };
-        // SAFETY: `look` gets this walk, and no panic leaves it.
+        // SAFETY: the pointer is that of a `Walk`, as `look` expects, and `look` does not unwind.
         unsafe { _Unwind_Backtrace(look, (&raw mut walk).cast()) };
         walk.has_returned
     }
 
     extern "C" fn look(frame: *mut c_void, walk: *mut c_void) -> c_int {
-        // SAFETY: during the walk, `would_unwind` passes it to no other code.
+        // SAFETY: `would_unwind` passes the walk only to this function.
         let walk = unsafe { &mut *walk.cast::<Walk>() };
         // SAFETY: the frame comes from the unwinder, and is valid during this call.
         let is_ours = library_of(unsafe { _Unwind_GetIP(frame) }) == walk.library;

@@ -1,9 +1,9 @@
 //! The only module through which Rust calls Python code.
 //!
-//! Every function here that may run Python code protects the calling thread first ([`protect`]). So no call
-//! of Python code can miss the protection. [`prelude`] replaces the prelude of PyO3. Its [`PyObjectMethods`]
-//! has the methods of `PyAnyMethods`, and protects the thread in those that may run Python code.
-//! `clippy.toml` forbids the originals.
+//! Every function here that may run Python code first protects the calling thread against being unwound when
+//! the interpreter exits ([`protect`]). So no call of Python code can miss the protection. [`prelude`]
+//! replaces the prelude of PyO3. Its [`PyObjectMethods`] has the methods of `PyAnyMethods`, and protects the
+//! thread in those that may run Python code. `clippy.toml` forbids the originals.
 //!
 //! An allocation or a destructor may run Python code, too. [`crate::enter`] protects the threads that
 //! use locked state.
@@ -23,7 +23,7 @@ use pyo3::types::{PyDict, PyIterator, PyMemoryView, PyString, PyType};
 pub(crate) use self::exit::protect;
 pub(crate) use self::single::Single;
 
-/// The prelude of the bindings, instead of `pyo3::prelude`.
+/// The prelude of the bindings, which they use instead of `pyo3::prelude`.
 pub(crate) mod prelude {
     pub(crate) use pyo3::prelude::{
         Borrowed, Bound, FromPyObject, IntoPyObject, Py, PyAny, PyBoolMethods, PyBytesMethods, PyDictMethods,
@@ -36,12 +36,12 @@ pub(crate) mod prelude {
     pub(crate) use super::PyObjectMethods;
 }
 
-/// Attaches this thread for a call, or parks it for ever if the interpreter is about to end.
+/// Runs a call with the interpreter. If the interpreter is about to end, parks this thread for ever.
 pub(crate) fn attach<R>(call: impl FnOnce(Python<'_>) -> R) -> R {
     try_attach(call).unwrap_or_else(|| exit::park())
 }
 
-/// Attaches this thread for a call. `None` if the interpreter has ended.
+/// Runs a call with the interpreter. Returns `None` if the interpreter has ended.
 pub(crate) fn try_attach<R>(call: impl FnOnce(Python<'_>) -> R) -> Option<R> {
     protect();
     Python::try_attach(call)
@@ -53,25 +53,21 @@ pub(crate) fn import<'py>(py: Python<'py>, name: impl Name<'py>) -> PyResult<Bou
     py.import(name)
 }
 
-/// Runs the Python handlers of signals that have arrived.
 pub(crate) fn check_signals(py: Python<'_>) -> PyResult<()> {
     protect();
     py.check_signals()
 }
 
-/// Returns a memoryview of an object that supports the buffer protocol.
 pub(crate) fn memory_view<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyMemoryView>> {
     protect();
     PyMemoryView::from(object)
 }
 
-/// Returns the buffer of an object, with items of any type.
 pub(crate) fn untyped_buffer(object: &Bound<'_, PyAny>) -> PyResult<PyUntypedBuffer> {
     protect();
     PyUntypedBuffer::get(object)
 }
 
-/// Returns the buffer of an object, with items of one type.
 pub(crate) fn buffer<T: Element>(object: &Bound<'_, PyAny>) -> PyResult<PyBuffer<T>> {
     protect();
     PyBuffer::get(object)
@@ -82,14 +78,13 @@ pub(crate) trait Name<'py>: IntoPyObject<'py, Target = PyString> {}
 
 impl<'py, N: IntoPyObject<'py, Target = PyString>> Name<'py> for N {}
 
-/// Any object.
 type Any<'py> = Bound<'py, PyAny>;
 
 /// Declares [`PyObjectMethods`], and calls the method of `PyAnyMethods` with the same name in each of
 /// its methods.
 macro_rules! calls {
     ($($name:ident $(<$($of:ident: $bound:path),+>)? ($($arg:ident: $type:ty),*) -> $answer:ty;)+) => {
-        /// Methods of objects, each of which protects the thread.
+        /// The methods of Python objects. Each of them protects the thread before it runs Python code.
         pub(crate) trait PyObjectMethods<'py> {
             $(fn $name $(<$($of: $bound),+>)? (&self $(, $arg: $type)*) -> $answer;)+
 

@@ -1,4 +1,4 @@
-//! The types to which a single Python object converts.
+//! Marks the types to which one Python object, and not a sequence of objects, is converted.
 
 use std::path::PathBuf;
 

@@ -14,7 +14,7 @@ use crate::convert::{Int, Text, count};
 use crate::errors::raise;
 use crate::python::prelude::*;
 
-/// A back end of any kind.
+/// An argument that is the settings of a back end of any kind.
 #[derive(FromPyObject)]
 pub(crate) enum AnyBackend<'py> {
     #[pyo3(annotation = "Disk")]
@@ -31,7 +31,7 @@ impl crate::python::Single for AnyBackend<'_> {}
 
 crate::argument::convert_itself!(AnyBackend<'py>: "a Disk, a SharedFolder, a Redis or a Custom");
 
-/// Opens a back end, without the interpreter.
+/// Settings from which a back end can be opened without the interpreter.
 pub(super) enum Opener {
     Disk(DiskConfig),
     Folder(FolderConfig),
@@ -40,7 +40,8 @@ pub(super) enum Opener {
 }
 
 impl AnyBackend<'_> {
-    /// The largest payload is a slot of the arena, unless `max_payload` is given.
+    /// Returns the settings of the back end. If `max_payload` is not given, the largest payload is a slot of
+    /// the arena.
     pub(super) fn opener(&self, py: Python<'_>, slot_bytes: u32) -> Opener {
         match self {
             Self::Disk(disk) => Opener::Disk(DiskConfig {
@@ -60,12 +61,12 @@ impl AnyBackend<'_> {
     }
 }
 
-/// How an opened back end moves bytes.
+/// Facts about an opened back end, most of them about how it moves bytes.
 pub(super) struct How {
     /// Whether transfers bypass the page cache.
     pub(super) is_direct: bool,
     pub(super) io: String,
-    /// Why the store has less space than `capacity_bytes`.
+    /// Why the store has less space than `capacity_bytes`. `None` if it has the whole space.
     pub(super) shortage: Option<String>,
     /// The object of a back end that is written in Python.
     pub(super) object: Option<Arc<Py<PyAny>>>,
@@ -77,7 +78,7 @@ pub(super) fn io_found() -> String {
 }
 
 impl Opener {
-    /// Opens the back end, and returns how it moves bytes. Waits for it.
+    /// Opens the back end, and returns how it moves bytes. The call waits for the disk or the server.
     pub(super) fn open(self) -> Result<(Arc<dyn Backend>, How), StoreError> {
         let threads = How { is_direct: false, io: "threads".into(), shortage: None, object: None };
         Ok(match self {

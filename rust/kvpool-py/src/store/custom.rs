@@ -65,7 +65,8 @@ impl PyCustom {
 }
 
 pub(super) struct Custom {
-    /// The only reference of a store and its workers. The store shows it to the garbage collector.
+    /// The Python object of the back end. A store and its workers share this one reference, which the store's
+    /// `__traverse__` shows to the garbage collector.
     pub(super) backend: Arc<Py<PyAny>>,
     places: u32,
     max_payload: u32,
@@ -125,7 +126,7 @@ impl Custom {
     }
 }
 
-/// The key in the header of a record of a generation.
+/// The key in the header of a record that contains the generation of a namespace. No object has this key.
 const RECORD: ObjectKey = ObjectKey { hash: BlockHash::from_bytes([0; 32]), group: u32::MAX };
 
 /// Returns the name for the record of a namespace's generation. No object has such a name.
@@ -162,7 +163,7 @@ impl Backend for Custom {
         Ok(())
     }
 
-    /// The record is 32 bytes under a name that no object has.
+    /// Reads the generation from its record, which is stored under a name that no object has.
     fn generation(&self, of: NamespaceDigest) -> Result<Option<Generation>, BackendError> {
         let (mut header, mut page) = (Page::zeroed(), Page::zeroed());
         let len = Generation::TEXT_BYTES as u32;
@@ -177,8 +178,8 @@ impl Backend for Custom {
         Ok(is_intact.then(|| Generation::of_record(record)).flatten())
     }
 
-    /// The store reads the generation before and after this call. A back end that cannot keep an existing
-    /// record overwrites it.
+    /// Writes the record of a generation. A back end that cannot keep an existing record overwrites it. The
+    /// store reads the generation before and after this call.
     fn record_generation(
         &self,
         of: NamespaceDigest,
@@ -193,7 +194,7 @@ impl Backend for Custom {
         let front = Header::of(of, RECORD, TokenRange::default(), record.as_bytes()).ok_or_else(failed)?;
         header.0[..HEADER_BYTES].copy_from_slice(&front.encode());
         if replaces {
-            // Some back ends keep the old content of a name.
+            // Some back ends do not overwrite an existing name, so the old record is removed first.
             self.call("removing a generation", |backend| {
                 backend.call_method1("remove", (vec![name.as_str()],)).map(drop)
             })?;
@@ -201,7 +202,7 @@ impl Backend for Custom {
         self.write_named(&name, Object { header: &header, pages: &page.0, len: record.len() as u32 })
     }
 
-    /// Calls the method, if the back end has it.
+    /// Calls the method `describe` of the back end, if it has one.
     fn describe(&self, namespace: &Namespace) -> Result<(), BackendError> {
         self.call("writing the text of the namespace", |backend| {
             if backend.hasattr("describe")? {

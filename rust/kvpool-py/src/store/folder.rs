@@ -12,8 +12,8 @@ use crate::convert::{Int, Text};
 use crate::errors::{OrRaise, raise};
 use crate::python::prelude::*;
 
-/// An object of a folder: place, namespace, group, bytes of its payload, and its damage if there is
-/// any.
+/// An object of a folder in Python's form: its place (slot of the file), namespace, group, payload bytes, and
+/// a description of its damage, if any.
 type Found = (u32, Option<String>, u32, u32, Option<String>);
 
 #[pyclass(frozen, module = "kvpool._core.store", name = "StoreFolder")]

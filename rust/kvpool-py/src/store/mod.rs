@@ -42,10 +42,10 @@ use crate::process::OfProcess;
 use crate::python::prelude::*;
 use crate::retention::eviction_named;
 
-/// The time between two checks for signals.
+/// The time between two checks for signals while a call waits.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// The number of a job, and the outcome of each object.
+/// An ended job in Python's form: its number, and the outcome of each of its objects.
 type Ended = (u64, Vec<&'static str>);
 
 fn admit(py: Python<'_>, name: &str) -> PyResult<Admit> {
@@ -61,7 +61,7 @@ fn admit(py: Python<'_>, name: &str) -> PyResult<Admit> {
     }
 }
 
-/// Converts one number for all objects, or one number for each.
+/// Converts an argument that is one number for all objects, or a sequence with one number per object.
 fn each(
     py: Python<'_>,
     name: &str,
@@ -113,9 +113,8 @@ pub(crate) struct PyStore {
     how: How,
 }
 
-/// A store with its threads.
 struct Open {
-    /// `None` after the store is closed.
+    /// The store. It is `None` after `close`.
     store: Locked<Option<Store>>,
     waiter: Waiter,
 }
@@ -125,7 +124,7 @@ impl PyStore {
         self.open.get(py, "the store")
     }
 
-    /// Runs a call on the store, with the time since it was opened.
+    /// Locks the store and runs a call on it. The call gets the time since the store was opened.
     fn call<R: Send>(
         &self,
         py: Python<'_>,
@@ -380,7 +379,8 @@ impl PyStore {
             crate::python::check_signals(py)?;
         };
         if let (Some(store), idle) = taken {
-            // Idle workers end at once. The call does not wait for a worker whose back end does not return.
+            // If all workers are idle, `close` ends them at once. Otherwise the store is dropped, which does
+            // not wait for a worker whose back end does not return.
             py.detach(|| if idle { store.close() } else { drop(store) });
         }
         Ok(())
@@ -399,8 +399,8 @@ impl PyStore {
         self.how.object.as_ref().map_or(Ok(()), |backend| visit.call(backend.as_ref()))
     }
 
-    /// Ends the store without waiting. Its workers end when they are done, and then release the back
-    /// end.
+    /// Called by the garbage collector. Closes the store without waiting. Its workers end after their current
+    /// transfers, and then release the back end.
     fn __clear__(&self, py: Python<'_>) {
         if let Ok(open) = self.open(py) {
             drop(enter(py, &open.store, Option::take));

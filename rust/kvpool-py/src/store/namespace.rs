@@ -24,12 +24,11 @@ impl std::hash::Hash for PyNamespace {
     }
 }
 
-/// Converts a span: the first index, and the number of items.
+/// Converts the argument `layers` or `heads`: the first index, and the number of items.
 fn span(py: Python<'_>, name: &str, (first, count): (Int, Int)) -> PyResult<Span> {
     Ok(Span { first: u32_of(py, name, first)?, count: u32_of(py, name, count)? })
 }
 
-/// Converts the names and values of `extra`.
 fn texts(extra: &Bound<'_, PyDict>) -> PyResult<BTreeMap<String, String>> {
     let text = |object: &Bound<'_, PyAny>| take::<Text>("a name or a value of extra", object);
     let mut texts = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! Numbers and times of settings, in the types of the core.
+//! Converts numbers and times of settings to the types of the core.
 
 use std::time::Duration;
 
@@ -6,7 +6,6 @@ use crate::convert::Int;
 use crate::errors::raise;
 use crate::python::prelude::*;
 
-/// Converts a number of 32 bits.
 pub(super) fn u32_of(py: Python<'_>, name: &str, value: Int) -> PyResult<u32> {
     u32_from(py, name, i128::from(value))
 }

@@ -12,8 +12,8 @@ use crate::errors::{OrRaise, raise};
 use crate::gather::gather_as;
 use crate::python::prelude::*;
 
-/// An object of a server: its name, namespace, group, bytes of its payload, and its damage if there is
-/// any.
+/// An object of a server in Python's form: its name, namespace, group, payload bytes, and a description of
+/// its damage, if any.
 type Found = (String, Option<String>, u32, u32, Option<String>);
 
 fn found(name: &ObjectName, header: Result<Header, Mismatch>) -> Found {

@@ -131,7 +131,8 @@ impl PySlotHeaders {
         }
     }
 
-    /// Whether the bytes in a block's slot are the KV of its hash.
+    /// Whether the record of a block's slot has the hash of the saved block. With `payloads`, the bytes of
+    /// the slot are also compared with their checksum.
     fn agrees(&self, headers: &Headers, saved: &SavedBlock, payloads: bool) -> bool {
         let key = ObjectKey { hash: saved.hash, group: u32::from(saved.group) };
         let Ok(header) = headers.expect(saved.block.get(), key) else { return false };
@@ -210,7 +211,8 @@ pub(crate) fn load_index(
         }
     };
     if let (Subject::Pool(_), Some(saved)) = (&subject, snapshot.image.algorithm) {
-        // A pool takes the algorithm of its first chain. A manager compares it with its own.
+        // A new pool has no hash algorithm until its first chain. So the snapshot's algorithm is compared
+        // with that of the namespace. A manager itself compares it with its own.
         let known = HashAlgorithm::ALL.iter().find(|one| one.name() == namespace.hash_algorithm);
         if let Some(wanted) = known.filter(|&&wanted| wanted != saved) {
             let (saved, wanted) = (saved.name(), wanted.name());

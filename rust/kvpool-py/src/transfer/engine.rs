@@ -22,13 +22,13 @@ use crate::gather::{extract, gather};
 use crate::python::prelude::*;
 use crate::tiers::PyTransferPlan;
 
-/// The number of bytes from which on a copy lets other threads run.
+/// A copy of this number of bytes or more runs without the interpreter, so that other Python threads can run.
 const DETACH_BYTES: u64 = 64 << 10;
 
 #[pyclass(frozen, module = "kvpool._core.transfer", name = "Transfer")]
 pub(crate) struct PyTransfer(pub(super) Arc<Transfer>);
 
-/// The longest sleep between two checks for signals.
+/// The longest time between two checks for signals while a call waits.
 const SLICE: Duration = Duration::from_millis(50);
 
 #[pymethods]
@@ -68,7 +68,7 @@ impl PyTransfer {
     }
 }
 
-/// Waits without the interpreter, and checks for signals meanwhile.
+/// Calls `wait` with short timeouts, without the interpreter, and checks for signals in between.
 fn wait_in_slices(
     py: Python<'_>,
     timeout: Option<&Bound<'_, PyAny>>,
@@ -102,7 +102,7 @@ fn duration(seconds: &Bound<'_, PyAny>) -> PyResult<Duration> {
     Duration::try_from_secs_f64(number).map_err(|_| refuse())
 }
 
-/// The work that a copy waits for.
+/// Converts the argument `after`: the work after which a copy begins.
 fn after(py: Python<'_>, wanted: &Wanted<'_>, device: Device) -> PyResult<After> {
     if let Wanted::Given(object) = wanted {
         if object.is_none() {
@@ -294,7 +294,7 @@ impl PyTransferEngine {
     }
 }
 
-/// Copies in the order of a stream.
+/// Copies blocks in the order of a stream. The mapping is either on the device, or a list of pairs.
 fn copy(
     py: Python<'_>,
     engine: &TransferEngine,
@@ -308,7 +308,7 @@ fn copy(
             py.detach(|| engine.copy_mapped(src, dst, mapping, handle, method)).or_raise(py)
         }
         Mapping::Pairs(pairs) => {
-            // The call may wait: for the device, if the engine has one, and for blocks that other work uses.
+            // The call may have to wait for the device, or for other work that uses a store.
             let waits = engine.device() != Device::Cpu || src.is_busy() || dst.is_busy();
             let short = !waits && pairs.len() as u64 * src.bytes_per_block() < DETACH_BYTES;
             let run = || engine.copy(src, dst, pairs.into_iter(), handle, method);

@@ -12,13 +12,13 @@ use crate::errors::raise;
 use crate::gather::{drain, list_of, with_room};
 use crate::python::prelude::*;
 
-/// A mapping from Python.
+/// The argument `mapping`: pairs of block numbers in host memory, or a tensor on a device.
 pub(super) enum Mapping {
     Pairs(Vec<(i64, i64)>),
     OnDevice(DeviceMapping),
 }
 
-/// The dtype `torch.int64`. It is set when the first tensor arrives.
+/// The object `torch.int64`, which is read when the first tensor is converted.
 static INT64: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 
 impl Mapping {
@@ -47,7 +47,7 @@ impl Mapping {
         }
         let rows = object.try_iter().map_err(|_| wrong_type(py, &format!("a {found}")))?;
         let pair = |_, row: Bound<'_, PyAny>| {
-            // Three items show enough of a wrong row.
+            // At most three items of a row are read, which is enough to see that it is no pair.
             let ends = row.try_iter().map_err(|_| wrong_shape(py, "rows that are no pairs"))?;
             let ends = ends.take(3).collect::<PyResult<Vec<_>>>()?;
             let [src, dst] = ends.as_slice() else {
@@ -74,7 +74,8 @@ impl Mapping {
             let address: u64 = tensor.call_method0(intern!(py, "data_ptr"))?.extract()?;
             Ok((device_of(tensor)?, address, row, column))
         };
-        // Sparse tensors have no strides, and tensors on meta have no memory.
+        // This fails for sparse tensors, which have no strides, and for tensors on the device `meta`, which
+        // have no memory.
         let (device, address, row, column) = place()
             .map_err(|error| wrong_type(py, &format!("a tensor without memory of its own ({error})")))?;
         match device {
@@ -95,8 +96,8 @@ impl Mapping {
     }
 }
 
-/// Whether a dtype is int64. Compares it with torch's by identity, which takes nanoseconds. Without
-/// torch, or with tensors of another library, compares the name.
+/// Whether a dtype is int64. Compares its identity with that of `torch.int64`, which takes nanoseconds. For
+/// tensors of another library, compares the name.
 fn is_int64(dtype: &Bound<'_, PyAny>) -> PyResult<bool> {
     let py = dtype.py();
     if let Ok(int64) = INT64.get_or_try_init(py, || {

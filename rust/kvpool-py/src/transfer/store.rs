@@ -21,7 +21,6 @@ pub(super) fn device(py: Python<'_>, name: &str) -> PyResult<Device> {
     shorten(name).parse::<Device>().or_raise(py)
 }
 
-/// Reads the address, shape and strides of a tensor.
 fn array(tensor: &Bound<'_, PyAny>) -> PyResult<Array> {
     let py = tensor.py();
     let describe = || {
@@ -38,7 +37,6 @@ fn array(tensor: &Bound<'_, PyAny>) -> PyResult<Array> {
     })
 }
 
-/// Returns the device of a tensor.
 pub(super) fn device_of(tensor: &Bound<'_, PyAny>) -> PyResult<Device> {
     let py = tensor.py();
     if tensor.getattr(intern!(py, "is_cpu"))?.is_truthy()? {
@@ -83,7 +81,7 @@ impl PyBlockStore {
         keep_alive: bool,
     ) -> PyResult<Self> {
         if tensors.hasattr(intern!(py, "data_ptr"))? {
-            // Iterating over a tensor would return its rows.
+            // A single tensor is refused, because iterating over it would return its rows.
             return Err(raise(
                 py,
                 "MappingTypeError",

@@ -6,7 +6,6 @@ use pyo3::intern;
 use crate::errors::raise;
 use crate::python::prelude::*;
 
-/// Returns the handle of torch's current stream on a device.
 pub(super) fn current_stream(py: Python<'_>, device: Device) -> PyResult<StreamHandle> {
     let Device::Cuda(ordinal) = device else { return Ok(StreamHandle::from_raw(0)) };
     let raw: u64 = crate::python::import(py, intern!(py, "kvpool.transfer.streams"))?
@@ -15,7 +14,7 @@ pub(super) fn current_stream(py: Python<'_>, device: Device) -> PyResult<StreamH
     Ok(StreamHandle::from_raw(raw))
 }
 
-/// An argument whose default is torch's current stream.
+/// An argument that is a stream, or `"current"` for torch's current stream, which is the default.
 pub(crate) enum Wanted<'py> {
     Current,
     Given(Bound<'py, PyAny>),

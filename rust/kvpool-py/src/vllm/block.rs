@@ -35,16 +35,16 @@ impl Shared {
         self.pool.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Calls a function with the pool locked. Returns its result after the lock was released, so that
-    /// the caller can turn an error into a Python object.
+    /// Locks the pool, calls a function on it, and releases the lock. The caller can then turn an error into
+    /// a Python object.
     pub(crate) fn with<R>(&self, call: impl FnOnce(&mut Journaled<Pool>) -> R) -> R {
         call(&mut self.lock())
     }
 }
 
 impl Shared {
-    /// Returns the start of a run at position `first` of a table. Includes the block before it if the
-    /// pool keeps history.
+    /// Returns the start of the blocks of a table from position `first` on. If the pool keeps a history, the
+    /// start contains the block before them, too.
     pub(crate) fn start(self: &Arc<Self>, table: &Bound<'_, PyAny>, first: usize) -> PyResult<Start> {
         if first == 0 || !self.lock().keeps_history() {
             return Ok(Start::at(first));
@@ -76,9 +76,9 @@ impl PyVllmBlock {
         Ok(())
     }
 
-    /// Returns the block before (`step` is -1) or after (1) this one in the queue of free blocks, as
-    /// vLLM's links do. At an end of the queue, returns vLLM's object of that end. Returns `None` for a
-    /// block in use. O(free blocks).
+    /// Returns the block before (`step` is -1) or after (`step` is 1) this one in the queue of free blocks.
+    /// At an end of the queue, returns the sentinel object of vLLM's queue. Returns `None` for a block in
+    /// use. O(free blocks).
     fn neighbour<'py>(&self, py: Python<'py>, step: isize) -> PyResult<Option<Bound<'py, PyAny>>> {
         let order: Vec<u32> = self.shared.lock().order().collect();
         let Some(at) = order.iter().position(|&block| block == self.id) else { return Ok(None) };

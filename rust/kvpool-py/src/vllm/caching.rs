@@ -1,8 +1,8 @@
 //! Caches the blocks of a request that [`kvpool_vllm::Group`] chooses, one group after the other, in vLLM's
 //! order. [`super::groups`] calls this module.
 //!
-//! If a prompt ends inside a block, that block gets a key of its own, once. vLLM's own method makes this key.
-//! Events are also made in Python, because they are Python objects.
+//! If a prompt ends inside a block, vLLM's own method gives that block a key of its own, once. Events are
+//! also made in Python, because they are Python objects.
 
 use kvpool_vllm::{Prompt, Table, Tail};
 use pyo3::intern;
@@ -16,7 +16,7 @@ use super::pool::TableRun;
 use crate::python::prelude::*;
 
 impl PyVllmGroups {
-    /// Reads the attributes of a request that decide which blocks are cached. Skips attributes that no
+    /// Reads the attributes of a vLLM request that determine which blocks are cached, except those that no
     /// group needs.
     pub(super) fn prompt(&self, request: &Bound<'_, PyAny>) -> PyResult<Prompt> {
         let py = request.py();
@@ -32,7 +32,8 @@ impl PyVllmGroups {
         Ok(prompt)
     }
 
-    /// Caches the blocks that the rows request, and updates the counts in vLLM's dictionaries.
+    /// Caches the blocks of a request that `rows` selects, one row per group. Updates the numbers of cached
+    /// blocks in vLLM's dictionaries.
     pub(super) fn cache<'a, 'py: 'a>(
         &self,
         request: &Bound<'py, PyAny>,
@@ -68,8 +69,8 @@ impl PyVllmGroups {
         Ok(())
     }
 
-    /// Caches the blocks that `kept` marks. The first entry of `kept` is for the first block that is not
-    /// cached yet.
+    /// Caches the blocks of one group for which `kept` is true. Its first entry is for the first block after
+    /// those that are cached already.
     fn cache_blocks_of(
         &self,
         request: &Bound<'_, PyAny>,
@@ -95,8 +96,8 @@ impl PyVllmGroups {
         Ok(())
     }
 
-    /// Adds the states that were cached to the notes of vLLM's manager: their keys for this step, and
-    /// the states that connectors may take.
+    /// Adds the recurrent states that were cached to two records of vLLM's manager: the set of keys that this
+    /// step cached, and the list of states that connectors may take.
     fn note_states(
         &self,
         id: &Bound<'_, PyAny>,
@@ -117,7 +118,7 @@ impl PyVllmGroups {
         Ok(())
     }
 
-    /// Caches the block in which the prompt ends.
+    /// Caches the block in which the prompt ends, under a key of its own.
     fn cache_tail(
         &self,
         request: &Bound<'_, PyAny>,
@@ -129,7 +130,7 @@ impl PyVllmGroups {
         let this_step = group.of.this_step.as_ref().map(|keys| keys.bind(py));
         match (group.rules.tail(&Blocks(&row.table, &self.shared), finals), this_step) {
             (Tail::Absent, _) => Ok(()),
-            // vLLM 0.33 notes a state only once.
+            // From vLLM 0.33 on, a state that is cached already is not recorded again.
             (Tail::Cached(_), _) if self.retains.by_series_33 => Ok(()),
             (Tail::Cached(key), Some(this_step)) => this_step.add(PyBytes::new(py, key.as_bytes())),
             (_, this_step) => {

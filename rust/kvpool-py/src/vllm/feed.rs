@@ -33,24 +33,26 @@ struct Log {
 #[pyclass(frozen, module = "kvpool._core.vllm", name = "VllmFeed")]
 pub(crate) struct PyVllmFeed {
     log: Mutex<Log>,
-    /// The function that returns the extra keys with which blocks of a request were hashed.
+    /// The argument `describe`: a function that returns the extra keys with which blocks of a request were
+    /// hashed.
     describe: Py<PyAny>,
 }
 
-/// A run of blocks that a call caches.
+/// Consecutive blocks of a request, some of which a call caches.
 pub(super) struct Run<'a, 'py> {
     pub(super) request: &'a Bound<'py, PyAny>,
-    /// The request's hashes, and the number of hashes per block.
+    /// The hashes of the request. Each block has `scale` of them, and the last of these is its digest.
     pub(super) hashes: &'a Bound<'py, PyAny>,
     pub(super) scale: usize,
-    /// The position of the first block, and the digest of each block that is to be cached.
+    /// The position of the first block in the table. `digests` has an entry per block: its digest, or `None`
+    /// for a block that is not cached.
     pub(super) first: usize,
     pub(super) digests: &'a [Option<Bound<'py, PyBytes>>],
     pub(super) block_size: usize,
     pub(super) group: u32,
 }
 
-/// Whether the blocks of a request are hashed from tokens alone, and the request belongs to no session.
+/// Whether the blocks of a request were hashed without extra keys, and the request has no session.
 fn is_plain(request: &Bound<'_, PyAny>) -> PyResult<bool> {
     let py = request.py();
     let names = [
@@ -68,7 +70,7 @@ fn is_plain(request: &Bound<'_, PyAny>) -> PyResult<bool> {
     Ok(request.getattr(intern!(py, "prompt_embeds"))?.is_none())
 }
 
-/// Returns the extra keys of a block in the form that events have.
+/// Converts the extra keys of a block, as vLLM has them, to those of events.
 fn extra(keys: &Bound<'_, PyAny>) -> PyResult<Option<Arc<[Extra]>>> {
     if keys.is_none() {
         return Ok(None);
@@ -94,14 +96,15 @@ impl PyVllmFeed {
         self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds the keys that no longer have a block to the log, as removed.
+    /// Records in the log which of the removed keys no longer have a block.
     pub(super) fn removed(&self, removed: &[Removed]) {
         if !removed.is_empty() {
             self.lock().changes.removed(removed);
         }
     }
 
-    /// Reads a run. Returns `None` if the log can record no block of it. Runs Python code.
+    /// Reads the tokens and keys of a run from Python objects. Returns `None` if the log cannot record any of
+    /// its blocks. The call may run Python code.
     pub(super) fn read(&self, run: &Run<'_, '_>) -> PyResult<Option<FeedRun>> {
         let &Run { request, hashes, scale, first, digests, block_size, group } = run;
         let Ok(group) = u16::try_from(group) else { return Ok(None) };
@@ -130,15 +133,15 @@ impl PyVllmFeed {
         Ok(Some(FeedRun { tokens, keys, ..fed }))
     }
 
-    /// Adds the blocks of a run whose keys are new to the log. `new` has an entry per block: whether
-    /// its key is new, or `None` if the block was not cached.
+    /// Records in the log the blocks of a run whose keys are new. `new` has an entry per block: whether its
+    /// key is new, or `None` if the block was not cached.
     pub(super) fn stored(&self, run: Option<FeedRun>, new: &[Option<bool>]) {
         if let Some(run) = run {
             self.lock().changes.stored(run, new);
         }
     }
 
-    /// Reads the extra keys of the blocks of a run.
+    /// Calls `describe` for the extra keys of the blocks of a run, and converts them.
     fn keys(&self, run: &Run<'_, '_>, links: &[Link]) -> PyResult<Vec<Keys>> {
         let py = run.request.py();
         let range = |&(at, ..): &Link| {
@@ -169,8 +172,8 @@ impl PyVllmFeed {
         self.lock().groups.clone()
     }
 
-    /// Takes the changes since the last call, and their keys. Swaps the caller's used buffers for those
-    /// of the log.
+    /// Takes the changes since the last call, and the extra keys of new contents. The log gets the caller's
+    /// used buffers in exchange.
     pub(crate) fn take(&self, batch: &mut FeedBatch, keys: &mut FeedKeys) {
         self.lock().changes.take(batch, keys);
     }
@@ -244,9 +247,8 @@ impl PyVllmFeed {
     }
 }
 
-/// The receiver of the keys that a call removes and caches.
+/// A receiver of the keys that a call removes, or of those that it caches.
 pub(super) enum Listener {
-    /// A method of the Python pool.
     Python(Py<PyAny>),
     Feed(Py<PyVllmFeed>),
 }
@@ -259,7 +261,6 @@ impl Listener {
         })
     }
 
-    /// Reports keys that were removed.
     pub(super) fn removed(&self, py: Python<'_>, removed: &[Removed]) -> PyResult<()> {
         match self {
             _ if removed.is_empty() => {}
@@ -271,7 +272,6 @@ impl Listener {
         Ok(())
     }
 
-    /// Returns the Python method, if the listener is one.
     pub(super) const fn python(&self) -> Option<&Py<PyAny>> {
         match self {
             Self::Python(method) => Some(method),

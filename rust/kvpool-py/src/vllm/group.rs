@@ -31,25 +31,24 @@ struct Settings {
     prompt_tail: Option<usize>,
 }
 
-/// vLLM's own objects of a group.
+/// The Python objects that vLLM has for a group, such as the tables of its requests.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 pub(super) struct Handles {
     pub(super) tables: Py<PyDict>,
     pub(super) num_cached: Py<PyDict>,
-    /// vLLM's manager of the group.
     pub(super) manager: Py<PyAny>,
-    /// Whether its list `new_block_ids` gets the ids of new blocks.
+    /// Whether the ids of new blocks are added to `new_block_ids` of the manager.
     pub(super) zeroed: bool,
     /// Whether `cached_tokens` includes this group.
     pub(super) counts: bool,
-    /// Keys of states that were cached in this step of the engine. A request can continue from such a
-    /// state in the next step.
+    /// Keys of the recurrent states that were cached in this step of the engine. The states are not computed
+    /// yet, so requests can hit them only in the next step.
     pub(super) this_step: Option<Py<PySet>>,
     pub(super) states: Option<StateHandles>,
 }
 
-/// The notes that vLLM's manager keeps for a group of aligned states.
+/// Records of vLLM's manager for a group of aligned recurrent states.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 pub(super) struct StateHandles {
@@ -57,17 +56,17 @@ pub(super) struct StateHandles {
     junctions: bool,
     drops: bool,
     lookahead: Option<usize>,
-    /// Requests whose running state has a block.
+    /// The ids of requests whose current state has a block.
     pub(super) allocated: Py<PySet>,
-    /// By request: the number of leading blocks that were released.
+    /// For each request, the number of leading blocks of its table that were released.
     pub(super) retired: Py<PyDict>,
-    /// By request: the block of the previous state.
+    /// For each request, the position in its table of the previous state.
     pub(super) last: Py<PyDict>,
-    /// By request: the state that is shared inside a block.
+    /// For each request whose hit ended inside a block, the state that it shares there.
     partial: Py<PyDict>,
-    /// By request: the states to be exported.
+    /// For each request, its states that are to be exported.
     checkpoints: Py<PyDict>,
-    /// By request: the states that a connector may take at the end.
+    /// For each request, the states that a connector may take when it ends.
     tails: Py<PyDict>,
 }
 
@@ -76,7 +75,8 @@ impl StateHandles {
         [&self.retired, &self.last, &self.partial, &self.checkpoints, &self.tails]
     }
 
-    /// Returns the notes of a request. Returns `None` if its state is shared, exported or absent.
+    /// Returns the numbers that vLLM's manager has recorded for a request. Returns `None` if the request has
+    /// no state, or if its state is shared or exported.
     fn noted(&self, id: &Bound<'_, PyAny>) -> PyResult<Option<Noted>> {
         let py = id.py();
         if !self.allocated.bind(py).contains(id)?
@@ -95,7 +95,7 @@ impl StateHandles {
 impl crate::python::Single for Settings {}
 impl crate::python::Single for Handles {}
 
-/// A table in vLLM's form, and the pool of its blocks.
+/// A block table as vLLM's list of blocks, and the pool of these blocks.
 pub(super) struct Blocks<'a, 'py>(pub(super) &'a Bound<'py, PyList>, pub(super) &'a Arc<Shared>);
 
 impl Table for Blocks<'_, '_> {
@@ -112,7 +112,7 @@ impl Table for Blocks<'_, '_> {
     }
 }
 
-/// A request's table in one group, and the part of it that can be cached.
+/// The table of a request in one group, and the part of the table that can be cached now.
 pub(super) struct Cacheable<'py> {
     pub(super) table: Bound<'py, PyList>,
     pub(super) caching: Caching,
@@ -152,18 +152,17 @@ impl Group {
         Ok(Self { rules, of })
     }
 
-    /// Returns the table of a request, if it has one.
     pub(super) fn table<'py>(&self, id: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyList>>> {
         Ok(self.of.tables.bind(id.py()).get_item(id)?.map(Bound::cast_into::<PyList>).transpose()?)
     }
 
-    /// Returns the number of cached blocks of a request: 0 before its first block is full, or without a
-    /// cache.
+    /// Returns vLLM's number of cached blocks of a request. 0 if vLLM has no entry for it.
     fn known(&self, id: &Bound<'_, PyAny>) -> PyResult<usize> {
         self.of.num_cached.bind(id.py()).get_item(id)?.map_or(Ok(0), |known| known.extract())
     }
 
-    /// Plans a step and the caching after it. Returns `None` if vLLM's manager has to do the step.
+    /// Plans the changes of a request's table in one step, and which blocks are cached afterwards. Returns
+    /// `None` if vLLM's own manager has to do the step.
     pub(super) fn step<'py>(
         &self,
         shared: &Arc<Shared>,
@@ -190,8 +189,8 @@ impl Group {
         Ok(Cacheable { table, caching })
     }
 
-    /// Plans the admission of a request with a hit of `hits` blocks. Returns `None` if vLLM's manager
-    /// has to admit it.
+    /// Plans the admission of a request with a hit of `hits` blocks. Returns `None` if the request runs
+    /// already, or if vLLM's own manager has to admit it.
     pub(super) fn arrival(
         &self,
         id: &Bound<'_, PyAny>,
@@ -203,8 +202,8 @@ impl Group {
         Ok(if runs { None } else { self.rules.arrival(step, hits) })
     }
 
-    /// Removes a request. Also removes its states from the list that connectors may take, because its blocks
-    /// are about to be reused.
+    /// Removes a request from vLLM's records. Also removes its states from the list of states that connectors
+    /// may take, because its blocks are about to be reused.
     pub(super) fn forget(&self, id: &Bound<'_, PyAny>) -> PyResult<()> {
         let py = id.py();
         let states = self.of.states.as_ref();

@@ -35,14 +35,16 @@ pub(crate) struct PyVllmGroups {
     pub(super) max_model_len: usize,
     pub(super) watermark: usize,
     pub(super) waiting: Vec<i64>,
-    /// vLLM's class `KVCacheBlocks`, and its empty instance.
+    /// Makes the result of a call from lists of blocks: vLLM's class `KVCacheBlocks`. `empty` is its instance
+    /// without blocks.
     pub(super) blocks_class: Py<PyAny>,
     pub(super) empty: Py<PyAny>,
-    /// The receivers of removed and cached keys: the pool's `_notify_removed` and `cache_full_blocks`
-    /// if it makes events, or the feed of a publisher.
+    /// The receivers of removed and of cached keys. Each is a method of the Python pool if the pool makes
+    /// events (`_notify_removed`, `cache_full_blocks`), or the feed of a publisher.
     pub(super) on_removed: Option<Listener>,
     pub(super) on_cached: Option<Listener>,
-    /// The Python pool, if it has a collector of metrics.
+    /// The Python pool if it has a collector of metrics, which gets a report of every block. Otherwise
+    /// `None`.
     pub(super) metered: Option<Py<PyAny>>,
     /// vLLM's coordinator. Its `retention_interval` can change, and determines which windows and states
     /// are kept.
@@ -50,11 +52,12 @@ pub(crate) struct PyVllmGroups {
     pub(super) retains: Retains,
     /// `allocate_slots` of vLLM's manager, which handles the unusual calls.
     pub(super) fallback: Py<PyAny>,
-    /// Whether a group does not cache blocks that no hit is expected to need.
+    /// Whether some group leaves blocks uncached that no hit is expected to need.
     pub(super) leaves_out: bool,
-    /// Whether a group caches the block in which a prompt ends.
+    /// Whether some group caches the block in which a prompt ends.
     pub(super) looks_at_prompts: bool,
-    /// Whether a group caches the state at a junction, where a prompt diverges from an earlier one.
+    /// Whether some group caches the recurrent state at a junction, which is a token at which a prompt
+    /// diverges from an earlier one.
     pub(super) looks_at_junctions: bool,
     lookups: Option<Lookups>,
 }
@@ -63,7 +66,8 @@ pub(super) fn attr<'py>(request: &Bound<'py, PyAny>, name: &Bound<'py, PyString>
     request.getattr(name)?.extract()
 }
 
-/// Returns the number of tokens of a request: the length of the list that vLLM's `num_tokens` reads.
+/// Returns the number of tokens of a request. Like vLLM's `num_tokens`, this is the length of
+/// `_all_token_ids`.
 pub(super) fn num_tokens(request: &Bound<'_, PyAny>) -> PyResult<usize> {
     let tokens = request.getattr(intern!(request.py(), "_all_token_ids"))?;
     match tokens.cast::<PyList>() {

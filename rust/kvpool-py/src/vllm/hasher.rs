@@ -18,27 +18,27 @@ use crate::errors::OrRaise;
 use crate::hashing::named;
 use crate::python::prelude::*;
 
-/// The number of tokens from which hashing detaches from the interpreter.
+/// If a call hashes this number of tokens or more, it runs without the interpreter.
 const LONG: usize = 1024;
 
 #[pyclass(frozen, module = "kvpool._core.vllm", name = "VllmHasher")]
 pub(crate) struct PyVllmHasher {
     algorithm: HashAlgorithm,
     block_size: usize,
-    /// `vllm.v1.core.kv_cache_utils`. Each call reads the seed and the function for extra keys from
-    /// this module.
+    /// The module `vllm.v1.core.kv_cache_utils`. Each call reads the seed and the function for extra keys
+    /// from it.
     utils: Py<PyModule>,
     /// vLLM's hash function. It hashes blocks that the core can't encode.
     hash_fn: Py<PyAny>,
 }
 
-/// The part of a request that has no hashes yet.
+/// The tokens of a request that have no hashes yet.
 struct Source<'py> {
     request: Bound<'py, PyAny>,
     tokens: Bound<'py, PyList>,
     start: usize,
     parent: Option<Bound<'py, PyBytes>>,
-    /// The number of the next blocks that may have extra keys. `None` if no block can have any.
+    /// The number of blocks, from the next one on, that may have extra keys. `None` if no block can have any.
     with_extra: Option<usize>,
 }
 
@@ -53,7 +53,7 @@ impl PyVllmHasher {
         hash_fn: Py<PyAny>,
     ) -> PyResult<Self> {
         let algorithm: HashAlgorithm = named(py, algorithm)?;
-        // This call refuses an algorithm that vLLM does not have, and a block size of 0.
+        // Hashing no tokens raises an error if vLLM does not have the algorithm, or if the block size is 0.
         hash_text_blocks(algorithm, &[0; 32], &[], block_size).or_raise(py)?;
         Ok(Self { algorithm, block_size, utils, hash_fn })
     }
@@ -82,8 +82,9 @@ impl PyVllmHasher {
     }
 }
 
-/// Returns the number of the next blocks that may have extra keys. With multimodal items, an adapter or
-/// prompt embeddings, all blocks may have some. With a salt, only the first block has one.
+/// Returns the number of blocks, from the next one on, that may have extra keys. With multimodal items, an
+/// adapter or prompt embeddings, these are all blocks. With a salt, it is only the first block of the
+/// request.
 fn extra_blocks(request: &Bound<'_, PyAny>, start: usize) -> PyResult<Option<usize>> {
     let py = request.py();
     let always = request.getattr(intern!(py, "mm_features"))?.is_truthy()?
@@ -108,7 +109,7 @@ impl PyVllmHasher {
         PyBytes::new(py, hash.digest(self.algorithm))
     }
 
-    /// Hashes the rest of the blocks, which have no extra keys.
+    /// Hashes all remaining full blocks, which have no extra keys.
     fn hash_text<'py>(
         &self,
         py: Python<'py>,
@@ -120,7 +121,7 @@ impl PyVllmHasher {
             return Ok(());
         }
         let Some(tokens) = exact_ints(&source.tokens, source.start, source.start + whole) else {
-            // Some token id is not a 32-bit number. vLLM hashes these blocks.
+            // Some token id is not a 32-bit number, so vLLM's own function hashes the blocks.
             for block in 0..whole / self.block_size {
                 let parent = self.last_parent(py, source, out)?;
                 out.append(self.hash_in_vllm(py, source, block, parent, None)?)?;
@@ -137,8 +138,8 @@ impl PyVllmHasher {
         Ok(())
     }
 
-    /// Returns the parent of the next block: the last hash of `out`, which contains the hashes of this
-    /// call, or the parent of the source if `out` is empty.
+    /// Returns the hash of the block before the next one: the last hash that this call has added to `out`, or
+    /// the parent of `source` if `out` is empty.
     fn last_parent<'py>(
         &self,
         py: Python<'py>,
@@ -187,7 +188,7 @@ impl PyVllmHasher {
         Ok(())
     }
 
-    /// Hashes a block with vLLM's own function. `block` counts from the start of `source`.
+    /// Hashes one block with vLLM's own function. `block` is its position after the start of `source`.
     fn hash_in_vllm<'py>(
         &self,
         py: Python<'py>,
@@ -203,8 +204,8 @@ impl PyVllmHasher {
     }
 }
 
-/// Returns extra keys as data, if they are a tuple of tuples of `str`, `bytes`, `int` and `None`. vLLM
-/// encodes all others.
+/// Converts extra keys to the core's form, if they are a tuple of tuples of `str`, `bytes`, `int` and `None`.
+/// Otherwise returns `None`, and vLLM hashes the block.
 fn atoms(extra: &Bound<'_, PyAny>) -> Option<Vec<ExtraTuple>> {
     extra.cast_exact::<PyTuple>().ok()?.iter().map(|tuple| tuple_atoms(&tuple)).collect()
 }

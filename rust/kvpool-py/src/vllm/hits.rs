@@ -15,21 +15,21 @@ use crate::errors::OrRaise;
 use crate::gather::list_of;
 use crate::python::prelude::*;
 
-/// The last hit of each group, and its list of blocks with the [`LastHit::changes`] for which it was
-/// made.
+/// The last hit of each group. `lists` has the Python list of its blocks, with the number
+/// [`LastHit::changes`] at which the list was made.
 #[derive(Default)]
 struct Last {
     hits: Vec<LastHit>,
     lists: Vec<Option<(u64, Py<PyList>)>>,
 }
 
-/// The lookups of several groups.
+/// Looks up requests in several KV-cache groups. A lookup can reuse the last hit of each group.
 pub(super) struct Lookups {
     pub(super) hits: Hits,
     last: Mutex<Last>,
 }
 
-/// The digests of a request.
+/// The digests of a request, which are read from vLLM's list.
 pub(super) struct Hashes<'a, 'py> {
     hashes: &'a Bound<'py, PyAny>,
     len: usize,
@@ -68,8 +68,8 @@ impl Lookups {
         self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Calls `find` with the last hits of the groups. Returns one list of blocks per group, and the
-    /// second result of `find`.
+    /// Calls `find`, which looks up a request and may reuse the last hits. Returns one list of blocks per
+    /// group, and the second result of `find`.
     pub(super) fn ask<'py, R>(
         &self,
         core: &PyVllmPool,
@@ -78,14 +78,15 @@ impl Lookups {
         find: impl FnOnce(&Hashes<'_, 'py>, &mut [LastHit]) -> PyResult<(Vec<GroupFound>, R)>,
     ) -> PyResult<(Bound<'py, PyTuple>, R)> {
         let asked = Hashes { hashes, len: hashes.len()?, shared: &core.shared };
-        // The last hits are taken out, so that no lock is held while Python objects are read or made.
+        // The last hits are moved out of the lock, so that no lock is held while Python objects are read or
+        // made.
         let mut last = std::mem::take(&mut *self.last());
         last.hits.resize_with(groups, LastHit::default);
         last.lists.resize_with(groups, || None);
         let answer = find(&asked, &mut last.hits)
             .and_then(|(found, more)| Ok((last.tables(hashes.py(), core, &found)?, more)));
-        // The last hits of another thread are dropped without the lock, because they may hold the last
-        // reference to an object.
+        // Another thread may have stored its last hits meanwhile. They are dropped after the lock is
+        // released, because they may hold the last reference to a Python object.
         let others = std::mem::replace(&mut *self.last(), last);
         drop(others);
         answer
@@ -110,7 +111,7 @@ impl Last {
                     Some((changes, list)) if *changes == hit.changes() => list,
                     list => &mut list.insert((hit.changes(), core.handles(py, hit.blocks())?.unbind())).1,
                 };
-                // This is a copy, because the caller may change its list.
+                // The list is copied, because the caller may change the list that it gets.
                 let whole = list.bind(py).get_slice(0, found.known);
                 whole.set_slice(found.known, found.known, &table)?;
                 table = whole;

@@ -7,7 +7,7 @@ use crate::errors::OrRaise;
 use crate::gather::push;
 use crate::python::prelude::*;
 
-/// Converts removed keys for vLLM. Returns each with a bool that is true if no block has this key now.
+/// Returns removed keys as pairs of key and bool, which is true if no block has this key any more.
 pub(super) fn removed_keys<'py>(py: Python<'py>, removed: &[Removed]) -> PyResult<Bound<'py, PyList>> {
     PyList::new(
         py,
@@ -30,8 +30,8 @@ pub(super) fn digest<'py>(
     Ok(digest.cast_into::<PyBytes>()?)
 }
 
-/// Returns the digests of the wanted blocks from block `first` on, and `None` for each other block.
-/// Checks that each digest can be part of a key.
+/// Returns an entry per block from block `first` on: its digest if `wanted` is true for it, otherwise `None`.
+/// Checks that each digest is short enough for a key.
 pub(super) fn digests<'py>(
     hashes: &Bound<'py, PyAny>,
     first: usize,

@@ -27,7 +27,7 @@ impl ToPyErr for VllmError {
                 "InvalidBlockError"
             }
             Self::Pool(error) => return error.to_py_err(py),
-            // Too few blocks, a key that is too long.
+            // The other errors are, for example, too few blocks, or a key that is too long.
             _ => "InvalidArgumentError",
         };
         raise(py, class, self.to_string())
@@ -37,7 +37,7 @@ impl ToPyErr for VllmError {
 #[pyclass(frozen, module = "kvpool._core.vllm", name = "VllmPool")]
 pub(crate) struct PyVllmPool {
     pub(crate) shared: Arc<Shared>,
-    /// The Python object of each block, by id.
+    /// The Python objects of all blocks, in the order of their ids.
     pub(crate) blocks: Py<PyList>,
 }
 
@@ -49,7 +49,7 @@ impl PyVllmPool {
     }
 }
 
-/// A run of blocks of a request's table. Each block has `scale` digests.
+/// Consecutive blocks of a request's table, from position `first` on. `hashes` has `scale` digests per block.
 pub(super) struct TableRun<'a, 'py> {
     pub(super) blocks: &'a Bound<'py, PyAny>,
     pub(super) hashes: &'a Bound<'py, PyAny>,
@@ -59,15 +59,15 @@ pub(super) struct TableRun<'a, 'py> {
     pub(super) scale: usize,
 }
 
-/// The keys that caching a run removed, and whether each block's key is new.
+/// The result of caching a run: the removed keys, and for each block whether its key is new.
 pub(super) struct Cached {
     removed: Vec<Removed>,
     stored: Vec<Option<bool>>,
 }
 
 impl PyVllmPool {
-    /// Caches the blocks of a run that `kept` accepts. If there is a feed, it records them for its
-    /// request.
+    /// Caches the blocks of a run for which `kept` is true. If there is a feed, it records the blocks as
+    /// blocks of the given request.
     pub(super) fn cache_run<'py>(
         &self,
         py: Python<'py>,
@@ -100,12 +100,10 @@ impl PyVllmPool {
     }
 }
 
-/// Reads the numbers of groups.
 fn groups(groups: &Bound<'_, PyAny>) -> PyResult<Vec<u32>> {
     gather_as("groups", groups, "an int")
 }
 
-/// Returns the keys of a digest in several groups.
 fn keys(py: Python<'_>, digest: &[u8], groups: &[u32]) -> PyResult<Vec<Key>> {
     groups.iter().map(|&group| Key::new(digest, group).or_raise(py)).collect()
 }
@@ -195,7 +193,7 @@ impl PyVllmPool {
 
     fn bind(&self, py: Python<'_>, owner: &Bound<'_, PyAny>) -> PyResult<()> {
         let reference = PyWeakrefReference::new(owner)?.unbind();
-        // If the pool already has an owner, that owner stays.
+        // If the pool already has an owner, `set` changes nothing.
         let _ = self.shared.owner.set(py, reference);
         Ok(())
     }
@@ -304,7 +302,6 @@ impl PyVllmPool {
         scale: usize,
     ) -> PyResult<(Bound<'py, PyTuple>, bool)> {
         let groups = self::groups(groups)?;
-        // One key per block and group.
         let mut all = Vec::new();
         for at in 0..max_blocks {
             for key in keys(py, digest(hashes, at, scale)?.as_bytes(), &groups)? {
@@ -421,7 +418,7 @@ impl PyVllmPool {
     }
 
     fn copies(&self, key: &[u8]) -> Vec<u32> {
-        // No block has a key that is too long.
+        // If the key is too long, no block can have it.
         Key::from_bytes(key).map_or_else(|_| Vec::new(), |key| self.shared.lock().keys().copies(&key))
     }
 

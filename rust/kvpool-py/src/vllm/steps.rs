@@ -1,4 +1,4 @@
-//! The steps of [`PyVllmGroups`]: steps of running requests, and steps that admit a request.
+//! The calls of [`PyVllmGroups`] that run a step of a request or admit a request.
 
 use kvpool_journal::VllmCalls;
 use kvpool_vllm::{Call, Change, Move, Room};
@@ -12,8 +12,8 @@ use crate::errors::OrRaise;
 use crate::python::prelude::*;
 
 impl PyVllmGroups {
-    /// Runs a plain step of a running request. Returns `None`, with nothing changed, if vLLM's managers
-    /// have to do it.
+    /// Allocates the blocks of a running request for a step, and caches its full blocks. If vLLM's managers
+    /// have to do the step, changes nothing and returns `None`.
     pub(super) fn continue_request<'py>(
         &self,
         request: &Bound<'py, PyAny>,
@@ -33,8 +33,8 @@ impl PyVllmGroups {
             }
         }
         if rows.iter().all(|(change, row)| change.is_empty() && !row.caching.asks()) {
-            // The step takes no block, so it fits unless the reserved blocks and the watermark already exceed
-            // the free blocks.
+            // The step needs no block. It is refused only if the reserved blocks and the watermark already
+            // exceed the free blocks.
             let refused = (call.reserved > 0 || self.watermark > 0) && !self.fits(request, 0, call)?;
             return Ok(Some(if refused { py.None().into_bound(py) } else { self.empty.bind(py).clone() }));
         }
@@ -56,7 +56,8 @@ impl PyVllmGroups {
         self.answer(py, answer).map(Some)
     }
 
-    /// Whether the pool has this number of free blocks for a request.
+    /// Whether the pool has this number of free blocks for a request, in addition to the reserved blocks and
+    /// the watermark.
     fn fits(&self, request: &Bound<'_, PyAny>, blocks: usize, call: &Call) -> PyResult<bool> {
         let mut room = Room { reserved: call.reserved, watermark: 0 };
         if call.watermark && self.watermark > 0 {
@@ -66,7 +67,7 @@ impl PyVllmGroups {
         Ok(room.fits(blocks, self.shared.lock().num_free()))
     }
 
-    /// Returns the blocks that were taken, as vLLM's `KVCacheBlocks`.
+    /// Returns the allocated blocks of each group as vLLM's `KVCacheBlocks`.
     fn answer<'py>(&self, py: Python<'py>, taken: Vec<Bound<'py, PyList>>) -> PyResult<Bound<'py, PyAny>> {
         if taken.iter().all(PyListMethods::is_empty) {
             return Ok(self.empty.bind(py).clone());
@@ -74,8 +75,8 @@ impl PyVllmGroups {
         self.blocks_class.bind(py).call1((PyTuple::new(py, taken)?,))
     }
 
-    /// Admits a request with its hit, if it has one. Returns `None`, with nothing changed, if vLLM's
-    /// managers have to admit it.
+    /// Admits a request, with its hit if there is one. If vLLM's managers have to admit it, changes nothing
+    /// and returns `None`.
     pub(super) fn admit<'py>(
         &self,
         request: &Bound<'py, PyAny>,
@@ -143,16 +144,16 @@ impl PyVllmGroups {
         self.answer(py, answer).map(Some)
     }
 
-    /// Whether a hit ends with a state that the current step of the engine computes. A request can
-    /// continue from that state in the next step.
+    /// Whether a hit ends with a recurrent state that the engine's current step computes. The request then
+    /// has to wait for the next step.
     fn waits_for_a_step(&self, py: Python<'_>, group: &Group, hits: &[u32]) -> PyResult<bool> {
         let (Some(this_step), Some(&last)) = (&group.of.this_step, hits.last()) else { return Ok(false) };
         let key = self.shared.lock().keys().hash_of(last).map(|(key, _)| key);
         key.map_or(Ok(false), |key| this_step.bind(py).contains(PyBytes::new(py, key.as_bytes())))
     }
 
-    /// Allocates the blocks that the tables lack, one group after the other, and appends them. If a state
-    /// moves to another block, updates the notes of vLLM's manager.
+    /// Allocates the missing blocks of a request's tables, one group after the other, and appends them. If a
+    /// state moves to another block, updates the records of vLLM's manager.
     fn take<'a, 'py: 'a>(
         &self,
         id: &Bound<'py, PyAny>,
@@ -184,7 +185,7 @@ impl PyVllmGroups {
         Ok(answer)
     }
 
-    /// Takes free blocks and appends them to a table. Returns them as a list of its own.
+    /// Allocates blocks, appends them to a table, and returns them as another list.
     fn take_blocks<'py>(
         &self,
         group: &Group,
@@ -216,7 +217,7 @@ impl PyVllmGroups {
         Ok(taken)
     }
 
-    /// Frees blocks of a table in this order, and puts the null block at their positions.
+    /// Frees blocks of a table in the given order, and writes the null block to their positions.
     fn free_positions(&self, table: &Bound<'_, PyList>, blocks: &[(usize, u32)]) -> PyResult<()> {
         if blocks.is_empty() {
             return Ok(());
