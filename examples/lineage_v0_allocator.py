@@ -14,7 +14,7 @@ PROMPT = [[1, 2, 3, 4], [5, 6, 7, 8]]
 
 
 def ids(blocks: list[Block]) -> list[int | None]:
-    """Returns the physical blocks of a sequence."""
+    """Returns the numbers of the physical blocks in a sequence's table."""
     return [block.block_id for block in blocks]
 
 

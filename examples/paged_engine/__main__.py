@@ -1,7 +1,7 @@
 """The command line: ``python -m examples.paged_engine``, from the repository's root.
 
-Exit code 0: done. 1: the job failed, or the check found a difference. 2: bad usage. 130: Ctrl-C.
-Results go to stdout, everything else to stderr.
+Exit code 0: the prompts are generated, or the check has passed. 1: generation failed, or the check
+found a difference. 2: bad usage. 130: Ctrl-C. Results go to stdout, everything else to stderr.
 """
 
 import dataclasses
@@ -147,7 +147,7 @@ def _command(
 
 
 def _keep(given: str) -> Keep:
-    """Parses the value of --keep."""
+    """Parses the value of --keep: ``all``, ``junctions`` or a number of tokens."""
     if given == "all":
         return "all"
     if given == "junctions":
@@ -196,8 +196,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code.
 
     Args:
-        arguments: The arguments after ``python -m examples.paged_engine``. ``None``: those of the process.
-
+        arguments: The arguments after ``python -m examples.paged_engine``. If ``None``, the arguments
+            of the process are used.
     """
     try:
         _app(arguments, prog_name="python -m examples.paged_engine")
