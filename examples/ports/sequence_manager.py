@@ -99,7 +99,7 @@ class PlainBlockManager:
             self._register(table[position], digest)
 
     def can_append(self, seq: Sequence) -> bool:
-        """Whether there is a slot, or a free block, for the last sampled token."""
+        """Whether the last sampled token has a slot or can get a block."""
         return self.num_available >= ((len(seq) - 1) % self.block_size == 0)
 
     def may_append(self, seq: Sequence) -> None:
@@ -196,7 +196,7 @@ class BlockManager:
         seq.hashed = None
 
     def can_append(self, seq: Sequence) -> bool:
-        """Whether there is a slot, or a free block, for the last sampled token."""
+        """Whether the last sampled token has a slot or can get a block."""
         return self.manager.num_available >= ((len(seq) - 1) % self.manager.block_size == 0)
 
     def may_append(self, seq: Sequence) -> None:
