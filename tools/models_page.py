@@ -59,7 +59,7 @@ def details() -> str:
 
 
 def _filled(template: str, parts: dict[str, str]) -> str:
-    """Replace the names of parts in a template, and wrap long paragraphs."""
+    """Replaces each upper-case name in a template by its text, and wraps long paragraphs."""
     text = Path(__file__).with_name(template).read_text(encoding="utf-8")
     for name, value in parts.items():
         text = text.replace(name, value, 1)
@@ -119,7 +119,7 @@ def _models() -> Iterator[str]:
 
 
 def _sum(products: Sum) -> str:
-    """Formats a sum of products and its value."""
+    """Returns a sum of products as text, followed by its value."""
     if not products:
         return ""
     words = " + ".join(" x ".join(f"{factor:,}" for factor in one) for one in products)
