@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import Any, Final
 
-#: Groups by model: tokens of a sliding window, 0 for full attention, None for a state space.
+#: KV-cache groups of each model: a number is the width of a sliding window in tokens, 0 is full
+#: attention, and None is a state space.
 MODELS: Final[dict[str, tuple[int | None, ...]]] = {
     "full": (0,),
     "gpt-oss": (0, 128),

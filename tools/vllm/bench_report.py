@@ -1,4 +1,4 @@
-"""Writes the results of tools/vllm_bench.py as tables to the terminal, as Markdown, and as JSON."""
+"""Writes the results of tools/vllm_bench.py: as tables on the terminal, as Markdown, and as JSON."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-#: Units: smallest number of seconds, factor, and name.
+#: Units of time: the smallest number of seconds that is shown in the unit, the factor, and the name.
 UNITS: Final = ((1.0, 1.0, "s"), (1e-3, 1e3, "ms"), (0.0, 1e6, "us"))
 
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """The figures of a load, with or without events, at every level."""
+    """The statistics of a load, with or without events, at every level of kvpool's plug-in."""
 
     load: str
     title: str
@@ -49,7 +49,7 @@ def cpu_model() -> str:
 
 
 def commit() -> str:
-    """Returns the commit of the checkout, with a mark if the working tree has changes."""
+    """Returns the commit of the checkout. A mark shows whether files have been changed since."""
     try:
         done = subprocess.run(
             ["git", "describe", "--always", "--dirty=+changes", "--exclude=*"],
@@ -197,5 +197,5 @@ def markdown(known: Mapping[str, Any], results: Sequence[Result]) -> str:
 
 
 def as_json(known: Mapping[str, Any], results: Sequence[Result]) -> dict[str, Any]:
-    """Makes the JSON of all results: times in seconds, steps in microseconds."""
+    """Returns all results as JSON. Times of phases are in seconds, times of steps in microseconds."""
     return {**known, "results": [dataclasses.asdict(result) for result in results]}

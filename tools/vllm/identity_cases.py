@@ -1,13 +1,14 @@
-"""The changes between two starts of an engine that tools/vllm_identity_check.py tests.
+"""The cases of tools/vllm_identity_check.py: the changes between two starts of an engine over one
+store.
 
 The files of all cases are in one folder, and are restored after each case:
 
-- ``full``, ``window``, ``longrope``: models in folders. ``adapter``: a LoRA adapter of ``full``.
-- ``media``: a model that reads audio, with weights that vLLM makes up; its prompts in these cases are
+- ``full``, ``window``, ``longrope``: folders with models. ``adapter``: a LoRA adapter of ``full``.
+- ``media``: a model that reads audio, with weights that vLLM makes up. Its prompts in these cases are
   text.
 - ``hub``: a cache of huggingface_hub with the model ``org/tiny``, which has two commits.
 
-``{files}`` in an option stands for that folder.
+``{files}`` in an option is replaced by the path of that folder.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Start:
     actions: tuple[str, ...] = ("generate",)
 
     def with_(self, other: Start) -> Start:
-        """Returns this start with the settings of another start added."""
+        """Returns this start, with the settings of another start in addition."""
         return Start(
             {**self.options, **other.options},
             {**self.environment, **other.environment},
@@ -115,7 +116,7 @@ def write_files(folder: Path) -> None:
 
 
 def write_media(folder: Path) -> None:
-    """Writes a model that reads audio. vLLM starts it only with a tokenizer and a processor."""
+    """Writes a model that reads audio. vLLM starts such a model only with a tokenizer and a processor."""
     shutil.copytree(folder / "full", folder / "media")
     text = json.loads((folder / "full" / "config.json").read_text())
     audio = {"d_model": 32, "encoder_layers": 1, "encoder_attention_heads": 2, "encoder_ffn_dim": 64}
@@ -154,7 +155,9 @@ def write_media(folder: Path) -> None:
 
 
 def write_hub(folder: Path) -> None:
-    """Writes the hub cache: two commits with different weights, and two branches at the first one."""
+    """Writes the hub cache: a model with two commits that have different weights, and two branches that
+    are both at the first commit.
+    """
     repository = folder / "hub" / "models--org--tiny"
     (repository / "blobs").mkdir(parents=True)
     (repository / "refs").mkdir()
@@ -199,7 +202,7 @@ def edit(config: Path, **fields: Any) -> None:
 
 
 def replace(file: Path) -> None:
-    """Replaces weights by others of the same size, and keeps the file's modification time."""
+    """Replaces weights by others of the same size. The file keeps its modification time."""
     torch = importlib.import_module("torch")
     tensors = importlib.import_module("safetensors.torch")
     before, weights = file.stat(), tensors.load_file(str(file))
@@ -261,7 +264,7 @@ def rope(**parameters: Any) -> Start:
 INPLACE: Final = {**ADAPTER, "load_inplace": True}
 
 CASES: Final = (
-    # Cases in which the KV changes.
+    # In these cases the KV changes, so the second start must miss.
     Case("weights, same size and mtime", "full", False, files=weights_replaced),
     Case("--revision, whose branch moved", "branch", False, files=moved("branch")),
     Case("--revision added", "hub", False, options(revision=COMMITS[1])),
@@ -317,7 +320,7 @@ CASES: Final = (
         during=Start(adapter=INPLACE, actions=("generate", "files", "generate")),
         restored=False,
     ),
-    # Cases in which the KV does not change.
+    # In these cases the KV does not change, so the second start must hit.
     Case("nothing", "full", True),
     Case("new mtime", "full", True, files=touched),
     Case("a README in the folder", "full", True, files=documented),
