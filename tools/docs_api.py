@@ -179,7 +179,9 @@ def plain_code(text: str) -> str:
 
 
 def members_of(node: ast.ClassDef) -> tuple[Member, ...]:
-    """Returns the public methods and properties of a class, in source order. If a method is overloaded, returns its first overload."""
+    """Returns the public methods and properties of a class, in source order. If a method is overloaded,
+    returns its first overload.
+    """
     found: dict[str, Member] = {}
     for one in node.body:
         if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name):
