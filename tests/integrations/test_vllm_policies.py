@@ -1,5 +1,5 @@
-"""Tests ``KVPOOL_VLLM_EVICTION``: the accepted names, when a name is refused, and the notifications
-that a policy gets from a pool.
+"""Tests ``KVPOOL_VLLM_EVICTION``: which names it accepts, when it refuses a name, and which
+notifications a policy gets from a pool.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 POLICIES = [name for name in EVICTIONS if name != LRU]
-#: The group of full attention, and a group that no lookup of full attention reads.
+#: The group of full attention, and a group that lookups of full attention do not read.
 FULL, WINDOW = 0, 5
 
 
@@ -106,15 +106,15 @@ def cached(pool: Any) -> list[int]:
 
 
 def one_by_one(pool: Any, blocks: list[Any]) -> None:
-    """Frees a table one block at a time, the first block first. So only a policy that knows chains
-    evicts the last block first.
+    """Frees a table one block at a time, the first block first. A policy that knows which block follows
+    which still evicts the last block first.
     """
     for block in blocks:
         pool.free_blocks([block])
 
 
 def look_up(pool: Any, groups: list[int], tokens: list[int]) -> Any:
-    """Makes a lookup with full attention, as vLLM's coordinators do."""
+    """Makes a lookup in groups of full attention, as vLLM's coordinators do."""
     spec = type("Spec", (), {"block_size": BLOCK[FULL]})()
     hashes = request_of(tokens).block_hashes
     return part("lookup").find_in_full_attention(

@@ -1,5 +1,5 @@
 """Tests ancestor 002, the allocators of Aphrodite and vLLM 0.4: the older names, the forms of arguments
-and results, and the behaviours of the checklist.
+and results, and the behaviours in the ancestor's checklist.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Tests the allocators of ancestors 004 and 002: the behaviours and defects that the naive and the
-prefix-caching allocator have in common.
+"""Tests the behaviours and defects that the naive and the prefix-caching allocator of ancestors 004
+(vLLM v0) and 002 (Aphrodite) have in common.
 """
 
 from __future__ import annotations
