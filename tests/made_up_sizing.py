@@ -25,7 +25,7 @@ def curve(blocks: float) -> float:
 
 
 def made_up(*, source: str = "conversation.jsonl", with_model: bool = True) -> SizingReport:
-    """Returns a report in the form of ``kvpool size``, without a trace."""
+    """Returns an artificial report in the form of ``kvpool size``. No trace is read."""
 
     def gib(blocks: float) -> float | None:
         return blocks * BLOCK_BYTES / 2**30 if with_model else None

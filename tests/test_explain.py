@@ -1,7 +1,7 @@
-"""Tests explanations of misses through Python: answers, sums, settings, the table of a replay, and the
-examples of the docs.
+"""Tests explanations of misses in Python: the reasons, their sums, the settings, the table of a replay,
+and the examples of the docs.
 
-The tests of the crate compare the reasons themselves with a model that stores the whole history.
+The crate's tests compare the reasons with a model that stores the whole history.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BLOCK = 4
 
 
 def serve(manager: CacheManager, request_id: str | int, tokens: list[int], **more: Any) -> None:
-    """Admits, computes and releases a request."""
+    """Runs a request: admits, computes and releases it."""
     manager.admit(request_id, tokens, **more)
     manager.commit(request_id, len(tokens))
     manager.release(request_id)

@@ -1,5 +1,5 @@
-"""Tests hashes: published vectors, vLLM's encodings rebuilt in Python, cursors, extra keys, and equal
-results in all processes.
+"""Tests hashes: the published vectors, vLLM's encodings rebuilt in Python, cursors, extra keys, and
+equal results in all processes.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def test_digests_are_the_published_ones(case: dict[str, Any], algorithm: HashAlg
     hasher = vector_hasher(case, algorithm)
     expected = [bytes.fromhex(digest) for digest in case["digests"][algorithm][1:]]
     assert hasher.hash_tokens(tokens, extra, epoch=epoch) == expected
-    # The digests are the same if a few tokens are appended at a time.
+    # If the tokens are appended a few at a time, the digests are the same.
     cursor = hasher.cursor(None, extra, epoch=epoch)
     for start in range(0, len(tokens), 7):
         cursor.append(tokens[start : start + 7])
@@ -148,7 +148,8 @@ def test_vllm_digests_are_those_of_pickle_and_cbor(
     salt: str | None,
     adapter: str | None,
 ) -> None:
-    # A decoded string is a new object, because pickle memoizes by identity.
+    # Append a letter to get a new object of the string, because pickle recognizes repeated objects by
+    # identity.
     lora = [] if adapter is None else [("lora", (adapter + ".").encode().decode()[:-1], None)]
     salted = [] if salt is None else [("cache_salt", (salt + ".").encode().decode()[:-1])]
     expected = vllm_chain(
@@ -315,7 +316,7 @@ def test_an_item_changes_the_blocks_it_overlaps_and_all_later_ones() -> None:
 
 @st.composite
 def turns(draw: st.DrawFn) -> tuple[list[list[int]], list[list[tuple[str, int, int]]]]:
-    """Draws the tokens of each turn, and the items of each turn. An item begins at or after the end of
+    """Draws the tokens and the multimodal items of several turns. An item begins at or after the end of
     the earlier tokens.
     """
     tokens = draw(st.lists(st.lists(st.integers(0, 9), max_size=12), min_size=1, max_size=5))
