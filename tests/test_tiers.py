@@ -1,4 +1,4 @@
-"""Tests tiers and plans from Python, and the manager's forks and swaps: conversions, errors, and one
+"""Tests tiers and plans, and the manager's forks and swaps, in Python: conversions, errors, and one
 complete use of each.
 """
 
