@@ -66,8 +66,8 @@ def test_nothing_works_before_cu_init_or_without_a_context(bare: Driver) -> None
 
 
 def launch_random(cuda: Driver, width: int, rng: random.Random, *, device_pairs: bool, reverse: bool) -> None:
-    """Makes one launch between two stores of random shape, and compares it with the same copies made in
-    Python.
+    """Makes one launch between two stores with random sizes. Compares the result with copies that are
+    made in Python.
     """
     blocks, num_planes = rng.randint(2, 9), rng.randint(1, 5)
     nbytes = width * rng.randint(1, 3000 // width)
