@@ -80,7 +80,6 @@ def one() -> list[Any]:
 
 
 def numbers(kind: Any) -> Any:
-    """Yields numbers of a class."""
     return (kind() for _ in range(100))
 
 

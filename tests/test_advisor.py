@@ -32,8 +32,6 @@ POLICIES = [name for name in kvpool.policies.eviction_policies() if name != "las
 EIGHTHS = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 HASHER = kvpool.BlockHasher(block_size=1)
 
-# --- Reference models ---
-
 
 def prefix_hits(cached: Sequence[tuple[int, ...]], prompt: tuple[int, ...]) -> int:
     """Returns the number of a prompt's blocks that are in the cache. A block is identified by the whole
@@ -186,9 +184,6 @@ def test_one_in_so_many_is_near() -> None:
     for point in advice["curve"]:
         assert point["block_hit_rate"] == pytest.approx(exact.at(point["blocks"])[0], abs=0.04)
     assert advice["policies"][0]["block_hit_rate"] == pytest.approx(advice["block_hit_rate"], abs=0.04)
-
-
-# --- What counts as a reference ---
 
 
 def test_a_refused_request_counts_once_it_is_admitted() -> None:
@@ -369,8 +364,6 @@ def test_true_is_the_default_and_without_one_there_is_no_advice() -> None:
         assert CacheManager(8, advisor=none).diagnose.advice() is None
     assert serve(BlockPool(8, 1), (1, 2), tenant=3) == 0  # without an advisor, the tenant has no effect
 
-
-# --- The docs ---
 
 DOCS = (Path(__file__).resolve().parent.parent / "docs" / "advisor.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```python\n(.*?)```", DOCS, flags=re.DOTALL)

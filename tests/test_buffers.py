@@ -229,8 +229,6 @@ def test_rows_and_counts_of_every_kind(kind: str) -> None:
     manager.diagnose.check_invariants()
 
 
-# --- Into a caller's buffer ---
-
 OUTS: dict[str, Callable[[int], Any]] = {
     "numpy": lambda n: np.full(n, -1, dtype=np.int32),
     "array": lambda n: array.array("i", [-1] * n),

@@ -49,9 +49,6 @@ def library_report(trace: kvpool.traces.Trace, **settings: Any) -> dict[str, Any
     return report
 
 
-# --- replay: figures ---
-
-
 @pytest.mark.parametrize("mode", ["lookup", "engine"])
 @pytest.mark.parametrize("block_size", [16, 128])
 def test_json_is_the_report_of_the_library(
@@ -196,9 +193,6 @@ def test_a_replay_reports_an_overloaded_server(capsys: pytest.CaptureFixture[str
     assert "overloaded" not in capsys.readouterr().out
 
 
-# --- replay: sources of traces ---
-
-
 def test_gzip_and_stdin_are_the_same_trace(
     capsys: pytest.CaptureFixture[str], trace_file: Path, tmp_path: Path
 ) -> None:
@@ -305,9 +299,6 @@ def test_a_bad_configuration_is_one_line(
     assert "\x1b" not in captured.err
     assert main([command, "--config", str(tmp_path / "none.json")]) == 1
     assert "No such file" in capsys.readouterr().err
-
-
-# --- Bad usage ---
 
 
 @pytest.mark.parametrize(
@@ -426,9 +417,6 @@ def test_generate_into_nowhere(capsys: pytest.CaptureFixture[str], tmp_path: Pat
     assert capsys.readouterr().err.startswith(line)
 
 
-# --- models and hash ---
-
-
 def test_models(capsys: pytest.CaptureFixture[str]) -> None:
     models = {model["name"]: model for model in json_of(capsys, "models")["models"]}
     assert list(models) == model_names()
@@ -535,9 +523,6 @@ def test_hash_does_not_wait_for_a_terminal(
     monkeypatch.setattr(sys, "stdin", terminal)
     assert main(["hash"]) == 2
     assert "no tokens" in capsys.readouterr().err
-
-
-# --- The process ---
 
 
 def test_version_and_no_command(capsys: pytest.CaptureFixture[str]) -> None:

@@ -37,9 +37,6 @@ def csv_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str
     return list(csv.DictReader(io.StringIO(captured.out)))
 
 
-# --- The shipped trace ---
-
-
 def test_the_example_is_what_the_generator_makes() -> None:
     """The shipped trace can be generated again from its documented parameters, so it contains no user's
     data.

@@ -296,9 +296,6 @@ def test_bisect_of_two(capsys: pytest.CaptureFixture[str], good: Path, tmp_path:
     assert "different settings" in err
 
 
-# --- shrink and export ---
-
-
 def test_shrink(capsys: pytest.CaptureFixture[str], bad: Path, tmp_path: Path) -> None:
     small = tmp_path / "small.kvj"
     out, err = run(capsys, "shrink", bad, "-o", small)

@@ -185,9 +185,6 @@ def test_good_text_is_printed_as_it_is() -> None:
     assert (results.failed, results.attempted > 0) == (0, True)
 
 
-# --- Encodings, and names that are not valid text ---
-
-
 @pytest.mark.parametrize(
     "environment", [{"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C", "PYTHONUTF8": "0"}, {}]
 )
@@ -326,7 +323,6 @@ def test_every_help_page_teaches_by_examples_that_are_whole(
     text, error = capsys.readouterr()
     assert (error, "\x1b" in text, "…" in text) == ("", False, False)
     assert max(map(len, text.splitlines())) <= 80
-    # Each example is on a line of its own.
     examples = re.findall(r"^ +(.*\bkvpool .*)$", text.split("Examples:")[1], re.MULTILINE)
     assert len(examples) >= 2
     assert any(example.startswith(f"kvpool {' '.join(path)}".strip()) for example in examples)

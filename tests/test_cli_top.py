@@ -182,9 +182,6 @@ def test_a_pool_knows_no_requests(tmp_path: Path) -> None:
     assert "preemptions" not in out
 
 
-# --- Live readings ---
-
-
 class EnoughError(Exception):
     """Ends a loop that only Ctrl-C would end otherwise."""
 
@@ -258,9 +255,6 @@ def test_the_commands_of_the_page_run(tmp_path: Path, monkeypatch: pytest.Monkey
     assert commands
     for command in commands:
         assert run(*command)[0] == 0, command
-
-
-# --- Invalid sources ---
 
 
 def test_how_it_ends(tmp_path: Path) -> None:

@@ -85,9 +85,6 @@ def error_of(capsys: pytest.CaptureFixture[str], *arguments: str | Path, code: i
     return lines[0].removeprefix("error: "), lines[1].removeprefix("hint: ")
 
 
-# --- The library ---
-
-
 def test_every_format_is_covered_here() -> None:
     assert list(GOOD) == kvpool.traces.trace_formats()
 
@@ -364,7 +361,6 @@ def test_convert(capsys: pytest.CaptureFixture[str], tmp_path: Path, name: str, 
     assert (f"--trace-block-size {block}" in said[-1]) == (block != usual)
     knows_sessions = name in {"mooncake-sessions", "bailian", "kv-cache-tester"}
     assert any("which of" in line for line in said) == (to == "mooncake" and knows_sessions)
-    # The converted trace has the same workload as the original.
     stats = json_of(capsys, "trace", "stats", path)
     again = json_of(capsys, "trace", "stats", out, "--format", to, "--trace-block-size", str(block))
     for figure in ("requests", "input_tokens", "output_tokens", "span_s"):
@@ -534,9 +530,6 @@ def test_an_error_of_a_file_object_reaches_the_caller() -> None:
         trace.write_jsonl(object())  # type: ignore[arg-type]
     with pytest.raises(kvpool.errors.InvalidArgumentError, match="kv-events is not written"):
         trace.write_jsonl(io.BytesIO(), "kv-events")
-
-
-# --- replay and usage ---
 
 
 @pytest.mark.parametrize("name", GOOD)

@@ -190,9 +190,6 @@ def test_public_modules_are_documented() -> None:
     assert {f"kvpool.{name}" for name in kvpool._LAZY} <= set(docs_api.MODULES)
 
 
-# --- Other pages ---
-
-
 def test_every_other_page_has_an_example_or_a_reason() -> None:
     """test_docs.py runs the examples of ``docs/`` and SECURITY.md, and test_readme.py those of the
     README.

@@ -198,9 +198,6 @@ def test_settings() -> None:
         CacheManager(num_blocks=9, explain=7)  # type: ignore[arg-type]
 
 
-# --- The replay ---
-
-
 def test_a_replay_reports_why_tokens_were_computed() -> None:
     trace = kvpool.traces.Trace.generate(requests=40, seed=3)
     replay = kvpool.traces.Replay(trace, mode="engine", capacity_blocks=9_000, explain=True)
@@ -232,8 +229,6 @@ def test_the_command_prints_a_table_of_reasons(capsys: pytest.CaptureFixture[str
     assert main([*arguments, "--mode", "lookup"]) == 2
     assert "takes no --explain" in capsys.readouterr().err
 
-
-# --- The docs ---
 
 DOCS = (Path(__file__).resolve().parent.parent / "docs" / "explain.md").read_text(encoding="utf-8")
 

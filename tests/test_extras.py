@@ -58,7 +58,6 @@ def test_only_the_command_line_needs_packages() -> None:
     assert len(users) > 5
     outside = {path for path in users if (PACKAGE / "cli") not in path.parents}
     assert not outside
-    # The entry point of the command imports none of these packages.
     assert imported(PACKAGE / "__main__.py") <= {"__future__", "sys", "kvpool"}
 
 

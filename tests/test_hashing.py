@@ -67,9 +67,6 @@ def vector_hasher(
     return kvpool.BlockHasher(algorithm, case["block_size"], verify=verify, key=key, seed=case.get("seed"))
 
 
-# --- Published vectors ---
-
-
 def test_the_file_has_every_algorithm() -> None:
     assert {algorithm for _, algorithm in CASES} == set(kvpool.hashing.hash_algorithms()) == {*NATIVE, *VLLM}
     assert len(CASES) > 300
@@ -103,9 +100,6 @@ def test_fingerprints_are_the_published_ones(case: dict[str, Any]) -> None:
         found = [one.to_bytes(16, "little").hex() for one in cursor.chain().fingerprints()]
         assert found == case["fingerprints"][1:]
     assert vector_hasher(case, next(iter(case["digests"]))).cursor([]).chain().fingerprints() == []
-
-
-# --- vLLM's encodings, rebuilt here ---
 
 
 def vllm_hash(algorithm: HashAlgorithm) -> Callable[[Any], bytes]:
@@ -236,8 +230,6 @@ def test_truncating_beyond_the_end_is_refused() -> None:
         cursor.truncate(-1)
     assert len(cursor) == 10
 
-
-# --- Extra keys ---
 
 FIELDS = ["adapter", "salt", "tenant", "user", "item"]
 
@@ -371,8 +363,6 @@ def test_items_of_a_turn_that_begin_too_early() -> None:
     assert cursor.append([7]) == fork.append([6, 7]) == 1
     assert cursor.digests() != fork.digests() == kvpool.BlockHasher(block_size=4).hash_tokens(range(8))
 
-
-# --- Processes, chains ---
 
 PROGRAM = """
 import kvpool

@@ -42,9 +42,6 @@ def manager(**more: Any) -> kvpool.CacheManager:
     return made
 
 
-# --- The table ---
-
-
 @pytest.mark.parametrize("entry", ENTRIES)
 def test_the_page_lists_what_a_hint_becomes(entry: str) -> None:
     """Each row of the table has a hint in backticks, kvpool's answer to it, and the retention or the
@@ -75,9 +72,6 @@ def test_the_page_lists_every_hint_and_every_answer() -> None:
     ):
         assert f"`{name}=" in text
     assert set(re.findall(r"`: (\w+); ", text)) == {"accepted", "clipped", "ignored"}
-
-
-# --- Hints that are off or refused ---
 
 
 def test_nothing_is_followed_until_it_is_switched_on() -> None:

@@ -131,9 +131,6 @@ def run(
         return engine.stats(), requests
 
 
-# --- The model ---
-
-
 def test_the_model_computes_what_a_textbook_says(model: Hybrid) -> None:
     assert_the_model_computes_what_a_textbook_says(model)
 
@@ -169,9 +166,6 @@ def test_a_state_that_no_page_holds_is_refused(model: Hybrid) -> None:
         ValueError, match="224 numbers does not fit a page of 192, of 6 tokens: blocks need 7 tokens"
     ):
         Engine(model, dataclasses.replace(ROOMY, block_size=6))
-
-
-# --- Equal bits ---
 
 
 @pytest.mark.parametrize(
@@ -389,9 +383,6 @@ def test_the_words_for_a_hit() -> None:
     )
 
 
-# --- Faults that NaN in unused memory reveals ---
-
-
 def test_a_window_that_reads_a_token_too_many_shows(model: Hybrid, monkeypatch: pytest.MonkeyPatch) -> None:
     visible = model_module.visible
 
@@ -447,9 +438,6 @@ def test_a_new_state_that_is_not_zero_shows(model: Hybrid, monkeypatch: pytest.M
         engine.submit(tokens(4), Sampling(max_tokens=2))
         with pytest.raises(AssertionError, match="never written"):
             list(engine.run())
-
-
-# --- The command line ---
 
 
 def test_prompts_on_the_command_line(

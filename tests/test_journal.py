@@ -61,9 +61,6 @@ def spliced(settings_of: bytes, operations_of: bytes) -> bytes:
     return MAGIC + frames(settings_of)[0] + b"".join(frames(operations_of)[1:])
 
 
-# --- Replays repeat the run ---
-
-
 @pytest.mark.parametrize("path", PINNED, ids=lambda path: path.stem)
 def test_a_pinned_journal_is_read_and_replays_bit_by_bit(path: Path) -> None:
     """Random journals are tested in `rust/kvpool-journal/tests`."""
@@ -119,9 +116,6 @@ def test_a_journal_holds_no_tokens() -> None:
     assert not [token for token in secret if token.to_bytes(4, "little") in image]
 
 
-# --- Reading a part ---
-
-
 def hundred() -> kvpool.BlockPool:
     """Returns a pool with 100 operations in its journal, with a digest after every tenth operation."""
     pool = kvpool.BlockPool(9, 2, journal=ring(10, frame_bytes=128))
@@ -155,9 +149,6 @@ def test_a_replay_stops_at_the_given_operation(until: int) -> None:
     report = kvpool.journal.replay_journal(image_of(hundred()), until=until)
     assert report.is_exact
     assert report.operations == min(until, 100)
-
-
-# --- Cut and damaged ---
 
 
 def test_a_cut_at_any_byte_costs_one_frame_at_most() -> None:
@@ -532,9 +523,6 @@ def test_the_example_of_the_docs_runs() -> None:
     exec(compile(example, "docs/journal.md", "exec"), {})
 
 
-# --- Replays of traces ---
-
-
 @pytest.mark.parametrize("mode", ["lookup", "engine"])
 def test_the_replay_of_a_trace_records(tmp_path: Path, mode: ReplayMode) -> None:
     trace = kvpool.traces.Trace.generate(60, seed=3)
@@ -556,9 +544,6 @@ def test_the_replay_of_a_trace_records(tmp_path: Path, mode: ReplayMode) -> None
     assert report.is_exact
     assert report.operations == stats.operations > 240
     assert kvpool.journal.read_journal(path).subject == {"lookup": "pool", "engine": "manager"}[mode]
-
-
-# --- Progress, threads, interruption ---
 
 
 @pytest.fixture(scope="module")
@@ -623,9 +608,6 @@ def test_threads_record_into_one_journal() -> None:
         thread.join()
     report = kvpool.journal.replay_journal(image_of(manager))
     assert (report.operations, report.is_exact) == (1200, True)
-
-
-# --- Differences are found ---
 
 
 def test_a_state_that_differs_is_reported() -> None:

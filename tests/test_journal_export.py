@@ -173,9 +173,6 @@ def test_a_manager_ends_as_it_did() -> None:
     ]
 
 
-# --- Wrong results fail ---
-
-
 def others(text: str) -> Iterator[str]:
     """Yields the test with one expected answer replaced, for each expected answer."""
     starts = [0, *(found.end() for found in re.finditer("\n", text))]
@@ -219,9 +216,6 @@ def test_resumed_in_another_epoch_a_prompt_is_the_one_that_another_admitted() ->
     text = kvpool.journal.export_journal(image_of(manager), "python")
     assert "== [4, " in text
     execute(text)
-
-
-# --- The size of an export ---
 
 
 def long(operations: int) -> bytes:

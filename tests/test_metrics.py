@@ -141,9 +141,6 @@ def total(samples: dict[str, dict[tuple[tuple[str, str], ...], float]], name: st
     return sum(value for labels, value in rows if all((one, said) in labels for one, said in where.items()))
 
 
-# --- The values of a page ---
-
-
 @pytest.mark.parametrize("seed", range(4))
 def test_a_page_says_what_is_counted(seed: int) -> None:
     """Checks sums that hold at any time. Also checks that counters never decrease."""
@@ -285,9 +282,6 @@ def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyP
     assert metrics.collect().values["kvpool_capacity_blocks"] == [(("main", "device"), 15)]
 
 
-# --- The text format ---
-
-
 def full_page(store: Store) -> str:
     """Returns a page that contains every metric."""
     manager = everything()
@@ -356,9 +350,6 @@ def test_every_metric_is_on_a_full_page_and_documented(store: Store) -> None:
     for one, entry in zip(CATALOGUE, entries, strict=True):
         kind = f"{one.kind}, {one.unit}" if one.unit else one.kind
         assert entry == f"`{one.sample}` ({kind}; {', '.join(one.labels)}): {one.help}"
-
-
-# --- HTTP, OpenTelemetry ---
 
 
 def get(url: str, accept: str = "") -> tuple[str, str]:
@@ -439,9 +430,6 @@ def test_opentelemetry_reads_the_same(store: Store) -> None:
         seen.add(name)
     assert seen == set(page) - {"kvpool_build_info"}
     provider.shutdown()
-
-
-# --- The docs, the dashboard and the alerts ---
 
 
 def expressions() -> Iterator[tuple[str, str]]:

@@ -31,7 +31,6 @@ LLAMA4 = BY_MODEL["Llama-4-Scout"].config["text_config"]
 
 
 def read(config: dict[str, Any], dtype: str | None = None, quantization: Any = None) -> KvShape:
-    """Returns the shape that is read from a configuration."""
     return parse_config(json.dumps(config), dtype, None if quantization is None else json.dumps(quantization))
 
 

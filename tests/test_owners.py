@@ -79,7 +79,6 @@ def test_a_forked_child_refuses_every_call(name: str, tmp_path: Path) -> None:
         for call in owner.calls.values():
             answer = in_a_child(lambda call=call: outcome(call, made))
             assert answer in ("ClosedError", "JournalFileError"), answer
-        # The parent's object continues to work.
         for call in owner.calls.values():
             call(made)
     finally:

@@ -90,9 +90,6 @@ def collect(events: Iterable[TokenEvent]) -> tuple[Outputs, dict[tuple[int, int,
     return dict(outputs), logits
 
 
-# --- The check of equal bits ---
-
-
 @pytest.fixture
 def _small_default(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes the command line use a smaller model by default. `make engine-check` runs the usual default
@@ -142,12 +139,8 @@ def test_the_check_finds_a_difference(
     differing = {line.split("  ")[0] for line in lines if line.rstrip().endswith(" no")}
     assert differing == {"recompute"}
     assert any(re.match(r"recompute: request \d+, sample \d, position \d+: logits ", line) for line in lines)
-    # No line of the table is wider than a terminal of 80 columns.
     assert max(map(len, lines)) <= 80
     assert not any("…" in line for line in lines)
-
-
-# --- The model ---
 
 
 def test_the_model_computes_what_a_textbook_says(model: Llama) -> None:
@@ -170,9 +163,6 @@ def test_kernels_that_mind_the_place_of_a_row_are_found_out(monkeypatch: pytest.
     monkeypatch.setattr(Llama, "_norm", placed)
     assert not llama.choose_tile()
     assert llama.tile == TILES[-1] == 1
-
-
-# --- The engine ---
 
 
 def test_greedy_samples_are_alike_and_repeat(model: Llama) -> None:
@@ -383,7 +373,6 @@ def test_draws_follow_the_distribution() -> None:
 
 
 def save_checkpoint(directory: Path, config: ModelConfig, weights: Weights, **changes: Any) -> None:
-    """Writes weights in Hugging Face's format, in two files."""
     queries, kv = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
     tensors = {"model.embed_tokens.weight": weights.embedding, "model.norm.weight": weights.norm}
     if not changes.get("tie_word_embeddings"):
@@ -491,9 +480,6 @@ def test_a_broken_checkpoint_is_refused(model: Llama, tmp_path: Path) -> None:
         path.unlink()
     with pytest.raises(CheckpointError, match="no "):
         load_checkpoint(tmp_path)
-
-
-# --- The command line ---
 
 
 def json_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:

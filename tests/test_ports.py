@@ -93,9 +93,6 @@ def test_each_runs_and_prints_what_it_did(module: ModuleType, capsys: pytest.Cap
     assert ("holds other KV" in printed) == (module is in_flight), "only what shows a missing fence"
 
 
-# --- Ports and the managers that they replace ---
-
-
 #: Functions that make the plain manager and the port's manager, and the function that serves requests
 #: with either of them.
 PORTS: list[tuple[Any, Any, Any]] = [
@@ -154,9 +151,6 @@ def test_the_block_space_returns_never() -> None:
     group = block_space.Group(0, [1] * 40, {0: [1] * 40})
     assert block_space.PlainBlockSpaceManager(8, 4, 8).can_allocate(group) == "never"
     assert block_space.BlockSpaceManager(8, 4, 8).can_allocate(group) == "never"
-
-
-# --- Schedulers written for kvpool ---
 
 
 @FEW
@@ -288,9 +282,6 @@ def test_beams_are_those_of_plain_lists(workload: Workload, width: int) -> None:
     assert manager.num_available == blocks - 1
 
 
-# --- The memory ---
-
-
 def test_the_memory_finds_what_is_wrong() -> None:
     ours, table = Memory(8, 4), [1, 2]
     ours.write(table, [1, 2, 3, 4, 5], 0)
@@ -311,8 +302,6 @@ def test_the_memory_finds_what_is_wrong() -> None:
     with pytest.raises(WrongKVError):
         ours.read([2, 1], [1, 2, 3, 4, 5])
 
-
-# --- The docs ---
 
 DOCS = Path(__file__).resolve().parent.parent / "docs" / "porting.md"
 

@@ -352,9 +352,6 @@ class ArbitraryMachine(Machine):
 TestArbitrary = ArbitraryMachine.TestCase
 
 
-# --- Named cases ---
-
-
 def fill(pool: kvpool.BlockPool, *prompts: list[int]) -> list[list[int]]:
     """Caches prompts one after another, and releases them."""
     tables = []

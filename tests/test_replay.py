@@ -37,9 +37,6 @@ def report(trace: kvpool.traces.Trace, **settings: Any) -> dict[str, Any]:
     return found
 
 
-# --- Lookup mode, by hand ---
-
-
 def test_a_prompt_seen_before_is_a_full_hit() -> None:
     found = report(trace(line([1, 2, 3]), line([1, 2, 3])), block_size=4, capacity_blocks=10)
     hits = found["hits"]
@@ -151,9 +148,6 @@ def test_progress_is_in_requests() -> None:
     replay = kvpool.traces.Replay(made, capacity_blocks=10_000)
     assert [replay.advance(n) for n in (0, 3, 3, 3, 3, 3)] == [0, 3, 6, 9, 10, 10]
     assert json.loads(replay.report_json())["hits"] == report(made, capacity_blocks=10_000)["hits"]
-
-
-# --- Engine mode ---
 
 
 @pytest.mark.parametrize("threads", [1, 2, 0])
@@ -328,8 +322,6 @@ def test_settings_out_of_range(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(kvpool.errors.InvalidArgumentError, match=words):
         kvpool.traces.Replay(trace(line([1])), **{"block_size": 4, **settings})
 
-
-# --- Invalid traces ---
 
 GOOD = line([1, 2])
 

@@ -133,8 +133,6 @@ def test_tenants_are_counted() -> None:
     assert (manager.retention.tenant_blocks(1), manager.retention.tenant_blocks(2)) == (3, 0)
 
 
-# --- The docs ---
-
 DOCS = (Path(__file__).resolve().parent.parent / "docs" / "retention.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```python\n(.*?)```", DOCS, flags=re.DOTALL)
 

@@ -90,7 +90,6 @@ def test_a_pool_of_many_threads() -> None:
             fresh = pool.allocate(3)
             taken += 3
             for block in fresh:
-                # No other thread holds a block that was just allocated.
                 assert owners[block] == 0
                 owners[block] = worker + 1
             assert not set(found) & set(fresh)

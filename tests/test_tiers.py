@@ -9,8 +9,6 @@ import pytest
 import kvpool
 from kvpool import errors
 
-# --- Tiers and plans ---
-
 
 def test_pools_of_a_tiered_pool_are_views() -> None:
     tiers = kvpool.TieredPool([6, 4], 4, eviction="last-accessed")
@@ -85,9 +83,6 @@ def test_plans_of_the_callers_own() -> None:
     ):
         with pytest.raises(errors.InvalidArgumentError, match=words):
             wrong()
-
-
-# --- The manager ---
 
 
 def test_parallel_samples_of_one_prompt() -> None:

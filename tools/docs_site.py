@@ -298,7 +298,6 @@ def _titled(words: str, path: Path, root: Path) -> str:
 
 
 def title_of(page: Path) -> str:
-    """Returns the first heading of a page."""
     heading = re.search(r"^# (.+)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
     if heading is None:
         raise SiteError(f"{page.name} has no heading")

@@ -182,7 +182,6 @@ def run(base: list[str], target: str, seconds: float, seeds: Path, work: Path, *
 
 
 def read_outcome(target: str, output: str, code: int, seconds: float, *, driver: bool) -> Outcome:
-    """Reads the result of a run from its output."""
     shrunk = re.search(r"shrunk to (\d+) operations:\n", output)
     # The report extends from the failure to the end of the test.
     report = re.search(

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 OUTPUT = Path(__file__).resolve().parent.parent / "rust/kvpool-hash/tests/data/hash_vectors.json"
 MASK = (1 << 64) - 1
 
-# --- SipHash-1-3 with 128 bits of output
-
 
 def siphash13_128(key: bytes, message: bytes) -> bytes:
     """Returns the 16 bytes of SipHash-1-3 with 128 bits. They are two words, each little endian, first

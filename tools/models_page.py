@@ -40,7 +40,6 @@ WIDTH: Final = 110
 
 
 def page() -> str:
-    """Return the text of the page for users."""
     parts = {
         "DTYPES": ", ".join(f"`{name}`" for name in DTYPE_BYTES),
         "FAMILIES": _items(_families()),
@@ -131,7 +130,6 @@ def _sum(products: Sum) -> str:
 
 
 def main() -> int:
-    """Write the page, or compare it with the existing page."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="compare the page and write nothing")
     pages = {PAGE: page(), DETAILS: details()}

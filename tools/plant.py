@@ -42,7 +42,6 @@ SOURCES: Final = {
     "manager": tuple(f"kvpool/src/{name}" for name in ("groups", "manager", "sequence", "tiers")),
     "vllm": ("kvpool-vllm/src",),
 }
-#: Crates that contain mutants.
 CRATES: Final = ("kvpool", "kvpool-policies", "kvpool-vllm")
 #: Files without mutants, because they check invariants, inject faults or define texts.
 LEFT_ALONE: Final = {"checks.rs", "invariants.rs", "faults.rs", "error.rs", "names.rs", "lib.rs"}
@@ -244,7 +243,6 @@ class Planter:
         self.seen: dict[str, int] = {}
 
     def take(self, subject: str, file: str, line: int, text: str, it: Change) -> int:
-        """Registers a new mutant and returns its number."""
         self.number += 1
         part = it.part
         for added, before in ADDED:

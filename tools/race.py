@@ -76,7 +76,6 @@ class Driver:
 
     @property
     def is_test(self) -> bool:
-        """Whether the driver is a test binary."""
         return "{seed}" not in self.arguments
 
     def is_in(self, tree: Path) -> bool:
@@ -285,7 +284,6 @@ def sample(mutants: list[plant.Mutant], each: int) -> list[plant.Mutant]:
 
 
 def read(path: Path) -> list[Run]:
-    """Reads the runs of a file."""
     return [Run(**json.loads(line)) for line in path.read_text().splitlines()] if path.exists() else []
 
 

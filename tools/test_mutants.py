@@ -223,7 +223,6 @@ class Runner:
         return round(time.monotonic() - start, 1) if done.returncode else None
 
     def run_tests(self, result: Result, tests: tuple[str, ...]) -> None:
-        """Runs tests one after the other."""
         self.say(f"{result.name}: building {', '.join(tests)}")
         executables = self.build_tests(tests)
         for test in tests:

@@ -70,7 +70,6 @@ class Steps:
 
 
 def load() -> SimpleNamespace:
-    """Imports the required names of vLLM."""
     found = SimpleNamespace(torch=importlib.import_module("torch"))
     for module, names in {
         "vllm": ("SamplingParams",),

@@ -131,7 +131,6 @@ def run_all(
 
 
 def rows(engines: Sequence[Engine]) -> list[list[str]]:
-    """Returns one line per run and scenario."""
     found = []
     for engine in engines:
         for scenario, record in engine.scenarios.items():

@@ -154,7 +154,6 @@ def child_environment(level: str, settings: Mapping[str, Any], replaced: Path) -
 def run_suite(
     level: str, suite: str, files: Sequence[str], settings: Mapping[str, Any], options: argparse.Namespace
 ) -> Outcome:
-    """Runs the tests of some files in their own process."""
     with tempfile.TemporaryDirectory(prefix="kvpool-conformance-") as scratch:
         junit, replaced, log = (Path(scratch) / name for name in ("junit.xml", "replaced.json", "log"))
         command = [settings["python"], "-m", "pytest", *(f"{FOLDER}/{file}" for file in files)]

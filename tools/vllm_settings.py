@@ -82,7 +82,6 @@ def settings_of(sources: Mapping[str, Path]) -> Settings:
 
 
 def table(settings: Settings, versions: Sequence[str]) -> str:
-    """Makes the table as Markdown."""
     lines = [f"vLLM {', '.join(versions)}.", ""]
     for kind in sorted(settings, key=lambda kind: (kind != "VllmConfig", kind)):
         reasons: dict[str, list[str]] = {}

@@ -234,9 +234,6 @@ class Source:
         return tables
 
 
-# --- Writing the table
-
-
 def table_of(tables: dict[str, Recorded]) -> dict[str, dict[str, str | dict[str, str]]]:
     """Merges the tables of several versions of vLLM into one table of a level."""
     merged: dict[str, dict[str, str | dict[str, str]]] = {}

@@ -91,12 +91,10 @@ class LooseBlock:
     block_hash_num_tokens: int | None = None
 
     def set_block_hash(self, block_hash: bytes, num_tokens: int | None = None) -> None:
-        """Sets the hash of the block, like vLLM's method."""
         assert self.block_hash is None
         self.block_hash, self.block_hash_num_tokens = block_hash, num_tokens
 
     def reset_hash(self) -> None:
-        """Removes the hash of the block, like vLLM's method."""
         self.block_hash = self.block_hash_num_tokens = None
 
 
@@ -134,7 +132,6 @@ class Request:
 
     @property
     def num_tokens(self) -> int:
-        """Returns the number of tokens, like vLLM's property."""
         return len(self._all_token_ids)
 
 

@@ -271,8 +271,6 @@ def stand_ins(policies: Factory, specs: Factory, tiers: Factory) -> dict[str, di
 
 @dataclasses.dataclass
 class Vllm:
-    """The vLLM objects that the tests use."""
-
     policy: Any
     manager: Any
     spec: Any

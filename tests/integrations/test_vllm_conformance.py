@@ -87,8 +87,6 @@ def venv(tmp_path: Path) -> Path:
 
 @dataclass
 class Ended:
-    """The exit code of the tool, its output, and its report."""
-
     code: int
     stdout: str
     stderr: str

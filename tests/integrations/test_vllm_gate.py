@@ -440,9 +440,6 @@ def test_the_table_is_whole() -> None:
                     }
 
 
-# --- The tool ---
-
-
 @pytest.mark.parametrize("version", ["0.32.0", "0.33.0"])
 def test_sources_are_read_as_they_are_imported(
     make_vllm: MakeVllm, version: str, capsys: pytest.CaptureFixture[str]

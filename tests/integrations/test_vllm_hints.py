@@ -69,9 +69,6 @@ def action(kind: str, **payload: Any) -> dict[str, Any]:
     return {"actions": [{"action_type": kind, "payload": payload}]}
 
 
-# --- The setting ---
-
-
 def test_the_setting_is_off_and_its_fields_are_those_of_the_rules() -> None:
     assert Settings.from_environment({"KVPOOL_VLLM": "pool"}).hints is None
     found = Settings.from_environment({"KVPOOL_VLLM": "pool", "KVPOOL_VLLM_HINTS": ALL}).hints
@@ -110,9 +107,6 @@ def test_any_other_setting_is_refused_by_name(text: str, why: str) -> None:
 def test_the_shadow_takes_no_hints() -> None:
     with pytest.raises(ValueError, match="KVPOOL_VLLM_HINTS is set with KVPOOL_VLLM=shadow"):
         Settings.from_environment({"KVPOOL_VLLM": "shadow", "KVPOOL_VLLM_HINTS": "all"})
-
-
-# --- Effects of hints ---
 
 
 @pytest.mark.parametrize("seed", range(8))

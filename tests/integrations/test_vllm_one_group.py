@@ -124,9 +124,6 @@ class Calls:
         return self.pool.order(), blocks, tables, dict(self.num_cached), set(self.pool.keys())
 
 
-# --- Lookups that reuse an earlier result ---
-
-
 def cached(calls: Calls, name: str, tokens: list[int]) -> None:
     """Runs a request until it finishes. Afterwards its blocks are cached and free."""
     request = request_of(name, tokens)
@@ -243,9 +240,6 @@ def test_the_last_block_of_a_hit_is_dropped_where_speculation_needs_it() -> None
     for _ in range(2):
         assert look(calls, [0] * 6)[0] == [1, 2]
     assert look(calls, [0] * 2)[0] == []
-
-
-# --- Unusual calls ---
 
 
 @pytest.mark.parametrize(

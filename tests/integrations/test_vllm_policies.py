@@ -94,9 +94,6 @@ def test_a_level_makes_its_pools_with_the_setting() -> None:
         assert not part("pool").BlockPool(4, True, UNIT).core.keeps_history
 
 
-# --- Notifications of a policy ---
-
-
 def cache(pool: Any, table: list[Any], tokens: list[int], group: int = FULL, first: int = 0) -> None:
     pool.cache_full_blocks(request_of(tokens), table, first, len(table), BLOCK[FULL], group)
 

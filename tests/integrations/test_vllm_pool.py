@@ -95,9 +95,6 @@ def test_a_reuse_watcher_of_a_block_that_others_hold_waits_and_a_reset_calls_it_
     assert seen == [block]
 
 
-# --- Blocks of other pools ---
-
-
 def test_blocks_of_another_pool_are_freed_there() -> None:
     pool, other = make_pool(3), make_pool(3)
     (own,), foreign = pool.get_new_blocks(1), other.get_new_blocks(2)
@@ -149,9 +146,6 @@ def test_a_copy_in_a_loose_block_keeps_its_hash_from_being_removed() -> None:
     assert pool.get_cached_block(digest((1, 2)), [0]) is None
 
 
-# --- Parts of blocks ---
-
-
 def test_a_part_of_a_block_is_found_until_the_block_is_full() -> None:
     pool = make_pool(3)
     (block,) = pool.get_new_blocks(1)
@@ -172,9 +166,6 @@ def test_a_part_of_a_block_is_found_until_the_block_is_full() -> None:
     pool.cache_partial_block(request, block, 2, 0, 4, replace_existing_hashes=True)
     assert (cached_keys(pool), block.block_hash) == ({key_of([1, 2])}, key_of([1, 2]))
     assert pool.cache_partial_block(request, pool.null_block, 2, 0, 4) is None
-
-
-# --- Bad input is refused and changes nothing ---
 
 
 def snapshot(pool: Any) -> tuple[Any, ...]:
@@ -270,9 +261,6 @@ def test_hashes_that_are_too_long_are_refused(busy: Any) -> None:
 def test_a_pool_of_no_number_of_blocks_is_refused(value: Any) -> None:
     with pytest.raises((errors.InvalidArgumentError, OverflowError, TypeError)):
         make_pool(value)
-
-
-# --- The pool as an object, and the views that vLLM uses ---
 
 
 def test_a_pool_of_the_null_block_alone_has_nothing_to_give() -> None:

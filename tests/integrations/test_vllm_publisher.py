@@ -181,7 +181,6 @@ def test_a_publisher_belongs_to_one_pool_and_a_closed_one_to_none() -> None:
     del forgotten
     assert make_pool().feed is None
     left = Factory.create(Config())
-    # A pool for CPU memory has no publisher.
     assert make_pool(medium="CPU").feed is None
     left.shutdown()
 

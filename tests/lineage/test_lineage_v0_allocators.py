@@ -209,9 +209,6 @@ def test_promotion(row: Row) -> None:
     assert (allocator.get_num_free_blocks(), row.mutable(allocator).block_id) == (7, 1)
 
 
-# --- The defects ---
-
-
 @rows("3: fork of a long chain")
 def test_defect_03_fork_does_not_recurse(row: Row) -> None:
     allocator = row.make(5000, 1)

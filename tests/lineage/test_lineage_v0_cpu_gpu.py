@@ -152,7 +152,6 @@ def test_there_is_one_null_block(kind: str) -> None:
     allocator.free(null)
     with pytest.raises(AssertionError):
         allocator.fork(null)
-    # No other block has the id of the null block.
     assert null.block_id not in ids([allocator.allocate_mutable_block(None, GPU) for _ in range(7)])
     with pytest.raises(allocator.NoFreeBlocksError):
         allocator.allocate_mutable_block(None, GPU)

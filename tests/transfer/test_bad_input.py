@@ -98,8 +98,6 @@ def f(*shape: int, **kwargs: Any) -> torch.Tensor:
     return torch.zeros(shape, **kwargs)
 
 
-# --- Stores of tensors ---
-
 TENSORS: list[tuple[str, Callable[[], Any], Any, Refusal, list[object]]] = [
     ("none", list, 0, LAYOUT, ["at least one"]),
     ("none, by dimension", tuple, [], LAYOUT, ["at least one"]),
@@ -166,8 +164,6 @@ def test_block_dimensions_of_other_types(dim: Any) -> None:
     mistyped(lambda: BlockStore.from_tensors([f(8, 4)], block_dim=dim))
 
 
-# --- Stores of regions ---
-
 REGIONS: list[tuple[list[Any], Any, Refusal, list[object]]] = [
     ([], 1, LAYOUT, ["at least one region"]),
     ([(4096, 8, 0)], 1, LAYOUT, ["region 0", "no bytes"]),
@@ -203,8 +199,6 @@ def test_devices_that_are_not_there() -> None:
     refused(lambda: TransferEngine("cuda:4294967295"), NO_CUDA, "4294967295")
     refused(lambda: BlockStore.from_regions([(4096, 16, 16)], 1, device="cuda:1000"), NO_CUDA, "1000")
 
-
-# --- Host pools ---
 
 HOSTS: list[tuple[Any, dict[str, Any], Refusal, list[object]]] = [
     (0, {}, LAYOUT, ["0 blocks", 2**31 - 1]),
@@ -363,8 +357,6 @@ def test_errors_of_the_caller_come_through(world: World) -> None:
     with pytest.raises(LookupError, match="mine"):
         BlockStore.from_tensors(broken())  # type: ignore[arg-type]
 
-
-# --- Stores that differ, and closed stores and engines ---
 
 DIFFERENT: list[tuple[str, Callable[[], BlockStore], list[object]]] = [
     (

@@ -73,9 +73,6 @@ def same_bytes(left: Sequence[torch.Tensor], right: Sequence[torch.Tensor]) -> b
     return all(torch.equal(one, other) for one, other in zip(left, right, strict=True))
 
 
-# --- Random layouts ---
-
-
 @dataclasses.dataclass(frozen=True)
 class Shape:
     """The part of a tensor that belongs to one block. It has ``outer`` dimensions, and at each of their
@@ -185,9 +182,6 @@ def placements(draw: st.DrawFn, shape: Shape, num_blocks: int) -> Placement:
 def sides(draw: st.DrawFn, shapes: Sequence[Shape]) -> Side:
     num_blocks = draw(st.integers(1, 12))
     return Side(tuple(draw(placements(shape, num_blocks)) for shape in shapes), num_blocks)
-
-
-# --- Random mappings ---
 
 
 @st.composite
@@ -342,8 +336,6 @@ def test_host_pools(data: st.DataObject, shapes: list[Shape]) -> None:
     assert same_bytes(targets, wanted)
 
 
-# --- Layouts by name ---
-
 BLOCKS, TOKENS, HEADS, SIZE, LAYERS = 7, 4, 2, 8, 3
 PIECE = TOKENS * HEADS * SIZE
 
@@ -439,8 +431,6 @@ def test_tensors_of_different_sizes_and_types() -> None:
     assert same_bytes([tensor.view(bits) for tensor, bits in zip(targets, kinds, strict=True)], wanted)
 
 
-# --- Several threads ---
-
 MIB = 1 << 20
 
 
@@ -462,9 +452,6 @@ def test_shares_of_threads(threads: int, blocks: int, piece: int, gap: int) -> N
         engine(threads).copy(here, there, pairs)
         assert torch.equal(target, wanted)
         target.bitwise_not_()
-
-
-# --- Copies within a store, and between stores that share memory ---
 
 
 def refusal(pairs: Pairs, sources: int, targets: int) -> type[errors.KvpoolError] | None:
@@ -617,9 +604,6 @@ def test_only_regions_that_are_copied_overlap() -> None:
     target = BlockStore.from_regions([(at + 16, 8, 8), (at + 36, 8, 8)], 2, keep_alive=memory)
     engine().submit(source, target, [(0, 0)], regions=(0, 1)).wait()
     assert torch.equal(memory[16:24], memory[:8])
-
-
-# --- Transfers: order, waiting, ends ---
 
 
 @functools.cache
@@ -904,9 +888,6 @@ def test_an_engine_may_be_dropped_under_its_transfers(own: TransferEngine) -> No
     gate.wait()
     transfer.wait(300)
     assert torch.equal(tensor[0], tensor[1])
-
-
-# --- Threads, signals, forks ---
 
 
 def copy(on: TransferEngine, stores: tuple[BlockStore, BlockStore], pairs: Pairs) -> None:

@@ -40,9 +40,6 @@ def bare(library: Path) -> Iterator[Driver]:
     yield from fresh_driver(library)
 
 
-# --- The device and how it is initialised
-
-
 def test_nothing_works_before_cu_init_or_without_a_context(bare: Driver) -> None:
     value = c_uint64()
     assert bare.call("cuDeviceGet", ctypes.byref(value), 0) == NOT_INITIALIZED

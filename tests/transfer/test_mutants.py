@@ -292,9 +292,6 @@ def test_a_plan_that_fails_halfway_leaves_nothing_under_way(
         assert pool.read_block(4) == before
 
 
-# --- Bounds of copies
-
-
 @pytest.mark.parametrize(
     ("offsets", "nbytes"), [((0, 0), 20), ((0, 4), 64), ((4, 0), 64), ((0, 1), 64), ((0, 8), 24)]
 )
@@ -394,9 +391,6 @@ def test_a_copy_within_the_host_comes_after_what_the_device_brings(
         write(driver, pool.regions[0][0] + 4 * 512, data, stream)
         engine.copy(pool, other, [(4, 1)], stream=stream)
         assert other.read_block(1) == data
-
-
-# --- Ends and errors
 
 
 @pytest.mark.parametrize("inline", [False, True])

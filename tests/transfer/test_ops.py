@@ -76,8 +76,6 @@ class Handles:
         self.pair = (self.stores[0].handle, self.stores[1].handle)
 
 
-# --- Schemas and dispatch ---
-
 CHECKS = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
 
 
@@ -286,9 +284,6 @@ def test_tensors_that_require_grad() -> None:
     assert leaf.is_leaf
 
 
-# --- Compiled code ---
-
-
 @pytest.fixture
 def _fresh_compiler() -> Iterator[None]:
     torch.compiler.reset()
@@ -424,8 +419,6 @@ def test_compiled_copies_by_handle_see_memory_as_it_was_before_the_graph() -> No
     compiled(move, MAPPING)
     assert equal([handles.src, handles.dst], [rows(1) + 1, wanted[0]])
 
-
-# --- Refused calls ---
 
 Wrong = tuple[
     str,
@@ -582,9 +575,6 @@ def test_meta_tensors_among_others_are_refused(where: str) -> None:
     ):
         with pytest.raises(kvpool.KvpoolError, match="meta"):
             call()
-
-
-# --- Cached stores ---
 
 
 def test_tensors_are_not_kept() -> None:

@@ -78,7 +78,6 @@ class Indexer:
         )
 
     def unregister(self, worker: int) -> None:
-        """Removes a worker from the indexer."""
         self.ask("/unregister", {"instance_id": worker, "model_name": MODEL})
 
     def dump(self) -> dict[int, Held]:

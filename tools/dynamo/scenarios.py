@@ -406,7 +406,6 @@ SCENARIOS: Final[tuple[Callable[[Indexer], None], ...]] = (
 
 
 def run(packages: Path, count: int, seed: int) -> int:
-    """Runs all checks and returns the exit code."""
     checks: list[tuple[str, Callable[[Indexer], Any]]] = [
         (scenario.__name__.replace("_", " "), scenario) for scenario in SCENARIOS
     ]

@@ -31,7 +31,6 @@ _CODE: Final = frozenset({".rs", ".py", ".toml"})
 
 
 def output(*command: str, cwd: Path) -> str:
-    """Returns the output of a command."""
     return subprocess.run(command, cwd=cwd, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 

@@ -33,7 +33,6 @@ RELATED: Final = {
 
 
 def page() -> str:
-    """Returns the text of the page."""
     inside: dict[str, list[str]] = {}
     outside: dict[str, list[str]] = {}
     for name, reason in sorted(RELATED.items(), key=lambda row: row[0].lstrip("_")):

@@ -247,7 +247,6 @@ LOADS: Final[dict[str, Callable[[Settings], Load]]] = {
 
 
 def make_load(name: str, settings: Settings) -> Load:
-    """Makes and checks the load of this name."""
     try:
         load = LOADS[name](settings)
     except kvpool.KvpoolError as error:

@@ -16,7 +16,6 @@ MODELS: Final[dict[str, tuple[int | None, ...]]] = {
 
 
 def make_groups(model: str, block_size: int) -> list[Any]:
-    """Makes the KV-cache groups of a model."""
     interface = importlib.import_module("vllm.v1.kv_cache_interface")
     torch = importlib.import_module("torch")
     attention = {"block_size": block_size, "num_kv_heads": 8, "head_size": 128, "dtype": torch.bfloat16}

@@ -38,7 +38,6 @@ class Result:
 
 
 def cpu_model() -> str:
-    """Returns the name of the processor."""
     try:
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             if line.startswith("model name"):
@@ -79,7 +78,6 @@ def facts(vllm: str, kvpool: str, clock: tuple[str, float], rounds: int) -> dict
 
 
 def seconds(value: float) -> str:
-    """Formats seconds in a suitable unit."""
     if value == 0:
         return "0"
     factor, unit = next((factor, unit) for least, factor, unit in UNITS if value >= least)
@@ -133,7 +131,6 @@ def rows(result: Result) -> tuple[list[str], list[list[str]]]:
 
 
 def describe(result: Result) -> str:
-    """Describes a run in one line."""
     counts = result.counts
     parts = [
         f"{counts.steps:,} steps",
@@ -152,7 +149,6 @@ def describe(result: Result) -> str:
 
 
 def rich_table(result: Result) -> Table:
-    """Makes the table for the terminal."""
     head, lines = rows(result)
     table = Table()
     for number, cell in enumerate(head):
@@ -165,7 +161,6 @@ def rich_table(result: Result) -> Table:
 
 
 def markdown(known: Mapping[str, Any], results: Sequence[Result]) -> str:
-    """Makes the results file."""
     text = [
         f"# KV-cache management inside vLLM, {known['date']}",
         "",

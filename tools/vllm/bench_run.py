@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 
 def make_config(num_blocks: int, model: str) -> Any:
-    """Makes the KV-cache configuration of a model."""
     interface = importlib.import_module("vllm.v1.kv_cache_interface")
     groups = make_groups(model, BLOCK_SIZE)
     # Windows are retained as in an engine with default settings. States are retained at the end of each

@@ -115,7 +115,6 @@ class Ledger:
         self.steps: list[int] = []
 
     def add(self, job: int, groups: Iterable[Iterable[int]] | None) -> None:
-        """Adds the block ids of one request."""
         if groups is None:
             return
         for group in groups:
@@ -124,14 +123,11 @@ class Ledger:
             )
 
     def end_step(self) -> None:
-        """Stores the checksum at the end of a step."""
         self.steps.append(self.value)
 
 
 @dataclasses.dataclass
 class Run:
-    """The measurements of one run of a load."""
-
     timings: Timings
     counts: Counts
     ledger: list[int]

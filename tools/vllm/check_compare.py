@@ -131,7 +131,6 @@ def first_difference(ours: Sequence[Any], theirs: Sequence[Any]) -> int | None:
 
 
 def compare_tokens(stock: Record, other: Record) -> list[str]:
-    """Compares tokens, cached tokens and preemptions."""
     problems = []
     differing = sum(one != two for one, two in zip(stock.tokens, other.tokens, strict=False))
     differing += abs(len(stock.tokens) - len(other.tokens))

@@ -105,7 +105,6 @@ def config(model: str) -> dict[str, Any]:
 
 
 def shapes(model: str) -> dict[str, tuple[int, ...]]:
-    """Returns the names and shapes of the weights."""
     found: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (VOCABULARY, HIDDEN)}
     if model == "states":
         found["model.embedding_norm.weight"] = (HIDDEN,)
@@ -174,7 +173,6 @@ def make_prompts(count: int) -> list[list[int]]:
 
 
 def sampling(scenario: str, count: int) -> list[dict[str, Any]]:
-    """Returns the sampling parameters of each prompt."""
     common = {"ignore_eos": True, "detokenize": False}
     lengths = [OUTPUTS - (number * 5) % 64 for number in range(count)]
     if scenario == "n=1":

@@ -92,7 +92,6 @@ BASES: Final = {
 
 
 def write_files(folder: Path) -> None:
-    """Writes the models, the adapter and the hub cache."""
     for name, model in (("full", "full"), ("window", "hybrid"), ("longrope", "full")):
         (folder / name).mkdir(parents=True)
         write_model(folder / name, model)
@@ -174,7 +173,6 @@ def write_hub(folder: Path) -> None:
 
 
 def write_adapter(folder: Path, seed: int) -> None:
-    """Writes an adapter with random weights."""
     torch = importlib.import_module("torch")
     generator = torch.Generator().manual_seed(seed)
     weights = {}

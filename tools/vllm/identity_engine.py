@@ -151,7 +151,6 @@ class Bench:
         return forked(lambda: run_start(start, self.files, store, case.files), self.result)
 
     def run(self, case: Case) -> dict[str, Any]:
-        """Runs the starts of a case."""
         begun = time.monotonic()
         base, kept = BASES[case.base], self.scratch / f"store-{case.base}"
         shutil.rmtree(self.store, ignore_errors=True)
