@@ -71,9 +71,6 @@ def windowed(counts: Iterable[tuple[int, tuple[float, ...]]], window: int) -> tu
     return sums or ()
 
 
-# --- Requests ---
-
-
 def chain_of(prompt: tuple[int, ...]) -> HashChain:
     return HASHER.cursor(prompt).chain()
 
@@ -267,9 +264,6 @@ def test_a_resize_makes_the_curve_of_the_new_size() -> None:
     assert [ghost["references"] for ghost in advice["policies"]] == [0] * len(POLICIES)
 
 
-# --- Memory ---
-
-
 @pytest.mark.parametrize("num_blocks", [2, 1000, 1 << 20])
 def test_memory_is_bounded_and_stated(num_blocks: int) -> None:
     pool = BlockPool(num_blocks, 1, advisor=True)
@@ -295,9 +289,6 @@ def test_memory_follows_the_sample() -> None:
     assert (large - small) / ((1 << 16) - (1 << 12)) == pytest.approx(54, abs=1)
     assert bytes_of(policies=[]) < bytes_of(policies=["lru"]) < bytes_of()
     assert bytes_of(max_tenants=0) < bytes_of(max_tenants=1) < bytes_of(max_tenants=100)
-
-
-# --- Settings ---
 
 
 @pytest.mark.parametrize(

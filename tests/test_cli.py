@@ -381,9 +381,6 @@ def test_a_pool_larger_than_the_machine_is_refused(capsys: pytest.CaptureFixture
     assert "bookkeeping" in capsys.readouterr().err
 
 
-# --- generate ---
-
-
 def test_generate_is_deterministic_and_replays(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     files = [tmp_path / name for name in ("a.jsonl", "b.jsonl.gz", "c.jsonl.gz", "d.jsonl")]
     for path, seed in zip(files, (5, 5, 5, 6), strict=True):
@@ -615,9 +612,6 @@ def test_examples_in_docstrings(module: str) -> None:
     results = doctest.testmod(importlib.import_module(f"kvpool.cli.{module}"))
     assert results.failed == 0
     assert results.attempted > 0
-
-
-# --- Pictures ---
 
 
 def test_png_draws_the_hit_rate(tmp_path: Path) -> None:

@@ -69,9 +69,6 @@ def test_a_file_of_that_name_comes_first(
     assert json_of(capsys, "trace", "stats", "example")["requests"] == 3
 
 
-# --- CSV ---
-
-
 def test_csv_of_a_replay_is_its_json_in_one_row(capsys: pytest.CaptureFixture[str]) -> None:
     options = ["replay", "example", *SMALL, "--capacity-gib", "4", "--model", "llama-3.1-8b"]
     (row,) = csv_of(capsys, *options)
@@ -135,9 +132,6 @@ def test_names_in_csv_are_shown_and_calculate_nothing(
     monkeypatch.chdir(tmp_path)
     (row,) = csv_of(capsys, "trace", "stats", path.name)
     assert row["source"].startswith("'=1+1")
-
-
-# --- GPUs ---
 
 
 def test_a_size_by_gpu_is_the_same_as_in_gib(capsys: pytest.CaptureFixture[str]) -> None:
@@ -311,9 +305,6 @@ def test_copies_of_tensor_parallelism_are_said(
     assert main([command, *named, *few, *cells, "--gpu", "h200", "--weights-gib", "100", "--gpus", gpus]) == 0
     err = capsys.readouterr().err
     assert (note in err) if note else ("note" not in err)
-
-
-# --- Completion ---
 
 
 def proposed(capsys: pytest.CaptureFixture[str], line: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:

@@ -73,9 +73,6 @@ def json_of(capsys: pytest.CaptureFixture[str], *arguments: str | Path, code: in
     return parsed
 
 
-# --- show ---
-
-
 def test_show_as_json_is_what_the_library_reads(capsys: pytest.CaptureFixture[str], good: Path) -> None:
     printed = json_of(capsys, "show", good, "--from", "38", "--count", "3")
     info = kvpool.journal.read_journal(good, start=38, count=3)
@@ -191,9 +188,6 @@ def test_show_of_a_ring_that_dropped_its_beginning(
     assert "hint: kvpool journal show lists what it holds" in err
 
 
-# --- replay ---
-
-
 def test_a_replay_that_is_exact(capsys: pytest.CaptureFixture[str], good: Path) -> None:
     out, err = run(capsys, "replay", good)
     assert out.startswith(f"{good}: bit-exact: 43 operations, 10 digests in ")
@@ -268,9 +262,6 @@ def test_stdin(good: Path) -> None:
     done = subprocess.run(command, input=good.read_bytes(), capture_output=True, env=ENVIRONMENT, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
     assert done.stdout.startswith(b"-: bit-exact: 43 operations")
-
-
-# --- bisect ---
 
 
 def test_bisect(capsys: pytest.CaptureFixture[str], good: Path, bad: Path) -> None:
@@ -439,9 +430,6 @@ def test_operations_that_are_repeated_are_refused(
         assert out == ""
         assert f"the frame at byte {len(image)} begins with operation 0, and operation 43 comes next" in err
         assert "head -c BYTES FILE" in err
-
-
-# --- Usage ---
 
 
 @pytest.mark.parametrize(

@@ -44,9 +44,6 @@ def agents(model: str) -> bytes:
     return json.dumps({"id": "s", "block_size": 64, "requests": [request]}).encode()
 
 
-# --- Escapes ---
-
-
 @pytest.mark.parametrize("content", [bailian(HOSTILE), agents(HOSTILE)], ids=["type", "model"])
 @pytest.mark.parametrize("command", ["stats", "validate", "convert"])
 def test_names_in_a_trace_are_shown_and_not_obeyed(
@@ -265,9 +262,6 @@ def test_a_picture_of_a_trace_with_a_name_that_is_not_utf8(tmp_path: Path) -> No
         picture.unlink()
 
 
-# --- Width ---
-
-
 def test_a_width_that_is_none_is_80(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -291,9 +285,6 @@ def test_a_width_that_is_none_is_80(
         assert len(set(printed)) == 1
     assert main(["size", str(path), *quick]) == 0
     assert "Block hit rate" in capsys.readouterr().out
-
-
-# --- Help ---
 
 
 def commands() -> Iterator[tuple[list[str], Any]]:

@@ -92,9 +92,6 @@ def served(pages: list[bytes | int], kind: str = "text/plain") -> Iterator[str]:
             thread.join()
 
 
-# --- Sources ---
-
-
 def test_a_page_says_what_the_manager_says() -> None:
     manager, metrics = worked(), Metrics(labels={"rank": "0"}, also=("vllm",))
     metrics.add("main", manager)

@@ -178,9 +178,6 @@ def test_only_some_formats_are_written() -> None:
         trace.with_block_tokens(0)
 
 
-# --- stats ---
-
-
 def test_stats_by_hand(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     stats = json_of(capsys, "trace", "stats", written(tmp_path, "mooncake-sessions"))
     assert stats["format"] == "mooncake-sessions"
@@ -250,9 +247,6 @@ def test_stats_of_stdin_and_of_a_folder(capsys: pytest.CaptureFixture[str], tmp_
     )
     assert (piped.returncode, piped.stderr) == (0, b"")
     assert {**json.loads(piped.stdout), "source": None} == {**stats, "source": None}
-
-
-# --- validate ---
 
 
 @pytest.mark.parametrize("name", GOOD)
@@ -335,9 +329,6 @@ def test_files_that_are_none(capsys: pytest.CaptureFixture[str], tmp_path: Path,
     error, _ = error_of(capsys, "trace", command, tmp_path, *rest)
     assert error == f"{tmp_path}: no .json or .jsonl file, plain or .gz, in this folder"
     assert not (tmp_path / "out").exists()
-
-
-# --- convert ---
 
 
 @pytest.mark.parametrize("name", GOOD)

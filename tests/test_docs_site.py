@@ -55,9 +55,6 @@ def test_every_page_is_in_the_navigation_once(prepared: Path) -> None:
     assert {f"{name}.md" for name in PAGES} <= there
 
 
-# --- API ---
-
-
 @pytest.mark.parametrize("module", MODULES)
 def test_the_api_documents_every_export_of_a_module(module: str, entries: list[docs_api.Entry]) -> None:
     names = docs_api.exported(docs_api.source_of(ROOT, module), module)
@@ -240,9 +237,6 @@ def test_the_architecture_names_every_crate() -> None:
     assert crates == set(re.findall(r"rust/([\w-]+)", text.split("```")[1]))
 
 
-# --- search ---
-
-
 def test_pages_for_developers_are_left_out_of_the_search(prepared: Path) -> None:
     docs = prepared / "docs"
     internal = [docs / "api/testing/index.md", docs / "architecture.md", docs / "contributing.md"]
@@ -310,9 +304,6 @@ def test_a_site_that_is_not_built_cannot_be_browsed(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "build it first" in done.stderr
-
-
-# --- layout ---
 
 
 @pytest.fixture(scope="module")

@@ -168,9 +168,6 @@ def test_vllm_refuses_what_it_cannot_represent(algorithm: HashAlgorithm, field: 
         hasher.hash_tokens(range(4), extra_of({field: "x"}))
 
 
-# --- Cursors ---
-
-
 @pytest.mark.parametrize("algorithm", kvpool.hashing.hash_algorithms())
 def test_a_token_that_completes_no_block_is_not_hashed(algorithm: HashAlgorithm) -> None:
     cursor = kvpool.BlockHasher(algorithm, 4, seed=None if algorithm == "blake3" else "0").cursor([1, 2])

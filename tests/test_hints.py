@@ -198,9 +198,6 @@ def test_any_hints_are_answered_and_admitted(said: dict[str, Any], tokens: int, 
     made.diagnose.check_invariants()
 
 
-# --- Effects ---
-
-
 def kept(made: kvpool.CacheManager, prompts: dict[str, list[int]]) -> set[str]:
     """Returns those prompts of which all blocks are still cached."""
     return {
@@ -255,9 +252,6 @@ def test_requests_of_vllm() -> None:
     hints = read(ALL, **of_vllm_request(request))
     assert [answer.hint for answer in hints.answers] == ["priority", "cache_salt", "kv_hints[0] demote"]
     assert of_vllm_request(SimpleNamespace(priority=0, num_prompt_tokens=9)) == {"tokens": 9}
-
-
-# --- Sessions ---
 
 
 @pytest.mark.parametrize("seed", range(8))

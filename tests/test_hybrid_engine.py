@@ -323,9 +323,6 @@ def test_random_loads_change_nothing(model: Hybrid, plain: Any, seed: int) -> No
     check_bits([event for event in events if event.request not in aborted], whole, plain)
 
 
-# --- Hits ---
-
-
 def in_turn(engine: Engine, plain: Any, *sequences: list[int]) -> list[Hit]:
     """Runs the prompts one after another, and compares every row of logits."""
     hits = []

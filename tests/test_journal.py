@@ -206,9 +206,6 @@ def test_what_is_no_journal_is_refused(tmp_path: Path, content: bytes, message: 
             call(tmp_path / "none")
 
 
-# --- Files ---
-
-
 def test_a_file_holds_what_was_flushed_and_all_at_the_end(tmp_path: Path) -> None:
     path = tmp_path / "run.kvj"
     manager = kvpool.CacheManager(20, 4, journal=kvpool.journal.Journal(path))
@@ -432,9 +429,6 @@ def test_a_journal_that_cannot_be_written_stops_and_the_pool_goes_on(tmp_path: P
     report = kvpool.journal.replay_journal(path)
     assert report.is_exact
     assert report.operations > 100
-
-
-# --- Settings ---
 
 
 @pytest.mark.parametrize(

@@ -232,9 +232,6 @@ def test_a_prompt_is_computed_once(model: Llama) -> None:
     assert stats.hit_rate == 0.4
 
 
-# --- Aborts ---
-
-
 def states(engine: Engine, request: Request) -> set[str]:
     """Returns the manager's states of a request's samples."""
     found = set()
@@ -325,9 +322,6 @@ def test_a_swap_that_fails_becomes_a_recompute(model: Llama, monkeypatch: pytest
         assert_all_blocks_are_back(engine)
 
 
-# --- Refusals ---
-
-
 def test_what_can_never_fit_is_refused_up_front(model: Llama) -> None:
     with Engine(model, TIGHT) as engine:
         room = 12 * 8
@@ -367,9 +361,6 @@ def test_draws_follow_the_distribution() -> None:
     expected = torch.softmax(logits / 0.5, dim=0)
     assert counts[3] == 0
     torch.testing.assert_close(counts / 2000, expected, atol=0.03, rtol=0)
-
-
-# --- Checkpoints ---
 
 
 def save_checkpoint(directory: Path, config: ModelConfig, weights: Weights, **changes: Any) -> None:

@@ -295,9 +295,6 @@ def test_no_more_requests_run_than_allowed(most: int) -> None:
     assert engine["peak_running"] == most
 
 
-# --- Settings ---
-
-
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
@@ -426,9 +423,6 @@ def test_files_plain_and_gzip_are_the_same_trace(tmp_path: Path) -> None:
         == kvpool.traces.Trace.generate(30, seed=4).to_jsonl()
         != kvpool.traces.Trace.generate(30, seed=5).to_jsonl()
     )
-
-
-# --- Signals ---
 
 
 @pytest.mark.parametrize("mode", ["lookup", "engine"])

@@ -251,9 +251,6 @@ def _assemble(config: ModelConfig, tensors: dict[str, Tensor]) -> Weights:
     )
 
 
-# --- Text
-
-
 class Tokenizer(Protocol):
     """Converts text to tokens and back."""
 

@@ -172,8 +172,6 @@ class PagedKV:
         rows = self.pages[self._page[layer]][part].flatten(0, 2).index_select(0, head_rows.flatten())
         return rows.view(*head_rows.shape, -1)
 
-    # --- States
-
     def read_states(self, layer: int, blocks: Tensor, size: int) -> Tensor:
         """Returns the recurrent state in the page of each block: [blocks, values of a state]."""
         return self.pages[self._page[layer]][:, blocks].transpose(0, 1).flatten(1)[:, :size]

@@ -141,8 +141,6 @@ class Scheduler:
                 self._manager.release(sequence.key)
         request.sequences.clear()
 
-    # --- One step
-
     def schedule(self) -> list[Chunk]:
         """Returns the chunks of the step. The list is empty if the step can only wait for copies."""
         self._settle(self._executor.poll())

@@ -32,9 +32,6 @@ def vllm(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         yield package
 
 
-# --- Settings ---
-
-
 def test_every_policy_of_kvpools_is_a_setting_but_the_one_that_needs_times() -> None:
     assert set(kvpool.policies.eviction_policies()) - set(EVICTIONS) == {"last-accessed"}
     assert len(EVICTIONS) == len(set(EVICTIONS))

@@ -230,9 +230,6 @@ def test_a_host_pool_beyond_all_memory() -> None:
     refused(lambda: BlockStore.host(1, whole), PINNING)
 
 
-# --- Engines ---
-
-
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
@@ -260,8 +257,6 @@ def test_what_only_a_device_can_do(world: World) -> None:
                 on=world,
             )
 
-
-# --- Mappings ---
 
 I64 = np.int64
 MAPPINGS: list[tuple[str, Callable[[], Any], Refusal, list[object]]] = [
@@ -437,9 +432,6 @@ def test_handles_of_no_store(handle: int, world: World) -> None:
 def test_handles_of_other_types(handle: Any, world: World) -> None:
     mistyped(lambda: copy_by_handle(handle, world.target.handle, [(0, 1)]), on=world)
     mistyped(lambda: copy_by_handle(world.source, world.target, [(0, 1)]), on=world)  # type: ignore[arg-type]
-
-
-# --- Plans ---
 
 
 @dataclasses.dataclass

@@ -777,9 +777,6 @@ def test_wait_on_any_stream(own: TransferEngine) -> None:
         assert transfer.done()
 
 
-# --- Closing ---
-
-
 def test_closing_an_engine_waits() -> None:
     tensor, store = small(64)
     with TransferEngine(threads=1) as made:
@@ -832,9 +829,6 @@ def test_a_handle_is_never_used_twice() -> None:
     for pair in ((handle, other.handle), (other.handle, handle)):
         with pytest.raises(errors.ClosedError, match=f"{handle}: it was dropped"):
             torch.ops.kvpool.copy_blocks_by_handle(*pair, torch.tensor([[0, 1]]))
-
-
-# --- Lifetimes ---
 
 
 def test_stores_and_tensors_live_until_the_end(own: TransferEngine) -> None:

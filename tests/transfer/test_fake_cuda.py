@@ -59,9 +59,6 @@ def test_nothing_works_before_cu_init_or_without_a_context(bare: Driver) -> None
     assert results == [INVALID_CONTEXT]  # contexts are current in only one thread
 
 
-# --- Kernels
-
-
 def launch_random(cuda: Driver, width: int, rng: random.Random, *, device_pairs: bool, reverse: bool) -> None:
     """Makes one launch between two stores with random sizes. Compares the result with copies that are
     made in Python.
@@ -168,9 +165,6 @@ def test_misaligned_accesses_stop_the_device(cuda: Driver) -> None:
     assert cuda.launch(16, copy_params(cuda, src, dst, [(0, 0)]), cuda.stream()) == 0  # told by the next call
     assert cuda.call("cuCtxSynchronize") == MISALIGNED
     assert "load from: 64 bytes" in cuda.fault
-
-
-# --- Memory
 
 
 def test_guards_freed_memory_and_wrong_pointers(cuda: Driver) -> None:

@@ -63,9 +63,6 @@ class Event:
         assert driver.call("cuEventRecord", self.cuda_event, stream) == 0
 
 
-# --- Staging
-
-
 @pytest.mark.parametrize("out", [True, False])
 def test_staging_buffers_are_written_again_after_their_last_use(out: bool, lazy: FakeCuda) -> None:
     """Two streams use the same staging buffer. Whichever runs first, the buffer is written again only
@@ -126,9 +123,6 @@ def test_holes_within_blocks_of_others_stay(lazy: FakeCuda, driver: Driver) -> N
         hole = b"\xee" * 256
         assert ctypes.string_at(address + 1024 * block, 1024) == first + hole + second + hole
     device.release()
-
-
-# --- Order
 
 
 def test_a_copy_after_one_that_another_engine_has_queued(
@@ -211,9 +205,6 @@ def test_a_pool_that_a_graph_writes_is_read_in_order(
         assert driver.call("cuGraphLaunch", executable, stream) == 0
         engine.submit(pool, device.store, [(3, 5)], after=stream, method="batch").wait()
     assert device.block(5) == device.block(1)
-
-
-# --- Plans
 
 
 def plan_stream(driver: Driver, device: Blocks) -> tuple[int, int]:
@@ -360,9 +351,6 @@ def test_a_mapping_of_too_many_rows_is_refused(lazy: FakeCuda, device: Blocks) -
         engine.copy(device.store, device.store, Mapping(), stream=None)  # type: ignore[arg-type]
 
 
-# --- Pageable memory
-
-
 @pytest.mark.parametrize("out", [True, False])
 def test_buffers_between_pageable_memory_and_the_device_take_turns(out: bool, lazy: FakeCuda) -> None:
     device = on_device(lazy, blocks=64)
@@ -430,9 +418,6 @@ def test_stores_live_until_an_inline_copy_has_ended(method: Method, lazy: FakeCu
         lazy.unwatch(memory)
         assert engine.poll() == []
     device.release()
-
-
-# --- Threads
 
 
 def test_the_threads_context_and_capture_mode_stay(

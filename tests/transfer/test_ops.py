@@ -142,9 +142,6 @@ def test_schemas() -> None:
     assert written == [["dst"], ["dst"], ["dst"], []]
 
 
-# --- Results ---
-
-
 @pytest.mark.parametrize("dim", [1, -3])
 def test_copy_blocks(dim: int) -> None:
     src, dst = kv(1), kv(2)
