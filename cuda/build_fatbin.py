@@ -62,7 +62,7 @@ class BuildError(Exception):
 
 
 class ToolMissingError(BuildError):
-    """A wheel is missing, damaged or of another version."""
+    """A wheel is missing or damaged, or has another version."""
 
 
 class CompileError(BuildError):
@@ -119,7 +119,7 @@ def load_library(wheel: str, version: str, name: str) -> ctypes.CDLL:
 
 
 class Compiler:
-    """Compiles with NVRTC, NVIDIA's run-time compiler."""
+    """NVIDIA's run-time compiler, NVRTC."""
 
     def __init__(self) -> None:
         self._library = load_library(*NVRTC)

@@ -1,4 +1,4 @@
-"""Uses Aphrodite's prefix-caching allocator (ancestor 002): reuse, promotion, copy-on-write."""
+"""Uses kvpool as Aphrodite's prefix-caching allocator: reuse, promotion, copy-on-write."""
 
 from __future__ import annotations
 

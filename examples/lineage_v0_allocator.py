@@ -1,4 +1,4 @@
-"""Uses vLLM v0's prefix-caching allocator (ancestor 004): reuse, copy-on-write, and an abort."""
+"""Uses kvpool as vLLM v0's prefix-caching allocator: reuse, copy-on-write, and an abort."""
 
 from __future__ import annotations
 

@@ -51,7 +51,6 @@ class Example:
 
     @property
     def runs(self) -> bool:
-        """Whether the block is run, by test_docs.py or by another test."""
         return self.language in ("python", "console")
 
 

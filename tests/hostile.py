@@ -139,7 +139,7 @@ ITEMS: dict[str, object] = {
     "tenants": kvpool.TenantLimits(1),
     "tiers": (8, 1.0),
 }
-#: Sequence arguments of calls without a row: calls of stores, tensors, and vLLM's pool.
+#: Sequence arguments of calls that rows.py lacks: calls of stores, tensors, and vLLM's pool.
 MORE: dict[str, Entry] = {
     "pass_on": Entry(lambda w, s: _core.events.EventPublisher(w.pool, 0).pass_on(s), 1),
     "store.put": Entry(lambda w, s: w.objects.put(s, [0]), b"k"),

@@ -57,7 +57,7 @@ class Mortal(Number):
 
 
 class Long(int):
-    """A number that appears in an error message, and whose conversion to text runs Python code."""
+    """A number whose conversion to text, for an error message, runs Python code."""
 
     def __str__(self) -> str:
         busy()

@@ -14,8 +14,8 @@ import math
 from pathlib import Path
 from typing import Any
 
-#: A sum of products: ``((32, 2, 8, 128, 2),)`` is 32 layers, key and value, 8 heads, 128 elements, 2
-#: bytes.
+#: A sum of products. For example, ``((32, 2, 8, 128, 2),)`` means 32 layers, key and value, 8 heads,
+#: 128 elements, 2 bytes.
 Sum = tuple[tuple[int, ...], ...]
 
 

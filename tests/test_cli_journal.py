@@ -354,7 +354,7 @@ def test_the_size_of_a_long_test_is_said_before_it_is_written(
     assert float(said[2]) == round(len(written) / 1e6, 1)
     out, err = run(capsys, "export", journal, language)
     assert (out, err.startswith("the test: 1,000 operations")) == (written, True)
-    # For a short test, the command prints no size.
+    # The command states the size of a test only if the test is long.
     assert run(capsys, "export", record(tmp_path / "short.kvj"), language)[1] == ""
 
 

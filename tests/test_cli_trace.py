@@ -183,7 +183,8 @@ def test_stats_by_hand(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> No
     assert stats["format"] == "mooncake-sessions"
     assert (stats["requests"], stats["sessions"], stats["span_s"]) == (3, 2, 0.85)
     assert (stats["block_references"], stats["unique_blocks"], stats["blocks_used_once"]) == (6, 5, 4)
-    # The last request hits block 0 of the one before: 1 of 6 blocks, 512 of 1,720 tokens.
+    # The last request hits block 0 of the request before. That is 1 of 6 blocks, and 512 of 1,720
+    # tokens.
     assert stats["ideal_block_hit_rate"] == pytest.approx(1 / 6)
     assert stats["ideal_token_hit_rate"] == pytest.approx(512 / 1720)
     assert stats["ideal_last_half_token_hit_rate"] == pytest.approx(512 / 1700)

@@ -1,5 +1,5 @@
-"""Tables at 80 and 200 columns: no line is longer, no word is broken, and nothing is cut without a
-mark.
+"""Tests tables at widths of 80 and 200 columns. No line is longer, no word is broken, and nothing is
+cut without a mark.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.usefixtures("plain_output")
 
-#: Characters of bars and lines.
+#: A word that consists of the characters of bars and lines.
 DRAWN = re.compile(r"^[─━│╭╮╰╯█░▁▂▃▄▅▆▇█]+$")
 #: Numbers that differ from run to run.
 TIMES = re.compile(r"\d")

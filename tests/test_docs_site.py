@@ -1,6 +1,6 @@
-"""The pages of the site of the docs are complete: navigation, API, examples, search.
+"""Tests that the site of the docs is complete: navigation, API pages, examples, search.
 
-``make docs`` builds the site; ``make docs-check`` opens every page of it.
+``make docs`` builds the site, and ``make docs-check`` opens every page of it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A read of a page over HTTP has one deadline and one limit of bytes, whatever the server sends and
+"""A page is read over HTTP with one deadline and one limit of bytes, whatever the server sends and
 however slowly.
 """
 

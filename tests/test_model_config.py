@@ -190,7 +190,8 @@ def test_other_spellings_of_a_model_have_its_sizes(model: str, change: dict[str,
     assert read({**config, **change}).layers == read(config).layers
 
 
-#: Fields of published configurations whose names suggest another layout, but which change nothing.
+#: Fields whose names suggest another layout, but which change nothing. They occur in published
+#: configurations.
 HARMLESS: dict[str, dict[str, Any]] = {
     "Llama-3.1-8B": {
         "_attn_implementation_autoset": True,
@@ -409,8 +410,8 @@ def test_windows_that_are_switched_off_are_no_layout() -> None:
     ("kind", "field"), [(kind, field) for kind, some in VALUES_IF_ABSENT.items() for field in some]
 )
 def test_a_field_with_a_number_as_default_has_to_be_there(kind: str, field: str) -> None:
-    # If the field is absent, the family's class uses its own default. If the field is null, it uses
-    # none.
+    # If the field is absent, the family's class has a default for it. If the field is null, no default
+    # is used.
     with pytest.raises(
         ModelConfigError, match=rf"{field} is missing: must be there, or null \(absent means "
     ):

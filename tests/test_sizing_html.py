@@ -269,7 +269,7 @@ def test_a_trace_without_reuse_is_a_page_too(tmp_path: Path) -> None:
     root = parsed(render(report))
     assert not [each for each in root.iter("svg") if each.get("class") == "plot"]
     save_png(report, tmp_path / "report.png")
-    # Policies without a capacity have no figures.
+    # A policy without hit rates is not shown in the figures.
     report["policies"] = [{"name": "lru", "source": "", "hits": [], "seconds": 0.0}]
     parsed(render(report))
     save_png(report, tmp_path / "report.png")

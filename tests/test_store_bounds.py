@@ -43,7 +43,7 @@ def namespace() -> Namespace:
 
 
 class Lists:
-    """A server whose lists of keys have these cursors. It repeats the last one forever."""
+    """A server that lists keys page by page, with these cursors. It repeats the last cursor forever."""
 
     def __init__(self, cursors: list[int], others: int) -> None:
         self.cursors, self.others, self.asked = cursors, others, 0

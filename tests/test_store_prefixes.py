@@ -309,7 +309,7 @@ def test_weights_that_are_renewed_twice_are_apart() -> None:
 def test_what_is_saved_after_renewals_is_found_after_a_restart_and_by_others(
     tmp_path: Path, host: bool
 ) -> None:
-    """Each engine counts its own epochs, so no name of a stored object contains an epoch."""
+    """Each engine counts its own epochs. So an epoch must not be part of the name of a stored object."""
     room = 64 * (BYTES + 4096)
     for backends in (
         [Disk(tmp_path, room, free_floor_bytes=0)] * 3,
@@ -329,7 +329,7 @@ def test_what_is_saved_after_renewals_is_found_after_a_restart_and_by_others(
             finds = renewals == 0 or (renewals == 1 and isinstance(backend, Custom))
             assert engine.run("a", PROMPT) == (16 if finds else 0)
             engine.prefixes.wait(60)
-            # A prompt that grows has the same names at its beginning.
+            # The longer prompt begins with the same blocks, so their names in the store are the same.
             assert engine.run("b", [*PROMPT, 1, 2, 3, 4]) == (BLOCK if finds else 0)
             engine.prefixes.wait(60)
             engine.store.close()

@@ -71,7 +71,7 @@ def _stub_docs() -> dict[str, tuple[str | None, Path, int]]:
                 docs[prefix + node.name] = (ast.get_docstring(node), path, node.lineno)
                 add(f"{prefix}{node.name}.", node.body, path)
             elif isinstance(node, ast.FunctionDef) and not node.name.startswith("__"):
-                # Of several overloads, the first has the docstring.
+                # If a function has several overloads, the first has the docstring.
                 docs.setdefault(prefix + node.name, (ast.get_docstring(node), path, node.lineno))
 
     for topic, path in STUBS.items():

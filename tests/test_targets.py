@@ -1,4 +1,6 @@
-"""Every check has a make target, and every target with a check runs for each change or at night."""
+"""Tests that every check has a make target, and that each such target runs for every change or at
+night.
+"""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-#: Modules whose API is documented, and what each is for.
+#: Modules whose API is documented, each with its purpose.
 MODULES: Final = {
     "kvpool": "What a scheduler calls",
     "kvpool.errors": "Exceptions",
@@ -41,7 +41,7 @@ MODULES: Final = {
 NOT_SEARCHED: Final = ("kvpool.testing",)
 #: Large classes. One page lists the names of all their methods.
 LISTED: Final = ("CacheManager", "BlockPool")
-#: Front matter that keeps a page out of the search.
+#: Text at the start of a page that excludes the page from the search.
 UNSEARCHED: Final = "---\nsearch:\n  exclude: true\n---\n\n"
 
 
@@ -67,7 +67,7 @@ class Entry:
     #: The module that the pages name as its home.
     module: str
     name: str
-    #: ``class``, ``exception``, ``function`` or ``constant``.
+    #: The kind of the entry: ``class``, ``exception``, ``function`` or ``constant``.
     kind: str
     #: The dotted path by which mkdocstrings finds it.
     path: str

@@ -65,7 +65,7 @@ width => {
 
 
 def layout_faults(page: Any, width: int) -> list[str]:
-    """Shows the open page at a width in pixels; returns at most five faults of its layout."""
+    """Shows the open page at a width in pixels. Returns at most five faults of its layout."""
     page.set_viewport_size({"width": width, "height": HEIGHT})
     faults: list[str] = page.evaluate(_FAULTS, width)
     return faults
@@ -155,7 +155,8 @@ def searched(page: Any, address: str, word: str, answers: tuple[str, ...]) -> li
 
 
 def _results(page: Any, answers: tuple[str, ...]) -> list[str]:
-    # The results are in a shadow tree. Playwright's selectors also search shadow trees.
+    # The results are in a shadow tree, a separate part of the page. Playwright's selectors also search
+    # shadow trees.
     links = page.locator("ol a, [role=listbox] a, .focus-visible a")
     until = time.monotonic() + SEARCH_S
     while True:
@@ -175,7 +176,7 @@ def served(site: Path) -> Iterator[str]:
 
     class Server(http.server.ThreadingHTTPServer):
         def handle_error(self, *_: object) -> None:
-            """Ignores connections that the browser closes early."""
+            """Ignores the error if the browser closes a connection early."""
 
     handler = functools.partial(Quiet, directory=str(site))
     with Server(("127.0.0.1", 0), handler) as server:

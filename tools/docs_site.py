@@ -36,9 +36,9 @@ from tools.docs_browse import browse, missing_in_search
 ROOT: Final = Path(__file__).resolve().parents[1]
 OUT: Final = ROOT / "target" / "docs"
 
-#: A link of Markdown, ``[words](target)``, with a ``!`` in front of a picture.
+#: Pattern of a Markdown link, ``[words](target)``. A picture has a ``!`` in front.
 LINK: Final = re.compile(r"(?P<bang>!?)\[(?P<words>(?:[^\[\]]|\[[^\]]*\])*)\]\((?P<target>[^()\s]+)\)")
-#: A block of code, which has no links.
+#: Pattern of a code block. Links in it are not changed.
 FENCED: Final = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 
 #: Sections of the site's navigation, and the pages of each. Other pages are listed under "More".

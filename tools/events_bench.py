@@ -46,7 +46,7 @@ KINDS: Final = ("no publisher", "no subscriber", "reads", "replays", "slow", "de
 #: The kernel's counters of the calling thread: nanoseconds run, nanoseconds waited for a core, number
 #: of runs.
 WAITED: Final = Path("/proc/thread-self/schedstat")
-#: The times of each step.
+#: The names of the three times of each step.
 TIMES: Final = ("wall", "own", "cpu")
 
 # A program that subscribes to the endpoint in its first argument. Depending on its kind, it reads
@@ -149,7 +149,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     #: For each kind of consumer and each round, the p50 and the p99 of each time.
     figures: dict[str, list[list[tuple[float, float]]]] = {kind: [] for kind in KINDS}
     for number in range(options.rounds):
-        # Each round starts with another kind, so that a temporary slowdown affects all kinds.
+        # Each round starts with another kind of consumer, so that a temporary slowdown affects all
+        # kinds.
         for kind in (*KINDS[number % len(KINDS) :], *KINDS[: number % len(KINDS)]):
             steps = run(kind)
             columns = [sorted(column) for column in zip(*steps, strict=True)]

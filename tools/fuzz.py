@@ -131,7 +131,8 @@ def build(
         cargo([*common, "--features", ",".join(features), "--bin", "kvpool-fuzz"], tree, environment)
         program = str(target_dir / "fuzz" / "kvpool-fuzz")
         return {target: [program, "random", target] for target in targets}
-    # With --target, the flags do not apply to build scripts and macros, which need no coverage.
+    # If cargo gets --target, the flags do not apply to build scripts and macros, which need no
+    # coverage.
     triple, flags = host(), " ".join([*COVERAGE, os.environ.get("RUSTFLAGS", "")]).strip()
     bins = [argument for target in targets for argument in ("--bin", target)]
     environment = {**(environment or {}), "RUSTFLAGS": flags}

@@ -28,9 +28,9 @@ RULES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="ut
 LIMITS = RULES["limits"]
 PATTERNS = [(rule["name"], re.compile(rule["pattern"]), rule["advice"]) for rule in RULES["rules"]]
 MARK = re.compile(r"^\s*(?:///|//!|//|#(?![!\[])) ?")
-# Code spans, links and addresses are not prose.
+# Pattern of code spans, links and addresses, which are not prose.
 VERBATIM = re.compile(r"`[^`]*`|\[[^\]]*\]\([^)]*\)|https?://\S+")
-# Rows of tables, and commands that a docstring shows.
+# Pattern of lines that are not prose: rows of tables, and commands that a docstring shows.
 VERBATIM_LINE = re.compile(r"^(?:\s*\|| {4,}(?:python3?|\.venv\S*|kvpool|make) ).*$", re.MULTILINE)
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 

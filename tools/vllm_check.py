@@ -54,7 +54,7 @@ WITH_STOCK_EVENTS: Final = frozenset({"pool", "manager"})
 
 
 def planned(levels: Sequence[str]) -> list[Engine]:
-    """Returns the runs to make, stock first."""
+    """Returns the runs of engines to make: first stock vLLM, then the chosen levels."""
     chosen = [level for level in dict.fromkeys(levels) if level != STOCK]
     engines = [Engine(STOCK, STOCK)]
     engines += [Engine(level, EXACT if level in WITH_STOCK_EVENTS else STOCK) for level in chosen]

@@ -68,7 +68,7 @@ TELLING: Final = frozenset({0, 1, 2, 5})
 
 @dataclasses.dataclass
 class Outcome:
-    """The results of one file's tests at one level."""
+    """The results of the tests of one file or folder at one level."""
 
     passed: set[str] = dataclasses.field(default_factory=set)
     failed: set[str] = dataclasses.field(default_factory=set)

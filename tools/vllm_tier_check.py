@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-#: The kinds of places of the tier.
+#: The kinds of storage that the tier is tested with.
 PLACES: Final = ("disk", "folder")
 
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 SECTIONS = ("correctness", "bench")
 #: Seconds that each section may take. The benchmark ("bench") gets the rest of the run's time.
 _SECONDS = {"correctness": 120.0, "bench": 1e9}
-#: Seconds after the end of the budget at which a run that hangs is ended.
+#: Seconds after the end of the run's time at which a run that hangs is ended.
 _GRACE = 45.0
 _NO_GPU = 2
 
@@ -73,7 +73,10 @@ def _missing(ordinal: int) -> str:
 
 
 def _torch(ordinal: int, *, wanted: bool, dry_run: bool) -> tuple[Any, Any]:
-    """Return torch, or None if it cannot use the device, and torch's int64, or None without torch."""
+    """Return torch, or None if it cannot use the device.
+
+    Also return torch's int64, or None if torch is not installed.
+    """
     if not wanted:
         return None, None
     try:

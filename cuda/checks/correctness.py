@@ -80,7 +80,7 @@ def run(session: Session, copy: Copy, stream: int) -> None:
 
 
 def check_copy(session: Session, copy: Copy, stream: int, numbers: random.Random) -> None:
-    """Make a copy on the device and another one with the CPU twin, and compare all bytes."""
+    """Make a copy on the device, make the same copy with the CPU twin, and compare all bytes."""
     copy.dst.refill(numbers)
     reason = why_refused(copy, has_batch=session.driver.has_batch)
     try:

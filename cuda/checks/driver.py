@@ -66,7 +66,7 @@ class DriverError(RuntimeError):
 
 
 class Driver:
-    """One device. The constructor makes its context current for the calling thread."""
+    """One device of the driver. The constructor makes the device's context current in the calling thread."""
 
     def __init__(self, ordinal: int) -> None:
         self.path = os.environ.get("KVPOOL_LIBCUDA", "libcuda.so.1")
@@ -83,7 +83,7 @@ class Driver:
         self.enter()
 
     def enter(self) -> None:
-        """Make the context current for this thread."""
+        """Make the device's context current in this thread."""
         self.call("cuCtxSetCurrent", self.context)
 
     def call(self, name: str, *arguments: object) -> None:
@@ -195,7 +195,7 @@ class Driver:
         self.call("cuCtxSynchronize")
 
     def copy(self, dst: int, src: int, nbytes: int, stream: int) -> None:
-        """Enqueue a copy on a stream."""
+        """Put a copy into a stream's queue."""
         self.call("cuMemcpyAsync", dst, src, nbytes, stream)
 
     def stream(self) -> int:
@@ -208,7 +208,7 @@ class Driver:
         self.call("cuStreamDestroy_v2", stream)
 
     def synchronize(self, stream: int) -> None:
-        """Wait for a stream."""
+        """Wait until the work of a stream has ended."""
         self.call("cuStreamSynchronize", stream)
 
     def seconds(self, work: Callable[[], object], stream: int) -> float:

@@ -41,7 +41,7 @@ _WARM_UP = 0.02
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Timing:
-    """The median times of several copies."""
+    """The result of a measurement: median times over several copies."""
 
     seconds: float
     submit_seconds: float
@@ -126,7 +126,7 @@ class Engines:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._folder = tempfile.TemporaryDirectory()
-        #: The engine with the built-in thresholds.
+        #: The engine with kvpool's built-in thresholds.
         self.default = TransferEngine(session.device)
         #: The engine with thresholds that were measured by a calibration. Until then it is the default
         #: engine.

@@ -31,7 +31,7 @@ GUARD = 256
 
 
 class Memory(Protocol):
-    """A piece of memory that is freed together with this object."""
+    """A piece of memory. It is freed when this object is freed."""
 
     address: int
     nbytes: int
@@ -44,7 +44,7 @@ class Memory(Protocol):
 
 
 def _give_back(driver: Driver, free: Callable[[int], None], address: int) -> None:
-    """Free memory from any thread. If the context is lost, its memory is already freed."""
+    """Free memory, from any thread. If the context is lost, its memory is already freed."""
     with contextlib.suppress(DriverError):
         driver.enter()
         free(address)
@@ -255,7 +255,7 @@ class Pool:
 
 
 def random_pairs(rng: random.Random, sources: Sequence[int], targets: Sequence[int]) -> list[tuple[int, int]]:
-    """Return a mapping without duplicates.
+    """Return a mapping in which no block occurs twice.
 
     The pairs are scattered, or form ascending or descending runs of adjacent blocks.
     """

@@ -37,7 +37,7 @@ class Skip(Exception):  # noqa: N818  # no error
 
 
 class OutOfTimeError(Exception):
-    """The section has used up its time."""
+    """The time of the section has run out."""
 
 
 def expect(holds: object, otherwise: str) -> None:
@@ -47,7 +47,7 @@ def expect(holds: object, otherwise: str) -> None:
 
 
 def rng(seed: object) -> random.Random:
-    """Return a random generator that gives the same numbers in every run."""
+    """Return a random generator. It gives the same numbers in every run."""
     return random.Random(repr(seed))  # noqa: S311  # test data
 
 

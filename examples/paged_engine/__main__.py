@@ -178,7 +178,6 @@ def _load(model: str, device: str) -> tuple[Llama, Tokenizer]:
 
 
 def _check(llama: Llama, prompts: int, *, as_json: bool) -> int:
-    """Runs the check and returns the exit code."""
     workload = Workload.make(llama.config.vocab_size, prompts=prompts)
     with check_progress(shown=not as_json or sys.stderr.isatty()) as bar:
         task = bar.add_task("", total=(len(modes(llama)) + 1) * workload.num_tokens)

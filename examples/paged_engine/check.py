@@ -213,7 +213,7 @@ def _run(model: Llama, workload: Workload, mode: _Mode, report_tokens: Callable[
 def _run_plain(
     model: Llama, workload: Workload, sampled: dict[Key, Row], report_tokens: Callable[[str, int], None]
 ) -> Outcome:
-    """Computes each sample in one pass over the whole sequence, and draws every token again."""
+    """Computes each sample in one pass over the whole sequence, and draws all its tokens again."""
     began, rows = time.perf_counter(), {}
     outputs: dict[tuple[int, int], list[int]] = {}
     for (request, sample, _), (_, token) in sorted(sampled.items()):

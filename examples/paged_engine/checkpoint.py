@@ -86,7 +86,7 @@ class Weights:
     head: Tensor
 
     def to(self, device: str) -> Weights:
-        """Returns the weights on a device."""
+        """Returns a copy of the weights on a device."""
         layers = [
             type(layer)(*(getattr(layer, part.name).to(device) for part in dataclasses.fields(layer)))
             for layer in self.layers

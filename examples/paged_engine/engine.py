@@ -42,7 +42,8 @@ class EngineConfig:
     blocks: int = 512
     #: Number of token slots per block.
     block_size: int = 16
-    #: Blocks of the host tier, to which preempted sequences are swapped. If 0, they are recomputed.
+    #: Blocks of the host tier, to which preempted sequences are swapped. With 0 blocks, they are
+    #: recomputed.
     host_blocks: int = 1024
     #: How a sequence is preempted when blocks run out.
     preempt: Literal["swap", "recompute"] = "swap"
@@ -90,7 +91,8 @@ class EngineStats:
     hit_tokens: int
     #: Number of tokens that were computed in prefills. Tokens that are computed again count again.
     prefill_tokens: int
-    #: Number of tokens that were cached when a sequence started or resumed, and so were not computed.
+    #: Number of tokens that were not computed, because they were cached when a sequence started or
+    #: resumed.
     saved_tokens: int
     #: Number of sampled tokens whose KV was computed.
     decoded_tokens: int
@@ -164,7 +166,8 @@ class Engine:
             prefix_caching=config.prefix_caching,
             on_new_blocks=self.kv.poison if config.poison else None,
         )
-        #: Free blocks that are filled with NaN.
+        #: Free blocks that were filled with NaN. Tests do this, so that reads of free blocks are
+        #: noticed.
         self._poisoned: set[int] = set()
         self._requests = 0
         self._steps = 0

@@ -49,7 +49,7 @@ class Group:
 
     @property
     def name(self) -> str:
-        """Returns a readable name."""
+        """Returns the group's name for messages."""
         if self.state:
             return "state"
         return "full attention" if self.window is None else f"window of {self.window}"
@@ -133,7 +133,7 @@ class PagedKV:
         return sum(page[:, 0].numel() * page.element_size() for page in self.pages)
 
     def poison(self, blocks: Iterable[int]) -> None:
-        """Fills unused blocks with NaN, so that a wrong read changes the result."""
+        """Fills these unused blocks with NaN, so that a wrong read changes the result."""
         ids = torch.tensor(list(blocks), dtype=torch.int64)
         for page in self.pages:
             page.index_fill_(1, ids.to(page.device), float("nan"))

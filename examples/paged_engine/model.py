@@ -317,7 +317,8 @@ def batch_invariant(model: Llama, tile: int) -> bool:
     probe = model.probe(tile)
     config, device, random = probe.config, probe.weights.embedding.device, torch.Generator().manual_seed(0)
     length = min(3 * SEGMENT, config.max_positions)
-    # Each row and group has the same number of blocks. A state only needs the first.
+    # Each row has the same number of blocks in each group. A recurrent state only needs the first of
+    # them.
     blocks = -(-length // SEGMENT)
     held = blocks * len(probe.groups)
     kv = PagedKV(config, probe.groups, 1 + tile * held, SEGMENT, device=str(device))

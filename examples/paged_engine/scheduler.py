@@ -306,7 +306,6 @@ class Scheduler:
         sequence.tables, sequence.computed = [], 0
 
     def _begin(self, swap: int, sequence: Sequence) -> None:
-        """Records a swap that the manager has begun."""
         self.moving[swap] = sequence
         self._begun.append(swap)
 

@@ -70,7 +70,7 @@ class Service:
 
     @property
     def busy(self) -> bool:
-        """Whether any request has not ended."""
+        """Whether any request has not finished."""
         return bool(self.waiting or self.transfers or self.running)
 
     def submit(self, key: int, prompt: list[int], new_tokens: int) -> None:

@@ -81,7 +81,7 @@ class Scheduler:
 
     @property
     def busy(self) -> bool:
-        """Whether any request has not ended."""
+        """Whether any request has not finished."""
         return bool(self.running or self.waiting or self.flight)
 
     def submit(self, key: int, prompt: list[int], most: int) -> None:

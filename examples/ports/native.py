@@ -62,12 +62,12 @@ class Request:
     table: list[int] = field(default_factory=list)
     #: Draft tokens that the next step computes after the last token, to see whether the model agrees.
     drafts: list[int] = field(default_factory=list)
-    #: End of the tokens that the next step computes, without drafts.
+    #: Position at which the next step stops computing, without drafts.
     end: int = 0
 
 
 class Scheduler:
-    """Runs continuous batching.
+    """A scheduler with continuous batching.
 
     Args:
         manager: The manager of the blocks.

@@ -206,7 +206,7 @@ class BlockManager:
     def append_batch(self, seqs: Several[Sequence]) -> None:
         """Allocates the slots of a whole batch in one call, all or nothing.
 
-        A decode step should use this.
+        In a decode step this is faster than a call per sequence.
         """
         changes = self.manager.append(
             [seq.number for seq in seqs], [seq.tokens[-1] for seq in seqs], commit=True

@@ -152,7 +152,9 @@ def test_every_reader_agrees_with_the_others_and_with_the_snapshot(seed: int) ->
 
 
 def by_medium(reader: Any) -> list[set[tuple[int, ...]]]:
-    """Returns the prompts whose last block is on the device according to a reader, and all others."""
+    """Divides the prompts that a reader knows into those whose last block is on the device, and the
+    others.
+    """
     found: list[set[tuple[int, ...]]] = [set(), set()]
     for medium, prompts in reader.prompts().items():
         found[medium.lower() not in {"gpu", "device"}] |= prompts

@@ -76,7 +76,7 @@ class BlockRemoved:
 
 @dataclasses.dataclass
 class AllBlocksCleared:
-    """Stands in for vLLM's class."""
+    """Stands in for vLLM's event after which no block is cached."""
 
 
 @dataclasses.dataclass(eq=False)

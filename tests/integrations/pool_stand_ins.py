@@ -79,7 +79,7 @@ def replay(events: list[Any], cached: set[bytes]) -> None:
 
 
 def in_words(event: Any) -> tuple[Any, ...]:
-    """Describes an event in the same form as the model does."""
+    """Returns an event as a tuple, in the form in which the model of the pool describes events."""
     if isinstance(event, BlockStored):
         hashes, tokens = tuple(event.block_hashes), tuple(event.token_ids)
         return ("stored", event.group_idx, event.parent_block_hash, hashes, tokens, event.block_size)

@@ -105,7 +105,7 @@ class GroupsMachine(RuleBasedStateMachine):
         self.waiting.append(request_of(f"r{self.count}", [*seeds, *[0] * length]))
 
     def look(self, request: Request, limit: int) -> tuple[int, list[list[int]]]:
-        """Looks up a request in both worlds, compares the hits, and returns one of them."""
+        """Looks up a request in both worlds, checks that the hits are equal, and returns the hit."""
         tokens, longest, tables = self.stock.find(request.block_hashes, limit)
         blocks, found, more = self.calls.find_longest_cache_hit(
             block_hashes=request.block_hashes, max_cache_hit_length=limit

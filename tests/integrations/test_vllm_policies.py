@@ -140,7 +140,8 @@ def test_a_lookup_of_full_attention_makes_chains_of_its_groups() -> None:
     cache(pool, full, [1, 2, 3, 4])
     cache(pool, window, [1, 2, 3, 4], WINDOW)
     one_by_one(pool, [*full, *window])
-    # The first block of the window is evicted before the second.
+    # The blocks are evicted in the order in which they were freed, so a window's first block is evicted
+    # first.
     assert cached(pool) == [2, 1, 3, 4]
 
 

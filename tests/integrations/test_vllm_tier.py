@@ -1,7 +1,5 @@
-"""Tests kvpool's store as a tier of vLLM's, over stand-ins for vLLM: stored chunks are found, and no
-others.
-
-tools/vllm_conformance.py tests the tier inside vLLM.
+"""Tests kvpool's store as a tier of vLLM's offloading, over stand-ins for vLLM. Stored chunks are
+found, and no others. tools/vllm_conformance.py tests the tier inside vLLM.
 """
 
 from __future__ import annotations
@@ -185,7 +183,7 @@ def test_a_shared_back_end_is_asked_once_a_step(vllm: Vllm, tmp_path: Path) -> N
 
 
 def test_a_server_that_is_down_is_a_miss(vllm: Vllm, tmp_path: Path) -> None:
-    """If a server is down, lookups miss, requests are computed, and later lookups ask the server again."""
+    """If a server is down, lookups miss, and requests are computed. Later lookups ask the server again."""
     engine = Engine(vllm, tmp_path, url=f"folder://{tmp_path}")
     for broken in tmp_path.iterdir():
         if broken.is_dir():
@@ -287,8 +285,8 @@ def test_what_is_offered_once_costs_no_write(vllm: Vllm, tmp_path: Path) -> None
 
 @pytest.mark.parametrize(("on_reset", "kept"), [("renew", False), ("keep", True)])
 def test_kv_of_other_weights_is_not_served(vllm: Vllm, tmp_path: Path, on_reset: str, kept: bool) -> None:
-    """When weights are updated, vLLM resets its caches, and then asks persistent tiers for the same
-    keys.
+    """After an update of the weights, vLLM resets its caches. Then it asks persistent tiers for the
+    same keys.
     """
     engine = Engine(vllm, tmp_path, on_reset=on_reset)
     engine.job([key(1)], [0], load=False)

@@ -133,7 +133,9 @@ def test_no_tokens_are_refused() -> None:
 )
 def test_interfaces() -> None:
     class Allocator(aphrodite.DeviceAwareBlockAllocator):
-        """An allocator that an engine defines itself, with the ancestor's methods."""
+        """An allocator that is not kvpool's. It has the methods of the ancestor, an older block
+        manager.
+        """
 
         def allocate_mutable(self, prev_block: Any, device: Any) -> Any:
             return prefix().allocate_mutable(prev_block)

@@ -55,7 +55,7 @@ for file in sorted(pathlib.Path().rglob("*.py")):
 
 
 class Line(NamedTuple):
-    """An import of names from a module, in a file."""
+    """One import statement: the file, the module, and the names."""
 
     file: str
     module: str

@@ -1,4 +1,4 @@
-"""Tests vLLM v0's block manager."""
+"""Tests kvpool's interface of vLLM v0's block manager."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests vLLM v0's block table."""
+"""Tests kvpool's interface of vLLM v0's block table."""
 
 from __future__ import annotations
 
@@ -399,7 +399,7 @@ def test_defect_11_fork_after_the_window_has_dropped_blocks(kind: str) -> None:
     for at, one in enumerate((table, child, grandchild)):
         for step in range(20):
             one.append_token_ids([100 * at + step], num_computed_slots=30 + step)
-        # Token 49 is written last: the window drops the blocks before 49 // 4 - 2.
+        # The last token is number 49. So the window has dropped the blocks before number 49 // 4 - 2.
         assert tokens_of(one) == list(range(100 * at + 10, 100 * at + 20))
         assert one.num_full_slots == 50
     # The destination of a copy stays allocated until the engine takes the list of copies. In this test,

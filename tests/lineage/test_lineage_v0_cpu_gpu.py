@@ -1,4 +1,4 @@
-"""Tests vLLM v0's allocator over two devices."""
+"""Tests kvpool's interface of vLLM v0's allocator over two devices."""
 
 from __future__ import annotations
 

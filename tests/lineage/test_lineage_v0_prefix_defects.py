@@ -227,7 +227,8 @@ def test_defect_24_a_hash_is_a_digest_and_the_same_in_every_process() -> None:
     first = hash_block_tokens(True, None, [1, 2], 5)
     assert runs == {f"{first} {hash_block_tokens(False, first, [3, 4], 5)}\n"}
     assert min(hash_block_tokens(True, None, [n]) for n in range(50)) > 2**200
-    # In Python, hash(-1) == hash(-2), and hash((1, x)) can be solved for x.
+    # In Python, hash(-1) equals hash(-2), and an attacker can compute x such that hash((1, x)) has a
+    # chosen value.
     assert hash_block_tokens(True, None, [1], -1) != hash_block_tokens(True, None, [1], -2)
 
 

@@ -1,5 +1,5 @@
-"""Tests the interface of ancestor 004: each name of vLLM 0.8.5 exists, and each parameter has the same
-name and position.
+"""Tests the interface of ancestor 004 (vLLM v0): each name of vLLM 0.8.5 exists, and each parameter has
+the same name and position.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Property 15: an event has the same number of hashes, token chunks and extra keys, each with its
-logical index.
+"""Property 15: the lists of an event have equal lengths: hashes, pieces of the tokens, and extra keys.
+Entries at the same index belong to the same block.
 """
 
 from __future__ import annotations

@@ -49,7 +49,6 @@ def files_of(cell: str) -> list[Path]:
 
 
 def functions_of(file: Path) -> list[str]:
-    """Returns the names of the test functions of a file."""
     if file.suffix == ".py":
         return re.findall(r"^def (test_\w+)\(", file.read_text(), re.MULTILINE)
     return re.findall(r"^ *fn (\w+)\(", file.read_text(), re.MULTILINE)

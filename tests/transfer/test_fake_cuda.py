@@ -1,4 +1,4 @@
-"""Tests of the fake driver itself: the device, its kernels and its memory."""
+"""Tests of the fake CUDA driver itself: the device, its kernels and its memory."""
 
 from __future__ import annotations
 

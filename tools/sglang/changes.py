@@ -1,4 +1,4 @@
-"""The changes that ``tools.sglang.identity`` makes between two starts over one store."""
+"""The changes that ``tools.sglang.identity`` makes between two starts of SGLang over one store."""
 
 from __future__ import annotations
 

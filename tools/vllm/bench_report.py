@@ -91,7 +91,9 @@ def times(value: float | None) -> str:
 
 
 def rows(result: Result) -> tuple[list[str], list[list[str]]]:
-    """Returns the header and the rows of a load's table: phases, their sum, steps, garbage collections."""
+    """Returns the header and the rows of a load's table. Rows are phases, their sum, steps, and garbage
+    collections.
+    """
     levels = list(result.levels)
     stock = result.levels.get(STOCK)
     head = ["", "calls", *levels]

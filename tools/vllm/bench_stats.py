@@ -58,7 +58,7 @@ def clock_cost_ns(samples: int = 20_000, clock: Callable[[], int] = time.perf_co
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """Returns the value below which the given share of the values lies (nearest rank)."""
+    """Returns the value below which this share of the values lies (nearest rank)."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
 
@@ -160,7 +160,7 @@ class Figures:
 
 
 def figures(runs: Sequence[Run], clock_ns: float) -> Figures:
-    """Computes medians and minima over the runs, without the cost of reading the clock."""
+    """Computes medians and minima over the runs. Subtracts the cost of reading the clock."""
     by_phase: dict[str, list[float]] = {}
     for number, name in enumerate(PHASES):
         by_phase[name] = [

@@ -33,7 +33,7 @@ SHORT: Final = 256
 
 @dataclasses.dataclass(frozen=True)
 class Start:
-    """One start of an engine."""
+    """The settings of one start of an engine."""
 
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
     environment: dict[str, str] = dataclasses.field(default_factory=dict)
@@ -54,7 +54,7 @@ class Start:
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A change between two starts over one store."""
+    """A change between two starts of an engine over one store."""
 
     name: str
     base: str  # the first start, as a key of BASES

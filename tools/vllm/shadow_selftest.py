@@ -51,7 +51,7 @@ DRAWN_OPERATIONS = 600
 
 
 class Lines(logging.Handler):
-    """Collects the messages of the plug-in."""
+    """A log handler that collects the plug-in's messages."""
 
     def __init__(self) -> None:
         super().__init__(logging.INFO)

@@ -205,9 +205,7 @@ class FakeCuda:
         return bool(self.library.fake_run_one())
 
     def run_pick(self, choice: int) -> int:
-        """Run one of the operations that may run now. Return the number of operations that could have
-        been chosen.
-        """
+        """Run one of the operations that may run now. Return how many could have been chosen."""
         return int(self.library.fake_run_pick(choice))
 
     def mark_pageable(self, address: int, nbytes: int) -> None:
