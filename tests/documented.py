@@ -46,7 +46,7 @@ class Example:
     code: str
     #: The expected output, if the page shows it.
     printed: str | None = None
-    #: The test that runs the block instead of test_docs.py; None if there is none.
+    #: The test that runs the block instead of test_docs.py, or None.
     by: str | None = None
 
     @property

@@ -272,7 +272,7 @@ def test_what_cannot_be_compared(
 
 
 def broken(report: dict[str, Any]) -> list[dict[str, Any]]:
-    """Yields the report with one part missing or replaced, for each of its parts."""
+    """Yields copies of the report. In each, another part is missing or replaced."""
     values: tuple[Any, ...] = (None, "text", [], {}, float("nan"), 10**400, True)
     changed = [{**report, name: value} for name in report for value in values]
     return changed + [{name: report[name] for name in report if name != gone} for gone in report]
@@ -281,9 +281,7 @@ def broken(report: dict[str, Any]) -> list[dict[str, Any]]:
 def test_reports_that_are_broken_are_refused_or_compared(
     reports: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Whatever a file contains, the command prints a comparison or one line with an error, and never a
-    traceback.
-    """
+    """For any file, the command prints a comparison or one line with an error, and never a traceback."""
     sized = json_of(capsys, "size", "example", "--limit", "5", "--capacities", "5", "--policies", "lru")
     refused = compared = 0
     for good in (json.loads(reports[0].read_text()), sized):

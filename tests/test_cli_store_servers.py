@@ -1,6 +1,4 @@
-"""Tests ``kvpool store show | verify | gc`` for shared back ends. The same tests run for Redis, a
-bucket and a shared folder.
-"""
+"""Tests ``kvpool store show | verify | gc`` for shared back ends. All tests run with Redis, with a bucket and with a shared folder."""
 
 from __future__ import annotations
 

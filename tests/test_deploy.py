@@ -24,7 +24,7 @@ FOLDER = ROOT / "examples" / "deploy"
 FILES = sorted(path for path in FOLDER.iterdir() if path.is_file())
 PAGE = ROOT / "docs" / "deployment.md"
 TIER = ROOT / "python/kvpool/integrations/vllm/offload/tier.py"
-#: Settings of a secondary tier that vLLM reads and does not pass on.
+#: Settings of a secondary tier that vLLM itself reads.
 OF_VLLM = {"type", "module_path"}
 
 

@@ -1,5 +1,5 @@
-"""Tests the example engine with the hybrid model. Whatever happens to its blocks, the output has the
-same bits as that of a plain forward pass.
+"""Tests the example engine with the hybrid model. Its output has the same bits as that of a plain
+forward pass, even if its blocks are evicted, moved or computed again.
 """
 
 from __future__ import annotations

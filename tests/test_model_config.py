@@ -290,7 +290,7 @@ def test_fields_of_published_configurations_that_change_nothing_are_accepted(mod
             12 * 2 * 10 * 128 * 2,
             0,
         ),
-        # In Mistral's own format, three of four layers have a window.
+        # This configuration has Mistral's own format. Three of four layers have a window.
         (
             {
                 "dim": 64,
@@ -319,7 +319,7 @@ def test_fields_of_published_configurations_that_change_nothing_are_accepted(mod
             (2 * 8 * 256 + 5 * 2 * 8 * 128) * 2,
             0,
         ),
-        # Two variants of MPT, with one KV head and with several.
+        # The next two configurations are variants of MPT, with one KV head and with several.
         (
             {
                 "model_type": "mpt",

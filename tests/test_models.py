@@ -172,8 +172,8 @@ def test_groups_have_equally_many_layers_and_the_last_ones_are_padded() -> None:
 
 @pytest.mark.parametrize(
     ("full", "sliding", "sizes"),
-    # Let one kind have more layers than the other. If it has less than 1.5 times as many, its number is
-    # the size of a group. Otherwise the number of the other kind is.
+    # Layers are divided into groups of equal size. The size is the larger one of the two numbers of
+    # layers if it is below 1.5 times the smaller one. Otherwise it is the smaller one.
     [
         (10, 14, [10, 14]),
         (10, 15, [10, 8, 7]),
@@ -216,7 +216,8 @@ def test_blocks_grow_until_they_hold_a_state() -> None:
     assert groups.padding(groups.groups[1]) == pytest.approx(1 - state / (544 * 2048))
     assert shape.groups(400).groups[0].block_tokens == 800
     assert shape.groups(1024).groups[0].block_tokens == 1024
-    # A longer block is not shortened. If all layers have states, a block has the size of a state.
+    # If the caller's blocks are long enough for a state, they keep their length. If all layers have
+    # states, a block has exactly the size of a state.
     pure = KvShape("pure", (mamba1(4, inner=8, state=2),))
     assert pure.groups(16).block_bytes == 4 * (3 * 8 + 8 * 2) * 2
     two = KvShape("two", (mamba1(4, inner=8, state=2), short_convolution(4, channels=8, kernel=3)))

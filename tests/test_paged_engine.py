@@ -207,7 +207,7 @@ def test_tokens_stream_in_order_and_samples_side_by_side(model: Llama) -> None:
     last_of = {key: events.index(own[-1]) for key, own in by_sample.items()}
     assert first_of[0, 1] < last_of[0, 0]
     assert first_of[1, 0] < last_of[0, 1]
-    # Of all samples, the oldest gets its first token first.
+    # The oldest sample gets its first token before all others.
     assert sorted(first_of, key=first_of.__getitem__)[0] == (0, 0)
 
 

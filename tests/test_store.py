@@ -298,7 +298,7 @@ def test_a_capacity_above_the_room_of_the_disk_is_a_warning(tmp_path: Path) -> N
 
 
 def test_replicas_take_the_first_folder_that_no_engine_has(tmp_path: Path) -> None:
-    """Whatever the order in which engines restart, together they find all stored objects."""
+    """Engines may restart in any order. Together they find all stored objects."""
 
     def start() -> Store:
         arena = Arena(8, SLOT)

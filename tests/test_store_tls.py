@@ -296,7 +296,7 @@ def test_urls_with_inconsistent_or_unsupported_parts_are_refused(address: str, w
 
 
 def speaking_tls() -> str | None:
-    """Returns a Redis server that supports TLS itself, as Debian's does, or None if there is none."""
+    """Returns a Redis server that supports TLS itself, as Debian's does. Otherwise returns None."""
     for program in (
         os.environ.get("KVPOOL_REDIS_SERVER"),
         Path(sys.executable).parent / "redis-server",

@@ -101,9 +101,9 @@ def _command(
 ) -> None:
     """Continue prompts with a small inference engine built on kvpool.
 
-    Prompts are computed together, in paged KV blocks: chunked prefill,
-    prefix caching, parallel sampling with copy-on-write, preemption by swap
-    or recompute; of models with full attention, windows and recurrent
+    Prompts are computed together, in paged KV blocks, with chunked prefill,
+    prefix caching, parallel sampling with copy-on-write, and preemption by
+    swap or recompute. The models have full attention, windows or recurrent
     states. The samples depend only on the seed.
     """
     if run_check == bool(prompts):

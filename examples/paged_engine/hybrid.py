@@ -47,7 +47,7 @@ __all__ = ["Hybrid", "HybridConfig", "RecurrentWeights", "hybrid_weights"]
 class HybridConfig(ModelConfig):
     """Sizes and constants of a hybrid model."""
 
-    #: What each layer reads: "state" is a recurrent state, a number is a window of this number of
+    #: The kind of each layer: "state" reads a recurrent state, a number is a window of this number of
     #: tokens, and "full" is every earlier token.
     kinds: tuple[Literal["state", "full"] | int, ...] = ("state", 32, "full", 96)
     #: Number of heads of a recurrent layer. For each head, the length of its keys and of its values.

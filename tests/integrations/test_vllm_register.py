@@ -35,7 +35,7 @@ def vllm(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def owned(vllm: Any) -> list[Any]:
-    """Returns the objects with these names. Of a descriptor, returns the descriptor and not its value."""
+    """Returns the objects with these names. For a descriptor, returns the descriptor and not its value."""
     found = []
     for path, name in NAMES:
         owner = vllm

@@ -18,8 +18,7 @@ from tests.transfer.fake_cuda.build import build
 ROOT = Path(__file__).resolve().parents[2]
 SECTIONS = {"correctness", "bench", "fake driver"}
 BENCHES = {"Plain copies", "On the device", "Calibration", "Swaps"}
-#: Settings of the fake driver. Work runs only when a call waits for it, so a copy whose end nobody
-#: waits for is detected.
+#: Settings of the fake driver. Work runs only when a call waits for it, so a missing wait is detected.
 LAZY = {"FAKE_CUDA_LAZY": "1", "FAKE_CUDA_EVENT_QUERIES": "0"}
 
 

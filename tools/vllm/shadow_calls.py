@@ -23,8 +23,8 @@ PACKAGE = "kvpool.integrations.vllm"
 
 
 def replaced_calls() -> tuple[dict[CodeType, str], set[str]]:
-    """Returns every replaced call. Python functions are keys by their code object, and calls that go
-    directly to Rust are names.
+    """Returns all replaced calls: the names of Python functions by their code objects, and the names of
+    calls that go directly to Rust.
     """
     install = importlib.import_module(f"{PACKAGE}.install")
     core = importlib.import_module("kvpool._core.vllm")
