@@ -57,7 +57,7 @@ class Mortal(Number):
 
 
 class Long(int):
-    """A number whose conversion to text, for an error message, runs Python code."""
+    """A number that runs Python code when it is converted to text for an error message."""
 
     def __str__(self) -> str:
         busy()

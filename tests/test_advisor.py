@@ -41,7 +41,9 @@ def prefix_hits(cached: Sequence[tuple[int, ...]], prompt: tuple[int, ...]) -> i
 
 
 def lru_hits(prompts: Iterable[tuple[int, ...]], capacity: int) -> list[int]:
-    """Returns the hits of each prompt in an LRU cache of prefixes. The last block of a prompt is evicted first. The model is a list with the least recently used block first."""
+    """Returns the hits of each prompt in an LRU cache of prefixes. The last block of a prompt is
+    evicted first. The model is a list with the least recently used block first.
+    """
     cached: list[tuple[int, ...]] = []
     hits = []
     for prompt in prompts:

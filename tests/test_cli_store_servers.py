@@ -1,4 +1,6 @@
-"""Tests ``kvpool store show | verify | gc`` for shared back ends. All tests run with Redis, with a bucket and with a shared folder."""
+"""Tests ``kvpool store show | verify | gc`` for shared back ends. All tests run with Redis, with a
+bucket and with a shared folder.
+"""
 
 from __future__ import annotations
 

@@ -366,7 +366,8 @@ def test_a_hit_ends_before_evicted_blocks_of_a_window(model: Hybrid, plain: Any,
         assert engine.manager.drop_cached(lost) > 0
         (hit,) = in_turn(engine, plain, [*prompt, 5])
         assert request.hit == Hit(0, [0, 0, 0, 0])
-        # Whatever the length of the window, a hit needs the lost block. So all hits end before it.
+        # A window of any length needs the lost block for a hit after it. So all hits end before this
+        # block.
         assert hit.cached == 88
         assert hit.reach == [88 if number == group else 96 for number in range(4)]
 

@@ -56,7 +56,7 @@ def workloads(draw: st.DrawFn) -> list[Prompt]:
 
 def served_by(prompts: list[Prompt], holds: list[int]) -> tuple[list[int], list[int]]:
     """Returns the blocks and the tokens that each tier serves. Each tier is an LRU cache that sees
-    every use of a block. Of each prompt, it sees the last block first.
+    every use of a block. The last block of a prompt is used first.
     """
     tiers: list[list[int]] = [[] for _ in holds]
     blocks, tokens = [0] * len(holds), [0] * len(holds)
