@@ -4,6 +4,7 @@ Every module of :data:`MODULES` has a page with its functions and a list of its 
 that a module exports has its own page, which documents its methods. A class that no module exports also
 gets a page if a method or property of an exported class returns it, such as ``manager.swaps``.
 Exceptions have no methods, so they are documented on the page of their module.
+
 The sources are parsed and not imported, so the pages can be written without the compiled extension.
 """
 

@@ -1,5 +1,7 @@
 """Beam search: requests that fork, and blocks that are copied when two beams continue differently.
 
+In these events, the scheduler calls kvpool:
+
 | event | call |
 |---|---|
 | a beam has no continuation | ``release(beams)`` frees blocks that no other beam holds |

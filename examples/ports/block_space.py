@@ -3,6 +3,8 @@
 Code that imports ``vllm.core`` needs no port: ``kvpool.lineage.v0`` has its names, signatures and
 shapes (``docs/lineage.md``). This port is for a scheduler of that kind that you can change.
 
+These calls of kvpool replace the calls of the engine:
+
 | call of the engine | kvpool |
 |---|---|
 | ``can_allocate(group)``: OK, LATER, NEVER | ``manager.fit(prompt).fit``: "ok", "later", "never" |

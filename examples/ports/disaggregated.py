@@ -1,5 +1,7 @@
 """Prefill and decode on two machines. Transfers of KV may be late, end in any order, or lose blocks.
 
+In these events, the scheduler calls kvpool:
+
 | event | call |
 |---|---|
 | the prompt is computed and has to be transferred | ``release(until=fence())`` reserves its blocks |

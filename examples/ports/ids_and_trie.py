@@ -2,6 +2,8 @@
 
 Ids are numpy arrays.
 
+These calls of kvpool replace the calls of the engine:
+
 | call of the engine | kvpool |
 |---|---|
 | ``allocator.allocate(n)`` | ``pool.allocate(n, out=ids)``, which evicts blocks if needed |

@@ -1,5 +1,7 @@
 """Asynchronous scheduling: a step is planned while two others run, before their sampled tokens are known.
 
+In these events, the scheduler calls kvpool:
+
 | event | call |
 |---|---|
 | an unknown token is planned | ``covered=``: a slot after the last known token per step in flight |

@@ -2,6 +2,8 @@
 
 If the pool is only an index, the engine allocates the ids.
 
+These calls of kvpool replace the calls of the engine:
+
 | call of the engine | kvpool |
 |---|---|
 | insert, perhaps after another request | ``pool.register_table(ids, chain, start)`` returns replaced blocks |

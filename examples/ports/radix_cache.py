@@ -2,6 +2,9 @@
 
 In each round, the scheduler matches all waiting requests and sorts them by the length of the match.
 Then it locks, that is acquires, the matched blocks of those requests that it runs.
+
+These calls of kvpool replace the calls of the engine:
+
 | call of the engine | kvpool |
 |---|---|
 | ``match_prefix(key)``, for each request | ``pool.probe(chain, most)``; chain and count are the handle |

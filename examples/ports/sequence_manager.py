@@ -2,6 +2,8 @@
 
 The scheduler calls the manager, and each sequence object contains its block table.
 
+These calls of kvpool replace the calls of the engine:
+
 | call of the engine | kvpool |
 |---|---|
 | ``can_allocate(seq)`` | ``manager.fit(prompt).fit == "ok"``; the prompt is hashed once for both calls |
